@@ -1,0 +1,147 @@
+//! Frames of 64 bytes, written as a device would: a template, then the few fields that tell flows apart.
+
+use steerage::{Affinity, Completions, DeviceError, Filled, FlowHash, Input, Polled, QueueMemory, RxQueue};
+
+/// A frame's length.
+pub const FRAME_BYTES: usize = 64;
+
+/// Flows: what hardware would call many.
+pub const FLOWS: u32 = 65_536;
+
+/// What the frames are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// UDP over IPv4 throughout.
+    Uniform,
+    /// IPv4, IPv6, and IPv4 with a VLAN tag, TCP and UDP, at random: the parser's branches cannot be foretold.
+    Mixed,
+}
+
+/// How the traffic comes.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameOptions {
+    /// What the frames are.
+    pub mix: Mix,
+    /// Whether the device sets a hash.
+    pub device_hash: bool,
+    /// The most frames a poll gives: the list that is handed over.
+    pub list: usize,
+    /// How many frames in all.
+    pub frames: u64,
+}
+
+impl FrameOptions {
+    /// The device.
+    pub fn input(self) -> Input {
+        let queue = Frames { options: self, left: self.frames, chance: 0x9E37_79B9_7F4A_7C15 };
+        Input { name: "bench".into(), kind: "bench", mode: "", queues: vec![Box::new(queue)] }
+    }
+}
+
+struct Frames {
+    options: FrameOptions,
+    left: u64,
+    chance: u64,
+}
+
+const UDP4: [u8; FRAME_BYTES] = {
+    let mut frame = [0; FRAME_BYTES];
+    (frame[0], frame[6]) = (2, 2);
+    (frame[5], frame[11]) = (2, 1);
+    (frame[12], frame[14], frame[17], frame[22], frame[23]) = (8, 0x45, 50, 64, 17);
+    (frame[30], frame[31], frame[33]) = (192, 168, 1);
+    (frame[37], frame[39]) = (9, 30);
+    frame
+};
+
+const UDP6: [u8; FRAME_BYTES] = {
+    let mut frame = [0; FRAME_BYTES];
+    (frame[0], frame[6]) = (2, 2);
+    (frame[12], frame[13], frame[14], frame[19], frame[20], frame[21]) = (0x86, 0xdd, 0x60, 10, 17, 64);
+    (frame[22], frame[38], frame[53], frame[57]) = (0xfd, 0xfd, 1, 53);
+    frame
+};
+
+const VLAN4: [u8; FRAME_BYTES] = {
+    let mut frame = [0; FRAME_BYTES];
+    (frame[0], frame[6]) = (2, 2);
+    (frame[12], frame[15], frame[16]) = (0x81, 5, 8);
+    let mut at = 14;
+    while at < 56 {
+        frame[at + 4] = UDP4[at];
+        at += 1;
+    }
+    frame
+};
+
+impl Frames {
+    fn draw(&mut self) -> u64 {
+        self.chance ^= self.chance >> 12;
+        self.chance ^= self.chance << 25;
+        self.chance ^= self.chance >> 27;
+        self.chance.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    #[inline(always)]
+    fn write(&mut self, frame: &mut [u8; FRAME_BYTES]) -> u32 {
+        let drawn = self.draw();
+        let flow = (drawn >> 32) as u32 % FLOWS;
+        let address = (0x0a00_0000 + flow).to_be_bytes();
+        let port = (flow.wrapping_mul(40_503) as u16).to_be_bytes();
+        if self.options.mix == Mix::Uniform {
+            *frame = UDP4;
+            frame[26..30].copy_from_slice(&address);
+            frame[34..36].copy_from_slice(&port);
+            return flow;
+        }
+        let protocol = if drawn & 4 != 0 { 6 } else { 17 };
+        match drawn & 3 {
+            0 => {
+                *frame = UDP4;
+                frame[23] = protocol;
+                frame[26..30].copy_from_slice(&address);
+                frame[34..36].copy_from_slice(&port);
+            }
+            1 => {
+                *frame = VLAN4;
+                frame[27] = protocol;
+                frame[30..34].copy_from_slice(&address);
+                frame[38..40].copy_from_slice(&port);
+            }
+            _ => {
+                *frame = UDP6;
+                frame[20] = protocol;
+                frame[34..38].copy_from_slice(&address);
+                frame[54..56].copy_from_slice(&port);
+            }
+        }
+        flow
+    }
+}
+
+impl RxQueue for Frames {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let count = (budget.min(self.options.list) as u64).min(self.left);
+        let hashes = self.options.device_hash;
+        let filled = out.fill(count as usize, |page| {
+            let flow = self.write(page.first_chunk_mut().expect("a page holds a frame"));
+            let hash = hashes.then(|| FlowHash(flow.wrapping_mul(0x9E37_79B1) ^ flow << 7));
+            Filled { len: FRAME_BYTES, wire_len: FRAME_BYTES, hash }
+        });
+        out.prefetch_pages(self.options.list);
+        self.left -= filled as u64;
+        Ok(if self.left == 0 { Polled::Ended } else { Polled::More })
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+
+    fn device_hash(&self) -> Option<Affinity> {
+        self.options.device_hash.then_some(Affinity::BothDirections)
+    }
+}

@@ -1,0 +1,6 @@
+//! What the benchmarks share: where the CPUs are, frames to receive, and how a run is measured.
+#![forbid(unsafe_code)]
+
+pub mod frames;
+pub mod measure;
+pub mod placement;

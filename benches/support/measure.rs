@@ -1,0 +1,151 @@
+//! One run: CPU 0 receives and does nothing else, CPU 1 is all of the targets.
+
+use std::time::{Duration, Instant};
+
+use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, FlowHasher, Handler, HashKey, Machine, Softnet, Stepped};
+
+use crate::frames::FrameOptions;
+use crate::placement::{Placement, one_way_nanos, pin};
+
+/// The machine's CPUs that a run uses.
+pub const RX_CPU: usize = 0;
+/// And where the work is.
+pub const WORK_CPU: usize = 1;
+
+/// Reads what a forwarder would look at: the least that a packet function does.
+#[derive(Debug, Default)]
+pub struct ReadsHeaders(u64);
+
+impl Handler for ReadsHeaders {
+    type Moved = ();
+    type Report = u64;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            let Some(head) = packet.data().first_chunk::<34>() else { continue };
+            let fields = [head[12], head[14], head[23], head[26], head[27], head[28], head[29], head[0]];
+            self.0 = self.0.wrapping_add(u64::from_le_bytes(fields));
+        }
+    }
+
+    fn finish(self) -> u64 {
+        self.0
+    }
+}
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its name in the table.
+    pub name: &'static str,
+    /// The traffic.
+    pub frames: FrameOptions,
+    /// How many CPUs the packets are spread over. All of them are threads' work on one CPU: what counts here is what
+    /// many rings cost the receiver.
+    pub targets: usize,
+    /// Pages in the local cache.
+    pub local_pages: usize,
+}
+
+/// What came of it, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// Where the two CPUs were.
+    pub placement: Placement,
+    /// The receiving CPU's time a packet, without the time in which all backlogs were full.
+    pub receive: f64,
+    /// The worker's, without the time in which there was nothing to do.
+    pub work: f64,
+    /// From the first packet to the last, a packet.
+    pub whole: f64,
+}
+
+/// Time in which something was done: the clock is read only when that changes.
+struct Busy {
+    start: Instant,
+    idle_since: Option<Instant>,
+    idle: Duration,
+}
+
+impl Busy {
+    fn new() -> Self {
+        Self { start: Instant::now(), idle_since: None, idle: Duration::ZERO }
+    }
+
+    #[inline(always)]
+    fn was(&mut self, busy: bool) {
+        if busy == self.idle_since.is_some() {
+            self.turn(busy);
+        }
+    }
+
+    #[cold]
+    fn turn(&mut self, busy: bool) {
+        let now = Instant::now();
+        match self.idle_since.take() {
+            Some(since) if busy => self.idle += now - since,
+            _ => self.idle_since = Some(now),
+        }
+    }
+
+    fn time(mut self) -> Duration {
+        self.was(true);
+        self.start.elapsed() - self.idle
+    }
+}
+
+/// Runs it once.
+///
+/// # Panics
+/// If it cannot be set up, or a packet is lost: then the figures would be of something else.
+pub fn run(case: &Case) -> Figures {
+    let (rx, workers) = (CpuId(0), (1..=case.targets as u16).map(CpuId).collect::<CpuMask>());
+    let instance = Builder::new()
+        .virtual_cpus(case.targets + 1)
+        .rps_cpus(workers)
+        .local_pages(case.local_pages)
+        .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
+        .input_on(case.frames.input(), &[rx], None)
+        .build(|_| ReadsHeaders::default())
+        .expect("a benchmark that can be set up");
+    let (mut parts, handle) = instance.split();
+    let receiver = parts.remove(0);
+    let before = one_way_nanos(WORK_CPU);
+    let worker = std::thread::spawn(move || {
+        pin(WORK_CPU);
+        let mut cpus: Vec<Softnet<ReadsHeaders, Machine>> = parts.into_iter().map(|p| p.enter_machine()).collect();
+        let mut busy = Busy::new();
+        let mut finished = 0;
+        while finished < cpus.len() {
+            finished = 0;
+            let mut worked = false;
+            for cpu in &mut cpus {
+                let stepped = cpu.step();
+                worked |= stepped == Stepped::Worked;
+                finished += usize::from(stepped == Stepped::Finished);
+            }
+            busy.was(worked);
+        }
+        let time = busy.time();
+        cpus.into_iter().for_each(|cpu| {
+            std::hint::black_box(cpu.finish());
+        });
+        time
+    });
+    let mut cpu = receiver.enter_machine();
+    let whole = Instant::now();
+    let mut busy = Busy::new();
+    loop {
+        match cpu.step() {
+            Stepped::Finished => break,
+            stepped => busy.was(stepped == Stepped::Worked),
+        }
+    }
+    let (receive, whole) = (busy.time(), whole.elapsed());
+    let work = worker.join().expect("a worker that ends");
+    let after = one_way_nanos(WORK_CPU);
+    let ledger = handle.snapshot();
+    assert_eq!(ledger.delivered(), case.frames.frames, "packets were lost");
+    let each = |time: Duration| time.as_nanos() as f64 / case.frames.frames as f64;
+    Figures { placement: Placement::of(before, after), receive: each(receive), work: each(work), whole: each(whole) }
+}

@@ -1,0 +1,253 @@
+//! The command line: what can be asked for, in the words of `--help`.
+//!
+//! The groups are shared by all commands that receive packets; a command flattens [`RunArgs`] and adds its own.
+
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
+
+/// Receive packet steering in user space: one busy receive queue spread over
+/// many CPUs, flow by flow, in order.
+#[derive(Debug, Parser)]
+#[command(name = "steerage", version, verbatim_doc_comment, arg_required_else_help = true, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// Tell what happens on standard error; -vv tells more
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  steerage count                     10 s of synthetic traffic over all CPUs
+  steerage count --help              every option of a command, with examples
+
+Exit status: 0 it went well, 1 an error, 2 a wrong command line,
+3 with --strict a packet that was lost or out of order.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Count packets: what the path itself can do
+    #[command(verbatim_doc_comment, after_help = COUNT_HELP)]
+    Count(CountArgs),
+}
+
+const COUNT_HELP: &str = "\
+DEVICE:
+  synthetic[:OPTION=VALUE,...]   packets made up on the spot; options: flows, size, zipf,
+                                 packets, rate, seed, mix (such as udp4+tcp6+vlan), queues
+  FILE                           a capture: pcap or pcapng
+
+Synthetic traffic has no end of its own: without -c, --seconds or `packets=` it stops after 10 s.
+--seconds 0 goes on until Ctrl-C.
+
+CPU lists are written 0-3,8 or all; a MASK is the kernel's bitmap, in hex, as in rps_cpus.
+Ctrl-C or SIGTERM stops, finishes what is in flight (2 s at most) and reports; a second Ctrl-C
+quits at once. SIGUSR1 reports and goes on.
+
+Examples:
+  steerage count                                        synthetic traffic over all CPUs
+  steerage count capture.pcap --check-order             a file, and was any flow reordered?
+  steerage count --rx-cpu 0 --cpus 1-3                  CPU 0 only receives, 1 to 3 work
+  steerage count synthetic:rate=1000000 --strict        fails unless all of 1 Mpps arrives
+  steerage count --virtual-cpus 16 -c 1000000 --json    16 CPUs on any machine, for scripts";
+
+#[derive(Debug, Args)]
+pub(crate) struct CountArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// What every command that receives packets can be told.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Where packets come from
+    #[arg(default_value = "synthetic")]
+    pub(crate) device: String,
+
+    #[command(flatten)]
+    pub(crate) cpus: CpuArgs,
+    #[command(flatten)]
+    pub(crate) steering: SteeringArgs,
+    #[command(flatten)]
+    pub(crate) stop: StopArgs,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "CPUs")]
+pub(crate) struct CpuArgs {
+    /// CPUs that work [default: those this process may use]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) cpus: Option<String>,
+
+    /// CPUs that poll the receive queues, in turn [default: --cpus]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) rx_cpu: Option<String>,
+
+    /// CPUs that packets are spread over [default: --cpus]; 0: no steering
+    #[arg(long, value_name = "MASK", conflicts_with = "rps_cpus_list")]
+    pub(crate) rps_cpus: Option<String>,
+
+    /// The same, as a list
+    #[arg(long, value_name = "LIST")]
+    pub(crate) rps_cpus_list: Option<String>,
+
+    /// Be a machine of N CPUs, with a thread for each: for tests
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, CPUS_MAX))]
+    pub(crate) virtual_cpus: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Steering")]
+pub(crate) struct SteeringArgs {
+    /// Flow hash
+    #[arg(long, value_name = "HASH", value_enum, default_value_t, hide_possible_values = true,
+        help = HASH_HELP)]
+    pub(crate) hash: HashChoice,
+
+    /// The hash's key in 80 hex digits [default: by chance; for toeplitz
+    /// Microsoft's, as in most network cards]
+    #[arg(long, value_name = "HEX", verbatim_doc_comment)]
+    pub(crate) hash_key: Option<HashKey>,
+
+    /// Most packets waiting for a CPU: netdev_max_backlog
+    #[arg(long, value_name = "N", default_value_t = steerage::BACKLOG_DEFAULT, allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, BACKLOG_MAX))]
+    pub(crate) backlog: usize,
+
+    /// Most memory for packets and rings, with K, M or G [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<usize>,
+
+    /// Check that each flow's packets are handled in the order of their arrival
+    #[arg(long)]
+    pub(crate) check_order: bool,
+}
+
+const HASH_HELP: &str = "\
+auto (the device's where it serves, else ours), aes, siphash, toeplitz,
+toeplitz-table, toeplitz-gfni";
+
+/// Which hash flows are told apart by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HashChoice {
+    /// The device's own where it keeps together what must stay together, else AES, else SipHash.
+    #[default]
+    Auto,
+    Aes,
+    Siphash,
+    /// What network cards compute, by the fastest means that this CPU has.
+    Toeplitz,
+    ToeplitzTable,
+    ToeplitzGfni,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "When to stop")]
+pub(crate) struct StopArgs {
+    /// Stop after N packets
+    #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
+    pub(crate) packets: Option<u64>,
+
+    /// Stop after S seconds; 0: never [default: 10 if synthetic has no end, else 0]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
+    pub(crate) seconds: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Report")]
+pub(crate) struct ReportArgs {
+    /// Report as one line of JSON: see docs/report.md
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Exit with 3 if a packet was lost or out of order; includes --check-order
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Nothing on standard error but errors: no live table, no notes
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// A number of things of which there can be `most`.
+fn number(text: &str, most: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {most}"))
+}
+
+fn packets(text: &str) -> Result<u64, &'static str> {
+    text.parse().ok().filter(|packets| *packets > 0).ok_or("write a number from 1 on")
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "write a number of seconds, such as 10 or 0.5".to_owned())?;
+    Duration::try_from_secs_f64(number).map_err(|_| "write a number of seconds from 0 on".to_owned())
+}
+
+/// Reads `512M` or `1GiB`: powers of 1024, as memory is counted.
+fn size(text: &str) -> Result<usize, String> {
+    let wrong = || "write a number of bytes with K, M or G, such as 512M".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_lowercase().trim_end_matches("ib") {
+        "" | "b" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: usize = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is more than there can be".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_in_powers_of_1024() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("64k"), Ok(64 << 10));
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!(size("2GiB"), Ok(2 << 30));
+        for wrong in ["", "M", "1T", "1.5G", "-1", "1 G", "99999999999G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn seconds_may_be_parts_of_one() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        for wrong in ["", "-1", "inf", "NaN", "1s"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Help is read on terminals of 80 to 100 columns, and clap does not wrap it here.
+    #[test]
+    fn help_fits_a_terminal() {
+        let mut command = Cli::command();
+        command.build();
+        for command in std::iter::once(&mut command.clone()).chain(command.get_subcommands_mut()) {
+            let help = command.render_help().to_string();
+            for line in help.lines() {
+                assert!(line.chars().count() <= 100, "{line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What ends a run badly: each error is one line that says what was tried and what to do.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use steerage::{BuildError, CpuId, CpuMask, MaskError};
+use steerage_device::OpenError;
+
+use crate::report::units::size;
+
+/// Exit code: an error.
+const FAILED: u8 = 1;
+/// Exit code: the command line is wrong.
+pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
+/// Exit code: a packet was lost or out of order, and `--strict` was asked for.
+const NOT_STRICT: u8 = 3;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// An option's mask or list of CPUs cannot be read.
+    Mask { option: &'static str, error: MaskError },
+    /// An option's list of CPUs names none.
+    NoCpu { option: &'static str },
+    /// A CPU is there but switched off.
+    Offline { cpu: CpuId, online: CpuMask },
+    /// This CPU lacks the instructions for a hash.
+    Hash { name: &'static str, needs: &'static str, instead: &'static str },
+    /// The device cannot be opened.
+    Open(OpenError),
+    /// The instance cannot be put together.
+    Build(BuildError),
+    /// The kernel refused something.
+    System { operation: &'static str, error: io::Error },
+    /// The device failed in the midst of the run: its own line.
+    Device(String),
+    /// CPUs whose threads panicked.
+    Panicked(Vec<CpuId>),
+    /// CPUs whose functions did not return in time.
+    LeftBehind(usize),
+    /// The report could not be written.
+    Report(io::Error),
+    /// `--strict`, and not every packet arrived in order.
+    Strict { dropped: u64, in_flight: u64, reordered: u64 },
+}
+
+impl Error {
+    /// What the program exits with.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Mask { .. } | Self::NoCpu { .. } | Self::Open(OpenError::Spec(_)) => WRONG_COMMAND_LINE,
+            Self::Build(BuildError::NotOurCpu { .. }) => WRONG_COMMAND_LINE,
+            Self::Strict { .. } => NOT_STRICT,
+            _ => FAILED,
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mask { option, error } => write!(f, "{option}: {error}"),
+            Self::NoCpu { option } => write!(f, "{option} names no CPU: write such as 0-3,8 or all"),
+            Self::Offline { cpu, online } => {
+                write!(
+                    f,
+                    "CPU {cpu} is offline: use some of {online}, or switch it on in /sys/devices/system/cpu/cpu{cpu}/online"
+                )
+            }
+            Self::Hash { name, needs, instead } => {
+                write!(f, "--hash {name}: this CPU has no {needs} instructions: use --hash {instead}")
+            }
+            Self::Open(error) => error.fmt(f),
+            // The library does not know what our options are called.
+            Self::Build(BuildError::Memory { needed, cap, queues, cpus, backlog }) => write!(
+                f,
+                "{queues} queue(s) with {backlog} packets waiting for each of {cpus} CPU(s) need {}, more than the {} of \
+                 --memory: give more, or use a shorter --backlog or fewer --cpus",
+                size(*needed),
+                size(*cap)
+            ),
+            Self::Build(BuildError::NotOurCpu { cpu, ours }) => {
+                write!(f, "CPU {cpu} of the mask is not at work (that is {ours}): add it to --cpus or take it out")
+            }
+            Self::Build(error) => error.fmt(f),
+            Self::System { operation, error } => write!(f, "cannot {operation}: {error}"),
+            Self::Device(message) => f.write_str(message),
+            Self::Panicked(cpus) => {
+                let cpus: CpuMask = cpus.iter().copied().collect();
+                write!(f, "the receive path panicked on CPU {cpus}: this is a bug, please report it with what is above")
+            }
+            Self::LeftBehind(cpus) => {
+                write!(f, "{cpus} CPU(s) did not come to an end in time: what they held counts as in flight")
+            }
+            Self::Report(error) => {
+                write!(f, "cannot write the report to standard output: {error}; send it somewhere else")
+            }
+            Self::Strict { dropped, in_flight, reordered } => {
+                write!(
+                    f,
+                    "--strict: {dropped} packets dropped, {in_flight} not finished, {reordered} out of order: the report says where"
+                )
+            }
+        }
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        Self::Open(error)
+    }
+}
+
+impl From<BuildError> for Error {
+    fn from(error: BuildError) -> Self {
+        Self::Build(error)
+    }
+}

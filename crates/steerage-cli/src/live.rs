@@ -1,0 +1,201 @@
+//! The live table on a terminal: what each CPU does, once a second, drawn over itself and gone at the end.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use steerage::{CpuId, CpuSnapshot, Snapshot};
+
+use crate::report::units::{grouped, percent, rate};
+
+/// How often it is drawn.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The most CPUs shown, the busiest of them: with head and foot it fits the 24 lines of the smallest common terminal.
+const CPUS_SHOWN: usize = 16;
+
+/// Whether there is a terminal to draw on.
+pub(crate) fn is_possible() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+}
+
+/// The table, and what was last drawn.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// When to draw next. `None`: never.
+    due: Option<Instant>,
+    /// Lines on the screen that are ours.
+    lines: usize,
+    before: Counts,
+}
+
+impl Live {
+    /// A table that is drawn a first time in a second, or never.
+    pub(crate) fn new(wanted: bool) -> Self {
+        let now = Instant::now();
+        Self { due: wanted.then(|| now + EVERY), lines: 0, before: Counts { at: now, cpus: Vec::new() } }
+    }
+
+    /// When it is to be drawn next.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Draws it if it is time to.
+    pub(crate) fn draw_if_due(&mut self, now: Instant, snapshot: impl FnOnce() -> Snapshot) {
+        if self.due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.due = Some(now + EVERY);
+        let snapshot = snapshot();
+        let counts = Counts::of(&snapshot, now);
+        let table = table(&self.before, &counts, &snapshot);
+        self.before = counts;
+        let mut frame = self.erasure();
+        // Without wrapping, a line is one line on any terminal, and going up as many finds the first again.
+        frame.push_str("\x1b[?7l");
+        table.iter().for_each(|line| {
+            let _ = writeln!(frame, "{line}");
+        });
+        frame.push_str("\x1b[?7h");
+        self.lines = table.len();
+        show(&frame);
+    }
+
+    /// Takes it off the screen; it comes back when it is due.
+    pub(crate) fn clear(&mut self) {
+        if self.lines > 0 {
+            show(&self.erasure());
+            self.lines = 0;
+        }
+    }
+
+    /// Takes it off the screen for good.
+    pub(crate) fn end(&mut self) {
+        self.clear();
+        self.due = None;
+    }
+
+    /// Back to where the table began, and nothing behind it.
+    fn erasure(&self) -> String {
+        if self.lines == 0 { String::new() } else { format!("\r\x1b[{}A\x1b[J", self.lines) }
+    }
+}
+
+fn show(frame: &str) {
+    // A terminal that went away is no reason to stop counting.
+    let _ = io::stderr().lock().write_all(frame.as_bytes());
+}
+
+/// What rates are made of: two of them, and the time between.
+#[derive(Debug)]
+struct Counts {
+    at: Instant,
+    cpus: Vec<CpuCounts>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct CpuCounts {
+    processed: u64,
+    busy: Duration,
+}
+
+impl Counts {
+    fn of(snapshot: &Snapshot, at: Instant) -> Self {
+        let counts = |cpu: &CpuSnapshot| CpuCounts { processed: cpu.processed, busy: cpu.busy };
+        Self { at, cpus: snapshot.cpus.iter().map(counts).collect() }
+    }
+}
+
+/// One line of the table.
+struct Row {
+    cpu: CpuId,
+    packets: u64,
+    /// Part of the time, 1 at most.
+    busy: f64,
+    backlog: u64,
+    drops: u64,
+}
+
+fn table(before: &Counts, now: &Counts, snapshot: &Snapshot) -> Vec<String> {
+    let time = now.at.duration_since(before.at);
+    let row = |(at, cpu): (usize, &CpuSnapshot)| {
+        let old = before.cpus.get(at).copied().unwrap_or_default();
+        Row {
+            cpu: cpu.cpu,
+            packets: now.cpus[at].processed.saturating_sub(old.processed),
+            busy: (now.cpus[at].busy.saturating_sub(old.busy).as_secs_f64() / time.as_secs_f64()).min(1.0),
+            backlog: cpu.backlog,
+            drops: cpu.dropped.total(),
+        }
+    };
+    let rows: Vec<Row> = snapshot.cpus.iter().enumerate().map(row).collect();
+    let mut lines = lines(rows, time);
+    lines.push(format!(
+        "{} packets received, {} dropped",
+        grouped(snapshot.received()),
+        grouped(snapshot.dropped().total())
+    ));
+    lines
+}
+
+/// Head, the busiest CPUs by their number, and what the others come to.
+fn lines(mut rows: Vec<Row>, time: Duration) -> Vec<String> {
+    let all: u64 = rows.iter().map(|row| row.packets).sum();
+    let columns = |cpu: &str, packets: u64, busy: f64, backlog: u64, drops: u64| {
+        let share = percent(packets as f64, all as f64);
+        let (rate, busy) = (rate(packets, time), 100.0 * busy);
+        let (backlog, drops) = (grouped(backlog), grouped(drops));
+        format!("{cpu:>8} {rate:>12} {share:>6.1} % {busy:>6.1} % {backlog:>12} {drops:>15}")
+    };
+    let mut lines =
+        vec![format!("{:>8} {:>12} {:>8} {:>8} {:>12} {:>15}", "CPU", "rate", "share", "busy", "backlog", "drops")];
+    let rest = if rows.len() > CPUS_SHOWN {
+        rows.sort_by(|a, b| b.busy.total_cmp(&a.busy).then(b.packets.cmp(&a.packets)));
+        let rest = rows.split_off(CPUS_SHOWN - 1);
+        rows.sort_by_key(|row| row.cpu);
+        rest
+    } else {
+        Vec::new()
+    };
+    lines.extend(rows.iter().map(|row| columns(&row.cpu.to_string(), row.packets, row.busy, row.backlog, row.drops)));
+    if !rest.is_empty() {
+        let sum = |of: fn(&Row) -> u64| rest.iter().map(of).sum();
+        let busy = rest.iter().map(|row| row.busy).sum::<f64>() / rest.len() as f64;
+        let name = format!("{} more", rest.len());
+        lines.push(columns(&name, sum(|row| row.packets), busy, sum(|row| row.backlog), sum(|row| row.drops)));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cpu: u16, packets: u64, busy: f64) -> Row {
+        Row { cpu: CpuId(cpu), packets, busy, backlog: 1000, drops: 12_345_678 }
+    }
+
+    #[test]
+    fn a_line_fits_80_columns() {
+        let lines = lines(vec![row(0, 3_000_000, 0.5), row(1, 1_000_000, 1.0)], Duration::from_secs(1));
+        assert_eq!(
+            lines,
+            [
+                "     CPU         rate    share     busy      backlog           drops",
+                "       0     3.0 Mpps   75.0 %   50.0 %        1,000      12,345,678",
+                "       1     1.0 Mpps   25.0 %  100.0 %        1,000      12,345,678",
+            ]
+        );
+        assert!(lines.iter().all(|line| line.len() <= 80));
+    }
+
+    #[test]
+    fn of_many_cpus_the_busiest_are_shown_and_the_others_summed() {
+        let rows = (0..64).map(|cpu| row(cpu, u64::from(cpu), f64::from(cpu) / 64.0)).collect();
+        let lines = lines(rows, Duration::from_secs(1));
+        assert_eq!(lines.len(), 1 + CPUS_SHOWN);
+        assert!(lines[1].starts_with("      49") && lines[15].starts_with("      63"), "{lines:#?}");
+        assert!(lines[16].starts_with(" 49 more") && lines[16].contains("49,000"), "{lines:#?}");
+    }
+}

@@ -1,0 +1,245 @@
+//! The report as one line of JSON: docs/report.md says what each key means. Keys are only ever added; a change of
+//! meaning raises `schema`.
+
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use serde::{Serialize, Serializer};
+use steerage::{CpuId, CpuMask, CpuSnapshot, Drops, PoolSnapshot, QueueSnapshot, Verdicts};
+
+use super::{EndedBy, Report};
+
+const SCHEMA: u32 = 1;
+
+/// One line, with its newline.
+pub(super) fn line(report: &Report) -> io::Result<String> {
+    let mut text = serde_json::to_string(&Root::of(report))?;
+    text.push('\n');
+    Ok(text)
+}
+
+#[derive(Serialize)]
+struct Root<'a> {
+    schema: u32,
+    r#type: &'static str,
+    version: &'static str,
+    #[serde(serialize_with = "rfc3339")]
+    started: SystemTime,
+    #[serde(serialize_with = "seconds")]
+    seconds: Duration,
+    ended_by: Option<EndedBy>,
+    received: u64,
+    received_bytes: u64,
+    delivered: u64,
+    #[serde(serialize_with = "by_reason")]
+    dropped: Drops,
+    in_flight: u64,
+    filtered: u64,
+    reordered: Option<u64>,
+    verdicts: ByVerdict,
+    queues: Vec<Queue<'a>>,
+    cpus: Vec<Cpu>,
+    input: InputEnd<'a>,
+    flows: Option<()>,
+    moves: Moves,
+    memory: Memory,
+}
+
+impl<'a> Root<'a> {
+    fn of(report: &'a Report) -> Self {
+        let snapshot = &report.snapshot;
+        let error = report.input_error();
+        let handled_bytes =
+            |cpu: CpuId| report.handled_bytes.iter().find(|(of, _)| *of == cpu).map(|(_, bytes)| *bytes);
+        Self {
+            schema: SCHEMA,
+            r#type: "report",
+            version: env!("CARGO_PKG_VERSION"),
+            started: report.started,
+            seconds: report.elapsed,
+            ended_by: report.ended_by,
+            received: snapshot.received(),
+            received_bytes: snapshot.received_bytes(),
+            delivered: snapshot.delivered(),
+            dropped: snapshot.dropped(),
+            in_flight: snapshot.in_flight(),
+            // No command filters yet.
+            filtered: 0,
+            reordered: snapshot.reordered(),
+            verdicts: ByVerdict::of(&snapshot.verdicts()),
+            queues: snapshot.queues.iter().map(Queue::of).collect(),
+            cpus: snapshot.cpus.iter().map(|cpu| Cpu::of(cpu, handled_bytes(cpu.cpu))).collect(),
+            input: InputEnd {
+                error: error.map(|error| error.message.as_str()),
+                offset: error.and_then(|error| error.offset),
+            },
+            // No command meters yet.
+            flows: None,
+            moves: Moves { buckets: snapshot.moves.buckets, slices: snapshot.moves.slices },
+            memory: Memory {
+                bytes: snapshot.memory_bytes,
+                backing: snapshot.backing.to_string(),
+                pages: snapshot.pages,
+                pages_free: snapshot.pages_free,
+            },
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ByVerdict {
+    consumed: u64,
+    discarded: u64,
+    kept: u64,
+}
+
+impl ByVerdict {
+    fn of(verdicts: &Verdicts) -> Self {
+        Self { consumed: verdicts.consumed, discarded: verdicts.discarded, kept: verdicts.kept }
+    }
+}
+
+#[derive(Serialize)]
+struct Queue<'a> {
+    device: &'a str,
+    kind: &'static str,
+    mode: Option<&'static str>,
+    queue: usize,
+    cpu: u16,
+    hash: &'static str,
+    received: u64,
+    delivered: u64,
+    #[serde(serialize_with = "by_reason")]
+    dropped: Drops,
+    in_flight: u64,
+    unparsed: u64,
+    received_bytes: u64,
+    reordered: Option<u64>,
+    rps_cpus_list: String,
+    pool: Pool,
+}
+
+impl<'a> Queue<'a> {
+    fn of(queue: &'a QueueSnapshot) -> Self {
+        Self {
+            device: &queue.device,
+            kind: queue.kind,
+            mode: Some(queue.mode).filter(|mode| !mode.is_empty()),
+            queue: queue.queue,
+            cpu: queue.cpu.0,
+            hash: queue.hash,
+            received: queue.received,
+            delivered: queue.verdicts.total(),
+            dropped: queue.dropped,
+            in_flight: queue.in_flight,
+            unparsed: queue.unparsed,
+            received_bytes: queue.received_bytes,
+            reordered: queue.reordered,
+            rps_cpus_list: queue.rps_cpus.iter().copied().collect::<CpuMask>().to_list(),
+            pool: Pool::of(&queue.pool),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Pool {
+    alloc_fast: u64,
+    alloc_slow: u64,
+    alloc_empty: u64,
+    recycle_cached: u64,
+    recycle_cache_full: u64,
+    recycle_kept: u64,
+    kept: u64,
+}
+
+impl Pool {
+    fn of(pool: &PoolSnapshot) -> Self {
+        Self {
+            alloc_fast: pool.alloc_fast,
+            alloc_slow: pool.alloc_slow,
+            alloc_empty: pool.alloc_empty,
+            recycle_cached: pool.recycle_cached,
+            recycle_cache_full: pool.recycle_cache_full,
+            recycle_kept: pool.recycle_kept,
+            kept: pool.kept,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Cpu {
+    cpu: u16,
+    polled: u64,
+    handed_in: u64,
+    processed: u64,
+    inline: u64,
+    #[serde(serialize_with = "by_reason")]
+    dropped: Drops,
+    #[serde(serialize_with = "seconds")]
+    busy_seconds: Duration,
+    backlog_max: u64,
+    wakes_sent: u64,
+    wakes_received: u64,
+    handled_bytes: Option<u64>,
+    backlog: u64,
+    rounds: u64,
+    time_squeeze: u64,
+    panics: u64,
+    deaths: u64,
+}
+
+impl Cpu {
+    fn of(cpu: &CpuSnapshot, handled_bytes: Option<u64>) -> Self {
+        Self {
+            cpu: cpu.cpu.0,
+            polled: cpu.polled,
+            handed_in: cpu.handed_in,
+            processed: cpu.processed,
+            inline: cpu.inline,
+            dropped: cpu.dropped,
+            busy_seconds: cpu.busy,
+            backlog_max: cpu.backlog_max,
+            wakes_sent: cpu.wakes_sent,
+            wakes_received: cpu.wakes_received,
+            handled_bytes,
+            backlog: cpu.backlog,
+            rounds: cpu.rounds,
+            time_squeeze: cpu.time_squeeze,
+            panics: cpu.panics,
+            deaths: cpu.deaths,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct InputEnd<'a> {
+    error: Option<&'a str>,
+    offset: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Moves {
+    buckets: u64,
+    slices: u64,
+}
+
+#[derive(Serialize)]
+struct Memory {
+    bytes: u64,
+    backing: String,
+    pages: u64,
+    pages_free: u64,
+}
+
+fn by_reason<S: Serializer>(drops: &Drops, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(drops.iter().map(|(reason, packets)| (reason.name(), packets)))
+}
+
+/// To the microsecond: what a person can still read, and finer than anything here is timed.
+fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_micros() as f64 / 1e6)
+}
+
+fn rfc3339<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&humantime::format_rfc3339_micros(*time))
+}

@@ -1,0 +1,88 @@
+//! What a run has to report: for people, or as JSON.
+
+mod json;
+mod text;
+pub(crate) mod units;
+
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+use steerage::{CpuId, QueueError, Snapshot};
+
+use crate::args::ReportArgs;
+use crate::error::Error;
+
+/// Why a run came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EndedBy {
+    /// There was no more.
+    Input,
+    /// `-c` packets had come.
+    Packets,
+    /// `--seconds` were over.
+    Seconds,
+    /// INT or TERM.
+    Signal,
+    /// The device failed.
+    Error,
+}
+
+/// Everything that a report tells.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// When the run began.
+    pub(crate) started: SystemTime,
+    /// How long it has taken.
+    pub(crate) elapsed: Duration,
+    /// Why it ended. `None`: it goes on.
+    pub(crate) ended_by: Option<EndedBy>,
+    /// The ledger.
+    pub(crate) snapshot: Snapshot,
+    /// Bytes that each CPU's function handled, once it has ended.
+    pub(crate) handled_bytes: Vec<(CpuId, u64)>,
+}
+
+impl Report {
+    /// A report of what every command knows.
+    pub(crate) fn new(started: SystemTime, elapsed: Duration, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
+        Self { started, elapsed, ended_by, snapshot, handled_bytes: Vec::new() }
+    }
+
+    /// Prints the last report, and says whether the run went well.
+    pub(crate) fn finish(&self, args: &ReportArgs, left_behind: usize, failed: &[CpuId]) -> Result<(), Error> {
+        match print(self, args.json) {
+            // Whoever read has seen enough: `steerage count | head -1`.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            other => other.map_err(Error::Report)?,
+        }
+        if !failed.is_empty() {
+            return Err(Error::Panicked(failed.to_vec()));
+        }
+        if let Some(error) = self.input_error() {
+            return Err(Error::Device(error.message.clone()));
+        }
+        if left_behind > 0 {
+            return Err(Error::LeftBehind(left_behind));
+        }
+        let (dropped, in_flight) = (self.snapshot.dropped().total(), self.snapshot.in_flight());
+        let reordered = self.snapshot.reordered().unwrap_or(0);
+        if args.strict && dropped + in_flight + reordered > 0 {
+            return Err(Error::Strict { dropped, in_flight, reordered });
+        }
+        Ok(())
+    }
+
+    /// The first error that ended a queue.
+    fn input_error(&self) -> Option<&QueueError> {
+        self.snapshot.queues.iter().find_map(|queue| queue.error.as_ref())
+    }
+}
+
+/// Writes a report to standard output, whole or with an error.
+pub(crate) fn print(report: &Report, json: bool) -> io::Result<()> {
+    let text = if json { json::line(report)? } else { text::page(report) };
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}

@@ -1,0 +1,179 @@
+//! The report for people: a head, then a line for each thing that can be asked about a run.
+
+use std::fmt::Write;
+
+use steerage::{CpuId, CpuMask, CpuSnapshot, DropReason, QueueSnapshot};
+
+use super::Report;
+use super::units::{grouped, percent, printable, rate, size, time};
+
+/// What stands before a line's text.
+const LABEL_WIDTH: usize = 12;
+
+/// The report fits the terminal that everybody has.
+const WIDTH: usize = 80;
+
+/// What stands between two CPUs.
+const GAP: &str = "   ";
+
+/// More receive queues than these are for the JSON report.
+const QUEUES_SHOWN: usize = 8;
+
+/// The whole report.
+pub(super) fn page(report: &Report) -> String {
+    let snapshot = &report.snapshot;
+    let mut page = head(report);
+    page.push('\n');
+    for (at, line) in cpus(report).iter().enumerate() {
+        push(&mut page, if at == 0 { "cpus" } else { "" }, line);
+    }
+    for (at, line) in queues(&snapshot.queues).iter().enumerate() {
+        push(&mut page, if at == 0 { "queues" } else { "" }, line);
+    }
+    let (delivered, dropped) = (grouped(snapshot.delivered()), grouped(snapshot.dropped().total()));
+    let (received, in_flight) = (grouped(snapshot.received()), grouped(snapshot.in_flight()));
+    let balance = format!("{received} = delivered {delivered} + dropped {dropped} + in flight {in_flight}");
+    push(&mut page, "received", &balance);
+    for (reason, packets) in snapshot.dropped().iter() {
+        let share = percent(packets as f64, snapshot.received() as f64);
+        let line = format!("{} {} ({share:.1} %): {}", reason.name(), grouped(packets), advice(reason));
+        push(&mut page, "dropped", &line);
+    }
+    let unparsed: u64 = snapshot.queues.iter().map(|queue| queue.unparsed).sum();
+    if unparsed > 0 {
+        push(&mut page, "unparsed", &format!("{}, steered by their link addresses", packets(unparsed)));
+    }
+    let order = match snapshot.reordered() {
+        None => "not checked (--check-order)".to_owned(),
+        Some(reordered) => format!("checked, {} reordered", grouped(reordered)),
+    };
+    push(&mut page, "order", &order);
+    push(&mut page, "memory", &format!("{} in {}", size(snapshot.memory_bytes), snapshot.backing));
+    page
+}
+
+fn push(page: &mut String, label: &str, line: &str) {
+    page.push_str(format!("{label:LABEL_WIDTH$}{line}").trim_end());
+    page.push('\n');
+}
+
+/// What came, from where, and how fast.
+fn head(report: &Report) -> String {
+    let snapshot = &report.snapshot;
+    let mut devices: Vec<&str> = snapshot.queues.iter().map(|queue| queue.device.as_str()).collect();
+    devices.dedup();
+    let (received, bytes) = (snapshot.received(), grouped(snapshot.received_bytes()));
+    let when = if report.ended_by.is_none() { "so far, " } else { "" };
+    let mut speed = rate(received, report.elapsed);
+    if snapshot.dropped().total() > 0 {
+        // What was offered is no achievement.
+        let _ = write!(speed, ", delivered {}", rate(snapshot.delivered(), report.elapsed));
+    }
+    format!(
+        "{}  {}  {bytes} bytes  {when}in {} ({speed})\n",
+        printable(&devices.join(" ")),
+        packets(received),
+        time(report.elapsed)
+    )
+}
+
+fn packets(count: u64) -> String {
+    format!("{} packet{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// Who handled how much, in columns, and how even that is.
+fn cpus(report: &Report) -> Vec<String> {
+    let snapshot = &report.snapshot;
+    // A CPU outside of every mask only receives; it has no part in how even the others are. With work it had one.
+    let masks: CpuMask = snapshot.queues.iter().flat_map(|queue| queue.rps_cpus.iter().copied()).collect();
+    let works = |cpu: CpuId, processed: u64| masks.contains(cpu) || processed > 0;
+    let worked: Vec<u64> = snapshot.cpus.iter().filter(|c| works(c.cpu, c.processed)).map(|c| c.processed).collect();
+    let all: u64 = worked.iter().sum();
+    let widest =
+        |of: fn(&CpuSnapshot) -> u64| snapshot.cpus.iter().map(|cpu| grouped(of(cpu)).len()).max().unwrap_or(0);
+    let (id_width, width) = (widest(|cpu| cpu.cpu.0.into()), widest(|cpu| cpu.processed));
+    let cell = |cpu: &CpuSnapshot| match works(cpu.cpu, cpu.processed) {
+        true => {
+            let share = percent(cpu.processed as f64, all as f64);
+            format!("{:>id_width$}: {:>width$} ({share:.1} %)", cpu.cpu.0, grouped(cpu.processed))
+        }
+        false => format!("{:>id_width$}: receives", cpu.cpu.0),
+    };
+    let mut lines = in_columns(&snapshot.cpus.iter().map(cell).collect::<Vec<_>>());
+    if let (2.., Some(busiest @ 1..)) = (worked.len(), worked.iter().copied().max()) {
+        let mean = all as f64 / worked.len() as f64;
+        let evenness = format!("busiest {:.2} of mean", busiest as f64 / mean);
+        match lines.as_mut_slice() {
+            [line] if LABEL_WIDTH + line.len() + GAP.len() + evenness.len() <= WIDTH => {
+                let _ = write!(line, "{GAP}{evenness}");
+            }
+            _ => lines.push(evenness),
+        }
+    }
+    lines
+}
+
+/// All cells on one line if they fit; else in columns, as many as do.
+fn in_columns(cells: &[String]) -> Vec<String> {
+    let width = cells.iter().map(String::len).max().unwrap_or(0);
+    let one_line = cells.join(GAP);
+    if one_line.len() <= WIDTH - LABEL_WIDTH {
+        return vec![one_line];
+    }
+    let across = ((WIDTH - LABEL_WIDTH + GAP.len()) / (width + GAP.len())).max(1);
+    let line = |cells: &[String]| cells.iter().map(|cell| format!("{cell:width$}")).collect::<Vec<_>>().join(GAP);
+    cells.chunks(across).map(|cells| line(cells).trim_end().to_owned()).collect()
+}
+
+/// Who receives, and how flows are told apart and spread.
+fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
+    let line = |queue: &QueueSnapshot| {
+        let mask: CpuMask = queue.rps_cpus.iter().copied().collect();
+        let received = if queues.len() > 1 { format!(": {}", grouped(queue.received)) } else { String::new() };
+        let spread = match mask.len() {
+            0 | 1 if mask.contains(queue.cpu) => "handled there".to_owned(),
+            1 => format!("all to CPU {mask}"),
+            _ => format!("over CPUs {mask} by {}", hash(queue.hash)),
+        };
+        format!("rx-{} on CPU {}{received}, {spread}", queue.queue, queue.cpu)
+    };
+    let mut lines: Vec<String> = queues.iter().take(QUEUES_SHOWN).map(line).collect();
+    if queues.len() > QUEUES_SHOWN {
+        lines.push(format!("and {} more: --json has them all", queues.len() - QUEUES_SHOWN));
+    }
+    lines
+}
+
+fn hash(name: &str) -> String {
+    if name == "device" { "the device's hash".to_owned() } else { format!("{name} hash") }
+}
+
+/// What to do about lost packets, in half a line; docs/report.md has more.
+fn advice(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::Device => "lost before they were polled; see --rx-cpu",
+        DropReason::BacklogFull => "a CPU cannot keep up; see --cpus, --backlog",
+        DropReason::Moving => "their flow moved to another CPU, too slowly",
+        DropReason::Revoked => "they waited for a CPU that did not get on",
+        DropReason::HandlerPanicked => "the packet function panicked; see -v",
+        _ => "see docs/report.md",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_fill_the_width_and_no_more() {
+        let cells: Vec<String> = (0..16).map(|cpu| format!("{cpu}: 100,000 (6.2 %)")).collect();
+        let lines = in_columns(&cells);
+        assert_eq!(lines.len(), 6);
+        assert_eq!(lines[0], "0: 100,000 (6.2 %)    1: 100,000 (6.2 %)    2: 100,000 (6.2 %)");
+        assert!(lines.iter().all(|line| line.len() + LABEL_WIDTH <= WIDTH));
+
+        let long = vec!["x".repeat(WIDTH), "y".to_owned()];
+        assert_eq!(in_columns(&long), [long[0].clone(), "y".to_owned()]);
+        assert_eq!(in_columns(&cells[..3]), ["0: 100,000 (6.2 %)   1: 100,000 (6.2 %)   2: 100,000 (6.2 %)"]);
+    }
+}

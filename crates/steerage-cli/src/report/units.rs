@@ -1,0 +1,97 @@
+//! Numbers as people read them.
+
+use std::time::Duration;
+
+/// `12,345,678`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `12.3 Mpps`: `packets` in `time`.
+pub(crate) fn rate(packets: u64, time: Duration) -> String {
+    let per_second = if time.is_zero() { 0.0 } else { packets as f64 / time.as_secs_f64() };
+    match per_second {
+        // From where the smaller unit would be rounded to 1000.
+        rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
+        rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
+        rate => format!("{rate:.0} pps"),
+    }
+}
+
+/// `0.4 ms`, `10.0 s`, `1:02:03`.
+pub(crate) fn time(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
+        1..60 => format!("{:.1} s", time.as_secs_f64()),
+        60..3600 => format!("{}:{:02} min", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02}:{:02} h", seconds / 3600, seconds / 60 % 60, seconds % 60),
+    }
+}
+
+/// `12.3 MiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes as f64 {
+        bytes if bytes >= 1024.0 * 1024.0 * 1023.95 => format!("{:.1} GiB", bytes / (1u64 << 30) as f64),
+        bytes => format!("{:.1} MiB", bytes / (1u64 << 20) as f64),
+    }
+}
+
+/// `part` of `whole` in percent; 0 of nothing.
+pub(crate) fn percent(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
+}
+
+/// `text` on one line and without what a terminal would obey: file names are other people's.
+pub(crate) fn printable(text: &str) -> String {
+    let show = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(show).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_go_by_threes() {
+        let texts = [0, 7, 999, 1000, 123_456, 1_234_567].map(grouped);
+        assert_eq!(texts, ["0", "7", "999", "1,000", "123,456", "1,234,567"]);
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn rates_change_unit_where_they_round_to_it() {
+        let second = Duration::from_secs(1);
+        let texts = [0, 999, 1000, 999_949, 999_950, 12_345_678].map(|packets| rate(packets, second));
+        assert_eq!(texts, ["0 pps", "999 pps", "1.0 kpps", "999.9 kpps", "1.0 Mpps", "12.3 Mpps"]);
+        assert_eq!(rate(601, Duration::from_micros(400)), "1.5 Mpps");
+        assert_eq!(rate(1, Duration::ZERO), "0 pps");
+    }
+
+    #[test]
+    fn times_are_as_fine_as_they_are_short() {
+        let texts = [400, 10_000_000, 62_000_000, 3_723_000_000].map(|micros| time(Duration::from_micros(micros)));
+        assert_eq!(texts, ["0.4 ms", "10.0 s", "1:02 min", "1:02:03 h"]);
+    }
+
+    #[test]
+    fn sizes_and_shares() {
+        assert_eq!(size(12 << 20), "12.0 MiB");
+        assert_eq!(size(3 << 30), "3.0 GiB");
+        assert_eq!(percent(352.0, 601.0).round(), 59.0);
+        assert_eq!(percent(0.0, 0.0), 0.0);
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_instead() {
+        assert_eq!(printable("a\nb\x1b[2Jc/µ.pcap"), "a\\nb\\u{1b}[2Jc/µ.pcap");
+    }
+}

@@ -1,0 +1,158 @@
+//! A run from its start to its end: it waits for whatever comes first, and between that draws the live table.
+
+use std::io::{self, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
+
+use crate::error::Error;
+use crate::live::{self, Live};
+use crate::report::{EndedBy, Report, print};
+use crate::signals::{self, Asked};
+
+/// How long a run may wait for the next event when none is due: there is no event to be missed, so any time will do.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// What a run is to do besides its packets.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// When to stop.
+    pub(crate) seconds: Option<Duration>,
+    /// The limit that the device was opened with.
+    pub(crate) packets: Option<u64>,
+    /// Reports in JSON.
+    pub(crate) json: bool,
+    /// What to tell on standard error once it runs.
+    pub(crate) note: Option<&'static str>,
+    /// The live table, if standard error is a terminal.
+    pub(crate) live: bool,
+}
+
+/// A run that is over.
+#[derive(Debug)]
+pub(crate) struct Ended<R> {
+    /// The report, without what the command alone knows.
+    pub(crate) report: Report,
+    /// What the instance came to; its snapshot is in the report.
+    pub(crate) outcome: Outcome<R>,
+}
+
+/// What the run waits for.
+enum Event<R> {
+    Asked(Asked),
+    Ended(Outcome<R>),
+}
+
+/// Starts the instance and waits until its input ends, the plan's time is over or a signal asks to stop.
+pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<Ended<H::Report>, Error> {
+    let (events_in, events) = mpsc::channel();
+    // Before the start, so that no signal finds a run that it cannot end well.
+    let asked = events_in.clone();
+    signals::listen(move |what| asked.send(Event::Asked(what)).is_ok())
+        .map_err(|error| Error::System { operation: "listen for signals", error })?;
+
+    let (started, start) = (SystemTime::now(), Instant::now());
+    let running = instance.start()?;
+    let mut run = Run {
+        plan,
+        handle: running.handle(),
+        started,
+        start,
+        deadline: plan.seconds.and_then(|seconds| start.checked_add(seconds)),
+        stopped_by: None,
+        live: Live::new(plan.live && live::is_possible()),
+    };
+    tracing::info!("running; signals are listened to");
+    if let Some(note) = plan.note {
+        let _ = writeln!(io::stderr(), "{note}");
+    }
+    let waiter = thread::Builder::new().name("join".to_owned()).spawn(move || {
+        let _ = events_in.send(Event::Ended(running.join()));
+    });
+    waiter.map_err(|error| Error::System { operation: "start a thread to wait for the end", error })?;
+
+    loop {
+        match events.recv_timeout(run.time_to_wait()) {
+            Ok(Event::Ended(outcome)) => return Ok(run.ended(outcome)),
+            Ok(Event::Asked(Asked::Stop)) => run.stop(EndedBy::Signal),
+            Ok(Event::Asked(Asked::Report)) => run.report_now()?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                let error = io::Error::other("the thread that waits for it is gone");
+                return Err(Error::System { operation: "wait for the end", error });
+            }
+        }
+        run.look_at_the_clock();
+    }
+}
+
+/// A run under way, seen from the thread that watches it.
+struct Run<'a> {
+    plan: &'a Plan,
+    handle: Handle,
+    started: SystemTime,
+    start: Instant,
+    /// When to stop; gone once it has passed.
+    deadline: Option<Instant>,
+    /// Who asked first.
+    stopped_by: Option<EndedBy>,
+    live: Live,
+}
+
+impl Run<'_> {
+    /// Until something is due by the clock.
+    fn time_to_wait(&self) -> Duration {
+        let due = self.deadline.into_iter().chain(self.live.due()).min();
+        due.map_or(LONG, |due| due.saturating_duration_since(Instant::now()))
+    }
+
+    fn look_at_the_clock(&mut self) {
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.stop(EndedBy::Seconds);
+        }
+        self.live.draw_if_due(now, || self.handle.snapshot());
+    }
+
+    fn stop(&mut self, by: EndedBy) {
+        self.deadline = None;
+        self.stopped_by.get_or_insert(by);
+        self.live.end();
+        self.handle.stop();
+    }
+
+    fn report_now(&mut self) -> Result<(), Error> {
+        self.live.clear();
+        match print(&self.report(self.handle.snapshot(), None), self.plan.json) {
+            // Nobody will read the last report either.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.stop(EndedBy::Signal),
+            other => other.map_err(Error::Report)?,
+        }
+        Ok(())
+    }
+
+    fn ended<R>(mut self, outcome: Outcome<R>) -> Ended<R> {
+        self.live.end();
+        let by = self.stopped_by.unwrap_or_else(|| of_its_own(&outcome.snapshot, self.plan.packets));
+        Ended { report: self.report(outcome.snapshot.clone(), Some(by)), outcome }
+    }
+
+    fn report(&self, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
+        Report::new(self.started, self.start.elapsed(), ended_by, snapshot)
+    }
+}
+
+/// Why a run ended that nobody stopped.
+fn of_its_own(snapshot: &Snapshot, packets: Option<u64>) -> EndedBy {
+    // The limit counts what the device handed over, not what it lost.
+    let handed_over = snapshot.received() - snapshot.dropped().get(DropReason::Device);
+    if snapshot.queues.iter().any(|queue| queue.error.is_some()) {
+        EndedBy::Error
+    } else if packets.is_some_and(|packets| handed_over >= packets) {
+        EndedBy::Packets
+    } else {
+        EndedBy::Input
+    }
+}

@@ -1,0 +1,120 @@
+//! From the command line to an instance that is ready to start.
+
+use steerage::{Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Input, Instance};
+use steerage_device::limit::Limit;
+
+use crate::args::{CpuArgs, HashChoice, RunArgs, SteeringArgs};
+use crate::error::Error;
+use crate::machine;
+
+/// Opens the device and puts an instance together around it, with a handler for each CPU made by `make`.
+pub(crate) fn instance<H, F>(args: &RunArgs, make: F) -> Result<Instance<H>, Error>
+where
+    H: Handler,
+    F: Fn(CpuId) -> H + Send + Sync + 'static,
+{
+    // The command line first: its mistakes are told whether the device is there or not.
+    let cpus = Cpus::read(&args.cpus)?;
+    let builder = cpus.apply(steer(&args.steering)?, &args.cpus)?;
+    let check_order = args.steering.check_order || args.report.strict;
+    let input = open(&args.device, args.stop.packets)?;
+    let builder = builder.check_order(check_order).input_on(input, &cpus.rx, None);
+    Ok(builder.build(make)?)
+}
+
+fn open(device: &str, packets: Option<u64>) -> Result<Input, Error> {
+    let input = steerage_device::open(device)?;
+    Ok(match packets {
+        Some(packets) => Limit::new(input, packets),
+        None => input,
+    })
+}
+
+/// The CPU masks of the command line, read by the kernel's rules.
+struct Cpus {
+    work: Option<CpuMask>,
+    rx: Vec<CpuId>,
+    rps: Option<CpuMask>,
+}
+
+impl Cpus {
+    fn read(args: &CpuArgs) -> Result<Self, Error> {
+        let nr = args.virtual_cpus.unwrap_or_else(machine::nr_cpu_ids);
+        let list = |option, text: &Option<String>| -> Result<Option<CpuMask>, Error> {
+            let Some(text) = text else { return Ok(None) };
+            let mask = CpuMask::parse_list(text, nr).map_err(|error| Error::Mask { option, error })?;
+            if mask.is_empty() { Err(Error::NoCpu { option }) } else { Ok(Some(mask)) }
+        };
+        let work = list("--cpus", &args.cpus)?;
+        let rx = list("--rx-cpu", &args.rx_cpu)?;
+        // Unlike the others these may be empty: that is how the kernel is told not to steer.
+        let rps = match (&args.rps_cpus, &args.rps_cpus_list) {
+            (Some(text), _) => {
+                Some(CpuMask::parse_bitmap(text, nr).map_err(|error| Error::Mask { option: "--rps-cpus", error })?)
+            }
+            (None, Some(text)) => {
+                Some(CpuMask::parse_list(text, nr).map_err(|error| Error::Mask { option: "--rps-cpus-list", error })?)
+            }
+            (None, None) => None,
+        };
+        if args.virtual_cpus.is_none() {
+            [&work, &rx].into_iter().flatten().try_for_each(machine::check_online)?;
+        }
+        Ok(Self { work, rx: rx.iter().flat_map(CpuMask::iter).collect(), rps })
+    }
+
+    fn apply(&self, mut builder: Builder, args: &CpuArgs) -> Result<Builder, Error> {
+        if let Some(count) = args.virtual_cpus {
+            builder = builder.virtual_cpus(count);
+        }
+        builder = match (&self.work, args.virtual_cpus) {
+            (Some(work), _) => builder.cpus(work.clone()),
+            (None, Some(_)) => builder,
+            (None, None) => builder.cpus(machine::usable_cpus()?),
+        };
+        Ok(match &self.rps {
+            Some(rps) => builder.rps_cpus(rps.clone()),
+            None => builder,
+        })
+    }
+}
+
+fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
+    let mut builder = Builder::new().backlog(args.backlog).device_hash(args.hash == HashChoice::Auto);
+    if let Some(hasher) = hasher(args)? {
+        builder = builder.hash(hasher);
+    }
+    Ok(match args.memory {
+        Some(bytes) => builder.memory_max(bytes),
+        None => builder,
+    })
+}
+
+/// The hash that was asked for; `None` leaves it to the library.
+fn hasher(args: &SteeringArgs) -> Result<Option<FlowHasher>, Error> {
+    let key = match (args.hash, args.hash_key) {
+        (HashChoice::Auto, None) => return Ok(None),
+        (_, Some(key)) => key,
+        (HashChoice::Aes | HashChoice::Siphash, None) => key_by_chance()?,
+        // These are for agreement with hardware, and this is the key that hardware comes with.
+        (HashChoice::Toeplitz | HashChoice::ToeplitzTable | HashChoice::ToeplitzGfni, None) => HashKey::MICROSOFT,
+    };
+    Ok(Some(match args.hash {
+        HashChoice::Auto => FlowHasher::keyed(&key),
+        HashChoice::Siphash => FlowHasher::sip(&key),
+        HashChoice::Toeplitz => FlowHasher::toeplitz(&key),
+        HashChoice::ToeplitzTable => FlowHasher::toeplitz_table(&key),
+        HashChoice::Aes => {
+            FlowHasher::aes(&key).ok_or(Error::Hash { name: "aes", needs: "AES", instead: "siphash" })?
+        }
+        HashChoice::ToeplitzGfni => FlowHasher::toeplitz_gfni(&key).ok_or(Error::Hash {
+            name: "toeplitz-gfni",
+            needs: "GFNI or AVX2",
+            instead: "toeplitz-table",
+        })?,
+    }))
+}
+
+fn key_by_chance() -> Result<HashKey, Error> {
+    HashKey::random().map_err(|error| Error::System { operation: "read a hash key from /dev/urandom", error })
+}

@@ -1,0 +1,75 @@
+//! What clap has to say: help as it is, an error in one line.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+
+use crate::error::WRONG_COMMAND_LINE;
+use crate::report::units::printable;
+
+/// Prints what clap answers to this command line, and says what to exit with.
+pub(crate) fn answer(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // `steerage --help | head -1` closes the pipe early: no fault of anybody's.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(WRONG_COMMAND_LINE)
+        }
+        _ => {
+            let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&one_line(&error.render().to_string())));
+            ExitCode::from(WRONG_COMMAND_LINE)
+        }
+    }
+}
+
+/// clap's message and its tips, without the usage that it repeats below them.
+fn one_line(rendered: &str) -> String {
+    let mut line = String::new();
+    for paragraph in rendered.split("\n\n") {
+        let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        if paragraph.is_empty() || paragraph.starts_with("Usage:") || paragraph.starts_with("For more information") {
+            continue;
+        }
+        match paragraph.strip_prefix("tip: ") {
+            Some(tip) => line.push_str(&format!("; {tip}")),
+            None if line.is_empty() => line.push_str(paragraph.strip_prefix("error: ").unwrap_or(&paragraph)),
+            None => line.push_str(&format!(" {paragraph}")),
+        }
+    }
+    line + "; see --help"
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Cli;
+
+    fn line_for(args: &[&str]) -> String {
+        let error = Cli::try_parse_from(["steerage"].iter().chain(args)).unwrap_err();
+        one_line(&error.render().to_string())
+    }
+
+    #[test]
+    fn an_error_is_one_line() {
+        assert_eq!(
+            line_for(&["count", "--cpu", "1"]),
+            "unexpected argument '--cpu' found; a similar argument exists: '--cpus'; see --help"
+        );
+        assert_eq!(
+            line_for(&["count", "--backlog", "0"]),
+            "invalid value '0' for '--backlog <N>': write a number from 1 to 1048576; see --help"
+        );
+        let hash = line_for(&["count", "--hash", "md5"]);
+        assert!(hash.starts_with("invalid value 'md5' for '--hash <HASH>' [possible values: auto, aes,"), "{hash}");
+        assert!(!hash.contains('\n'), "{hash}");
+        let device = line_for(&["count", "a\nb", "c\nd"]);
+        assert!(!device.contains('\n'), "{device}");
+    }
+}

@@ -1,0 +1,11 @@
+//! The program as its users meet it: what it prints, where, and what it exits with.
+//!
+//! Nothing here waits for a time to pass: a run ends by a number of packets, or by a signal that is sent once the
+//! program has said that it listens.
+
+mod captures;
+mod mistakes;
+mod program;
+mod runs;
+mod signals;
+mod terminal;

@@ -1,0 +1,94 @@
+//! Wrong command lines and devices that aren't there: one line that says what to do, and the exit code.
+
+use crate::program::run;
+
+/// Runs it, expects the code, one line on standard error and nothing on standard output.
+fn fails(code: i32, args: &str) -> String {
+    let ran = run(&args.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(ran.code, Some(code), "{args}: {ran:?}");
+    assert_eq!(ran.out, "", "{args}");
+    ran.complaint().to_owned()
+}
+
+#[test]
+fn a_wrong_command_line_is_2() {
+    for args in [
+        "nonsense",
+        "count --cpu 0",
+        "count a b",
+        "count --cpus",
+        "count --cpus x",
+        "count --cpus ,",
+        "count --cpus 0-65535",
+        "count --rx-cpu ,",
+        "count --rx-cpu 3 --virtual-cpus 3",
+        "count --rps-cpus 0xff",
+        "count --rps-cpus 000000001",
+        "count --rps-cpus 4 --virtual-cpus 2",
+        "count --rps-cpus-list 2 --virtual-cpus 2",
+        "count --rps-cpus 1 --rps-cpus-list 0",
+        "count --rps-cpus 2 --cpus 0 --virtual-cpus 2",
+        "count --virtual-cpus 0",
+        "count --virtual-cpus 1025",
+        "count -c 0",
+        "count -c -1",
+        "count -c many",
+        "count --seconds -1",
+        "count --seconds soon",
+        "count --hash md5",
+        "count --hash-key 00",
+        "count --backlog 0",
+        "count --backlog 1048577",
+        "count --memory 1T",
+        "count synthetic:flow=1",
+        "count synthetic:rate=0",
+    ] {
+        fails(2, args);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_1() {
+    fails(1, "count nowhere.pcap");
+    fails(1, "count /");
+    fails(1, "count /dev/null");
+    fails(1, "count --memory 1M");
+    assert!(fails(1, "count Cargo.toml").contains("neither pcap nor pcapng"));
+}
+
+#[test]
+fn a_complaint_says_what_to_do() {
+    assert_eq!(
+        fails(2, "count --cpus 0-9 --virtual-cpus 4"),
+        "steerage: --cpus: `0-9` has a CPU that there isn't: the last of 4 is CPU 3"
+    );
+    assert_eq!(
+        fails(2, "count --rps-cpus 2 --cpus 0 --virtual-cpus 2"),
+        "steerage: CPU 1 of the mask is not at work (that is 0): add it to --cpus or take it out"
+    );
+    assert_eq!(
+        fails(2, "count --package 1"),
+        "steerage: unexpected argument '--package' found; a similar argument exists: '--packets'; see --help"
+    );
+    assert_eq!(
+        fails(2, "count --seconds -1"),
+        "steerage: invalid value '-1' for '--seconds <S>': write a number of seconds from 0 on; see --help"
+    );
+    let memory = fails(1, "count --memory 1M --virtual-cpus 4");
+    assert!(memory.contains("--backlog") && memory.contains("4 CPU(s)"), "{memory}");
+}
+
+/// File names come from elsewhere, and may be anything.
+#[test]
+fn a_name_cannot_break_the_line() {
+    let ran = run(&["count", "two\nlines\u{1b}[2J"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.complaint().contains("two\\nlines\\u{1b}[2J"), "{ran:?}");
+}
+
+#[test]
+fn without_a_command_there_is_help() {
+    let ran = run(&[]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
+    assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
+}

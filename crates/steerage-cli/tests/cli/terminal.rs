@@ -1,0 +1,74 @@
+//! On a terminal: the live table, which comes and goes without a trace, and notes.
+
+use std::fs::File;
+use std::io::Read;
+use std::process::Child;
+
+use nix::pty::openpty;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::program::command;
+
+/// Runs it with a terminal as standard error.
+fn on_terminal(args: &[&str]) -> (Child, File) {
+    let pty = openpty(None, None).unwrap();
+    let child = command(args).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
+    (child, File::from(pty.master))
+}
+
+/// Reads what comes onto the screen until `wanted` has come, or all of it.
+fn screen(terminal: &mut File, wanted: Option<&str>) -> String {
+    let mut seen = Vec::new();
+    let mut part = [0; 4096];
+    // A terminal that nobody writes to any more ends with an error, EIO.
+    while let Ok(length @ 1..) = terminal.read(&mut part) {
+        seen.extend(&part[..length]);
+        if wanted.is_some_and(|wanted| String::from_utf8_lossy(&seen).contains(wanted)) {
+            break;
+        }
+    }
+    String::from_utf8(seen).unwrap()
+}
+
+fn out_of(mut child: Child) -> String {
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    out
+}
+
+#[test]
+fn the_live_table_is_gone_at_the_end() {
+    let endless = ["count", "synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0"];
+    let (child, mut terminal) = on_terminal(&endless);
+    let drawn = screen(&mut terminal, Some("\x1b[?7h"));
+    let lines: Vec<&str> = drawn.lines().collect();
+    assert!(lines[0].starts_with("\x1b[?7l     CPU") && lines[3].contains(" packets received, 0 dropped"), "{drawn:?}");
+    // Between the two signals the table may be drawn again, so what ends it is looked for at the end.
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let rest = screen(&mut terminal, None);
+    assert!(rest.ends_with("\r\x1b[4A\x1b[J"), "{rest:?}");
+    let out = out_of(child);
+    assert!(out.starts_with("synthetic:rate=20000  ") && !out.contains('\x1b'), "{out:?}");
+}
+
+#[test]
+fn endless_traffic_says_when_it_will_stop() {
+    let (child, mut terminal) = on_terminal(&["count", "synthetic:rate=20000", "--virtual-cpus", "1"]);
+    let note = screen(&mut terminal, Some("\n"));
+    assert!(note.starts_with("10 s of synthetic traffic (--seconds 0 for ever"), "{note:?}");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    screen(&mut terminal, None);
+    out_of(child);
+}
+
+/// With `-c` somebody has said when to stop, and a run that is over at once draws no table.
+#[test]
+fn a_short_run_leaves_standard_error_alone() {
+    for more in [&["-c", "10"][..], &["--seconds", "0.001"], &["--quiet", "--seconds", "0.001"]] {
+        let (child, mut terminal) = on_terminal(&[&["count", "--virtual-cpus", "1"], more].concat());
+        assert_eq!(screen(&mut terminal, None), "");
+        out_of(child);
+    }
+}

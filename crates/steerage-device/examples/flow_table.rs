@@ -1,0 +1,92 @@
+//! State that moves with its bucket: a table of flows on each CPU, while the mask changes under load.
+//!
+//! Each packet of synthetic traffic has a number in its flow. The table expects the next one, so had a single flow's
+//! state been lost, left behind, or had two of its packets changed places, a gap would show.
+#![expect(clippy::print_stdout, reason = "an example shows what it found")]
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handler, Snapshot};
+use steerage_device::synthetic::parse_payload;
+
+/// What is known of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flow {
+    pub(crate) packets: u64,
+    /// The number that comes next.
+    next: u64,
+    /// Packets with another number than that.
+    pub(crate) gaps: u64,
+    /// How often it changed its CPU.
+    pub(crate) moves: u64,
+}
+
+pub(crate) type Flows = HashMap<u32, Flow>;
+
+/// One CPU's flows, bucket by bucket: to give one away costs one look-up, whatever it holds.
+#[derive(Debug, Default)]
+struct FlowTable(HashMap<BucketId, Flows>);
+
+impl Handler for FlowTable {
+    type Moved = Flows;
+    type Report = Flows;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            let Some((id, number)) = parse_payload(packet.data()) else { continue };
+            let flow = self.0.entry(packet.bucket()).or_default().entry(id).or_default();
+            flow.packets += 1;
+            flow.gaps += u64::from(number != flow.next);
+            flow.next = number + 1;
+        }
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Flows> {
+        self.0.remove(&bucket)
+    }
+
+    fn bucket_arrives(&mut self, bucket: BucketId, mut flows: Flows) {
+        flows.values_mut().for_each(|flow| flow.moves += 1);
+        self.0.entry(bucket).or_default().extend(flows);
+    }
+
+    fn finish(self) -> Flows {
+        self.0.into_values().flatten().collect()
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) flows: Flows,
+    pub(crate) snapshot: Snapshot,
+}
+
+pub(crate) fn run(device: &str, cpus: u16) -> Result<Outcome, Box<dyn Error>> {
+    let input = steerage_device::open(device)?;
+    let running = Builder::new().virtual_cpus(cpus.into()).input(input).build(|_cpu| FlowTable::default())?.start()?;
+    let handle = running.handle();
+    // One CPU, two, up to all, and from the start again.
+    for count in (1..=cpus).cycle() {
+        if handle.is_finished() {
+            break;
+        }
+        handle.set_rps_cpus(&(0..count).map(CpuId).collect::<CpuMask>())?;
+        thread::sleep(Duration::from_millis(2));
+    }
+    let outcome = running.join();
+    let flows = outcome.reports.into_iter().flat_map(|(_cpu, flows)| flows).collect();
+    Ok(Outcome { flows, snapshot: outcome.snapshot })
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let device = std::env::args().nth(1).unwrap_or("synthetic:packets=3000000,flows=10000".into());
+    let Outcome { flows, snapshot } = run(&device, 4)?;
+    let sum = |what: fn(&Flow) -> u64| flows.values().map(what).sum::<u64>();
+    println!("{} flows, {} packets, {} gaps", flows.len(), sum(|flow| flow.packets), sum(|flow| flow.gaps));
+    println!("{} buckets moved, and with them flows {} times", snapshot.moves.buckets, sum(|flow| flow.moves));
+    Ok(())
+}

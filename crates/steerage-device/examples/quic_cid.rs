@@ -1,0 +1,237 @@
+//! A flow key of one's own: QUIC packets are steered by connection id, so a connection that changes its address stays on
+//! the CPU that knows it.
+//!
+//! By addresses and ports, as everything else is steered, a phone that leaves its WLAN or a NAT that forgets a mapping
+//! makes a connection turn up on another CPU. QUIC names the connection in each packet instead (RFC 9000, 5.1). A short
+//! header does not say how long that name is; the server that chose it knows.
+//!
+//! Two names are not the server's own choice of CPU, and both are seen to here:
+//!
+//! * The first packets of a client go to an id of the *client's* making. The server answers with an id of the same
+//!   *bucket*, found by drawing until one falls there. So the connection stays, even where its bucket moves meanwhile.
+//! * A client that changes its address on purpose uses another id from there on, so that nobody can link the two (9.5).
+//!   Such ids were issued to it before, and are of the same bucket too. Since the hash has a secret key, that tells an
+//!   observer nothing.
+//!
+//! The packets of this example are its own, through a small [`RxQueue`]: run it without arguments.
+#![expect(clippy::print_stdout, reason = "an example shows what it found")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::vec;
+
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+use steerage::{
+    BUCKET_SHIFT, Batch, Builder, Completion, Completions, Cpu, CpuId, DeviceError, FlowHasher, FlowKey, HEADROOM,
+    Handler, HashKey, Input, Polled, QueueMemory, RxQueue, Snapshot, flow,
+};
+
+/// How long the connection ids are that this server issues.
+const CID_BYTES: usize = 8;
+
+const QUIC_PORT: u16 = 443;
+
+// ---- the flow key
+
+/// QUIC to us goes by its connection id, all else by its flow.
+fn quic_or_flow(frame: &[u8]) -> Option<FlowKey> {
+    quic_key(frame).or_else(|| flow::flow_key(frame).map(FlowKey::both_directions))
+}
+
+fn quic_key(frame: &[u8]) -> Option<FlowKey> {
+    match SlicedPacket::from_ethernet(frame).ok()?.transport? {
+        TransportSlice::Udp(udp) if udp.destination_port() == QUIC_PORT => {
+            destination_cid(udp.payload()).map(FlowKey::from_bytes)
+        }
+        _ => None,
+    }
+}
+
+/// To which connection id a packet goes: at the same place in all versions of QUIC (RFC 8999, 5).
+fn destination_cid(packet: &[u8]) -> Option<&[u8]> {
+    match packet {
+        [first, rest @ ..] if first & LONG_HEADER == 0 => rest.get(..CID_BYTES),
+        [_first, _, _, _, _version, len, rest @ ..] => rest.get(..usize::from(*len)),
+        _ => None,
+    }
+}
+
+const LONG_HEADER: u8 = 0x80;
+
+// ---- the server: which connections it sees
+
+/// Notes for each connection how many of its packets came to this CPU.
+#[derive(Debug, Default)]
+struct Server(BTreeMap<u32, u64>);
+
+impl Handler for Server {
+    type Moved = ();
+    type Report = BTreeMap<u32, u64>;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            if let Some(connection) = packet.data().last_chunk() {
+                *self.0.entry(u32::from_be_bytes(*connection)).or_default() += 1;
+            }
+        }
+    }
+
+    fn finish(self) -> Self::Report {
+        self.0
+    }
+}
+
+/// Draws connection ids.
+struct Issuer {
+    hasher: FlowHasher,
+    /// Where chance stands: a generator good enough for an example. A server's ids must not be foreseen.
+    chance: u64,
+}
+
+impl Issuer {
+    fn draw(&mut self) -> [u8; CID_BYTES] {
+        // SplitMix64 (Steele, Lea and Flood, 2014).
+        self.chance = self.chance.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.chance ^ (self.chance >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)).to_be_bytes()
+    }
+
+    /// The bucket that packets to `cid` are in. A handler has it from [`steerage::Packet::bucket`].
+    fn bucket(&self, cid: &[u8]) -> u32 {
+        self.hasher.hash(&FlowKey::from_bytes(cid)).0 >> BUCKET_SHIFT
+    }
+
+    /// An id in the bucket of `cid`: takes 4096 draws in the mean, under 100 us.
+    fn issue_beside(&mut self, cid: &[u8]) -> [u8; CID_BYTES] {
+        let bucket = self.bucket(cid);
+        loop {
+            let drawn = self.draw();
+            if self.bucket(&drawn) == bucket {
+                return drawn;
+            }
+        }
+    }
+}
+
+// ---- the clients
+
+/// What `connections` clients send, each from three addresses to three ids.
+fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
+    let mut stages = [const { Vec::new() }; 4];
+    for connection in 0..connections {
+        let [_, _, a, b] = connection.to_be_bytes();
+        let (home, abroad) = ([10, 0, a, b], [10, 1, a, b]);
+        let chosen_by_client = issuer.draw();
+        let first = issuer.issue_beside(&chosen_by_client);
+        let second = issuer.issue_beside(&chosen_by_client);
+
+        stages[0].push(frame(home, 40_000, &initial(&chosen_by_client), connection));
+        stages[1].push(frame(home, 40_000, &short(&first), connection));
+        // A NAT gave it another port, unknown to the client: the id is the same.
+        stages[2].push(frame(home, 50_000, &short(&first), connection));
+        // It went to another network and knows it: the next id.
+        stages[3].push(frame(abroad, 40_000, &short(&second), connection));
+    }
+    stages.concat()
+}
+
+/// An Initial packet's header, up to its two connection ids.
+fn initial(destination: &[u8]) -> Vec<u8> {
+    const FIXED_BIT: u8 = 0x40;
+    let mut header = vec![LONG_HEADER | FIXED_BIT, 0, 0, 0, 1, destination.len() as u8];
+    header.extend_from_slice(destination);
+    header.push(0);
+    header
+}
+
+fn short(destination: &[u8; CID_BYTES]) -> Vec<u8> {
+    [&[0x40], &destination[..]].concat()
+}
+
+/// With the connection's number at the end, in clear, so that the server can check what it should not have to know.
+fn frame(source: [u8; 4], port: u16, header: &[u8], connection: u32) -> Vec<u8> {
+    let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4(source, [192, 0, 2, 1], 64)
+        .udp(port, QUIC_PORT);
+    let payload = [header, &connection.to_be_bytes()].concat();
+    let mut frame = Vec::with_capacity(packet.size(payload.len()));
+    packet.write(&mut frame, &payload).expect("a vector takes it, and it is short enough for UDP");
+    frame
+}
+
+// ---- the device: hands over the frames of a list
+
+struct Frames(vec::IntoIter<Vec<u8>>);
+
+impl RxQueue for Frames {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        let longest = self.0.as_slice().iter().map(Vec::len).max();
+        Ok(QueueMemory::Pages { frame_bytes_max: longest.unwrap_or(0) })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        for _ in 0..budget {
+            let Some(mut page) = out.take_page() else { return Ok(Polled::More) };
+            let Some(frame) = self.0.next() else {
+                out.give_page(page);
+                return Ok(Polled::Ended);
+            };
+            out.page_mut(&mut page)[HEADROOM..][..frame.len()].copy_from_slice(&frame);
+            out.push(Completion::new(page, HEADROOM as u32, frame.len()), frame.len());
+        }
+        Ok(Polled::More)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+// ---- the whole
+
+/// What the server saw.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// The connections that had packets on more than one CPU.
+    pub(crate) scattered: BTreeSet<u32>,
+    /// How many connections each CPU had packets of.
+    pub(crate) by_cpu: Vec<(CpuId, usize)>,
+    pub(crate) snapshot: Snapshot,
+}
+
+/// Runs the same packets by connection id, and by address and port.
+pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn Error>> {
+    // A real one is of chance and secret: who knows it can send everything to one CPU.
+    let hasher = FlowHasher::keyed(&HashKey::new([0x51; HashKey::LEN]));
+    let frames = traffic(connections, &mut Issuer { hasher: hasher.clone(), chance: 1 });
+    let builder = || {
+        let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(Frames(frames.clone().into_iter()))];
+        let input = Input { name: "clients".into(), kind: "generator", mode: "", queues };
+        Builder::new().virtual_cpus(cpus).hash(hasher.clone()).input(input)
+    };
+    Ok((serve(builder().flow_key(quic_or_flow))?, serve(builder())?))
+}
+
+fn serve(builder: Builder) -> Result<Seen, Box<dyn Error>> {
+    let outcome = builder.build(|_cpu| Server::default())?.start()?.join();
+    let mut known = BTreeSet::new();
+    let all = outcome.reports.iter().flat_map(|(_, connections)| connections.keys());
+    Ok(Seen {
+        scattered: all.copied().filter(|connection| !known.insert(*connection)).collect(),
+        by_cpu: outcome.reports.iter().map(|(cpu, connections)| (*cpu, connections.len())).collect(),
+        snapshot: outcome.snapshot,
+    })
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    const CONNECTIONS: u32 = 1000;
+    let (by_cid, by_address) = run(4, CONNECTIONS)?;
+    println!("{CONNECTIONS} connections, each from three addresses and ports, on 4 CPUs");
+    for (how, seen) in [("connection id", by_cid), ("address and port", by_address)] {
+        let (scattered, delivered) = (seen.scattered.len(), seen.snapshot.delivered());
+        println!("by {how}: {scattered} of them were on more than one CPU, {delivered} packets delivered");
+        seen.by_cpu.iter().for_each(|(cpu, connections)| println!("  CPU {cpu}: {connections} connections"));
+    }
+    Ok(())
+}

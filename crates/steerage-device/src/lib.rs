@@ -1,0 +1,75 @@
+//! Where packets come from: the devices of steerage.
+//!
+//! | module | device |
+//! |---|---|
+//! | [`capture`] | a capture file, pcap or pcapng |
+//! | [`synthetic`] | frames made up, by the flow and the number |
+//! | [`limit`] | a device around a device: ends after so many frames |
+//!
+//! [`open`] makes one from what a person writes. A device is a [`steerage::RxQueue`] for each of its queues, and is
+//! tried out with [`steerage::testing::QueueTester`].
+//!
+//! Architecture invariant: no device knows of CPUs, hashes or handlers, and none has a clock or a thread of its own.
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod limit;
+pub mod synthetic;
+
+use std::fmt;
+
+use steerage::{DeviceError, Input};
+
+use synthetic::{SpecError, SyntheticOptions};
+
+/// Opens what `spec` names: `synthetic`, `synthetic:option=value,...` ([`synthetic`]), or else the path of a capture
+/// file ([`capture`]). A file of the name `synthetic` is `./synthetic`.
+///
+/// # Errors
+/// [`OpenError::Spec`] for what is written wrong, [`OpenError::Device`] for what cannot be opened.
+///
+/// ```
+/// let input = steerage_device::open("synthetic:flows=1000,queues=2,packets=100")?;
+/// assert_eq!(input.queues.len(), 2);
+/// # Ok::<(), steerage_device::OpenError>(())
+/// ```
+pub fn open(spec: &str) -> Result<Input, OpenError> {
+    if spec == "synthetic" || spec.starts_with("synthetic:") {
+        return SyntheticOptions::parse(spec).and_then(|options| options.open()).map_err(OpenError::Spec);
+    }
+    capture::open(spec).map_err(OpenError::Device)
+}
+
+/// Why there is no device.
+#[non_exhaustive]
+pub enum OpenError {
+    /// It is written wrong: a mistake in a command line.
+    Spec(SpecError),
+    /// It could not be opened.
+    Device(DeviceError),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spec(error) => error.fmt(f),
+            Self::Device(error) => error.fmt(f),
+        }
+    }
+}
+
+/// As its text: it is what `main` shows of an error that it returns.
+impl fmt::Debug for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Spec(_) => None,
+            Self::Device(error) => error.source(),
+        }
+    }
+}

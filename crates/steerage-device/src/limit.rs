@@ -1,0 +1,104 @@
+//! A device around a device that ends after so many frames.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use steerage::{Affinity, Completions, DeviceError, Input, LinkType, Polled, QueueMemory, RxQueue};
+
+/// One queue of a limited device. All of them draw on one allowance.
+pub struct Limit {
+    queue: Box<dyn RxQueue>,
+    allowance: Arc<Allowance>,
+}
+
+/// How many frames there may yet be.
+#[derive(Debug)]
+struct Allowance {
+    /// Not yet promised to a poll.
+    free: AtomicU64,
+    /// Not yet handed over. Never less than `free`; what lies between is promised to polls that are under way.
+    left: AtomicU64,
+}
+
+impl Limit {
+    /// `input`, whose queues all end once they have handed over `packets` frames together: exactly as many, if there
+    /// are as many. Lost frames don't count. Name, kind and mode remain.
+    ///
+    /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) learns of the end when it is polled next.
+    #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
+    pub fn new(input: Input, packets: u64) -> Input {
+        let allowance = Arc::new(Allowance { free: AtomicU64::new(packets), left: AtomicU64::new(packets) });
+        let limited = |queue| -> Box<dyn RxQueue> { Box::new(Self { queue, allowance: Arc::clone(&allowance) }) };
+        Input { queues: input.queues.into_iter().map(limited).collect(), ..input }
+    }
+}
+
+impl Allowance {
+    /// Promises up to `wanted` frames.
+    fn take(&self, wanted: u64) -> u64 {
+        // Relaxed, here and below: these are counts. No other memory is reached by what they say.
+        let taken = |free| Some(free - wanted.min(free));
+        let free = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+        free.map_or(0, |free| free.min(wanted))
+    }
+
+    /// Settles a promise of `taken` frames of which there were `used`: how many are left.
+    fn settle(&self, taken: u64, used: u64) -> u64 {
+        self.free.fetch_add(taken - used, Ordering::Relaxed);
+        self.left.fetch_sub(used, Ordering::Relaxed) - used
+    }
+}
+
+impl RxQueue for Limit {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        self.queue.memory()
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let taken = self.allowance.take(budget as u64);
+        if taken == 0 {
+            // Another queue's poll may give back what it was promised: until it is over, this one cannot end.
+            let over = self.allowance.left.load(Ordering::Relaxed) == 0;
+            return Ok(if over { Polled::Ended } else { Polled::More });
+        }
+        let before = out.len();
+        let polled = self.queue.poll(out, taken as usize);
+        let used = ((out.len() - before) as u64).min(taken);
+        match self.allowance.settle(taken, used) {
+            0 => polled.and(Ok(Polled::Ended)),
+            _ => polled,
+        }
+    }
+
+    fn link(&self) -> LinkType {
+        self.queue.link()
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.wait_on()
+    }
+
+    fn can_wait(&self) -> bool {
+        self.queue.can_wait()
+    }
+
+    fn device_hash(&self) -> Option<Affinity> {
+        self.queue.device_hash()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_poll_gives_back_another_may_take() {
+        let allowance = Allowance { free: AtomicU64::new(100), left: AtomicU64::new(100) };
+        assert_eq!((allowance.take(64), allowance.take(64), allowance.take(64)), (64, 36, 0));
+        assert_eq!(allowance.settle(64, 10), 90);
+        assert_eq!(allowance.take(64), 54);
+        assert_eq!(allowance.settle(36, 36), 54);
+        assert_eq!(allowance.settle(54, 54), 0);
+    }
+}

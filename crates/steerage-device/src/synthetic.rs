@@ -1,0 +1,176 @@
+//! A device that makes its packets up: real, valid Ethernet frames, with a number in each by which a loss or a
+//! reordering further on can be proved.
+//!
+//! ```text
+//! synthetic
+//! synthetic:flows=1000,zipf=1.1,mix=udp4+tcp6,rate=1000000
+//! ```
+//!
+//! | option | what it is | default | allowed |
+//! |---|---|---|---|
+//! | `flows` | how many flows there are | 65536 | 1 to [`FLOWS_MAX`] |
+//! | `size` | bytes of a frame in memory, without the checksum that ends it on the wire | 64 | [`SIZE_MIN`] to [`SIZE_MAX`] |
+//! | `zipf` | how uneven flows are: flow `f` has weight `1 / (f + 1)^zipf`; 0: all alike | 0 | 0 to [`ZIPF_MAX`] |
+//! | `packets` | how many frames there are, over all queues | no end | 1 or more |
+//! | `rate` | frames a second, over all queues | as fast as they are taken | 1 to [`RATE_MAX`] |
+//! | `seed` | what chance starts from: the same options and seed make the same frames | 1 | any number of 64 bits |
+//! | `mix` | kinds of flows, equally many of each: `udp4`, `tcp4`, `udp6`, `tcp6`, `vlan` | `udp4` | up to [`MIX_MAX`] |
+//! | `queues` | receive queues; a flow is in one of them | 1 | 1 to 1024, and to the number of flows |
+//!
+//! # The frames
+//!
+//! Checksums are right. The data begins behind the UDP or TCP header, big-endian: the magic number [`MAGIC`] (32
+//! bits), the flow's number (32), and the frame's number in its flow (64), from 0 on; [`parse_payload`] reads them.
+//! A kind whose headers need more than `size` takes what it needs: 70 bytes for `tcp4`, 78 for `udp6`, 90 for `tcp6`.
+//!
+//! Flow `f` comes from an address of its own in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed, and from a port
+//! between 32768 and 65535; all go to port 9 (discard) of 198.18.0.1 or 2001:db8:0:2::1. It is in queue
+//! `f % queues` and of kind number `f / queues % kinds`. TCP flows are in the midst of sending: every segment
+//! continues the one before.
+//!
+//! # In time
+//!
+//! Without `rate` the device [can wait](steerage::RxQueue::can_wait): it makes what it is asked for. With `rate` it is
+//! live: frames fall due by the clock of the path into a ring of [`RING`] descriptors for each queue, and what finds
+//! the ring full is lost, and counted, as at a network card. Frames lost so take no number: a gap in a flow's numbers
+//! is a loss further on. Queues share packets and rate in the proportion of the weights of their flows.
+//!
+//! # What it costs
+//!
+//! 8 bytes a flow; with `zipf` 16, and 20 while it starts.
+
+mod frame;
+mod pace;
+mod queue;
+mod sample;
+mod spec;
+
+use steerage::{Input, RxQueue};
+
+pub use frame::{Kind, MAGIC, parse_payload};
+pub use pace::RING;
+pub use spec::SpecError;
+
+use queue::SyntheticQueue;
+use sample::Sampler;
+
+/// The most flows: what the 24 free bits of 10.0.0.0/8 tell apart.
+pub const FLOWS_MAX: u32 = 1 << 24;
+
+/// The shortest frame in bytes: one cache line. (Ethernet's own least is 60 without the checksum.)
+pub const SIZE_MIN: usize = 64;
+
+/// The longest frame in bytes: a jumbo frame's 9000, an Ethernet header of 14 and a VLAN tag of 4.
+pub const SIZE_MAX: usize = 9018;
+
+/// The most uneven flows can be: at 10, all but one packet in a thousand are of the first flow.
+pub const ZIPF_MAX: f64 = 10.0;
+
+/// The most packets a second: a full poll each 64 ns, ten times what one CPU makes.
+pub const RATE_MAX: u64 = 1_000_000_000;
+
+/// The most kinds in a mix. One may stand in it several times, for a larger part.
+pub const MIX_MAX: usize = 16;
+
+/// The most receive queues: as many as an instance of steerage takes.
+pub const QUEUES_MAX: usize = 1024;
+
+/// What to make: the options of the [module's table](self).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SyntheticOptions {
+    /// What the input is called. [`parse`](Self::parse) puts the text here that it was given.
+    pub name: String,
+    /// How many flows.
+    pub flows: u32,
+    /// Bytes of a frame, without its checksum.
+    pub size: usize,
+    /// The exponent of the flows' weights.
+    pub zipf: f64,
+    /// How many frames over all queues. `None`: no end.
+    pub packets: Option<u64>,
+    /// Frames a second over all queues. `None`: as fast as they are taken.
+    pub rate: Option<u64>,
+    /// Where chance starts.
+    pub seed: u64,
+    /// The kinds of flows, equally many of each.
+    pub mix: Vec<Kind>,
+    /// How many receive queues.
+    pub queues: usize,
+}
+
+impl Default for SyntheticOptions {
+    fn default() -> Self {
+        Self {
+            name: "synthetic".to_owned(),
+            flows: 1 << 16,
+            size: SIZE_MIN,
+            zipf: 0.0,
+            packets: None,
+            rate: None,
+            seed: 1,
+            mix: vec![Kind::Udp4],
+            queues: 1,
+        }
+    }
+}
+
+impl SyntheticOptions {
+    /// Makes the device, with its tables.
+    ///
+    /// # Errors
+    /// [`SpecError`] for an option outside of what is allowed.
+    pub fn open(&self) -> Result<Input, SpecError> {
+        self.check()?;
+        let samplers: Vec<Sampler> = (0..self.queues).map(|queue| Sampler::new(self, queue)).collect();
+        let weights: Vec<f64> = samplers.iter().map(Sampler::weight).collect();
+        let bounds = share_bounds(&weights);
+        let queues = samplers.into_iter().enumerate().map(|(i, sampler)| -> Box<dyn RxQueue> {
+            Box::new(SyntheticQueue::new(self, i, sampler, Share { from: bounds[i], to: bounds[i + 1] }))
+        });
+        Ok(Input { name: self.name.clone(), kind: "synthetic", mode: "", queues: queues.collect() })
+    }
+
+    /// How many flows queue `queue` has: those whose number leaves `queue` as the remainder.
+    fn flows_of(&self, queue: usize) -> u32 {
+        let before = queue as u32;
+        (self.flows - before).div_ceil(self.queues as u32)
+    }
+}
+
+/// A queue's part of the whole: a stretch of the numbers 0 to [`Share::WHOLE`]. As a stretch and not a fraction, so
+/// that what the queues get adds up to exactly what there is.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    from: u64,
+    to: u64,
+}
+
+impl Share {
+    const BITS: u32 = 32;
+    const WHOLE: u64 = 1 << Self::BITS;
+
+    /// Its part of `total` things.
+    fn of(self, total: u64) -> u64 {
+        let up_to = |bound: u64| ((u128::from(total) * u128::from(bound)) >> Self::BITS) as u64;
+        up_to(self.to) - up_to(self.from)
+    }
+
+    /// Its length, in parts of [`Share::WHOLE`].
+    fn parts(self) -> u64 {
+        self.to - self.from
+    }
+}
+
+/// Cuts the whole in the proportion of `weights`: one bound more than there are weights.
+fn share_bounds(weights: &[f64]) -> Vec<u64> {
+    let total: f64 = weights.iter().sum();
+    let mut sum = 0.0;
+    let mut bounds = vec![0];
+    for weight in weights {
+        sum += weight;
+        bounds.push(((sum / total * Share::WHOLE as f64).round() as u64).min(Share::WHOLE));
+    }
+    // Rounding must not lose the last packet.
+    *bounds.last_mut().expect("it holds a 0 at least") = Share::WHOLE;
+    bounds
+}

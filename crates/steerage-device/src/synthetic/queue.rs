@@ -1,0 +1,139 @@
+//! One receive queue of the synthetic device.
+
+use std::io;
+
+use steerage::{Completion, Completions, DeviceError, HEADROOM, POLL_BUDGET, Polled, QueueMemory, RxQueue};
+
+use super::frame::{Places, Template};
+use super::pace::{Pace, RING};
+use super::sample::Sampler;
+use super::{Share, SyntheticOptions};
+
+/// A frame to come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Next {
+    /// The flow, counted in this queue alone.
+    flow: u32,
+    number: u64,
+}
+
+/// Frames are drawn so many at a time: the misses on the tables of many flows then overlap.
+const AHEAD: usize = POLL_BUDGET;
+
+pub(super) struct SyntheticQueue {
+    name: String,
+    sampler: Sampler,
+    /// How many frames each flow has had.
+    numbers: Box<[u64]>,
+    ahead: [Next; AHEAD],
+    ahead_at: usize,
+
+    places: Places,
+    templates: Box<[Template]>,
+    /// A flow's number over all queues is `flow * stride + first`.
+    first: u32,
+    stride: u32,
+
+    /// `None`: as fast as frames are taken.
+    pace: Option<Pace>,
+    /// How many frames there will be, sent or lost.
+    limit: u64,
+    /// How many there have been.
+    gone: u64,
+}
+
+impl SyntheticQueue {
+    pub(super) fn new(options: &SyntheticOptions, queue: usize, sampler: Sampler, share: Share) -> Self {
+        Self {
+            name: options.name.clone(),
+            numbers: vec![0; sampler.flows() as usize].into(),
+            sampler,
+            ahead: [Next::default(); AHEAD],
+            ahead_at: AHEAD,
+            places: Places::new(options.seed),
+            templates: options.mix.iter().map(|kind| Template::new(*kind, options.size)).collect(),
+            first: queue as u32,
+            stride: options.queues as u32,
+            pace: options.rate.map(|rate| Pace::new(rate, share)),
+            limit: options.packets.map_or(u64::MAX, |packets| share.of(packets)),
+            gone: 0,
+        }
+    }
+
+    /// The bytes that the longest frame needs in a page.
+    fn room(&self) -> usize {
+        self.templates.iter().map(Template::room).max().unwrap_or(0)
+    }
+
+    /// Draws the next [`AHEAD`] frames. The order is the same however many are taken a poll.
+    fn draw(&mut self) {
+        let mut flows = [0; AHEAD];
+        self.sampler.draw(&mut flows);
+        for (next, flow) in self.ahead.iter_mut().zip(flows) {
+            let number = &mut self.numbers[flow as usize];
+            *next = Next { flow, number: *number };
+            *number += 1;
+        }
+        self.ahead_at = 0;
+    }
+
+    /// Writes and pushes up to `count` frames; returns how many there were pages for.
+    #[inline(always)]
+    fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
+        let kinds = self.templates.len() as u32;
+        for pushed in 0..count {
+            let Some(mut page) = out.take_page() else { return Ok(pushed) };
+            if self.ahead_at == AHEAD {
+                self.draw();
+            }
+            let next = self.ahead[self.ahead_at];
+            let template = &self.templates[if kinds == 1 { 0 } else { next.flow % kinds } as usize];
+            let flow = next.flow * self.stride + self.first;
+            let room = out.page_mut(&mut page).get_mut(HEADROOM..).unwrap_or_default();
+            if template.write(room, self.places, flow, next.number).is_none() {
+                out.give_page(page);
+                return Err(self.no_room());
+            }
+            self.ahead_at += 1;
+            out.push(Completion::new(page, HEADROOM as u32, template.len()), template.len());
+        }
+        Ok(count)
+    }
+
+    #[cold]
+    fn no_room(&self) -> DeviceError {
+        let cause = io::Error::other(format!("the pages are too small for {} bytes", self.room()));
+        DeviceError::new(&self.name, "write a frame", cause).advise("use a smaller `size`")
+    }
+}
+
+impl RxQueue for SyntheticQueue {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: self.room() })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let left = self.limit - self.gone;
+        let mut due = match &mut self.pace {
+            Some(pace) => pace.due(out.now()).saturating_sub(self.gone).min(left),
+            None => left,
+        };
+        if self.pace.is_some() && due > RING {
+            out.lost(due - RING);
+            self.gone += due - RING;
+            due = RING;
+        }
+        let pushed = self.push(out, budget.min(usize::try_from(due).unwrap_or(usize::MAX)))? as u64;
+        self.gone += pushed;
+        out.prefetch_pages(budget);
+        Ok(match &self.pace {
+            _ if self.gone == self.limit => Polled::Ended,
+            Some(pace) if due == pushed => Polled::NotBefore(pace.time_of(self.gone)),
+            _ => Polled::More,
+        })
+    }
+
+    fn can_wait(&self) -> bool {
+        self.pace.is_none()
+    }
+}

@@ -1,0 +1,168 @@
+//! Which flow comes next.
+
+use super::SyntheticOptions;
+
+/// The generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014): SplitMix64.
+#[derive(Debug)]
+pub(super) struct Chance(u64);
+
+impl Chance {
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mix(self.0)
+    }
+}
+
+/// SplitMix64's finalizer: numbers that are near each other come out far apart.
+#[inline(always)]
+pub(super) fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// Draws the flows of one queue, each with the probability of its weight.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    chance: Chance,
+    flows: u32,
+    weight: f64,
+    /// Empty where all flows weigh the same.
+    aliases: Box<[Alias]>,
+}
+
+/// One column of an alias table: the flow itself below `threshold` (in 2^-32), else the flow `other`.
+#[derive(Clone, Copy, Debug)]
+struct Alias {
+    threshold: u32,
+    other: u32,
+}
+
+impl Sampler {
+    pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
+        // Mixed, so that queues and seeds that are neighbours don't draw the same numbers one step apart.
+        let chance = Chance(mix(options.seed ^ mix(queue as u64 + 1)));
+        let flows = options.flows_of(queue);
+        if options.zipf == 0.0 {
+            return Self { chance, flows, weight: f64::from(flows), aliases: Box::default() };
+        }
+        let number = |flow: u32| flow as usize * options.queues + queue;
+        let weights = (0..flows).map(|flow| ((number(flow) + 1) as f64).powf(-options.zipf)).collect::<Vec<_>>();
+        Self { chance, flows, weight: weights.iter().sum(), aliases: alias_table(weights) }
+    }
+
+    /// What its flows weigh together.
+    pub(super) fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// How many flows it draws from, numbered from 0.
+    pub(super) fn flows(&self) -> u32 {
+        self.flows
+    }
+
+    /// Draws as many as `to` holds.
+    #[inline(always)]
+    pub(super) fn draw(&mut self, to: &mut [u32]) {
+        // Lemire, "Fast random integer generation in an interval" (2019): the high half of the product is the
+        // column, and the low half says where in it.
+        let flows = u128::from(self.flows);
+        if self.aliases.is_empty() {
+            to.iter_mut().for_each(|to| *to = ((u128::from(self.chance.next()) * flows) >> 64) as u32);
+            return;
+        }
+        for to in to {
+            let product = u128::from(self.chance.next()) * flows;
+            let column = (product >> 64) as u32;
+            let alias = self.aliases[column as usize];
+            let within = (product as u64 >> 32) as u32;
+            *to = if within < alias.threshold { column } else { alias.other };
+        }
+    }
+}
+
+/// Vose, "A linear algorithm for generating random numbers with a given distribution" (1991).
+fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
+    let scale = weights.len() as f64 / weights.iter().sum::<f64>();
+    weights.iter_mut().for_each(|weight| *weight *= scale);
+    // A column that nothing below fills up is the flow's own, up to one part in 2^32.
+    let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
+    // Columns with less than their fill from the left, those with more from the right, in one array.
+    let mut order: Vec<u32> = vec![0; weights.len()];
+    let (mut small, mut large) = (0, weights.len());
+    for (i, weight) in weights.iter().enumerate() {
+        let at = if *weight < 1.0 {
+            small += 1;
+            small - 1
+        } else {
+            large -= 1;
+            large
+        };
+        order[at] = i as u32;
+    }
+    while small > 0 && large < order.len() {
+        small -= 1;
+        let (less, more) = (order[small] as usize, order[large] as usize);
+        table[less] = Alias { threshold: (weights[less] * 4_294_967_296.0) as u32, other: more as u32 };
+        weights[more] -= 1.0 - weights[less];
+        if weights[more] < 1.0 {
+            large += 1;
+            order[small] = more as u32;
+            small += 1;
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(zipf: f64, flows: u32, draws: usize) -> Vec<f64> {
+        let options = SyntheticOptions { zipf, flows, ..SyntheticOptions::default() };
+        let mut sampler = Sampler::new(&options, 0);
+        let mut drawn = vec![0; draws];
+        sampler.draw(&mut drawn);
+        let mut counts = vec![0.0; flows as usize];
+        drawn.iter().for_each(|flow| counts[*flow as usize] += 1.0 / draws as f64);
+        counts
+    }
+
+    #[test]
+    fn flows_come_with_the_probability_of_their_weight() {
+        let draws = 1_000_000;
+        for zipf in [0.0, 0.5, 1.0, 1.3, 4.0] {
+            let weights: Vec<f64> = (1..=100).map(|rank| f64::from(rank).powf(-zipf)).collect();
+            let total: f64 = weights.iter().sum();
+            for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
+                let p = weight / total;
+                // Six standard deviations: one false alarm in 500 million.
+                let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
+                assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_flow_and_extreme_weights() {
+        assert_eq!(shares(1.0, 1, 100).len(), 1);
+        assert!(shares(10.0, 1000, 100_000)[0] > 0.99);
+    }
+
+    #[test]
+    fn a_table_holds_the_weights_exactly() {
+        let weights: Vec<f64> = (1..=1000).map(|rank| f64::from(rank).powf(-1.1)).collect();
+        let total: f64 = weights.iter().sum();
+        let table = alias_table(weights.clone());
+        let mut mass = vec![0.0; weights.len()];
+        for (i, alias) in table.iter().enumerate() {
+            let own = f64::from(alias.threshold) / 4_294_967_296.0;
+            mass[i] += own;
+            mass[alias.other as usize] += 1.0 - own;
+        }
+        for (mass, weight) in mass.iter().zip(&weights) {
+            assert!((mass / 1000.0 - weight / total).abs() < 1e-8);
+        }
+    }
+}

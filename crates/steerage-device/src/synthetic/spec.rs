@@ -1,0 +1,240 @@
+//! `synthetic:flows=1000,zipf=1.1`, as a person writes it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{FLOWS_MAX, Kind, MIX_MAX, QUEUES_MAX, RATE_MAX, SIZE_MAX, SIZE_MIN, SyntheticOptions, ZIPF_MAX};
+
+/// The options, in the order in which an error lists them.
+const OPTIONS: [&str; 8] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues"];
+
+/// How much of a wrong text an error shows, in characters.
+const SHOWN_CHARS_MAX: usize = 64;
+
+/// Why a text does not say what to make: the option, its value and what is allowed, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError {
+    option: String,
+    value: String,
+    wrong: String,
+}
+
+impl SpecError {
+    fn new(option: &str, value: impl fmt::Display, wrong: impl Into<String>) -> Self {
+        Self { option: shown(option), value: shown(&value.to_string()), wrong: wrong.into() }
+    }
+
+    /// The option's name, as it was written.
+    pub fn option(&self) -> &str {
+        &self.option
+    }
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { option, value, wrong } = self;
+        match value.is_empty() {
+            true => write!(f, "synthetic: option `{option}` {wrong}"),
+            false => write!(f, "synthetic: option `{option}={value}` {wrong}"),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+impl SyntheticOptions {
+    /// Reads `synthetic` or `synthetic:option=value,...`. What is not named keeps its default.
+    ///
+    /// # Errors
+    /// [`SpecError`] for an option that there isn't or that is named twice, and for a value outside of what is allowed.
+    pub fn parse(spec: &str) -> Result<Self, SpecError> {
+        let mut options = Self { name: spec.to_owned(), ..Self::default() };
+        let list = match spec.strip_prefix("synthetic") {
+            Some("") => return Ok(options),
+            Some(rest) => rest.strip_prefix(':'),
+            None => None,
+        };
+        let Some(list) = list else {
+            return Err(SpecError::new(spec, "", "is not this device: write `synthetic` or `synthetic:flows=1000`"));
+        };
+        let mut seen = Vec::with_capacity(OPTIONS.len());
+        for item in list.split(',').filter(|item| !item.is_empty()) {
+            let (option, value) = item.split_once('=').unwrap_or((item, ""));
+            if seen.contains(&option) {
+                return Err(SpecError::new(option, value, "is named twice: name it once"));
+            }
+            options.set(option, value)?;
+            seen.push(option);
+        }
+        options.check()?;
+        Ok(options)
+    }
+
+    fn set(&mut self, option: &str, value: &str) -> Result<(), SpecError> {
+        match option {
+            "flows" => self.flows = number(option, value)?,
+            "size" => self.size = number(option, value)?,
+            "zipf" => self.zipf = number(option, value)?,
+            "packets" => self.packets = Some(number(option, value)?),
+            "rate" => self.rate = Some(number(option, value)?),
+            "seed" => self.seed = number(option, value)?,
+            "queues" => self.queues = number(option, value)?,
+            "mix" => self.mix = value.split('+').map(|kind| kind_named(kind, value)).collect::<Result<_, _>>()?,
+            _ => {
+                let wrong = format!("does not exist: there are {}", OPTIONS.join(", "));
+                return Err(SpecError::new(option, value, wrong));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every option is within what is allowed.
+    pub(super) fn check(&self) -> Result<(), SpecError> {
+        within("flows", self.flows.into())?;
+        within("size", self.size as u64)?;
+        within("packets", self.packets.unwrap_or(1))?;
+        within("rate", self.rate.unwrap_or(1))?;
+        within("queues", self.queues as u64)?;
+        if !(0.0..=ZIPF_MAX).contains(&self.zipf) {
+            return Err(SpecError::new("zipf", self.zipf, range_wrong("zipf")));
+        }
+        if self.queues > self.flows as usize {
+            let wrong = format!("leaves queues without a flow: use at most {}, the number of flows", self.flows);
+            return Err(SpecError::new("queues", self.queues, wrong));
+        }
+        match self.mix.len() {
+            1..=MIX_MAX => Ok(()),
+            n => Err(SpecError::new("mix", "", format!("has {n} kinds: use 1 to {MIX_MAX}"))),
+        }
+    }
+}
+
+/// From what to what a number may be.
+fn range(option: &str) -> (u64, u64) {
+    match option {
+        "flows" => (1, FLOWS_MAX.into()),
+        "size" => (SIZE_MIN as u64, SIZE_MAX as u64),
+        "zipf" => (0, ZIPF_MAX as u64),
+        "packets" => (1, u64::MAX),
+        "rate" => (1, RATE_MAX),
+        "queues" => (1, QUEUES_MAX as u64),
+        _ => (0, u64::MAX),
+    }
+}
+
+fn range_wrong(option: &str) -> String {
+    let (least, most) = range(option);
+    format!("is not a number from {least} to {most}")
+}
+
+fn number<T: FromStr>(option: &str, value: &str) -> Result<T, SpecError> {
+    match value.is_empty() {
+        true => Err(SpecError::new(option, "", format!("has no value: write {option}= and a number"))),
+        false => value.parse().map_err(|_| SpecError::new(option, value, range_wrong(option))),
+    }
+}
+
+fn within(option: &str, value: u64) -> Result<(), SpecError> {
+    let (least, most) = range(option);
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(SpecError::new(option, value, range_wrong(option))),
+    }
+}
+
+fn kind_named(name: &str, mix: &str) -> Result<Kind, SpecError> {
+    Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+        let known = Kind::ALL.map(Kind::name).join(", ");
+        SpecError::new("mix", mix, format!("has a kind `{}` that there isn't: join some of {known} by +", shown(name)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(spec: &str) -> String {
+        SyntheticOptions::parse(spec).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn reads_every_option() {
+        assert_eq!(SyntheticOptions::parse("synthetic"), Ok(SyntheticOptions::default()));
+        let spec = "synthetic:flows=10,size=1500,zipf=1.1,packets=7,rate=1000,seed=0,mix=udp4+tcp6+vlan,queues=2";
+        let options = SyntheticOptions {
+            name: spec.to_owned(),
+            flows: 10,
+            size: 1500,
+            zipf: 1.1,
+            packets: Some(7),
+            rate: Some(1000),
+            seed: 0,
+            mix: vec![Kind::Udp4, Kind::Tcp6, Kind::Vlan],
+            queues: 2,
+        };
+        assert_eq!(SyntheticOptions::parse(spec), Ok(options));
+    }
+
+    #[test]
+    fn says_what_is_wrong_and_what_is_right() {
+        assert_eq!(wrong("synthetic:flows=0"), "synthetic: option `flows=0` is not a number from 1 to 16777216");
+        assert_eq!(wrong("synthetic:flows=x"), "synthetic: option `flows=x` is not a number from 1 to 16777216");
+        assert_eq!(wrong("synthetic:rate"), "synthetic: option `rate` has no value: write rate= and a number");
+        assert_eq!(wrong("synthetic:seed=1,seed=2"), "synthetic: option `seed=2` is named twice: name it once");
+        assert_eq!(
+            wrong("synthetic:flow=1"),
+            "synthetic: option `flow=1` does not exist: there are flows, size, zipf, packets, rate, seed, mix, queues"
+        );
+        assert_eq!(
+            wrong("synthetic:mix=udp4+sctp"),
+            "synthetic: option `mix=udp4+sctp` has a kind `sctp` that there isn't: \
+             join some of udp4, tcp4, udp6, tcp6, vlan by +"
+        );
+        assert_eq!(
+            wrong("synthetic:queues=4,flows=3"),
+            "synthetic: option `queues=4` leaves queues without a flow: use at most 3, the number of flows"
+        );
+    }
+
+    #[test]
+    fn refuses_what_is_out_of_range() {
+        for item in [
+            "flows=16777217",
+            "flows=-1",
+            "size=63",
+            "size=9019",
+            "zipf=-0.1",
+            "zipf=10.1",
+            "zipf=NaN",
+            "zipf=inf",
+            "packets=0",
+            "rate=0",
+            "rate=1000000001",
+            "seed=18446744073709551616",
+            "mix=",
+            "mix=udp4+",
+            "queues=0",
+            "queues=1025",
+        ] {
+            let error = wrong(&format!("synthetic:{item}"));
+            assert!(!error.contains('\n') && error.contains(item.split('=').next().unwrap()), "{error}");
+        }
+        assert!(SyntheticOptions::parse("synthetix").is_err() && SyntheticOptions::parse("synthetic,x").is_err());
+    }
+
+    #[test]
+    fn options_made_by_hand_are_checked_too() {
+        let none = SyntheticOptions { mix: Vec::new(), ..SyntheticOptions::default() };
+        assert!(none.open().is_err());
+        let zipf = SyntheticOptions { zipf: f64::NAN, ..SyntheticOptions::default() };
+        assert!(zipf.open().is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! The way home for pages that did not go back by the finished index: a stack that any thread may put on and only the
+//! pool's owner empties, whole, so that the usual trap of such stacks (ABA) cannot be set.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::memory::Memory;
+use crate::page::{BLANK, Completion, Page, Slot};
+use crate::ring::Frame;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Where the kept pages of one queue come home.
+#[derive(Debug)]
+pub struct Home {
+    memory: Memory,
+    /// The page put on last, or `BLANK`.
+    top: AtomicU32,
+    /// Frames kept and not yet released.
+    kept: AtomicU64,
+    limit: u64,
+}
+
+impl Home {
+    /// A home for pages of `memory`'s pool, at most `limit` of which may be kept at a time.
+    pub fn new(memory: Memory, limit: usize) -> Arc<Self> {
+        Arc::new(Self { memory, top: AtomicU32::new(BLANK), kept: AtomicU64::new(0), limit: limit as u64 })
+    }
+
+    /// How many frames are kept.
+    pub fn kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// How many may be.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Keeps a frame beyond its batch. `Err` gives it back where the limit is reached, or if it is lent.
+    pub fn keep<'a>(self: &Arc<Self>, frame: Frame<'a>) -> Result<Kept, Frame<'a>> {
+        if frame.is_lent() || !self.count_one() {
+            return Err(frame);
+        }
+        match frame.take() {
+            Ok(completion) => Ok(Kept { slot: completion.slot(), home: Arc::clone(self) }),
+            Err(frame) => {
+                self.kept.fetch_sub(1, Ordering::Relaxed);
+                Err(frame)
+            }
+        }
+    }
+
+    /// Keeps a copy of `bytes` in `page`, with `offset` bytes of headroom. `Err` gives the page back where the limit is
+    /// reached, the page is of another pool, or the bytes do not fit.
+    pub fn keep_copy(self: &Arc<Self>, mut page: Page, offset: u32, bytes: &[u8]) -> Result<Kept, Page> {
+        let end = offset as usize + bytes.len();
+        if !self.count_one() {
+            return Err(page);
+        }
+        match self.memory.pool().page_mut(&mut page).get_mut(offset as usize..end) {
+            Some(to) => to.copy_from_slice(bytes),
+            None => {
+                self.kept.fetch_sub(1, Ordering::Relaxed);
+                return Err(page);
+            }
+        }
+        Ok(Kept { slot: Completion::new(page, offset, bytes.len()).slot(), home: Arc::clone(self) })
+    }
+
+    fn count_one(&self) -> bool {
+        // Relaxed: a limit, not a hand-over. An add that overshoots is taken back.
+        let room = self.kept.fetch_add(1, Ordering::Relaxed) < self.limit;
+        if !room {
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+        }
+        room
+    }
+
+    /// Puts a page on the stack: from any thread.
+    fn put(&self, page: Page) {
+        let pool = self.memory.pool();
+        let Some(index) = pool.index_of(page.number()) else { return };
+        let below = &pool.below[index as usize];
+        let mut top = self.top.load(Ordering::Relaxed);
+        loop {
+            // Relaxed: shown by the exchange below.
+            below.store(top, Ordering::Relaxed);
+            // H1, release: pairs with H2. Those put on earlier are shown too, since each put is a read-modify-write
+            // and so continues their release sequence.
+            match self.top.compare_exchange_weak(top, page.number(), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Whether pages wait: a look that costs one shared read.
+    #[inline(always)]
+    pub fn waiting(&self) -> bool {
+        self.top.load(Ordering::Relaxed) != BLANK
+    }
+
+    /// Takes all waiting pages off and hands each over. For the pool's owner; another caller would merely share.
+    pub fn collect(&self, mut each: impl FnMut(Page)) {
+        // H2, acquire: pairs with H1.
+        let mut top = self.top.swap(BLANK, Ordering::Acquire);
+        while top != BLANK {
+            let page = Page::new(top);
+            let index = self.memory.pool().index_of(top).expect("only pages of this pool were put on");
+            top = self.memory.pool().below[index as usize].load(Ordering::Relaxed);
+            each(page);
+        }
+    }
+}
+
+/// A frame that a worker kept beyond its batch: owned, writable, `Send`. Its page goes home when it is dropped, from
+/// whichever thread that is.
+#[derive(Debug)]
+pub struct Kept {
+    slot: Slot,
+    home: Arc<Home>,
+}
+
+impl Kept {
+    /// The flow hash that the frame was steered by.
+    pub fn hash(&self) -> Option<crate::hash::FlowHash> {
+        self.slot.flow_hash()
+    }
+}
+
+impl Deref for Kept {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the slot was taken off its ring, so it is ours alone, and writing needs `&mut self`.
+        unsafe { self.home.memory.slice(&self.slot) }
+    }
+}
+
+impl DerefMut for Kept {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as `deref`; lent frames are never kept.
+        unsafe { self.home.memory.slice_mut(&self.slot) }
+    }
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.home.put(Page::new(self.slot.page));
+        // Relaxed: a count. After the put, so that the limit never admits a page that is not yet home.
+        self.home.kept.fetch_sub(1, Ordering::Relaxed);
+    }
+}

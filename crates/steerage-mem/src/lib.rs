@@ -1,0 +1,39 @@
+//! The memory of steerage's receive path: everything on it that needs `unsafe`, behind an interface that safe code
+//! cannot misuse.
+//!
+//! In the order in which a packet meets them:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`region`] | page memory from the kernel, and the process-wide numbers by which pages are told apart |
+//! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
+//! | [`blocks`] | memory that holds many frames at once and is lent out read-only |
+//! | [`memory`] | how a completion is turned into the bytes it stands for |
+//! | [`hash`] | flow hashes, a batch at a time |
+//! | [`ring`] | the slot ring between two CPUs, with its finished index |
+//! | [`park`] | who sleeps, and how they are woken without a wake-up being lost |
+//! | [`home`] | the way back for pages that a worker keeps |
+//!
+//! # What makes it sound
+//!
+//! A page's bytes may be written by whoever holds its token, and by nobody else. Tokens ([`Page`], [`Completion`], a
+//! slot between two ring positions, [`Kept`]) are neither `Clone` nor constructible outside this crate, page numbers are
+//! never used twice in a process, and every access checks number, offset and length against the region it reads. Safe
+//! code can therefore leak a page (its memory then stays unused until the region ends) but can neither reach a page it
+//! does not hold nor one that was unmapped.
+
+pub mod blocks;
+pub mod hash;
+pub mod home;
+pub mod memory;
+pub mod page;
+pub mod park;
+pub mod region;
+pub mod ring;
+mod sync;
+
+pub use blocks::Blocks;
+pub use home::{Home, Kept};
+pub use memory::Memory;
+pub use page::{Completion, FRAME_BYTES_MAX, Page};
+pub use region::{Backing, Region, RegionError};

@@ -1,0 +1,78 @@
+//! From a completion to its bytes: the two memories a queue's frames can lie in.
+
+use std::sync::Arc;
+
+use crate::page::{Completion, Slot};
+use crate::region::{Region, prefetch_read};
+
+/// Where the frames of one queue lie: in pages of the pool, or in blocks that its device lends.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    pool: Arc<Region>,
+    blocks: Option<Arc<Region>>,
+}
+
+impl Memory {
+    /// Frames lie in `pool`'s pages, and lent ones in `blocks`.
+    pub fn new(pool: Arc<Region>, blocks: Option<Arc<Region>>) -> Self {
+        Self { pool, blocks }
+    }
+
+    /// The pages that can be written.
+    pub fn pool(&self) -> &Arc<Region> {
+        &self.pool
+    }
+
+    /// The frame's bytes. Empty for a completion of other memory, or whose span lies outside of its page.
+    #[inline(always)]
+    pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
+        // SAFETY: the completion is borrowed for as long as the slice, so nobody else holds the frame; what is lent is
+        // only ever read while a frame of its block is out.
+        unsafe { self.slice(&frame.slot()) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn start(&self, slot: &Slot) -> Option<*mut u8> {
+        if slot.is_lent() {
+            self.blocks.as_ref()?.start_of(slot.page, slot.offset, slot.len())
+        } else {
+            self.pool.start_of(slot.page, slot.offset, slot.len())
+        }
+    }
+
+    /// # Safety
+    /// The caller holds the slot, and nobody writes the frame while the slice lives.
+    #[inline(always)]
+    pub(crate) unsafe fn slice(&self, slot: &Slot) -> &[u8] {
+        match self.start(slot) {
+            // SAFETY: `start` checked the span; that nobody writes it is the caller's promise.
+            Some(start) => unsafe { std::slice::from_raw_parts(start, slot.len()) },
+            None => &[],
+        }
+    }
+
+    /// # Safety
+    /// The caller holds the slot, its frame is not lent, and no other slice of it lives.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "the slot stands for the right to write, not the memory")]
+    pub(crate) unsafe fn slice_mut(&self, slot: &Slot) -> &mut [u8] {
+        match self.pool.start_of(slot.page, slot.offset, slot.len()) {
+            // SAFETY: `start_of` checked the span; that nobody else reaches it is the caller's promise.
+            Some(start) => unsafe { std::slice::from_raw_parts_mut(start, slot.len()) },
+            None => &mut [],
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, slot: &Slot) {
+        if let Some(start) = self.start(slot) {
+            prefetch_read(start);
+        }
+    }
+
+    /// Fetches the frame's first line: to be called for a whole batch before its first frame is read.
+    #[inline(always)]
+    pub fn prefetch_frame(&self, frame: &Completion) {
+        self.prefetch(&frame.slot());
+    }
+}

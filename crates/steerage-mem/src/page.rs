@@ -1,0 +1,142 @@
+//! The tokens of the path: the right to a page, and a page that a device has filled.
+
+use crate::hash::FlowHash;
+
+/// The longest frame a slot can describe, in bytes: its length field has 20 bits.
+pub const FRAME_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
+
+const LEN_BITS: u32 = 20;
+const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
+
+/// The frame lies in a [block](crate::Blocks): many frames to one page number, read-only.
+const LENT: u32 = 1 << LEN_BITS;
+/// The hash field holds a flow hash.
+const HASHED: u32 = 1 << (LEN_BITS + 1);
+
+/// A slot whose page did not stay with it: a worker kept or sent it. Never a page's number.
+pub(crate) const BLANK: u32 = u32::MAX;
+
+/// The right to write one page of a [`Region`](crate::Region).
+///
+/// There is one such token for each page. It has no `Drop`: a token that is lost takes its page out of use until the
+/// region ends, and nothing worse.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a page that is dropped is lost to its pool"]
+pub struct Page(u32);
+
+impl Page {
+    pub(crate) fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The page's number, unique in the process.
+    #[inline(always)]
+    pub fn number(&self) -> u32 {
+        self.0
+    }
+}
+
+/// A filled buffer: where a frame lies and what is known of it, without any metadata yet.
+///
+/// (AF_XDP calls "completion ring" what gives back *sent* buffers. Here a completion is always one of receiving.)
+///
+/// 16 bytes, four to a cache line, and in this form it travels through the rings. It stands for its page as [`Page`]
+/// does: whoever holds it has the frame.
+#[derive(Debug)]
+#[must_use = "a completion that is dropped takes its page with it"]
+pub struct Completion(Slot);
+
+/// What stands in a ring. Plain bits: the ring's indices say whose they are.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) page: u32,
+    pub(crate) offset: u32,
+    pub(crate) hash: u32,
+    len_flags: u32,
+}
+
+const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Completion>() == 16);
+
+impl Slot {
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        (self.len_flags & LEN_MASK) as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.len_flags & LENT != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn flow_hash(&self) -> Option<FlowHash> {
+        (self.len_flags & HASHED != 0).then_some(FlowHash(self.hash))
+    }
+}
+
+impl Completion {
+    /// The frame of `len` bytes at `offset` in `page`.
+    ///
+    /// Nothing is checked here against the page's size: reading does that, and a frame that lies reads as empty.
+    /// Lengths over [`FRAME_BYTES_MAX`] are cut to it.
+    #[inline(always)]
+    pub fn new(page: Page, offset: u32, len: usize) -> Self {
+        Self(Slot { page: page.0, offset, hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 })
+    }
+
+    #[inline(always)]
+    pub(crate) fn lent(block: u32, offset: u32, len: usize) -> Self {
+        Self(Slot { page: block, offset, hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 | LENT })
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_slot(slot: Slot) -> Self {
+        Self(slot)
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> Slot {
+        self.0
+    }
+
+    /// The frame's length in memory, in bytes.
+    #[inline(always)]
+    #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The flow hash, once one was set.
+    #[inline(always)]
+    pub fn hash(&self) -> Option<FlowHash> {
+        self.0.flow_hash()
+    }
+
+    /// The hash field as it is: 0 until a hash was set. For the steering loop, which hashes before it looks.
+    #[inline(always)]
+    pub fn hash_or_zero(&self) -> u32 {
+        self.0.hash
+    }
+
+    /// Notes the flow's hash, the device's or ours.
+    #[inline(always)]
+    pub fn set_hash(&mut self, hash: FlowHash) {
+        self.0.hash = hash.0;
+        self.0.len_flags |= HASHED;
+    }
+
+    /// Whether the frame lies in a block that was lent, not in a page of its own.
+    #[inline(always)]
+    pub fn is_lent(&self) -> bool {
+        self.0.is_lent()
+    }
+
+    /// Gives the frame up and its page back. A lent frame has none: `Err` returns it, for [`Blocks::recycle`].
+    ///
+    /// [`Blocks::recycle`]: crate::Blocks::recycle
+    #[inline(always)]
+    pub fn into_page(self) -> Result<Page, Completion> {
+        if self.is_lent() { Err(self) } else { Ok(Page(self.0.page)) }
+    }
+}

@@ -1,0 +1,339 @@
+//! Page memory: mapped once, divided into pages of one size, each with a number that no other page of this process
+//! ever had or will have.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+// Not loom's: numbers are handed out once a region, far from anything that is model-checked.
+use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
+
+use crate::page::{BLANK, Page};
+use crate::sync::AtomicU32;
+
+/// Huge pages are 2 MiB on the machines we know; a region is a multiple of it so that it can be made of them.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// What the kernel made the memory of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Reserved 2 MiB pages (`vm.nr_hugepages`).
+    HugePages,
+    /// 2 MiB pages where the kernel finds them (transparent huge pages).
+    TransparentHugePages,
+    /// 4 KiB pages only.
+    SmallPages,
+    /// Memory that somebody else mapped and lends.
+    Foreign,
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HugePages => "huge pages",
+            Self::TransparentHugePages => "transparent huge pages",
+            Self::SmallPages => "small pages",
+            Self::Foreign => "foreign memory",
+        })
+    }
+}
+
+/// Why there is no region.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// No pages, or pages of no bytes, or more than can be addressed.
+    Size {
+        /// How many pages were asked for.
+        pages: usize,
+        /// Of how many bytes each.
+        page_bytes: usize,
+    },
+    /// The process has used up its 2^32 page numbers (they are never given out twice).
+    OutOfNumbers,
+    /// The kernel gave no memory.
+    Map {
+        /// How much was asked for, in bytes.
+        bytes: usize,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for RegionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Size { pages, page_bytes } => {
+                write!(f, "cannot map {pages} pages of {page_bytes} bytes: ask for at least one of at least one byte")
+            }
+            Self::OutOfNumbers => {
+                f.write_str("this process has mapped 2^32 pages in its life and has no numbers left: restart it")
+            }
+            Self::Map { bytes, error } => {
+                write!(f, "cannot map {bytes} bytes of packet memory: {error}; use fewer queues, CPUs or backlog slots")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RegionError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Map { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Page memory, unmapped when the last that refers to it is gone.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    page_bytes: usize,
+    first: u32,
+    count: u32,
+    backing: Backing,
+    /// Bytes to unmap at the end; 0 for memory that belongs to somebody else.
+    mapped: usize,
+    /// For each page, the one below it in a [`Home`](crate::Home)'s stack. A page is in one stack at most.
+    pub(crate) below: Box<[AtomicU32]>,
+}
+
+// SAFETY: a region is an address range. Its bytes are reached through page tokens only, each of which has one holder.
+unsafe impl Send for Region {}
+// SAFETY: as above; `&Region` alone reaches no byte.
+unsafe impl Sync for Region {}
+
+/// The next page number that nobody had. 64 bits wide so that running out is seen, not wrapped around.
+static NEXT_NUMBER: NumberCounter = NumberCounter::new(0);
+
+fn take_numbers(count: usize) -> Result<u32, RegionError> {
+    let count = u64::try_from(count).map_err(|_| RegionError::OutOfNumbers)?;
+    // Relaxed: the counter is all that is shared, and an atomic add gives each caller another range.
+    NEXT_NUMBER
+        .fetch_update(NumberOrdering::Relaxed, NumberOrdering::Relaxed, |next| {
+            next.checked_add(count).filter(|end| *end <= u64::from(BLANK))
+        })
+        .map(|first| first as u32)
+        .map_err(|_| RegionError::OutOfNumbers)
+}
+
+impl Region {
+    /// Maps `pages` pages of `page_bytes` bytes, zeroed, and gives out the token of each.
+    ///
+    /// Huge pages are taken where they are to be had; [`backing`](Self::backing) says what it came to.
+    ///
+    /// # Errors
+    /// [`RegionError`] for a size of nothing or too much, and where the kernel has no memory.
+    pub fn map(pages: usize, page_bytes: usize) -> Result<(Arc<Self>, Vec<Page>), RegionError> {
+        let wrong = RegionError::Size { pages, page_bytes };
+        let bytes = match pages.checked_mul(page_bytes).and_then(|b| b.checked_next_multiple_of(HUGE_BYTES)) {
+            Some(b) if b > 0 && b <= isize::MAX as usize && u32::try_from(page_bytes).is_ok() => b,
+            _ => return Err(wrong),
+        };
+        let first = take_numbers(pages)?;
+        let (base, backing, mapped) = map_anonymous(bytes)?;
+        let region = Self {
+            base,
+            page_bytes,
+            first,
+            count: pages as u32,
+            backing,
+            mapped,
+            below: (0..pages).map(|_| AtomicU32::new(BLANK)).collect(),
+        };
+        let tokens = (first..first + pages as u32).map(Page::new).collect();
+        Ok((Arc::new(region), tokens))
+    }
+
+    /// Memory that somebody else mapped: see [`Blocks::foreign`](crate::Blocks::foreign), which keeps the promises.
+    pub(crate) fn foreign(base: NonNull<u8>, blocks: usize, block_bytes: usize) -> Result<Arc<Self>, RegionError> {
+        if blocks == 0 || block_bytes == 0 || u32::try_from(block_bytes).is_err() {
+            return Err(RegionError::Size { pages: blocks, page_bytes: block_bytes });
+        }
+        let first = take_numbers(blocks)?;
+        let backing = Backing::Foreign;
+        let below = Box::new([]);
+        Ok(Arc::new(Self { base, page_bytes: block_bytes, first, count: blocks as u32, backing, mapped: 0, below }))
+    }
+
+    /// What the memory is made of.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// A page's size in bytes.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// How many pages it has.
+    pub fn pages(&self) -> usize {
+        self.count as usize
+    }
+
+    /// The whole of it in bytes.
+    pub fn bytes(&self) -> usize {
+        self.pages() * self.page_bytes
+    }
+
+    /// Whether `page` is one of its own.
+    #[inline(always)]
+    pub fn holds(&self, page: &Page) -> bool {
+        self.index_of(page.number()).is_some()
+    }
+
+    /// A page's place among the region's own, from 0.
+    #[inline(always)]
+    pub(crate) fn index_of(&self, number: u32) -> Option<u32> {
+        let index = number.wrapping_sub(self.first);
+        (index < self.count).then_some(index)
+    }
+
+    pub(crate) fn number_of(&self, index: u32) -> u32 {
+        self.first + index
+    }
+
+    /// The bytes of a page that its holder may fill. Empty for a page of another region.
+    #[inline(always)]
+    pub fn page_mut<'a>(&'a self, page: &'a mut Page) -> &'a mut [u8] {
+        let Some(start) = self.start_of(page.number(), 0, self.page_bytes) else { return &mut [] };
+        // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed mutably for as long as
+        // the slice lives, there is one token a page, and slots and kept pages hold no other.
+        unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
+    }
+
+    /// Where `len` bytes at `offset` of page `number` start, if they lie within that page and the page within this
+    /// region: the one check on which every access rests.
+    #[inline(always)]
+    pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
+        let index = self.index_of(number)?;
+        if offset as usize + len > self.page_bytes {
+            return None;
+        }
+        // SAFETY: index < count and offset + len <= page_bytes, so the sum stays inside of the mapping, whose size was
+        // checked against isize::MAX.
+        Some(unsafe { self.base.as_ptr().add(index as usize * self.page_bytes + offset as usize) })
+    }
+
+    /// Asks for the line at `offset` of a page, to be written soon: the owner's half of a cache miss is then over
+    /// before the frame comes.
+    #[inline(always)]
+    pub fn prefetch_write(&self, page: &Page, offset: u32) {
+        if let Some(start) = self.start_of(page.number(), offset, 1) {
+            prefetch_write(start);
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if self.mapped > 0 {
+            // SAFETY: `base` and `mapped` are what mmap gave; nobody holds the region any more, and tokens that
+            // outlive it find no region with their number.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
+        }
+    }
+}
+
+/// Maps `bytes`, a multiple of 2 MiB: reserved huge pages, else normal memory aligned for transparent ones.
+fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize), RegionError> {
+    if let Ok(base) = mmap(bytes, libc::MAP_HUGETLB) {
+        return Ok((base, Backing::HugePages, bytes));
+    }
+    // One huge page more than needed, so that an aligned stretch of the full size lies inside; the rest is given back.
+    let base = mmap(bytes + HUGE_BYTES, 0).map_err(|error| RegionError::Map { bytes, error })?;
+    let skip = base.as_ptr().align_offset(HUGE_BYTES);
+    // SAFETY: `skip` < HUGE_BYTES, and both trimmed ends are whole small pages of the mapping just made.
+    let aligned = unsafe {
+        let aligned = base.as_ptr().add(skip);
+        if skip > 0 {
+            libc::munmap(base.as_ptr().cast(), skip);
+        }
+        if skip < HUGE_BYTES {
+            libc::munmap(aligned.add(bytes).cast(), HUGE_BYTES - skip);
+        }
+        NonNull::new_unchecked(aligned)
+    };
+    // SAFETY: the range is ours. The call is advice: where it fails, pages stay small.
+    let advised = unsafe { libc::madvise(aligned.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) } == 0;
+    let never = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
+        .map_or(true, |enabled| enabled.contains("[never]"));
+    let backing = if advised && !never { Backing::TransparentHugePages } else { Backing::SmallPages };
+    Ok((aligned, backing, bytes))
+}
+
+fn mmap(bytes: usize, extra: libc::c_int) -> Result<NonNull<u8>, io::Error> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave the null address"))
+}
+
+/// Fetches a line for reading.
+#[inline(always)]
+pub(crate) fn prefetch_read(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program can see and faults on no address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// Fetches a line for writing, taking it out of the other CPUs' caches.
+#[inline(always)]
+pub(crate) fn prefetch_write(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as `prefetch_read`. Processors without PREFETCHW (before 2014 at Intel) execute it as a no-op.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_distinct_and_zeroed() {
+        let (region, mut pages) = Region::map(9, 2112).unwrap();
+        assert_eq!(pages.len(), 9);
+        for (i, page) in pages.iter_mut().enumerate() {
+            let bytes = region.page_mut(page);
+            assert_eq!(bytes.len(), 2112);
+            assert!(bytes.iter().all(|b| *b == 0), "page {i} was written through another");
+            bytes.fill(i as u8 + 1);
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_region_reads_empty() {
+        let (a, _) = Region::map(4, 64).unwrap();
+        let (_, mut pages) = Region::map(4, 64).unwrap();
+        assert!(a.page_mut(&mut pages[0]).is_empty());
+    }
+
+    #[test]
+    fn sizes_of_nothing_and_too_much_are_refused() {
+        for (pages, bytes) in [(0, 64), (4, 0), (usize::MAX, 64), (2, usize::MAX)] {
+            assert!(matches!(Region::map(pages, bytes), Err(RegionError::Size { .. })), "{pages} x {bytes}");
+        }
+    }
+
+    #[test]
+    fn spans_are_checked_against_their_page() {
+        let (region, pages) = Region::map(2, 128).unwrap();
+        let number = pages[1].number();
+        assert!(region.start_of(number, 0, 128).is_some());
+        assert!(region.start_of(number, 1, 128).is_none());
+        assert!(region.start_of(number, u32::MAX, usize::from(u8::MAX)).is_none());
+        assert!(region.start_of(number.wrapping_add(1), 0, 1).is_none());
+    }
+}

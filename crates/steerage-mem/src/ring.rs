@@ -1,0 +1,515 @@
+//! The slot ring between the CPU that receives and a CPU that handles: one producer, one consumer, no lock.
+//!
+//! Four positions run round it, each never ahead of the one before:
+//!
+//! ```text
+//!        reclaimed <= finished <= taken <= published <= staged
+//!
+//!  reclaimed .. finished    the producer's again: it reads its own slots back, and the pages come home
+//!  finished  .. taken       in the handler's hands
+//!  taken     .. published   the backlog
+//!  published .. staged      written, not yet shown: the list being staged is this tail, so nothing is copied
+//! ```
+//!
+//! | | producer | consumer |
+//! |---|---|---|
+//! | `published` | writes (release P1) | reads (acquire C1) |
+//! | `finished` | reads (acquire P2) | writes (release C2) |
+//! | `revoke_until` | raises (relaxed) | reads (relaxed) |
+//! | `wake_at` | sets, then a fence, then reads `finished` | writes `finished`, then a fence, then reads and clears |
+//! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
+//! | slots `finished .. published` | | reads; blanks those whose page it keeps |
+//!
+//! P1 synchronises with C1: a slot is whole before it can be taken. C2 synchronises with P2: the handler is done with a
+//! page, and a blank is visible, before the slot is read back and the page used again. That one index serves as fence of
+//! a move, as return of the pages and as ledger.
+
+use std::sync::Arc;
+
+use crate::memory::Memory;
+use crate::page::{BLANK, Completion, Slot};
+use crate::region::prefetch_write;
+use crate::sync::{AtomicU64, Line, Ordering, UnsafeCell, fence};
+
+/// The most slots a ring can have. 2^20 x 16 bytes is 16 MiB for each queue and CPU: past that, drop earlier.
+pub const RING_SLOTS_MAX: usize = 1 << 20;
+
+/// Slots to a cache line.
+const SLOTS_A_LINE: u64 = 64 / size_of::<Slot>() as u64;
+
+/// `wake_at` when the producer is awake.
+const NO_WISH: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct Shared {
+    to_consumer: Line<ToConsumer>,
+    finished: Line<AtomicU64>,
+    slots: Box<[UnsafeCell<Slot>]>,
+    /// Arrival numbers, in step with the slots, where order is checked; else empty.
+    arrivals: Box<[AtomicU64]>,
+}
+
+/// What the producer tells the consumer: one line, so that looking at all of it costs what looking at one does.
+#[derive(Debug)]
+struct ToConsumer {
+    published: AtomicU64,
+    /// Slots before this position are to be discarded, not handled.
+    revoke_until: AtomicU64,
+    /// The producer sleeps until no more than this many slots wait; `NO_WISH` while it doesn't.
+    wake_at: AtomicU64,
+}
+
+impl Shared {
+    fn revoke_until(&self, tail: u64) {
+        // Relaxed: a late look handles a few frames more, which the fence waits for all the same; where it must not be
+        // late, a lock orders it. The greatest wins: what was revoked once stays so.
+        self.to_consumer.0.revoke_until.fetch_max(tail, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: a slot's cell is reached by the producer outside of finished..published and by the consumer inside of it; the
+// two positions are handed over by release and acquire. There is one of each, neither can be cloned.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; slots are plain bits.
+unsafe impl Send for Shared {}
+
+/// How a ring is made.
+#[derive(Clone, Copy, Debug)]
+pub struct RingOptions {
+    /// How many slots: rounded up to a power of two, at most [`RING_SLOTS_MAX`].
+    pub slots: usize,
+    /// How many of them may be occupied from staging to finish; the rest stays free until the limit is raised.
+    pub limit: usize,
+    /// Whether each slot carries its frame's arrival number, for checking order. 8 bytes more a slot.
+    pub arrivals: bool,
+}
+
+/// Makes a ring whose frames lie in `memory`.
+pub fn ring(options: RingOptions, memory: Memory) -> (Producer, Consumer) {
+    let producer = Producer::new(options, false);
+    let shared = Arc::clone(&producer.shared);
+    let slots = shared.slots.as_ptr();
+    let mask = producer.mask;
+    (producer, Consumer { shared, slots, mask, finished: 0, taken: 0, memory })
+}
+
+/// Makes a parking lot: a ring that nobody else sees. What is staged on it is taken out again by its owner with
+/// [`Producer::unpark`]. To the steering loop it is one more target.
+pub fn parking_lot(options: RingOptions) -> Producer {
+    Producer::new(options, true)
+}
+
+/// The receiving CPU's end: one cache line, since a receiver with many targets has many of them.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Producer {
+    slots: *const UnsafeCell<Slot>,
+    mask: u64,
+    staged: u64,
+    /// `reclaimed + limit`: where staging has to stop.
+    room_until: u64,
+    published: u64,
+    reclaimed: u64,
+    shared: Arc<Shared>,
+    limit: u32,
+    lot: bool,
+}
+
+const _: () = assert!(size_of::<Producer>() == 64 && RING_SLOTS_MAX <= u32::MAX as usize);
+
+// SAFETY: the pointer is into `shared`, which is Sync and lives as long as the producer.
+unsafe impl Send for Producer {}
+
+impl Producer {
+    fn new(options: RingOptions, lot: bool) -> Self {
+        let capacity = options.slots.clamp(2, RING_SLOTS_MAX).next_power_of_two();
+        let limit = options.limit.clamp(1, capacity) as u32;
+        let shared = Arc::new(Shared {
+            to_consumer: Line(ToConsumer {
+                published: AtomicU64::new(0),
+                revoke_until: AtomicU64::new(0),
+                wake_at: AtomicU64::new(NO_WISH),
+            }),
+            finished: Line::default(),
+            slots: (0..capacity).map(|_| UnsafeCell::new(Slot::default())).collect(),
+            arrivals: (0..if options.arrivals { capacity } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
+        });
+        Self {
+            slots: shared.slots.as_ptr(),
+            mask: capacity as u64 - 1,
+            staged: 0,
+            room_until: u64::from(limit),
+            published: 0,
+            reclaimed: 0,
+            limit,
+            lot,
+            shared,
+        }
+    }
+
+    /// How many slots it has.
+    pub fn capacity(&self) -> usize {
+        self.mask as usize + 1
+    }
+
+    /// How many may be occupied.
+    pub fn limit(&self) -> usize {
+        self.limit as usize
+    }
+
+    /// Sets how many may be occupied, from 1 to the capacity. In force for the next slot; what is there stays.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.clamp(1, self.capacity()) as u32;
+        self.room_until = self.reclaimed + u64::from(self.limit);
+    }
+
+    /// Writes a frame's slot behind the last, unseen until [`publish`](Self::publish). `Err` returns the frame when the
+    /// limit is reached: [`reclaim`](Self::reclaim) may make room.
+    #[inline(always)]
+    pub fn stage(&mut self, frame: Completion) -> Result<(), Completion> {
+        if self.staged >= self.room_until {
+            return Err(frame);
+        }
+        // SAFETY: the masked position is under the capacity. It lies before `reclaimed + limit`, so its last frame has
+        // been read back, and behind `published`, so the consumer does not look at it.
+        unsafe {
+            (*self.slots.add((self.staged & self.mask) as usize)).with_mut(|slot| *slot = frame.slot());
+        }
+        self.staged += 1;
+        Ok(())
+    }
+
+    /// As [`stage`](Self::stage), noting the frame's arrival number, where the ring keeps them.
+    #[inline]
+    pub fn stage_numbered(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
+        let at = (self.staged & self.mask) as usize;
+        self.stage(frame)?;
+        if let Some(number) = self.shared.arrivals.get(at) {
+            // Relaxed: goes with the slot, by P1.
+            number.store(arrival, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The position behind the last staged slot: what has to be finished before a move of its frames may end.
+    #[inline(always)]
+    pub fn tail(&self) -> u64 {
+        self.staged
+    }
+
+    /// How many slots are staged and not yet published.
+    #[inline(always)]
+    pub fn unpublished(&self) -> u64 {
+        self.staged - self.published
+    }
+
+    /// How many slots may still be staged before [`reclaim`](Self::reclaim) has to look.
+    #[inline(always)]
+    pub fn room(&self) -> u64 {
+        self.room_until.saturating_sub(self.staged)
+    }
+
+    /// How many slots are occupied as far as this end has looked: from staging to being read back.
+    #[inline(always)]
+    pub fn occupied(&self) -> u64 {
+        self.staged - self.reclaimed
+    }
+
+    /// Shows all that is staged to the consumer. Returns whether there was anything.
+    #[inline(always)]
+    pub fn publish(&mut self) -> bool {
+        debug_assert!(!self.lot, "a parking lot is never published");
+        if self.staged == self.published {
+            return false;
+        }
+        let count = self.staged - self.published;
+        self.published = self.staged;
+        // P1, release: pairs with C1.
+        self.shared.to_consumer.0.published.store(self.staged, Ordering::Release);
+        // The consumer has the lines that come next: taken back now, they are here when they are written. As many as
+        // were written this time.
+        for line in 0..count.div_ceil(SLOTS_A_LINE) {
+            let at = (self.staged + line * SLOTS_A_LINE) & self.mask;
+            // SAFETY: the masked position is under the capacity; a prefetch reads nothing.
+            prefetch_write(unsafe { self.slots.add(at as usize) }.cast());
+        }
+        true
+    }
+
+    /// Reads back the slots that are finished and hands over the frames whose pages came home. Those that a worker kept
+    /// are passed over: they come by their [`Home`](crate::Home). Returns how many slots were read.
+    #[inline]
+    pub fn reclaim(&mut self, mut home: impl FnMut(Completion)) -> u64 {
+        // P2, acquire: pairs with C2.
+        let finished = self.shared.finished.0.load(Ordering::Acquire);
+        let count = finished - self.reclaimed;
+        for at in self.reclaimed..finished {
+            // SAFETY: the masked position is under the capacity, and the slot lies before `finished`: it is ours again.
+            let slot = unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) };
+            if slot.page != BLANK {
+                home(Completion::from_slot(slot));
+            }
+        }
+        self.reclaimed = finished;
+        self.room_until = finished + u64::from(self.limit);
+        count
+    }
+
+    /// Whether everything before `tail` is finished.
+    #[inline]
+    pub fn passed(&self, tail: u64) -> bool {
+        // P2 as well: whoever acts on it sees what the handler did.
+        self.shared.finished.0.load(Ordering::Acquire) >= tail
+    }
+
+    /// Tells the consumer to discard what it has not yet taken before position `tail`.
+    pub fn revoke_until(&mut self, tail: u64) {
+        self.shared.revoke_until(tail);
+    }
+
+    /// Says that this end is about to sleep until no more than `waiting` slots wait in the backlog; the caller then
+    /// looks for room once more.
+    pub fn wake_at(&mut self, waiting: u64) {
+        self.shared.to_consumer.0.wake_at.store(waiting, Ordering::Relaxed);
+        // Pairs with the fence in `Consumer::producer_waits`: either we see its finish or it sees our wish.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes back the unpublished frames, oldest first: for a producer that was declared dead meanwhile and whose
+    /// steering is out of date.
+    pub fn withdraw(&mut self, mut each: impl FnMut(Completion)) {
+        for at in self.published..self.staged {
+            // SAFETY: the masked position is under the capacity; what is not published is ours alone.
+            let slot = unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) };
+            each(Completion::from_slot(slot));
+        }
+        self.staged = self.published;
+    }
+
+    /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 where none are kept).
+    pub fn unpark(&mut self) -> Option<(Completion, u64)> {
+        if !self.lot || self.reclaimed == self.staged {
+            return None;
+        }
+        let at = (self.reclaimed & self.mask) as usize;
+        // SAFETY: the masked position is under the capacity. A lot has no consumer and never publishes, so all that is
+        // staged on it is ours alone; `reclaimed` moves on, so each frame is taken once.
+        let slot = unsafe { (*self.slots.add(at)).with(|slot| *slot) };
+        let arrival = self.shared.arrivals.get(at).map_or(0, |a| a.load(Ordering::Relaxed));
+        self.reclaimed += 1;
+        self.published = self.reclaimed;
+        self.room_until = self.reclaimed + u64::from(self.limit);
+        Some((Completion::from_slot(slot), arrival))
+    }
+
+    /// A view of this ring for those who only count.
+    pub fn gauge(&self) -> Gauge {
+        Gauge(Arc::clone(&self.shared))
+    }
+}
+
+/// How full a ring is, for the report: readable from any thread.
+#[derive(Clone, Debug)]
+pub struct Gauge(Arc<Shared>);
+
+impl Gauge {
+    /// The positions published and finished. Finished is read first, so that the difference is never negative.
+    pub fn read(&self) -> (u64, u64) {
+        // Acquire on both: a reader that sees a position also sees what was counted before it was set (P1, C2).
+        let finished = self.0.finished.0.load(Ordering::Acquire);
+        let published = self.0.to_consumer.0.published.load(Ordering::Acquire);
+        (published.max(finished), finished)
+    }
+
+    /// Has the consumer discard all that was published and not yet taken: for a producer that cannot say so itself.
+    pub fn revoke_published(&self) {
+        self.0.revoke_until(self.0.to_consumer.0.published.load(Ordering::Acquire));
+    }
+}
+
+/// The handling CPU's end.
+#[derive(Debug)]
+pub struct Consumer {
+    shared: Arc<Shared>,
+    slots: *const UnsafeCell<Slot>,
+    mask: u64,
+    finished: u64,
+    taken: u64,
+    memory: Memory,
+}
+
+// SAFETY: the pointer is into `shared`, which is Sync and lives as long as the consumer.
+unsafe impl Send for Consumer {}
+
+impl Consumer {
+    /// How many slots wait to be taken.
+    #[inline(always)]
+    pub fn waiting(&self) -> u64 {
+        // C1, acquire: pairs with P1.
+        self.shared.to_consumer.0.published.load(Ordering::Acquire) - self.taken
+    }
+
+    /// Takes up to `most` of the waiting slots in hand, none while others still are, and fetches their frames' first
+    /// lines. Returns how many are in hand.
+    #[inline]
+    pub fn take(&mut self, most: usize) -> usize {
+        if self.taken == self.finished {
+            let count = self.waiting().min(most as u64);
+            for at in self.taken..self.taken + count {
+                self.memory.prefetch(&self.slot(at));
+            }
+            self.taken += count;
+        }
+        self.in_hand()
+    }
+
+    /// How many slots are in hand.
+    #[inline(always)]
+    pub fn in_hand(&self) -> usize {
+        (self.taken - self.finished) as usize
+    }
+
+    /// How many of the slots still to be taken the producer has revoked: they are to be finished unhandled.
+    pub fn revoked(&self) -> u64 {
+        let until = self.shared.to_consumer.0.revoke_until.load(Ordering::Relaxed);
+        until.saturating_sub(self.taken).min(self.waiting())
+    }
+
+    /// Whether the producer sleeps and now has the room it wished for: asked after [`finish`](Self::finish). Asking
+    /// takes the wish, so that one wake-up follows from it.
+    pub fn producer_waits(&self) -> bool {
+        // Pairs with the fence in `Producer::wake_at`.
+        fence(Ordering::SeqCst);
+        let wish = &self.shared.to_consumer.0.wake_at;
+        let waiting = wish.load(Ordering::Relaxed);
+        waiting != NO_WISH && self.waiting() <= waiting && wish.swap(NO_WISH, Ordering::Relaxed) != NO_WISH
+    }
+
+    /// The frames in hand, in order.
+    #[inline]
+    pub fn frames(&mut self) -> Frames<'_> {
+        Frames { at: self.finished, end: self.taken, ring: self }
+    }
+
+    /// Where the frames lie.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Gives the slots in hand back: whatever was to be done with their frames is done.
+    #[inline]
+    pub fn finish(&mut self) {
+        self.finished = self.taken;
+        // C2, release: pairs with P2.
+        self.shared.finished.0.store(self.finished, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn slot(&self, at: u64) -> Slot {
+        // SAFETY: the masked position is under the capacity, and all callers stay within finished..published.
+        unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) }
+    }
+}
+
+/// Walks the frames in hand.
+#[derive(Debug)]
+pub struct Frames<'a> {
+    ring: &'a Consumer,
+    at: u64,
+    end: u64,
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Frame<'a>> {
+        if self.at == self.end {
+            return None;
+        }
+        let frame = Frame { ring: self.ring, slot: self.ring.slot(self.at), at: self.at };
+        self.at += 1;
+        Some(frame)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.end - self.at) as usize;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Frames<'_> {}
+
+/// One frame in a handler's hands. Not `Clone`, and made by [`Consumer::frames`] alone, which borrows the consumer
+/// mutably: no two of them stand for one slot.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    ring: &'a Consumer,
+    slot: Slot,
+    at: u64,
+}
+
+impl<'a> Frame<'a> {
+    /// The frame's bytes.
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the slot is in hand, and writing needs `&mut self`.
+        unsafe { self.ring.memory.slice(&self.slot) }
+    }
+
+    /// The frame's bytes, to be written: `None` for a lent frame, which others may read.
+    #[inline(always)]
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if self.slot.is_lent() {
+            return None;
+        }
+        // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps other slices of it away.
+        Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
+    }
+
+    /// The frame's length in bytes.
+    #[inline(always)]
+    #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
+    pub fn len(&self) -> usize {
+        self.slot.len()
+    }
+
+    /// Where in its page or block the frame starts.
+    #[inline(always)]
+    pub fn offset(&self) -> u32 {
+        self.slot.offset
+    }
+
+    /// The flow hash that it was steered by, if it was hashed.
+    #[inline(always)]
+    pub fn hash(&self) -> Option<crate::hash::FlowHash> {
+        self.slot.flow_hash()
+    }
+
+    /// Whether it lies in a block that was lent.
+    #[inline(always)]
+    pub fn is_lent(&self) -> bool {
+        self.slot.is_lent()
+    }
+
+    /// Its arrival number, where the ring keeps them.
+    #[inline]
+    pub fn arrival(&self) -> Option<u64> {
+        let at = self.ring.shared.arrivals.get((self.at & self.ring.mask) as usize)?;
+        // Relaxed: came with the slot, by C1.
+        Some(at.load(Ordering::Relaxed))
+    }
+
+    /// Takes the frame off the ring, its slot blanked: the page no longer comes home by the finished index. `Err` for a
+    /// lent frame, which cannot be kept.
+    pub fn take(self) -> Result<Completion, Self> {
+        if self.slot.is_lent() {
+            return Err(self);
+        }
+        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
+        unsafe {
+            (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| (*slot).page = BLANK);
+        }
+        Ok(Completion::from_slot(self.slot))
+    }
+}

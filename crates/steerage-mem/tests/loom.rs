@@ -1,0 +1,232 @@
+//! Every interleaving of the hand-overs, by loom: `RUSTFLAGS="--cfg loom" cargo test -p steerage-mem --test loom
+//! --release`. Rings are as small as they can be, and nothing spins.
+#![cfg(loom)]
+#![allow(missing_docs, reason = "a test")]
+
+use std::sync::Arc;
+
+use loom::sync::Notify;
+use loom::thread;
+use steerage_mem::park::Sleepers;
+use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
+use steerage_mem::{Completion, Home, Kept, Memory, Page, Region};
+
+const PAGE_BYTES: usize = 64;
+
+fn two_slots() -> RingOptions {
+    RingOptions { slots: 2, limit: 2, arrivals: true }
+}
+
+fn memory(pages: usize) -> (Memory, Vec<Page>) {
+    let (region, pages) = Region::map(pages, PAGE_BYTES).unwrap();
+    (Memory::new(region, None), pages)
+}
+
+/// Writes `value` to a page and stages it.
+fn send(memory: &Memory, producer: &mut Producer, mut page: Page, value: u8) -> Result<(), Completion> {
+    memory.pool().page_mut(&mut page)[0] = value;
+    producer.stage_numbered(Completion::new(page, 0, 1), u64::from(value))
+}
+
+/// Takes what waits and checks that it is whole and in order.
+fn receive(consumer: &mut Consumer, last: &mut u8) {
+    consumer.take(2);
+    for frame in consumer.frames() {
+        let value = frame.bytes()[0];
+        assert_eq!(frame.arrival(), Some(u64::from(value)), "a slot is shown before it is whole");
+        assert_eq!(value, *last + 1, "out of order, or a page was used again while it was read");
+        *last = value;
+    }
+    consumer.finish();
+}
+
+/// Three frames through two slots and one page more: slots are used again, and so are pages, by the finished index.
+#[test]
+fn hand_over_finish_and_reuse() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(2);
+        let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
+        let worker = thread::spawn(move || {
+            let mut last = 0;
+            receive(&mut consumer, &mut last);
+            receive(&mut consumer, &mut last);
+            (consumer, last)
+        });
+        let mut next = 1;
+        for _ in 0..3 {
+            if let Some(page) = pages.pop() {
+                send(&memory, &mut producer, page, next).expect("as many pages as slots");
+                producer.publish();
+                next += 1;
+            }
+            producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+        }
+        let (mut consumer, mut last) = worker.join().unwrap();
+        receive(&mut consumer, &mut last);
+        producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+        assert_eq!(last + 1, next, "a frame was lost");
+        assert_eq!(pages.len(), 2, "a page is not home");
+    });
+}
+
+/// A list of two is published together: the consumer sees none or both, or a part of it in order, never a hole.
+#[test]
+fn lists_are_published_together() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(2);
+        let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
+        let worker = thread::spawn(move || {
+            assert!([0, 2].contains(&consumer.take(2)), "half a list was seen");
+            consumer.frames().for_each(|frame| assert!(frame.bytes()[0] > 0));
+            consumer.finish();
+        });
+        send(&memory, &mut producer, pages.pop().unwrap(), 1).unwrap();
+        send(&memory, &mut producer, pages.pop().unwrap(), 2).unwrap();
+        producer.publish();
+        worker.join().unwrap();
+    });
+}
+
+/// A worker keeps one of two frames and a third thread lets it go: the producer gets each page once, the blanked slot's
+/// by the stack.
+#[test]
+fn keep_and_return() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(2);
+        let home = Home::new(memory.clone(), 2);
+        let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
+        send(&memory, &mut producer, pages.pop().unwrap(), 1).unwrap();
+        send(&memory, &mut producer, pages.pop().unwrap(), 2).unwrap();
+        producer.publish();
+        let worker = {
+            let home = Arc::clone(&home);
+            thread::spawn(move || {
+                consumer.take(2);
+                let kept: Vec<Kept> = consumer.frames().take(1).map(|frame| home.keep(frame).unwrap()).collect();
+                consumer.finish();
+                kept
+            })
+        };
+        let mut back = Vec::new();
+        producer.reclaim(|frame| back.push(frame.into_page().unwrap()));
+        let mut kept = worker.join().unwrap();
+        assert_eq!(kept[0][0], 1);
+        kept[0][0] = 7;
+        let elsewhere = thread::spawn(move || drop(kept));
+        home.collect(|page| back.push(page));
+        elsewhere.join().unwrap();
+        producer.reclaim(|frame| back.push(frame.into_page().unwrap()));
+        home.collect(|page| back.push(page));
+        back.sort_by_key(Page::number);
+        back.dedup();
+        assert_eq!(back.len(), 2, "a page is lost or came home twice");
+        assert_eq!(home.kept(), 0);
+    });
+}
+
+/// Two threads let kept pages go while the owner collects.
+#[test]
+fn the_stack_loses_nothing() {
+    loom::model(|| {
+        let (memory, pages) = memory(3);
+        let home = Home::new(memory.clone(), 3);
+        let keep = |page| home.keep_copy(page, 0, b"x").unwrap();
+        let kept: Vec<Kept> = pages.into_iter().map(keep).collect();
+        let threads: Vec<_> = kept.into_iter().map(|kept| thread::spawn(move || drop(kept))).collect();
+        let mut back = 0;
+        home.collect(|_| back += 1);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        home.collect(|_| back += 1);
+        assert_eq!(back, 3);
+    });
+}
+
+/// Publish, fence, look who sleeps; set the bit, fence, look for work: a lost wake-up would be a deadlock, which loom
+/// reports.
+#[test]
+fn no_wake_up_is_lost() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(2);
+        let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
+        let sleepers = Arc::new(Sleepers::new(1));
+        let bell = Arc::new(Notify::new());
+        let worker = {
+            let (sleepers, bell) = (Arc::clone(&sleepers), Arc::clone(&bell));
+            thread::spawn(move || {
+                let mut last = 0;
+                while last < 2 {
+                    receive(&mut consumer, &mut last);
+                    if last == 2 {
+                        break;
+                    }
+                    sleepers.about_to_sleep(0);
+                    if consumer.waiting() == 0 {
+                        bell.wait();
+                    }
+                    sleepers.awake(0);
+                }
+            })
+        };
+        for value in 1..=2 {
+            send(&memory, &mut producer, pages.pop().unwrap(), value).unwrap();
+            producer.publish();
+            sleepers.after_publishing();
+            if sleepers.must_wake(0) {
+                bell.notify();
+            }
+        }
+        worker.join().unwrap();
+    });
+}
+
+/// The other way round: a producer that sleeps for want of room is woken once there is some.
+#[test]
+fn no_wish_for_room_is_lost() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(1);
+        let options = RingOptions { slots: 2, limit: 1, arrivals: true };
+        let (mut producer, mut consumer) = ring(options, memory.clone());
+        let bell = Arc::new(Notify::new());
+        send(&memory, &mut producer, pages.pop().unwrap(), 1).unwrap();
+        producer.publish();
+        let worker = {
+            let bell = Arc::clone(&bell);
+            thread::spawn(move || {
+                let mut last = 0;
+                receive(&mut consumer, &mut last);
+                if consumer.producer_waits() {
+                    bell.notify();
+                }
+            })
+        };
+        producer.wake_at(0);
+        if producer.room() == 0 {
+            producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+        }
+        // Loom's bell also rings for no reason, once.
+        while producer.room() == 0 {
+            bell.wait();
+            producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+        }
+        assert_eq!((producer.room(), pages.len()), (1, 1));
+        worker.join().unwrap();
+    });
+}
+
+/// What is revoked before it is published is seen as revoked.
+#[test]
+fn revoked_before_published_is_revoked() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(2);
+        let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
+        send(&memory, &mut producer, pages.pop().unwrap(), 1).unwrap();
+        producer.revoke_until(producer.tail());
+        producer.publish();
+        let worker = thread::spawn(move || {
+            if consumer.waiting() > 0 {
+                assert_eq!(consumer.revoked(), 1);
+            }
+        });
+        worker.join().unwrap();
+    });
+}

@@ -1,0 +1,178 @@
+//! A packet function that notices what must never be: a packet on a CPU that does not have its bucket, a flow out of
+//! order, state left behind when its bucket moves.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::time::Duration;
+
+use steerage::{BUCKETS, Batch, BucketId, Cpu, CpuId, Handler, Kept};
+
+use crate::chance::Chance;
+use crate::traffic;
+
+/// Nobody has the bucket.
+const NOBODY: u16 = u16::MAX;
+
+/// How many groups it can tell apart; more are not made by the tests.
+const GROUPS_MAX: usize = 64;
+
+/// How a handler behaves besides doing its work: each once in so many batches, never for 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mood {
+    /// Panics in the midst of a batch.
+    pub panics_once_in: u64,
+    /// Panics while a bucket leaves or arrives.
+    pub panics_in_moves_once_in: u64,
+    /// Keeps a packet and lets it go some packets later.
+    pub keeps_once_in: u64,
+    /// Discards a packet.
+    pub discards_once_in: u64,
+    /// Sleeps for up to this long, on real threads.
+    pub sleeps_up_to: Duration,
+    /// How often it does.
+    pub sleeps_once_in: u64,
+}
+
+/// What all handlers of an instance have seen together.
+#[derive(Debug)]
+pub struct Witness {
+    mood: Mood,
+    /// For each group and bucket, who has it.
+    owner: Box<[AtomicU16]>,
+    /// Packets on a CPU that did not have their bucket.
+    pub strangers: AtomicU64,
+    /// Packets whose number was not above the last of their flow.
+    pub late: AtomicU64,
+    /// Packets whose number was not the last of their flow and one: something was lost, or the flow's state did not come
+    /// along. Wrong only where nothing is dropped, nothing panics and no queue leaves its group.
+    pub gaps: AtomicU64,
+    /// Packets seen.
+    pub seen: AtomicU64,
+    /// Buckets that left with state.
+    pub moved: AtomicU64,
+}
+
+impl Witness {
+    /// For handlers of this mood.
+    pub fn new(mood: Mood) -> Arc<Self> {
+        Arc::new(Self {
+            mood,
+            owner: (0..GROUPS_MAX * BUCKETS).map(|_| AtomicU16::new(NOBODY)).collect(),
+            strangers: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            gaps: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+        })
+    }
+
+    /// A handler for `cpu`.
+    pub fn handler(self: &Arc<Self>, cpu: CpuId, seed: u64) -> WitnessHandler {
+        WitnessHandler {
+            witness: Arc::clone(self),
+            cpu,
+            flows: HashMap::new(),
+            kept: VecDeque::new(),
+            chance: Chance::new(seed ^ u64::from(cpu.0) << 40),
+        }
+    }
+
+    fn owner_of(&self, bucket: BucketId) -> &AtomicU16 {
+        &self.owner[usize::from(bucket.group) % GROUPS_MAX * BUCKETS + usize::from(bucket.bucket)]
+    }
+
+    /// Says what was wrong, if anything was.
+    pub fn verdict(&self) -> Result<(), String> {
+        let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
+        let wrong = [("strangers", &self.strangers), ("late", &self.late)];
+        let wrong: Vec<String> = wrong
+            .iter()
+            .filter(|(_, count)| of(count) > 0)
+            .map(|(what, count)| format!("{what}: {}", of(count)))
+            .collect();
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join(", ")) }
+    }
+}
+
+/// One CPU's.
+#[derive(Debug)]
+pub struct WitnessHandler {
+    witness: Arc<Witness>,
+    cpu: CpuId,
+    /// For each bucket, queue and flow, the number last seen. It moves with the bucket, so a number that is not above it is
+    /// a reordering, and a bucket that comes without it has lost its state.
+    flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,
+    kept: VecDeque<Kept>,
+    chance: Chance,
+}
+
+impl Handler for WitnessHandler {
+    type Moved = HashMap<(usize, u32), u64>;
+    type Report = u64;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        let mood = self.witness.mood;
+        let queue = batch.queue();
+        let panic_at =
+            if self.chance.once_in(mood.panics_once_in) { self.chance.below(batch.len() as u64) } else { u64::MAX };
+        if self.chance.once_in(mood.sleeps_once_in) {
+            let nanos = self.chance.below(mood.sleeps_up_to.as_nanos() as u64 + 1);
+            std::thread::sleep(Duration::from_nanos(nanos));
+        }
+        for (at, packet) in batch.iter_mut().enumerate() {
+            assert!(at as u64 != panic_at, "a planted panic");
+            let bucket = packet.bucket();
+            let owner = self.witness.owner_of(bucket);
+            // Relaxed throughout: that one CPU's writes are seen by the next is what is being checked.
+            match owner.load(Ordering::Relaxed) {
+                NOBODY => owner.store(self.cpu.0, Ordering::Relaxed),
+                cpu if cpu == self.cpu.0 => {}
+                _ => {
+                    self.witness.strangers.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            let Some((flow, number)) = traffic::read(packet.data()) else { continue };
+            let last = self.flows.entry(bucket).or_default().entry((queue, flow)).or_insert(0);
+            if number <= *last {
+                self.witness.late.fetch_add(1, Ordering::Relaxed);
+            } else if number != *last + 1 {
+                self.witness.gaps.fetch_add(1, Ordering::Relaxed);
+            }
+            *last = number;
+            self.witness.seen.fetch_add(1, Ordering::Relaxed);
+            if self.chance.once_in(mood.keeps_once_in) {
+                if let Ok(kept) = packet.keep() {
+                    self.kept.push_back(kept);
+                }
+            } else if self.chance.once_in(mood.discards_once_in) {
+                packet.discard();
+            }
+        }
+        while self.kept.len() > 64 {
+            self.kept.pop_front();
+        }
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Self::Moved> {
+        self.witness.owner_of(bucket).store(NOBODY, Ordering::Relaxed);
+        assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
+        let state = self.flows.remove(&bucket)?;
+        self.witness.moved.fetch_add(1, Ordering::Relaxed);
+        Some(state)
+    }
+
+    fn bucket_arrives(&mut self, bucket: BucketId, state: Self::Moved) {
+        self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
+        assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
+        // Where two groups became one there is state of both; that of a queue that had left may be old.
+        let here = self.flows.entry(bucket).or_default();
+        for (flow, number) in state {
+            here.entry(flow).and_modify(|known| *known = number.max(*known)).or_insert(number);
+        }
+    }
+
+    fn finish(self) -> u64 {
+        self.flows.values().map(HashMap::len).sum::<usize>() as u64
+    }
+}

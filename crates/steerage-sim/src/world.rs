@@ -1,0 +1,224 @@
+//! CPUs on one thread, each with its own place in virtual time.
+
+use std::cell::Cell;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use steerage::{Armed, Bell, Handle, Handler, Instance, Phase, Platform, Softnet, Stepped, Timestamp};
+
+use crate::chance::Chance;
+
+/// The clock of one virtual CPU, and its luck.
+#[derive(Debug)]
+pub struct Virtual {
+    now: Rc<Cell<Timestamp>>,
+    chance: Chance,
+}
+
+impl Platform for Virtual {
+    fn now(&self) -> Timestamp {
+        self.now.get()
+    }
+
+    fn park(&mut self, _: &Bell, _: &[BorrowedFd<'_>], _: Option<Timestamp>) -> io::Result<()> {
+        Ok(()) // A world lets its CPUs sleep by not stepping them.
+    }
+
+    fn random(&mut self) -> u64 {
+        self.chance.draw()
+    }
+}
+
+/// What things cost, in virtual time, and how often a CPU is held up.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// A phase by itself.
+    pub phase: Duration,
+    /// A packet in the handler.
+    pub packet: Duration,
+    /// From the ring of a bell until its CPU runs.
+    pub wake: Duration,
+    /// Once in so many phases a CPU loses its processor (never for 0) ...
+    pub held_up_once_in: u64,
+    /// ... for up to this long.
+    pub held_up: Duration,
+    /// Once in so many batches a handler does not return (never for 0) ...
+    pub stalls_once_in: u64,
+    /// ... for up to this long.
+    pub stall: Duration,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            phase: Duration::from_nanos(100),
+            packet: Duration::from_nanos(100),
+            wake: Duration::from_micros(20),
+            held_up_once_in: 500,
+            held_up: Duration::from_micros(200),
+            stalls_once_in: 0,
+            stall: Duration::ZERO,
+        }
+    }
+}
+
+struct VirtualCpu<H: Handler> {
+    softnet: Softnet<H, Virtual>,
+    now: Rc<Cell<Timestamp>>,
+    state: Doing,
+}
+
+/// What a virtual CPU does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Running,
+    /// It sleeps until it is woken, or until then.
+    Asleep(Option<Timestamp>),
+    /// It was woken and runs from then on.
+    Waking(Timestamp),
+    Finished,
+}
+
+/// A number of CPUs, their clocks, and the order of things.
+pub struct World<H: Handler> {
+    cpus: Vec<VirtualCpu<H>>,
+    handle: Handle,
+    chance: Chance,
+    costs: Costs,
+    history: DefaultHasher,
+    steps: u64,
+    /// When the last phase began.
+    clock: Timestamp,
+}
+
+impl<H: Handler> std::fmt::Debug for World<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "World of {} CPUs after {} steps", self.cpus.len(), self.steps)
+    }
+}
+
+impl<H: Handler> World<H> {
+    /// The instance's CPUs, with the history of `seed`.
+    pub fn new(instance: Instance<H>, costs: Costs, seed: u64) -> Self {
+        let (parts, handle) = instance.split();
+        let mut chance = Chance::new(seed);
+        let enter = |part: steerage::CpuPart<H>| {
+            let now = Rc::new(Cell::new(Timestamp::ZERO));
+            let platform = Virtual { now: Rc::clone(&now), chance: Chance::new(chance.draw()) };
+            VirtualCpu { softnet: part.enter(platform), now, state: Doing::Running }
+        };
+        let cpus = parts.into_iter().map(enter).collect();
+        Self { cpus, handle, chance, costs, history: DefaultHasher::new(), steps: 0, clock: Timestamp::ZERO }
+    }
+
+    /// To change things while it runs.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// How many phases have run.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// When the last phase began.
+    pub fn now(&self) -> Timestamp {
+        self.clock
+    }
+
+    /// A number that stands for all that has happened: which CPU did what, when, with what result.
+    pub fn history(&self) -> u64 {
+        self.history.finish()
+    }
+
+    /// Runs the next phase of the CPU whose turn it is. False when all have finished.
+    ///
+    /// # Panics
+    /// If no CPU can go on though not all have finished: a wake-up was lost.
+    pub fn step(&mut self) -> bool {
+        self.hear_bells();
+        let Some((turn, at)) = self.whose_turn() else {
+            assert!(self.cpus.iter().all(|cpu| cpu.state == Doing::Finished), "all sleep, and not all is finished");
+            return false;
+        };
+        self.steps += 1;
+        self.clock = self.clock.max(turn);
+        let costs = self.costs;
+        let cpu = &mut self.cpus[at];
+        if cpu.state != Doing::Running {
+            cpu.state = Doing::Running;
+            cpu.now.set(turn);
+        }
+        let phase = cpu.softnet.phase();
+        let before = cpu.softnet.handled();
+        let stepped = cpu.softnet.advance();
+        let mut took = costs.phase;
+        if matches!(phase, Phase::Handle(_)) {
+            took += costs.packet * (cpu.softnet.handled() - before) as u32;
+            if self.chance.once_in(costs.stalls_once_in) {
+                took += Duration::from_nanos(self.chance.below(costs.stall.as_nanos() as u64 + 1));
+            }
+        }
+        if self.chance.once_in(costs.held_up_once_in) {
+            took += Duration::from_nanos(self.chance.below(costs.held_up.as_nanos() as u64 + 1));
+        }
+        // A little chance in every phase, so that equals do not go in step.
+        took += Duration::from_nanos(self.chance.below(20));
+        cpu.now.set(cpu.now.get() + took);
+        match stepped {
+            Some(Stepped::Idle) => {
+                if let Armed::Sleep(until) = cpu.softnet.arm() {
+                    cpu.state = Doing::Asleep(until);
+                }
+            }
+            Some(Stepped::Finished) => cpu.state = Doing::Finished,
+            _ => {}
+        }
+        (at, format!("{phase:?}{stepped:?}"), cpu.now.get(), cpu.softnet.handled()).hash(&mut self.history);
+        true
+    }
+
+    /// Those whose bell rang since the last phase begin to wake.
+    fn hear_bells(&mut self) {
+        for cpu in &mut self.cpus {
+            if matches!(cpu.state, Doing::Asleep(_)) && cpu.softnet.is_woken() {
+                cpu.state = Doing::Waking(self.clock.max(cpu.now.get()) + self.costs.wake);
+            }
+        }
+    }
+
+    /// The CPU whose next phase comes first, and when.
+    fn whose_turn(&self) -> Option<(Timestamp, usize)> {
+        let next = |cpu: &VirtualCpu<H>| match cpu.state {
+            Doing::Running => Some(cpu.now.get()),
+            Doing::Waking(at) => Some(at),
+            Doing::Asleep(until) => until.map(|until| until.max(cpu.now.get())),
+            Doing::Finished => None,
+        };
+        self.cpus.iter().enumerate().filter_map(|(at, cpu)| Some((next(cpu)?, at))).min()
+    }
+
+    /// Runs until all have finished, at most `steps_max` phases; `each` is called before each and may change things.
+    ///
+    /// # Panics
+    /// If it is not finished by then.
+    pub fn run(&mut self, steps_max: u64, mut each: impl FnMut(&Handle, u64, &mut Chance)) {
+        let mut chance = Chance::new(self.chance.draw());
+        while self.steps < steps_max {
+            each(&self.handle, self.steps, &mut chance);
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("not finished after {steps_max} phases");
+    }
+
+    /// Ends the handlers; what they report, by CPU.
+    pub fn finish(self) -> Vec<H::Report> {
+        self.cpus.into_iter().map(|cpu| cpu.softnet.finish()).collect()
+    }
+}

@@ -1,0 +1,245 @@
+//! Many CPUs in virtual time: nothing reordered, nothing lost, one seed one history.
+//!
+//! `STEERAGE_SEED=n cargo test -p steerage-sim --test history` runs that seed alone, `STEERAGE_SEEDS=n` the first n.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use steerage::{Builder, CpuId, CpuMask, FlowHasher, Handle, HashKey, Instance};
+use steerage_sim::{Chance, Costs, Mood, TrafficOptions, Witness, WitnessHandler, World};
+
+/// Phases a run may take: some 20 times what they do take.
+const STEPS_MAX: u64 = 20_000_000;
+
+struct Run {
+    seed: u64,
+    cpus: usize,
+    traffic: TrafficOptions,
+    mood: Mood,
+    costs: Costs,
+    /// A mask changes once in so many phases.
+    masks_once_in: u64,
+    /// Whether the mask of one queue alone may change.
+    single_queues: bool,
+}
+
+fn instance(run: &Run, witness: &Arc<Witness>) -> Instance<WitnessHandler> {
+    let (witness, seed) = (Arc::clone(witness), run.seed);
+    Builder::new()
+        .virtual_cpus(run.cpus)
+        .backlog(100)
+        .kept_max(200)
+        .check_order(true)
+        .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
+        .input(run.traffic.input())
+        .build(move |cpu| witness.handler(cpu, seed))
+        .unwrap()
+}
+
+/// Any CPUs, seldom none; once in eight, of one queue alone.
+fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
+    let mut mask: CpuMask = (0..run.cpus as u16).filter(|_| chance.below(2) == 0).map(CpuId).collect();
+    if !chance.once_in(16) || !run.single_queues {
+        mask.insert(CpuId(chance.below(run.cpus as u64) as u16));
+    }
+    if run.single_queues && chance.once_in(8) {
+        handle.set_queue_rps_cpus(chance.below(run.traffic.queues as u64) as usize, &mask).unwrap();
+    } else {
+        handle.set_rps_cpus(&mask).unwrap();
+    }
+}
+
+/// Runs it to the end; returns its history. `deaths`: whether CPUs may be declared dead, whose buckets others then have.
+fn play(run: &Run, deaths: bool) -> u64 {
+    let witness = Witness::new(run.mood);
+    let mut world = World::new(instance(run, &witness), run.costs, run.seed);
+    let queues = run.traffic.queues;
+    world.run(STEPS_MAX, |handle, _, chance| {
+        if chance.once_in(run.masks_once_in) {
+            change_a_mask(handle, run, chance);
+        }
+    });
+    let (history, handle) = (world.history(), world.handle().clone());
+    world.finish();
+    let ledger = handle.snapshot();
+    let seed = run.seed;
+    assert_eq!(ledger.in_flight(), 0, "seed {seed}: {ledger:#?}");
+    assert_eq!(handle.held(), 0, "seed {seed}: rings hold what the ledger does not know");
+    assert_eq!(ledger.received(), run.traffic.frames * queues as u64, "seed {seed}");
+    assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
+    assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+    assert_eq!(ledger.pages_free, ledger.pages, "seed {seed}: pages are not home");
+    if run.traffic.can_wait && run.mood.panics_once_in == 0 {
+        assert_eq!(ledger.dropped().total(), 0, "seed {seed}: a source that can wait lost something");
+    }
+    if run.traffic.can_wait && run.mood.panics_once_in == 0 && !run.single_queues {
+        let gaps = witness.gaps.load(std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(gaps, 0, "seed {seed}: flows whose state did not come along");
+    }
+    if !deaths {
+        witness.verdict().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        assert!(ledger.cpus.iter().all(|cpu| cpu.deaths == 0), "seed {seed}: nobody may die in this test");
+    }
+    history
+}
+
+/// The seeds to run: the one that was asked for, or `count`.
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("STEERAGE_SEED") {
+        Ok(seed) => vec![seed.parse().expect("STEERAGE_SEED is a number")],
+        Err(_) => {
+            let asked = std::env::var("STEERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+            (1..=asked.unwrap_or(count)).collect()
+        }
+    }
+}
+
+/// Planted panics would fill the log; any other is shown.
+fn quiet_panics() {
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !info.to_string().contains("planted") {
+            loud(info);
+        }
+    }));
+}
+
+fn small(seed: u64) -> Run {
+    let mut chance = Chance::new(seed);
+    let cpus = [1, 2, 3, 4, 8, 16, 64][chance.below(7) as usize];
+    Run {
+        seed,
+        cpus,
+        traffic: TrafficOptions {
+            queues: [1, 4][chance.below(2) as usize],
+            flows: 200,
+            zipf: 1.0,
+            frames: 3_000,
+            can_wait: chance.below(2) == 0,
+            gap: Duration::from_nanos(chance.below(200)),
+            seed,
+        },
+        mood: Mood {
+            panics_once_in: [0, 50][chance.below(2) as usize],
+            panics_in_moves_once_in: 0,
+            keeps_once_in: [0, 20][chance.below(2) as usize],
+            discards_once_in: 10,
+            ..Mood::default()
+        },
+        costs: Costs { packet: Duration::from_nanos(chance.below(400)), ..Costs::default() },
+        masks_once_in: 2_000,
+        single_queues: chance.below(2) == 0,
+    }
+}
+
+#[test]
+fn many_small_histories() {
+    quiet_panics();
+    for seed in seeds(300) {
+        let mut run = small(seed);
+        // A rebuilt handler has lost its state: what it was told of flows is then no witness.
+        run.mood.panics_once_in = 0;
+        play(&run, false);
+    }
+}
+
+#[test]
+fn handlers_that_panic() {
+    quiet_panics();
+    for seed in seeds(100) {
+        let mut run = small(seed);
+        run.mood.panics_once_in = 20;
+        run.mood.panics_in_moves_once_in = 30;
+        play(&run, true);
+    }
+}
+
+#[test]
+fn sixty_four_cpus_one_seed_one_history() {
+    let run = |seed| Run {
+        seed,
+        cpus: 64,
+        traffic: TrafficOptions {
+            queues: 4,
+            flows: 2_000,
+            zipf: 1.0,
+            frames: 20_000,
+            can_wait: false,
+            gap: Duration::from_nanos(30),
+            seed,
+        },
+        mood: Mood { keeps_once_in: 30, ..Mood::default() },
+        costs: Costs::default(),
+        masks_once_in: 5_000,
+        single_queues: true,
+    };
+    let first = play(&run(7), false);
+    assert_eq!(first, play(&run(7), false), "the same seed gave another history");
+    assert_ne!(first, play(&run(8), false), "another seed gave the same history: the seed does nothing");
+}
+
+/// Handlers that stall for tens of milliseconds: moves run into their time, packets are dropped as moving and revoked,
+/// and order stands.
+#[test]
+fn stalls_are_waited_for_and_revoked() {
+    let mut dropped = 0;
+    for seed in seeds(40) {
+        let mut run = small(seed);
+        run.cpus = run.cpus.max(2);
+        run.traffic.can_wait = false;
+        run.traffic.gap = Duration::from_micros(5);
+        run.traffic.frames = 20_000;
+        run.mood.panics_once_in = 0;
+        run.costs.stalls_once_in = 400;
+        run.costs.stall = Duration::from_millis(60);
+        let witness = Witness::new(run.mood);
+        let mut world = World::new(instance(&run, &witness), run.costs, seed);
+        world.run(STEPS_MAX, |handle, _, chance| {
+            if chance.once_in(500) {
+                change_a_mask(handle, &run, chance);
+            }
+        });
+        let ledger = world.handle().snapshot();
+        world.finish();
+        assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+        assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
+        witness.verdict().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let of = |reason| ledger.dropped().get(reason);
+        dropped += of(steerage::DropReason::Moving) + of(steerage::DropReason::Revoked);
+    }
+    assert!(dropped > 0 || std::env::var("STEERAGE_SEED").is_ok(), "no move ever took too long: this tests nothing");
+}
+
+/// Handlers that do not return for seconds: their CPUs are declared dead, come back, and what they did meanwhile does not
+/// count.
+#[test]
+fn the_dead_are_left_and_come_back() {
+    let mut deaths = 0;
+    for seed in seeds(40) {
+        let mut run = small(seed);
+        run.cpus = run.cpus.max(3);
+        run.traffic.can_wait = false;
+        run.traffic.gap = Duration::from_micros(200);
+        run.traffic.frames = 30_000;
+        run.mood.panics_once_in = 0;
+        run.costs.stalls_once_in = 2_000;
+        run.costs.stall = Duration::from_secs(6);
+        run.masks_once_in = 3_000;
+        let witness = Witness::new(run.mood);
+        let mut world = World::new(instance(&run, &witness), run.costs, seed);
+        world.run(STEPS_MAX, |handle, _, chance| {
+            if chance.once_in(run.masks_once_in) {
+                change_a_mask(handle, &run, chance);
+            }
+        });
+        let handle = world.handle().clone();
+        world.finish();
+        let ledger = handle.snapshot();
+        assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+        assert_eq!((ledger.in_flight(), handle.held()), (0, 0), "seed {seed}");
+        assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
+        assert_eq!(ledger.pages_free, ledger.pages, "seed {seed}: pages are not home");
+        deaths += ledger.cpus.iter().map(|cpu| cpu.deaths).sum::<u64>();
+    }
+    assert!(deaths > 0 || std::env::var("STEERAGE_SEED").is_ok(), "nobody ever died: this tests nothing");
+}

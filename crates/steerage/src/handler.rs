@@ -1,0 +1,109 @@
+//! A packet function and what it may ask of the CPU it runs on.
+
+use crate::cpu::CpuId;
+use crate::packet::Batch;
+use crate::platform::Timestamp;
+
+/// What must stay together on one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Affinity {
+    /// Both directions of a flow: for whoever keeps state of a conversation.
+    BothDirections,
+    /// Each direction by itself: for counters and forwarders. A device's own hash serves more often.
+    OneDirection,
+}
+
+impl Affinity {
+    /// Whether a hash that keeps `self` together also keeps `wanted` together.
+    pub fn satisfies(self, wanted: Self) -> bool {
+        self == wanted || self == Self::BothDirections
+    }
+}
+
+/// One of the pieces that flows are moved in: all flows of a steering group whose hash starts with the same 12 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BucketId {
+    /// The steering group: queues with the same mask.
+    pub group: u16,
+    /// The bucket, 0 to 4095.
+    pub bucket: u16,
+}
+
+/// A packet function. Each CPU has one of its own, built there: it need not be `Send`, and nothing in it needs a lock.
+///
+/// All packets of a flow come to the same handler, in order; when the flow's bucket moves to another CPU, all that came
+/// before is finished first and [`bucket_leaves`](Self::bucket_leaves) hands its state over.
+///
+/// ```
+/// use steerage::{Batch, Cpu, Handler};
+///
+/// #[derive(Default)]
+/// struct Bytes(u64);
+///
+/// impl Handler for Bytes {
+///     type Moved = ();
+///     type Report = u64;
+///
+///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+///         self.0 += batch.iter_mut().map(|packet| packet.data().len() as u64).sum::<u64>();
+///     }
+///
+///     fn finish(self) -> u64 {
+///         self.0
+///     }
+/// }
+/// ```
+pub trait Handler: Sized + 'static {
+    /// What must stay together.
+    const AFFINITY: Affinity = Affinity::BothDirections;
+
+    /// A bucket's state, when the bucket moves.
+    type Moved: Send + 'static;
+
+    /// What comes back at the end, to be merged.
+    type Report: Send + 'static;
+
+    /// Handles up to [`HANDLE_BUDGET`](crate::HANDLE_BUDGET) packets of one queue. A packet on which nothing is done is
+    /// consumed.
+    ///
+    /// If it panics, packets on which something was done keep that, the others count as `handler_panicked`, and the
+    /// handler is built anew.
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu);
+
+    /// Called before the first round and then whenever the time that it returned has come. `None`: never again.
+    fn tick(&mut self, _cpu: &mut Cpu) -> Option<Timestamp> {
+        None
+    }
+
+    /// The bucket goes to another CPU: gives up what is known of its flows. All packets that came here are finished.
+    fn bucket_leaves(&mut self, _bucket: BucketId) -> Option<Self::Moved> {
+        None
+    }
+
+    /// The bucket comes from another CPU, before its first packet here. Where two groups became one, there may already
+    /// be state of that bucket: merge it.
+    fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
+
+    /// The end: all packets are handled.
+    fn finish(self) -> Self::Report;
+}
+
+/// The CPU that a handler runs on.
+#[derive(Debug)]
+pub struct Cpu {
+    pub(crate) id: CpuId,
+    pub(crate) now: Timestamp,
+}
+
+impl Cpu {
+    /// Its number.
+    pub fn id(&self) -> CpuId {
+        self.id
+    }
+
+    /// The time at which this batch was begun.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+}

@@ -1,0 +1,357 @@
+//! The ledger: received = delivered + dropped by reason + in flight, for each queue and in all.
+//!
+//! Every count has one writer. The receiving CPU counts what came in and what it dropped itself; the handling CPU counts,
+//! for each ring, what it delivered and what it dropped. In flight is what is left: read live, delivered and dropped are
+//! read before received, so it is never negative; at rest it equals what the rings and parking lots hold.
+
+use std::array;
+use std::time::Duration;
+
+use steerage_mem::{Backing, ring::Gauge};
+
+use crate::counter::Counter;
+use crate::cpu::CpuId;
+
+/// Why a packet was lost. Each lost packet adds one to exactly one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// Lost before it was received: by the kernel, or in a device's ring that overflowed.
+    Device,
+    /// The backlog of its CPU was full: the CPU cannot keep up.
+    BacklogFull,
+    /// Its bucket was moving, and the parking lot was full or the move took too long.
+    Moving,
+    /// It waited for a CPU that a move took it away from because that CPU did not get on.
+    Revoked,
+    /// Its handler panicked before it was done with it.
+    HandlerPanicked,
+}
+
+impl DropReason {
+    /// All of them, in the order of a packet's way.
+    pub const ALL: [Self; 5] = [Self::Device, Self::BacklogFull, Self::Moving, Self::Revoked, Self::HandlerPanicked];
+
+    /// Its name in reports and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::BacklogFull => "backlog_full",
+            Self::Moving => "moving",
+            Self::Revoked => "revoked",
+            Self::HandlerPanicked => "handler_panicked",
+        }
+    }
+}
+
+/// Lost packets by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops([u64; DropReason::ALL.len()]);
+
+impl Drops {
+    /// How many for `reason`.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Counts `packets` more.
+    pub fn add(&mut self, reason: DropReason, packets: u64) {
+        self.0[reason as usize] += packets;
+    }
+
+    /// Adds all of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// How many in all.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The reasons that occurred, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason))).filter(|(_, packets)| *packets > 0)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct DropCounters([Counter; DropReason::ALL.len()]);
+
+impl Default for DropCounters {
+    fn default() -> Self {
+        Self(array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl DropCounters {
+    pub(crate) fn add(&self, reason: DropReason, packets: u64) {
+        self.0[reason as usize].add(packets);
+    }
+
+    pub(crate) fn read(&self) -> Drops {
+        Drops(array::from_fn(|i| self.0[i].get()))
+    }
+}
+
+/// What the owner of a queue counts.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct QueueLedger {
+    pub(crate) received: Counter,
+    pub(crate) received_bytes: Counter,
+    pub(crate) unparsed: Counter,
+    pub(crate) dropped: DropCounters,
+    /// Frames in the parking lot.
+    pub(crate) parked: Counter,
+    pub(crate) unparked: Counter,
+}
+
+/// What is counted of one queue's ring to one CPU.
+#[derive(Debug)]
+pub(crate) struct RingLedger {
+    pub(crate) by_producer: ProducerLedger,
+    pub(crate) by_consumer: ConsumerLedger,
+    pub(crate) gauge: Gauge,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct ProducerLedger {
+    /// Dropped because this CPU's backlog was full.
+    pub(crate) backlog_full: Counter,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct ConsumerLedger {
+    pub(crate) consumed: Counter,
+    pub(crate) discarded: Counter,
+    pub(crate) kept: Counter,
+    pub(crate) dropped: DropCounters,
+    pub(crate) reordered: Counter,
+}
+
+/// What a CPU counts of itself.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct CpuLedger {
+    pub(crate) polled: Counter,
+    pub(crate) handed_in: Counter,
+    pub(crate) processed: Counter,
+    pub(crate) inline: Counter,
+    pub(crate) busy_nanos: Counter,
+    pub(crate) rounds: Counter,
+    pub(crate) time_squeeze: Counter,
+    pub(crate) backlog_max: Counter,
+    pub(crate) wakes_sent: Counter,
+    pub(crate) wakes_received: Counter,
+    pub(crate) panics: Counter,
+    pub(crate) deaths: Counter,
+}
+
+/// What became of delivered packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdicts {
+    /// Consumed by the function.
+    pub consumed: u64,
+    /// Discarded by the function's own will.
+    pub discarded: u64,
+    /// Kept beyond their batch.
+    pub kept: u64,
+}
+
+impl Verdicts {
+    /// How many were delivered in all.
+    pub fn total(&self) -> u64 {
+        self.consumed + self.discarded + self.kept
+    }
+
+    /// Adds all of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        self.consumed += other.consumed;
+        self.discarded += other.discarded;
+        self.kept += other.kept;
+    }
+}
+
+/// One receive queue's part of the ledger.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QueueSnapshot {
+    /// The input's name.
+    pub device: String,
+    /// What it is.
+    pub kind: &'static str,
+    /// How it runs.
+    pub mode: &'static str,
+    /// Its number within the input.
+    pub queue: usize,
+    /// The CPU that polls it.
+    pub cpu: CpuId,
+    /// Where its flow hash comes from: `device`, or ours by name.
+    pub hash: &'static str,
+    /// Its mask, as the CPUs that have buckets of it.
+    pub rps_cpus: Vec<CpuId>,
+    /// Frames received, those lost before us among them.
+    pub received: u64,
+    /// Their bytes on the wire, without those lost before us.
+    pub received_bytes: u64,
+    /// What became of those delivered.
+    pub verdicts: Verdicts,
+    /// Frames dropped, by reason.
+    pub dropped: Drops,
+    /// Frames received and neither delivered nor dropped yet.
+    pub in_flight: u64,
+    /// Frames without a flow that we know; they go by their link addresses. Counted where frames are hashed: not while
+    /// one CPU has all buckets.
+    pub unparsed: u64,
+    /// Frames seen out of order at completion; `None` where it is not checked.
+    pub reordered: Option<u64>,
+    /// The page pool's counters.
+    pub pool: PoolSnapshot,
+    /// What ended it, if an error did.
+    pub error: Option<QueueError>,
+}
+
+/// What ended a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueError {
+    /// The one-line message.
+    pub message: String,
+    /// Where in the input, in bytes.
+    pub offset: Option<u64>,
+}
+
+/// A queue's page pool, in pages; named as ENA's driver and the kernel's page_pool name them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolSnapshot {
+    /// Served from the local cache.
+    pub alloc_fast: u64,
+    /// Taken from the shared pool.
+    pub alloc_slow: u64,
+    /// Wanted when none was to be had.
+    pub alloc_empty: u64,
+    /// Came home to the local cache.
+    pub recycle_cached: u64,
+    /// Came home to a full local cache.
+    pub recycle_cache_full: u64,
+    /// Came home after having been kept.
+    pub recycle_kept: u64,
+    /// Kept by handlers now.
+    pub kept: u64,
+}
+
+/// One CPU's part.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CpuSnapshot {
+    /// Its number.
+    pub cpu: CpuId,
+    /// Frames it polled off its queues.
+    pub polled: u64,
+    /// Frames that other CPUs handed to it, as far as it has taken them.
+    pub handed_in: u64,
+    /// Frames its handler was given.
+    pub processed: u64,
+    /// Of these, those it had polled itself.
+    pub inline: u64,
+    /// Frames dropped for this CPU's sake: its backlog was full, or it did not get on.
+    pub dropped: Drops,
+    /// Time spent in rounds that did something, each up to the start of the next.
+    pub busy: Duration,
+    /// Rounds that did something.
+    pub rounds: u64,
+    /// Rounds that ended early because their time was over.
+    pub time_squeeze: u64,
+    /// Frames waiting for it now.
+    pub backlog: u64,
+    /// The most that ever waited on one of its rings when it looked.
+    pub backlog_max: u64,
+    /// Sleeping CPUs it woke.
+    pub wakes_sent: u64,
+    /// Times it was woken.
+    pub wakes_received: u64,
+    /// Times its handler panicked.
+    pub panics: u64,
+    /// Times it was declared dead.
+    pub deaths: u64,
+}
+
+/// What moves have come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MoveCounts {
+    /// Buckets that changed their CPU.
+    pub buckets: u64,
+    /// Slices they went in.
+    pub slices: u64,
+}
+
+/// The whole ledger at one time.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Since the instance was built.
+    pub elapsed: Duration,
+    /// Queue by queue.
+    pub queues: Vec<QueueSnapshot>,
+    /// CPU by CPU.
+    pub cpus: Vec<CpuSnapshot>,
+    /// What moves have come to.
+    pub moves: MoveCounts,
+    /// What packet memory is made of.
+    pub backing: Backing,
+    /// All pages of the pool.
+    pub pages: u64,
+    /// Those that no queue has: at rest, with nothing kept, all.
+    pub pages_free: u64,
+    /// Packet memory and rings, in bytes: never more.
+    pub memory_bytes: u64,
+}
+
+impl Snapshot {
+    /// Frames received.
+    pub fn received(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.received).sum()
+    }
+
+    /// Bytes received, on the wire.
+    pub fn received_bytes(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.received_bytes).sum()
+    }
+
+    /// What became of the delivered frames.
+    pub fn verdicts(&self) -> Verdicts {
+        let mut all = Verdicts::default();
+        self.queues.iter().for_each(|queue| all.merge(&queue.verdicts));
+        all
+    }
+
+    /// Frames delivered.
+    pub fn delivered(&self) -> u64 {
+        self.verdicts().total()
+    }
+
+    /// Frames dropped, by reason.
+    pub fn dropped(&self) -> Drops {
+        let mut all = Drops::default();
+        self.queues.iter().for_each(|queue| all.merge(&queue.dropped));
+        all
+    }
+
+    /// Frames in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.in_flight).sum()
+    }
+
+    /// Frames seen out of order; `None` where it is not checked.
+    pub fn reordered(&self) -> Option<u64> {
+        self.queues.iter().try_fold(0, |sum, queue| Some(sum + queue.reordered?))
+    }
+}

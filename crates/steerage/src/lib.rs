@@ -1,0 +1,64 @@
+//! Receive packet steering in user space: one busy receive queue spread over many CPUs, flow by flow, in order, in
+//! batches, without locks.
+//!
+//! What Linux does inside (RPS, hand-off of packet lists, metadata built late, a page cache local to each queue) for
+//! programs above the kernel. A packet function is a [`Handler`], built once for each CPU; a device is an [`RxQueue`].
+//!
+//! The modules, in the order in which a packet meets them:
+//!
+//! | module | what happens there |
+//! |---|---|
+//! | `rx` | a device fills buffers and hands over completions: [`RxQueue`], [`Completions`] |
+//! | `pool` | where the pages come from and go home to |
+//! | `flow`, `hashing` | from the headers to a flow key to its hash |
+//! | `rps_map` | hash to bucket to CPU |
+//! | `queue` | poll, steer, publish, reclaim: all that the receiving CPU does |
+//! | `softnet`, `sleep` | the round of one CPU, in phases, and how it sleeps: [`Softnet`] |
+//! | `packet`, `handler` | metadata built late; the packet function: [`Packet`], [`Handler`] |
+//! | `gate` | what a handler did counts, or its CPU was declared dead |
+//! | `moves`, `duties` | buckets change their CPU, and nothing is reordered |
+//! | `ledger`, `shared` | received = delivered + dropped by reason + in flight |
+//! | `builder`, `plan`, `instance` | putting it together, running it: [`Builder`], [`Running`], [`Handle`] |
+//! | `limits`, `platform`, `cpu`, `counter` | every limit; clock, sleep and chance; CPUs and masks; counts |
+#![forbid(unsafe_code)]
+
+mod builder;
+mod counter;
+mod cpu;
+mod duties;
+pub mod flow;
+mod gate;
+mod handler;
+mod hashing;
+mod instance;
+mod ledger;
+mod limits;
+mod moves;
+mod packet;
+mod plan;
+mod platform;
+mod pool;
+mod queue;
+mod rps_map;
+mod rx;
+mod shared;
+mod sleep;
+mod softnet;
+pub mod testing;
+
+pub use builder::{BuildError, Builder};
+pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
+pub use handler::{Affinity, BucketId, Cpu, Handler};
+pub use instance::{CpuPart, Handle, Instance, Outcome, Running};
+pub use ledger::{
+    CpuSnapshot, DropReason, Drops, MoveCounts, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
+};
+pub use limits::*;
+pub use packet::{Batch, NoRoom, Packet, Packets};
+pub use platform::{Machine, Platform, Timestamp};
+pub use rx::{Completions, DeviceError, Filled, Input, LinkType, Polled, QueueMemory, RxQueue};
+pub use sleep::Armed;
+pub use softnet::{Phase, Softnet, Stepped};
+pub use steerage_mem::hash::{FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, ParseHashKeyError, protocol};
+pub use steerage_mem::park::Bell;
+pub use steerage_mem::{Backing, Blocks, Completion, Kept, Page};

@@ -1,0 +1,90 @@
+//! Every limit of the receive path, in one place, each with its reason.
+
+use std::time::Duration;
+
+/// The most frames one poll of a receive queue takes: NAPI's weight.
+pub const POLL_BUDGET: usize = 64;
+
+/// The most frames handled from one backlog before the next has its turn. As the poll's, so that a CPU that receives
+/// and handles gives both the same share.
+pub const HANDLE_BUDGET: usize = 64;
+
+/// How long one round may take before it ends early (`time_squeeze`): Linux's `netdev_budget_usecs`.
+pub const ROUND_TIME_MAX: Duration = Duration::from_millis(2);
+
+/// How many slots wait on a ring before they are published in the midst of busy polling. Four to a cache line, so four
+/// lines at a time cross to the other CPU.
+pub const PUBLISH_AT: u64 = 16;
+
+/// How many full polls may pass before all rings are published whatever waits on them: 8 x 64 frames at 10 ns each are
+/// 5 us of delay at most.
+pub const PUBLISH_POLLS: u32 = 8;
+
+/// How many buckets the flow hash is cut into. 256 to a CPU at 16 CPUs hold the busiest within 1.05 of the mean on
+/// Zipf traffic; 8 KiB of table stay in the first-level cache.
+pub const BUCKETS: usize = 4096;
+
+/// The hash's topmost 12 bits choose the bucket, as `reciprocal_scale` does in Linux.
+pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
+
+/// How many frames may wait for one CPU from one queue: Linux's `netdev_max_backlog` and its default.
+pub const BACKLOG_DEFAULT: usize = 1000;
+
+/// The most that `netdev_max_backlog` can be set to.
+pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
+
+/// How many frames of moving buckets a queue can park. A slice of a move (a sixteenth of the buckets) parks about a
+/// sixteenth of what arrives while a full backlog is worked off.
+pub const PARKING_LOT_SLOTS: usize = 1024;
+
+/// How many buckets move at a time, so that what arrives for them fits the parking lot.
+pub const SLICE_BUCKETS: usize = BUCKETS / 16;
+
+/// How long a move waits for its fence before its frames drop (`moving`) and the old CPU is told to discard its
+/// backlog (`revoked`).
+pub const MOVE_WAIT: Duration = Duration::from_millis(20);
+
+/// How long a CPU may show no sign of life while a move waits for it before it is declared dead.
+pub const DEAD_AFTER: Duration = Duration::from_secs(1);
+
+/// How often a sleeping CPU looks again while it has a part in a move.
+pub const MOVE_LOOK: Duration = Duration::from_micros(500);
+
+/// How often a CPU whose queues have ended looks whether the last frames are finished.
+pub const DRAIN_LOOK: Duration = Duration::from_millis(1);
+
+/// How long a CPU polls on before it sleeps. Waking a halted CPU costs its waker 7 us and takes 22 us on a virtual
+/// machine: at twice that, polling has cost as much as the sleep would have.
+pub const IDLE_POLL: Duration = Duration::from_micros(50);
+
+/// How long a stop waits for what is in flight.
+pub const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+/// Pages a receive queue keeps to itself: ENA's local page cache, 2 units of 1024.
+pub const LOCAL_PAGES: usize = 2048;
+
+/// Pages that go to or come from the shared pool at a time: one lock for a whole poll's worth.
+pub const POOL_BULK: usize = POLL_BUDGET;
+
+/// How many packets of one queue handlers may keep at a time.
+pub const KEPT_DEFAULT: usize = 1024;
+
+/// Room before a frame in a page, for headers that a function puts in front: the kernel's `NET_SKB_PAD` doubled, and
+/// what XDP promises is 256; a tunnel over IPv6 with options fits.
+pub const HEADROOM: usize = 128;
+
+/// The most CPUs of one instance. A map entry has 16 bits, but each CPU costs a ring for each queue.
+pub const CPUS_MAX: usize = 1024;
+
+/// The most receive queues of one instance.
+pub const QUEUES_MAX: usize = 1024;
+
+/// The default cap on packet memory and rings together.
+pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
+
+const _: () = {
+    assert!(BUCKETS.is_power_of_two() && BUCKETS == 1 << (32 - BUCKET_SHIFT));
+    assert!(PUBLISH_AT as usize <= POLL_BUDGET);
+    assert!(PARKING_LOT_SLOTS >= 2 * POLL_BUDGET);
+    assert!(BACKLOG_DEFAULT <= BACKLOG_MAX);
+};

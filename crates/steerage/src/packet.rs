@@ -1,0 +1,281 @@
+//! Packets: metadata built on the CPU that uses it, when it uses it.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::sync::Arc;
+
+use steerage_mem::hash::FlowHash;
+use steerage_mem::ring::{Consumer, Frame, Frames};
+use steerage_mem::{Home, Kept, Page};
+
+use crate::handler::BucketId;
+use crate::hashing::Hashing;
+use crate::limits::{BUCKET_SHIFT, HANDLE_BUDGET, HEADROOM, POOL_BULK};
+use crate::pool::SharedPool;
+
+/// What was done with a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing yet: consumed, once the handler returns.
+    #[default]
+    Open,
+    Discarded,
+    Kept,
+}
+
+/// There is no page to spare, or too many packets are kept already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no page to spare: too many packets are kept; raise kept_max or release some")
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+/// What a batch's packets share.
+pub(crate) struct BatchContext<'a> {
+    pub(crate) lent: bool,
+    pub(crate) group: u16,
+    pub(crate) queue: usize,
+    pub(crate) home: &'a Arc<Home>,
+    pub(crate) spare: &'a Spare,
+    pub(crate) hashing: &'a Hashing,
+}
+
+/// What is done with a batch's packets, slot by slot: kept outside of the handler's reach, so that it outlives a panic.
+#[derive(Debug)]
+pub(crate) struct Actions {
+    verdicts: [Verdict; HANDLE_BUDGET],
+    /// Writable copies of lent frames.
+    copies: Vec<Option<Kept>>,
+    /// Whether anything was done at all: most functions just read.
+    acted: Cell<bool>,
+}
+
+impl Actions {
+    pub(crate) fn new() -> Self {
+        Self {
+            verdicts: [Verdict::Open; HANDLE_BUDGET],
+            copies: (0..HANDLE_BUDGET).map(|_| None).collect(),
+            acted: Cell::new(false),
+        }
+    }
+
+    /// Makes ready for the next batch; copies go home.
+    pub(crate) fn clear(&mut self) {
+        if self.acted.take() {
+            self.verdicts = [Verdict::Open; HANDLE_BUDGET];
+            self.copies.fill_with(|| None);
+        }
+    }
+
+    /// How many of the first `count` packets were discarded, and how many kept.
+    pub(crate) fn discarded_and_kept(&self, count: usize) -> (u64, u64) {
+        if !self.acted.get() {
+            return (0, 0);
+        }
+        let of = |verdict| self.verdicts[..count].iter().filter(|v| **v == verdict).count() as u64;
+        (of(Verdict::Discarded), of(Verdict::Kept))
+    }
+}
+
+/// Pages for copies of lent frames: one CPU's, from the shared pool in bulk.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pages: RefCell<Vec<Page>>,
+    shared: Arc<SharedPool>,
+}
+
+impl Spare {
+    pub(crate) fn new(shared: Arc<SharedPool>) -> Self {
+        Self { pages: RefCell::new(Vec::new()), shared }
+    }
+
+    fn take(&self) -> Option<Page> {
+        let mut pages = self.pages.borrow_mut();
+        if pages.is_empty() {
+            self.shared.take(&mut pages, POOL_BULK);
+        }
+        pages.pop()
+    }
+
+    fn put(&self, page: Page) {
+        self.pages.borrow_mut().push(page);
+    }
+
+    pub(crate) fn close(&self) {
+        self.shared.give(&mut self.pages.borrow_mut());
+    }
+}
+
+/// Up to [`HANDLE_BUDGET`](crate::HANDLE_BUDGET) packets of one queue, in the order in which they arrived.
+pub struct Batch<'a> {
+    frames: &'a mut Consumer,
+    actions: &'a mut Actions,
+    context: BatchContext<'a>,
+}
+
+impl fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Batch of {} packets of queue {}", self.len(), self.queue())
+    }
+}
+
+impl<'a> Batch<'a> {
+    pub(crate) fn new(frames: &'a mut Consumer, actions: &'a mut Actions, context: BatchContext<'a>) -> Self {
+        Self { frames, actions, context }
+    }
+
+    /// How many packets.
+    pub fn len(&self) -> usize {
+        self.frames.in_hand()
+    }
+
+    /// Whether there are none: never, when a handler is called.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The receive queue that they came by, numbered over all inputs from 0.
+    pub fn queue(&self) -> usize {
+        self.context.queue
+    }
+
+    /// The packets. Called again, it starts over; what was done with a packet stays done.
+    pub fn iter_mut(&mut self) -> Packets<'_> {
+        let Actions { verdicts, copies, acted } = &mut *self.actions;
+        Packets {
+            frames: self.frames.frames(),
+            verdicts: verdicts.iter_mut(),
+            copies: self.context.lent.then(|| copies.iter_mut()),
+            acted,
+            context: &self.context,
+        }
+    }
+}
+
+/// Walks the packets of a batch.
+pub struct Packets<'a> {
+    frames: Frames<'a>,
+    verdicts: std::slice::IterMut<'a, Verdict>,
+    /// Only where frames are lent: others are written where they are.
+    copies: Option<std::slice::IterMut<'a, Option<Kept>>>,
+    acted: &'a Cell<bool>,
+    context: &'a BatchContext<'a>,
+}
+
+impl fmt::Debug for Packets<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} packets", self.frames.len())
+    }
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        let frame = self.frames.next()?;
+        let verdict = self.verdicts.next()?;
+        let copy = self.copies.as_mut().and_then(Iterator::next);
+        Some(Packet { frame, verdict, copy, acted: self.acted, context: self.context })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.frames.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Packets<'_> {}
+
+/// One packet, for as long as its batch. It has no `Drop`: letting go of it means that it was consumed.
+pub struct Packet<'a> {
+    frame: Frame<'a>,
+    verdict: &'a mut Verdict,
+    copy: Option<&'a mut Option<Kept>>,
+    acted: &'a Cell<bool>,
+    context: &'a BatchContext<'a>,
+}
+
+impl fmt::Debug for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packet of {} bytes", self.data().len())
+    }
+}
+
+impl Packet<'_> {
+    /// The frame, from its link header on.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        match &self.copy {
+            Some(Some(copy)) => copy,
+            _ => self.frame.bytes(),
+        }
+    }
+
+    /// The frame, to be written. A frame in lent memory is copied to a page first.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if there is no page for the copy, or the frame is longer than one.
+    pub fn data_mut(&mut self) -> Result<&mut [u8], NoRoom> {
+        if !self.frame.is_lent() {
+            return self.frame.bytes_mut().ok_or(NoRoom);
+        }
+        if !matches!(self.copy, Some(Some(_))) {
+            let copied = self.copied()?;
+            self.acted.set(true);
+            **self.copy.as_mut().ok_or(NoRoom)? = Some(copied);
+        }
+        self.copy.as_mut().and_then(|copy| copy.as_deref_mut()).ok_or(NoRoom)
+    }
+
+    /// The hash that the flow is steered by: as it came, or computed now where steering needed none.
+    #[inline]
+    pub fn flow_hash(&self) -> FlowHash {
+        self.frame.hash().unwrap_or_else(|| self.context.hashing.hash_one(self.frame.bytes()))
+    }
+
+    /// The bucket that the flow moves with.
+    pub fn bucket(&self) -> BucketId {
+        BucketId { group: self.context.group, bucket: (self.flow_hash().0 >> BUCKET_SHIFT) as u16 }
+    }
+
+    /// Drops the packet by the function's own will: a verdict, not a loss.
+    pub fn discard(self) {
+        self.acted.set(true);
+        *self.verdict = Verdict::Discarded;
+    }
+
+    /// Takes the packet out of its batch: owned, `Send`, and its page goes home when it is dropped, from whichever
+    /// thread. A frame in lent memory is copied.
+    ///
+    /// # Errors
+    /// The packet itself, if the queue's limit of kept packets is reached or there is no page for the copy.
+    pub fn keep(mut self) -> Result<Kept, Self> {
+        let kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
+            Some(copy) => copy,
+            None if self.frame.is_lent() => match self.copied() {
+                Ok(copy) => copy,
+                Err(NoRoom) => return Err(self),
+            },
+            None => match self.context.home.keep(self.frame) {
+                Ok(kept) => kept,
+                Err(frame) => return Err(Self { frame, ..self }),
+            },
+        };
+        self.acted.set(true);
+        *self.verdict = Verdict::Kept;
+        Ok(kept)
+    }
+
+    fn copied(&self) -> Result<Kept, NoRoom> {
+        let page = self.context.spare.take().ok_or(NoRoom)?;
+        self.context.home.keep_copy(page, HEADROOM as u32, self.frame.bytes()).map_err(|page| {
+            self.context.spare.put(page);
+            NoRoom
+        })
+    }
+}

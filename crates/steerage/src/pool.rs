@@ -1,0 +1,198 @@
+//! The page pool: a cache of pages local to each receive queue, over one pool that all share.
+//!
+//! The local cache is that of Amazon's ENA driver (LPC, Linux 6.6-era patches of 2021): a queue recycles its own pages and
+//! leaves the shared allocator alone. ENA walks its pages in order and stops at the first that is still held; here pages
+//! come back by the finished index or by the kept pages' stack, whichever is free first, so nothing waits at a head.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use steerage_mem::{Home, Page, Region};
+
+use crate::counter::Counter;
+use crate::limits::{HEADROOM, POOL_BULK};
+
+/// What is shared: the pages that no queue has at present. Taken from and given to in bulk, so its lock is taken at most
+/// once a poll, and not at all while the local cache serves.
+#[derive(Debug)]
+pub(crate) struct SharedPool {
+    free: Mutex<Vec<Page>>,
+}
+
+impl SharedPool {
+    pub(crate) fn new(pages: Vec<Page>) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::new(pages) })
+    }
+
+    /// Moves up to `most` pages to `to`; returns how many.
+    pub(crate) fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let keep = free.len().saturating_sub(most);
+        let taken = free.len() - keep;
+        to.extend(free.drain(keep..));
+        taken
+    }
+
+    pub(crate) fn give(&self, pages: &mut Vec<Page>) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).append(pages);
+    }
+
+    /// How many pages no queue has.
+    pub(crate) fn free(&self) -> usize {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// A pool's counters, under the names that ENA's driver (`lpc_*`) and the kernel's page_pool (`alloc_*`, `recycle_*`)
+/// give them. In pages.
+#[derive(Debug, Default)]
+pub(crate) struct PoolCounters {
+    /// Served from the local cache.
+    pub(crate) alloc_fast: Counter,
+    /// Taken from the shared pool, in bulk.
+    pub(crate) alloc_slow: Counter,
+    /// Times that a page was wanted and none was to be had.
+    pub(crate) alloc_empty: Counter,
+    /// Came home to the local cache.
+    pub(crate) recycle_cached: Counter,
+    /// Came home to a full local cache and went to the shared pool.
+    pub(crate) recycle_cache_full: Counter,
+    /// Of those that came home: by the kept pages' stack.
+    pub(crate) recycle_kept: Counter,
+}
+
+/// One receive queue's pages.
+#[derive(Debug)]
+pub(crate) struct PagePool {
+    region: Arc<Region>,
+    shared: Arc<SharedPool>,
+    home: Arc<Home>,
+    /// Last in, first out: what came home last is what the caches still hold.
+    cache: Vec<Page>,
+    cache_max: usize,
+    /// Pages on their way to the shared pool.
+    spill: Vec<Page>,
+    /// Served from the cache since the counters were last written.
+    served: u64,
+    /// And come home since then.
+    came_home: u64,
+    pub(crate) counters: Arc<PoolCounters>,
+}
+
+impl PagePool {
+    /// `cache_max` pages are kept local; 0 switches the local cache off.
+    pub(crate) fn new(region: Arc<Region>, shared: Arc<SharedPool>, home: Arc<Home>, cache_max: usize) -> Self {
+        Self {
+            region,
+            shared,
+            home,
+            cache: Vec::with_capacity(cache_max.max(POOL_BULK) + POOL_BULK),
+            cache_max,
+            spill: Vec::with_capacity(cache_max.max(POOL_BULK)),
+            served: 0,
+            came_home: 0,
+            counters: Arc::default(),
+        }
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// How many pages can be had without a look elsewhere.
+    #[inline(always)]
+    pub(crate) fn cached(&self) -> usize {
+        self.cache.len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<Page> {
+        match self.cache.pop() {
+            Some(page) => {
+                self.served += 1;
+                Some(page)
+            }
+            None => self.take_slowly(),
+        }
+    }
+
+    /// Up to `most` pages, with the region they are of: for filling many in one go.
+    #[inline(always)]
+    pub(crate) fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
+        while self.cache.len() < most {
+            let Some(page) = self.take_slowly() else { break };
+            self.served -= 1;
+            self.cache.push(page);
+        }
+        let rest = self.cache.len().saturating_sub(most);
+        self.served += (self.cache.len() - rest) as u64;
+        (&self.region, self.cache.drain(rest..).rev())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_slowly(&mut self) -> Option<Page> {
+        self.collect_kept();
+        if self.cache.len() < POOL_BULK {
+            let taken = self.shared.take(&mut self.cache, POOL_BULK);
+            self.counters.alloc_slow.add(taken as u64);
+        }
+        let page = self.cache.pop();
+        match page {
+            Some(_) => self.served += 1,
+            None => self.counters.alloc_empty.add(1),
+        }
+        page
+    }
+
+    /// Takes a page home.
+    #[inline(always)]
+    pub(crate) fn recycle(&mut self, page: Page) {
+        self.came_home += 1;
+        if self.cache.len() < self.cache_max {
+            self.cache.push(page);
+        } else {
+            self.spill.push(page);
+        }
+    }
+
+    /// Ends a stretch of [`recycle`](Self::recycle): what did not fit goes to the shared pool, under one lock.
+    pub(crate) fn recycled(&mut self) {
+        self.counters.alloc_fast.add(std::mem::take(&mut self.served));
+        let spilt = self.spill.len() as u64;
+        self.counters.recycle_cached.add(std::mem::take(&mut self.came_home) - spilt);
+        if spilt > 0 {
+            self.counters.recycle_cache_full.add(spilt);
+            self.shared.give(&mut self.spill);
+        }
+    }
+
+    /// Takes home what handlers kept and let go.
+    pub(crate) fn collect_kept(&mut self) {
+        if !self.home.waiting() {
+            return;
+        }
+        let home = Arc::clone(&self.home);
+        let mut pages = 0;
+        home.collect(|page| {
+            self.recycle(page);
+            pages += 1;
+        });
+        self.counters.recycle_kept.add(pages);
+        self.recycled();
+    }
+
+    /// Gives all pages back to the shared pool: at the queue's end.
+    pub(crate) fn close(&mut self) {
+        self.collect_kept();
+        self.recycled();
+        self.shared.give(&mut self.cache);
+    }
+
+    /// Fetches, for writing, the first line of the frame that the `nth` page from now will hold.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, nth: usize) {
+        if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {
+            self.region.prefetch_write(page, HEADROOM as u32);
+        }
+    }
+}

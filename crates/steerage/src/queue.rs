@@ -1,0 +1,496 @@
+//! A receive queue on the CPU that owns it: poll, hash, steer, publish, and the pages' way home.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use steerage_mem::hash::FlowHash;
+use steerage_mem::ring::Producer;
+use steerage_mem::{Blocks, Completion, Memory};
+
+use crate::hashing::Hashing;
+use crate::ledger::{DropReason, QueueLedger, RingLedger};
+use crate::limits::{BUCKET_SHIFT, BUCKETS, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS};
+use crate::moves::BucketMove;
+use crate::platform::Timestamp;
+use crate::pool::PagePool;
+use crate::rps_map::{CpuIndex, RpsMap};
+use crate::rx::{Completions, DeviceError, LinkType, Polled, RxQueue};
+
+/// A queue, everything that its owner needs of it.
+pub(crate) struct OwnedQueue {
+    /// Its number over all inputs.
+    pub(crate) id: usize,
+    rx: Box<dyn RxQueue>,
+    pub(crate) pool: PagePool,
+    blocks: Option<Blocks>,
+    memory: Memory,
+    /// `None` where the device's hash serves.
+    hashing: Option<Hashing>,
+    pub(crate) checks_order: bool,
+    pub(crate) can_wait: bool,
+
+    frames: Vec<Completion>,
+    /// How many pages the device will fill by our own stores in the next poll.
+    prefetch: usize,
+    /// For each bucket its target: a CPU, or the parking lot.
+    table: Box<[CpuIndex; BUCKETS]>,
+    /// One CPU has all buckets: nothing to choose, so nothing to hash.
+    single: bool,
+    /// The rings, by CPU, and behind them the parking lot.
+    targets: Vec<Producer>,
+    polls_unpublished: u32,
+    arrivals: u64,
+
+    /// What the last poll said.
+    pub(crate) polled: Polled,
+    /// No more polls: ended, failed or stopped.
+    pub(crate) ended: bool,
+    /// A target had no room when it was last to be polled.
+    pub(crate) blocked: bool,
+    parked: Option<Parked>,
+
+    pub(crate) ledger: Arc<QueueLedger>,
+    pub(crate) rings: Vec<Arc<RingLedger>>,
+}
+
+/// A slice of a move, as far as this queue has gone with it.
+struct Parked {
+    epoch: u64,
+    /// For each CPU that buckets leave, the tail of its ring when they were parked.
+    fences: Vec<(CpuIndex, u64)>,
+}
+
+/// What an [`OwnedQueue`] is made of.
+pub(crate) struct QueueParts {
+    pub(crate) id: usize,
+    pub(crate) rx: Box<dyn RxQueue>,
+    pub(crate) pool: PagePool,
+    pub(crate) blocks: Option<Blocks>,
+    pub(crate) memory: Memory,
+    pub(crate) hashing: Option<Hashing>,
+    pub(crate) checks_order: bool,
+    pub(crate) map: RpsMap,
+    /// By CPU.
+    pub(crate) producers: Vec<Producer>,
+    pub(crate) lot: Producer,
+    pub(crate) ledger: Arc<QueueLedger>,
+    pub(crate) rings: Vec<Arc<RingLedger>>,
+}
+
+impl OwnedQueue {
+    pub(crate) fn new(parts: QueueParts) -> Self {
+        let mut targets = parts.producers;
+        targets.push(parts.lot);
+        Self {
+            id: parts.id,
+            can_wait: parts.rx.can_wait(),
+            rx: parts.rx,
+            pool: parts.pool,
+            blocks: parts.blocks,
+            memory: parts.memory,
+            hashing: parts.hashing,
+            checks_order: parts.checks_order,
+            frames: Vec::with_capacity(POLL_BUDGET),
+            prefetch: 0,
+            single: parts.map.single().is_some(),
+            table: parts.map.0,
+            targets,
+            polls_unpublished: 0,
+            arrivals: 0,
+            polled: Polled::More,
+            ended: false,
+            blocked: false,
+            parked: None,
+            ledger: parts.ledger,
+            rings: parts.rings,
+        }
+    }
+
+    pub(crate) fn wait_on(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.rx.wait_on()
+    }
+
+    // ---- poll
+
+    /// Takes up to a budget of frames off the device. Returns how many came.
+    pub(crate) fn poll(&mut self, now: Timestamp) -> Result<usize, DeviceError> {
+        self.blocked = false;
+        if self.ended || matches!(self.polled, Polled::NotBefore(due) if now < due) {
+            return Ok(0);
+        }
+        if self.pool.cached() < POLL_BUDGET {
+            self.reclaim_all();
+        }
+        let budget = if self.can_wait { self.room_everywhere() } else { POLL_BUDGET };
+        if budget == 0 {
+            self.blocked = true;
+            return Ok(0);
+        }
+        let mut out = Completions {
+            frames: &mut self.frames,
+            pool: &mut self.pool,
+            blocks: self.blocks.as_mut(),
+            now,
+            wire_bytes: 0,
+            lost: 0,
+            prefetch: 0,
+        };
+        let polled = self.rx.poll(&mut out, budget);
+        let (wire_bytes, lost) = (out.wire_bytes, out.lost);
+        self.prefetch = out.prefetch;
+        let count = self.frames.len();
+        if count as u64 + lost > 0 {
+            self.ledger.received.add(count as u64 + lost);
+            self.ledger.received_bytes.add(wire_bytes);
+        }
+        if lost > 0 {
+            self.ledger.dropped.add(DropReason::Device, lost);
+        }
+        match polled {
+            Ok(polled) => {
+                self.polled = polled;
+                self.ended = polled == Polled::Ended;
+                Ok(count)
+            }
+            Err(error) => {
+                self.ended = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// How many frames may come so that each of them finds room wherever it has to go: a whole budget, or none. Polling
+    /// for the few that would still fit, at the edge of a full backlog, costs as much a poll as for many.
+    fn room_everywhere(&mut self) -> usize {
+        let mut budget = POLL_BUDGET;
+        for at in 0..self.targets.len() {
+            budget = budget.min(self.targets[at].limit());
+            if self.targets[at].room() < POLL_BUDGET as u64 {
+                self.reclaim(at);
+            }
+        }
+        let fits = self.targets.iter().all(|ring| ring.room() >= budget as u64);
+        if fits { budget } else { 0 }
+    }
+
+    // ---- steer
+
+    /// Chooses each frame's CPU and writes its slot to that CPU's ring, unseen yet.
+    pub(crate) fn steer(&mut self) {
+        self.hash();
+        if self.checks_order {
+            return self.steer_numbered();
+        }
+        let mut frames = std::mem::take(&mut self.frames);
+        for (nth, frame) in frames.drain(..).enumerate() {
+            // One at a time: all at once would fill the CPU's line buffers, and it would wait.
+            if nth < self.prefetch {
+                self.pool.prefetch(nth);
+            }
+            let target = usize::from(self.table[(frame.hash_or_zero() >> BUCKET_SHIFT) as usize]);
+            if let Err(frame) = self.targets[target].stage(frame) {
+                self.stage_slowly(target, frame, 0);
+            }
+        }
+        self.frames = frames;
+        self.count_parked();
+    }
+
+    fn hash(&mut self) {
+        let unparsed = match &self.hashing {
+            _ if self.frames.is_empty() => 0,
+            _ if self.rx.link() != LinkType::ETHERNET => {
+                self.frames.iter_mut().for_each(|frame| frame.set_hash(FlowHash(0)));
+                self.frames.len() as u64
+            }
+            Some(hashing) if !self.single || self.checks_order => hashing.hash_batch(&mut self.frames, &self.memory),
+            _ => 0,
+        };
+        if unparsed > 0 {
+            self.ledger.unparsed.add(unparsed);
+        }
+    }
+
+    /// The same, noting each frame's arrival number.
+    fn steer_numbered(&mut self) {
+        let mut frames = std::mem::take(&mut self.frames);
+        for frame in frames.drain(..) {
+            self.arrivals += 1;
+            let target = usize::from(self.table[(frame.hash_or_zero() >> BUCKET_SHIFT) as usize]);
+            if let Err(frame) = self.targets[target].stage_numbered(frame, self.arrivals) {
+                self.stage_slowly(target, frame, self.arrivals);
+            }
+        }
+        self.frames = frames;
+        self.count_parked();
+    }
+
+    fn count_parked(&self) {
+        if self.parked.is_some() {
+            let lot = &self.targets[self.lot()];
+            self.ledger.parked.raise_to(lot.tail());
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn stage_slowly(&mut self, target: usize, frame: Completion, arrival: u64) {
+        self.reclaim(target);
+        if let Err(frame) = self.targets[target].stage_numbered(frame, arrival) {
+            if target == self.lot() {
+                self.ledger.dropped.add(DropReason::Moving, 1);
+            } else {
+                self.ledger.dropped.add(DropReason::BacklogFull, 1);
+                self.rings[target].by_producer.backlog_full.add(1);
+            }
+            self.take_home(frame);
+        }
+    }
+
+    fn lot(&self) -> usize {
+        self.targets.len() - 1
+    }
+
+    // ---- publish
+
+    /// Shows what was staged: rings with enough waiting, or all, once a poll wasn't full or the last time is long ago.
+    /// `own` is this CPU itself, which sees its share at once. Calls `shown` for each ring that has something new.
+    pub(crate) fn publish(&mut self, own: usize, polled: usize, mut shown: impl FnMut(usize)) {
+        self.polls_unpublished += 1;
+        let all = polled < POLL_BUDGET || self.polls_unpublished >= PUBLISH_POLLS;
+        let least = if all { 1 } else { PUBLISH_AT };
+        if all {
+            self.polls_unpublished = 0;
+        }
+        let cpus = self.lot();
+        for (at, ring) in self.targets[..cpus].iter_mut().enumerate() {
+            let unpublished = ring.unpublished();
+            if unpublished >= least || (at == own && unpublished > 0) {
+                ring.publish();
+                shown(at);
+            }
+        }
+    }
+
+    // ---- the way home
+
+    /// Takes the finished frames of all rings home.
+    pub(crate) fn reclaim_all(&mut self) {
+        for at in 0..self.lot() {
+            self.reclaim(at);
+        }
+        self.pool.collect_kept();
+    }
+
+    fn reclaim(&mut self, target: usize) {
+        let Self { targets, pool, blocks, .. } = self;
+        if target == targets.len() - 1 {
+            return;
+        }
+        if targets[target].reclaim(|frame| home(frame, pool, blocks.as_mut())) > 0 {
+            pool.recycled();
+        }
+    }
+
+    fn take_home(&mut self, frame: Completion) {
+        home(frame, &mut self.pool, self.blocks.as_mut());
+        self.pool.recycled();
+    }
+
+    // ---- moves
+
+    /// Parks the moving buckets: from here on their frames wait, and the fences say for what.
+    pub(crate) fn park<M>(&mut self, epoch: u64, moves: &[BucketMove<M>], mut shown: impl FnMut(usize)) {
+        if self.parked.as_ref().is_some_and(|parked| parked.epoch == epoch) {
+            return;
+        }
+        let mut fences: Vec<(CpuIndex, u64)> = Vec::new();
+        let lot = self.lot() as CpuIndex;
+        for m in moves {
+            self.table[usize::from(m.bucket)] = lot;
+            if !fences.iter().any(|(cpu, _)| *cpu == m.from) {
+                let ring = &mut self.targets[usize::from(m.from)];
+                // What the fence waits for must be on its way.
+                if ring.publish() {
+                    shown(usize::from(m.from));
+                }
+                fences.push((m.from, ring.tail()));
+            }
+        }
+        self.single = false;
+        self.parked = Some(Parked { epoch, fences });
+    }
+
+    /// Whether all that was sent before the buckets were parked is finished. A dead CPU's fence counts as passed: what it
+    /// has not finished it is told to discard, should it come back.
+    pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
+        let Some(parked) = &self.parked else { return true };
+        let mut passed = true;
+        for (cpu, tail) in &parked.fences {
+            let ring = &mut self.targets[usize::from(*cpu)];
+            if dead(*cpu) {
+                ring.revoke_until(*tail);
+            } else {
+                passed &= ring.passed(*tail);
+            }
+        }
+        passed
+    }
+
+    /// The CPUs whose fences have not been passed.
+    pub(crate) fn fences_open(&self) -> impl Iterator<Item = CpuIndex> + '_ {
+        let fences = self.parked.iter().flat_map(|parked| parked.fences.iter());
+        fences.filter(|(cpu, tail)| !self.targets[usize::from(*cpu)].passed(*tail)).map(|(cpu, _)| *cpu)
+    }
+
+    /// The move takes too long: parks no more, and tells the old CPUs to discard what they have not begun.
+    pub(crate) fn revoke(&mut self) {
+        let lot = self.lot();
+        self.targets[lot].set_limit(1);
+        if let Some(parked) = &self.parked {
+            for (cpu, tail) in &parked.fences {
+                self.targets[usize::from(*cpu)].revoke_until(*tail);
+            }
+        }
+    }
+
+    /// Sends what was parked to the buckets' new CPUs, in order, and lets the buckets go there directly. Returns false
+    /// while some of it has to wait for room.
+    pub(crate) fn release<M>(&mut self, moves: &[BucketMove<M>], mut shown: impl FnMut(usize)) -> bool {
+        if self.parked.is_none() {
+            return true;
+        }
+        let lot = self.lot();
+        let mut done = true;
+        loop {
+            if self.can_wait && moves.iter().any(|m| self.no_room(usize::from(m.to))) {
+                done = self.targets[lot].occupied() == 0;
+                break;
+            }
+            let Some((frame, arrival)) = self.targets[lot].unpark() else { break };
+            let bucket = (frame.hash_or_zero() >> BUCKET_SHIFT) as u16;
+            // Sorted by bucket; every parked frame is of a bucket of this slice.
+            let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
+            if let Err(frame) = self.targets[target].stage_numbered(frame, arrival) {
+                self.stage_slowly(target, frame, arrival);
+            }
+        }
+        let taken = self.targets[lot].tail() - self.targets[lot].occupied();
+        self.ledger.unparked.raise_to(taken);
+        if done {
+            for m in moves {
+                self.table[usize::from(m.bucket)] = m.to;
+            }
+            self.parked = None;
+            let capacity = self.targets[lot].capacity();
+            self.targets[lot].set_limit(capacity);
+            self.single = self.table.iter().all(|cpu| *cpu == self.table[0]);
+        }
+        for (at, ring) in self.targets[..lot].iter_mut().enumerate() {
+            if ring.publish() {
+                shown(at);
+            }
+        }
+        done
+    }
+
+    fn no_room(&mut self, target: usize) -> bool {
+        if self.targets[target].room() == 0 {
+            self.reclaim(target);
+        }
+        self.targets[target].room() == 0
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.is_some()
+    }
+
+    /// This CPU was declared dead and is back: what it had staged and parked is out of date and drops, and the table is
+    /// as it is now in force.
+    pub(crate) fn rise(&mut self, map: &RpsMap) {
+        let lot = self.lot();
+        for at in 0..lot {
+            let mut withdrawn = Vec::new();
+            self.targets[at].withdraw(|frame| withdrawn.push(frame));
+            self.ledger.dropped.add(DropReason::Revoked, withdrawn.len() as u64);
+            withdrawn.into_iter().for_each(|frame| self.take_home(frame));
+        }
+        while let Some((frame, _)) = self.targets[lot].unpark() {
+            self.ledger.dropped.add(DropReason::Moving, 1);
+            self.take_home(frame);
+        }
+        self.ledger.unparked.raise_to(self.targets[lot].tail());
+        let capacity = self.targets[lot].capacity();
+        self.targets[lot].set_limit(capacity);
+        self.parked = None;
+        *self.table = *map.0;
+        self.single = map.single().is_some();
+    }
+
+    // ---- sleep and end
+
+    /// Asks the CPUs whose backlogs block this queue to wake its owner when half of one is worked off.
+    pub(crate) fn wake_when_there_is_room(&mut self) {
+        let lot = self.lot();
+        for ring in &mut self.targets[..lot] {
+            if ring.room() < POLL_BUDGET as u64 {
+                ring.wake_at(ring.limit() as u64 / 2);
+            }
+        }
+    }
+
+    /// Whether there is room after all: looked at once more before sleep.
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.room_everywhere() > 0
+    }
+
+    pub(crate) fn set_backlog(&mut self, limit: usize) {
+        let lot = self.lot();
+        for ring in &mut self.targets[..lot] {
+            ring.set_limit(limit);
+        }
+    }
+
+    /// Whether nothing of it is under way any more: its pages may then go.
+    pub(crate) fn is_at_rest(&mut self) -> bool {
+        self.reclaim_all();
+        self.ended && self.frames.is_empty() && self.targets.iter().all(|ring| ring.occupied() == 0)
+    }
+
+    /// Gives the pages back to the shared pool.
+    pub(crate) fn close(&mut self) {
+        self.pool.close();
+    }
+}
+
+#[inline(always)]
+fn home(frame: Completion, pool: &mut PagePool, blocks: Option<&mut Blocks>) {
+    match frame.into_page() {
+        Ok(page) => pool.recycle(page),
+        Err(lent) => {
+            if let Some(blocks) = blocks {
+                // A frame that is not of these blocks was never pushed by this queue: nothing to count.
+                let _ = blocks.recycle(lent);
+            }
+        }
+    }
+}
+
+/// When order is checked: for each bucket, the arrival number of the frame completed last.
+#[derive(Debug)]
+pub(crate) struct OrderCheck {
+    last: Box<[AtomicU64]>,
+}
+
+impl OrderCheck {
+    pub(crate) fn new() -> Self {
+        Self { last: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Notes a completion; returns whether it came out of order.
+    pub(crate) fn completed(&self, bucket: usize, arrival: u64) -> bool {
+        // Relaxed: that the last CPU's writes are seen here is just what moves promise, by the rings and the control
+        // lock; a bucket on two CPUs at once shows as a number that does not rise.
+        self.last[bucket].fetch_max(arrival, Ordering::Relaxed) >= arrival
+    }
+}

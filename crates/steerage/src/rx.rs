@@ -1,0 +1,329 @@
+//! What a device is to the path: something that, when polled, hands over filled buffers.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use steerage_mem::hash::FlowHash;
+use steerage_mem::{Blocks, Completion, Page};
+
+use crate::handler::Affinity;
+use crate::limits::HEADROOM;
+use crate::platform::Timestamp;
+use crate::pool::PagePool;
+
+/// A receive queue: a hardware ring, a socket, a TAP's queue, a capture file, a generator.
+///
+/// Polled by one CPU, its owner. A minimal one:
+///
+/// ```
+/// use steerage::{Completions, DeviceError, Filled, Polled, QueueMemory, RxQueue};
+///
+/// /// Hands over the same frame for ever.
+/// struct Same(Vec<u8>);
+///
+/// impl RxQueue for Same {
+///     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+///         Ok(QueueMemory::Pages { frame_bytes_max: self.0.len() })
+///     }
+///
+///     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+///         out.fill(budget, |page| {
+///             page[..self.0.len()].copy_from_slice(&self.0);
+///             Filled::whole(self.0.len())
+///         });
+///         Ok(Polled::More)
+///     }
+///
+///     fn can_wait(&self) -> bool {
+///         true
+///     }
+/// }
+/// ```
+pub trait RxQueue: Send {
+    /// What memory the frames lie in: asked once, before the first poll.
+    ///
+    /// # Errors
+    /// Where the device cannot make its memory.
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError>;
+
+    /// Hands over up to `budget` frames that have arrived. Must not block, nor allocate once warm.
+    ///
+    /// # Errors
+    /// An error ends the queue: it is not polled again. What was pushed before counts.
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
+
+    /// What the frames of the last poll begin with: all of one poll the same. Only Ethernet is parsed; of other frames no
+    /// flow is known, and they stay together.
+    fn link(&self) -> LinkType {
+        LinkType::ETHERNET
+    }
+
+    /// What to wait on, for reading, after [`Polled::Drained`]. `None`: the queue is never drained for long; it says
+    /// when there will be more.
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Whether nothing is lost while the queue is not polled (a file). Such a queue is polled only while every CPU has
+    /// room for what it may hand over; a live one is polled always, and what finds no room drops.
+    fn can_wait(&self) -> bool {
+        false
+    }
+
+    /// What the hashes that the device sets keep together, if it sets one on every frame.
+    fn device_hash(&self) -> Option<Affinity> {
+        None
+    }
+}
+
+/// Where the frames of a queue lie.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum QueueMemory {
+    /// In pages of the pool, one frame to a page, [`HEADROOM`] bytes before each.
+    Pages {
+        /// The longest frame, in bytes.
+        frame_bytes_max: usize,
+    },
+    /// In blocks that the device brings and lends.
+    Blocks(Blocks),
+}
+
+/// What a frame begins with, by tcpdump's numbers (<https://www.tcpdump.org/linktypes.html>).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkType(pub u16);
+
+impl LinkType {
+    /// An Ethernet header.
+    pub const ETHERNET: Self = Self(1);
+}
+
+/// What a poll came to, besides the frames it pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polled {
+    /// There may be more at once.
+    More,
+    /// There was no more: wait on [`RxQueue::wait_on`].
+    Drained,
+    /// There will be no more before that time.
+    NotBefore(Timestamp),
+    /// There will be no more.
+    Ended,
+}
+
+/// What went wrong with a device, in one line that says what to do.
+#[non_exhaustive]
+pub struct DeviceError {
+    /// The device's name as the user gave it.
+    pub device: String,
+    /// What was tried: completes "cannot ...".
+    pub operation: &'static str,
+    /// What the kernel or the format said.
+    pub cause: io::Error,
+    /// Where in the input it happened, in bytes.
+    pub offset: Option<u64>,
+    /// What to do about it: a clause, or nothing.
+    pub advice: &'static str,
+}
+
+impl DeviceError {
+    /// An error on `device` while trying to `operation`.
+    pub fn new(device: impl Into<String>, operation: &'static str, cause: io::Error) -> Self {
+        Self { device: device.into(), operation, cause, offset: None, advice: "" }
+    }
+
+    /// The same, with where it happened.
+    #[must_use]
+    pub fn at(mut self, offset: u64) -> Self {
+        self.offset = Some(offset);
+        self
+    }
+
+    /// The same, with what to do.
+    #[must_use]
+    pub fn advise(mut self, advice: &'static str) -> Self {
+        self.advice = advice;
+        self
+    }
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: cannot {}", self.device, self.operation)?;
+        if let Some(offset) = self.offset {
+            write!(f, " at byte {offset}")?;
+        }
+        write!(f, ": {}", self.cause)?;
+        if !self.advice.is_empty() {
+            write!(f, "; {}", self.advice)?;
+        }
+        Ok(())
+    }
+}
+
+/// As its text: it is what `main` shows of an error that it returns.
+impl fmt::Debug for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for DeviceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+/// What was written to a page: see [`Completions::fill`].
+#[derive(Clone, Copy, Debug)]
+pub struct Filled {
+    /// The frame's length in the page, in bytes.
+    pub len: usize,
+    /// Its length on the wire.
+    pub wire_len: usize,
+    /// The flow's hash, if the device computes one.
+    pub hash: Option<FlowHash>,
+}
+
+impl Filled {
+    /// A whole frame without a hash.
+    pub fn whole(len: usize) -> Self {
+        Self { len, wire_len: len, hash: None }
+    }
+}
+
+/// Where a poll puts what it received, and where it gets pages from.
+#[derive(Debug)]
+pub struct Completions<'a> {
+    pub(crate) frames: &'a mut Vec<Completion>,
+    pub(crate) pool: &'a mut PagePool,
+    pub(crate) blocks: Option<&'a mut Blocks>,
+    pub(crate) now: Timestamp,
+    pub(crate) wire_bytes: u64,
+    pub(crate) lost: u64,
+    pub(crate) prefetch: usize,
+}
+
+impl Completions<'_> {
+    /// The time at which this poll began.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// A page to fill. `None` while all are in use: poll again later.
+    #[inline(always)]
+    pub fn take_page(&mut self) -> Option<Page> {
+        self.pool.take()
+    }
+
+    /// Fills up to `count` pages by this CPU's own stores, for devices that have no pages posted anywhere: `write` gets the
+    /// bytes behind the headroom and says what it wrote. Returns how many pages there were. The same as taking a page,
+    /// filling and pushing it `count` times, at half the instructions.
+    #[inline(always)]
+    pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Filled) -> usize {
+        let mut wire_bytes = 0;
+        let (region, pages) = self.pool.take_many(count);
+        let filled = pages.len();
+        self.frames.extend(pages.map(|mut page| {
+            let Filled { len, wire_len, hash } = write(&mut region.page_mut(&mut page)[HEADROOM..]);
+            wire_bytes += wire_len as u64;
+            let mut frame = Completion::new(page, HEADROOM as u32, len);
+            if let Some(hash) = hash {
+                frame.set_hash(hash);
+            }
+            frame
+        }));
+        self.wire_bytes += wire_bytes;
+        filled
+    }
+
+    /// Copies a whole frame into a page and hands it over. False if there is no page, or the frame is too long for one.
+    pub fn copy_in(&mut self, frame: &[u8]) -> bool {
+        if frame.len() > self.frame_bytes_max() {
+            return false;
+        }
+        self.fill(1, |page| {
+            page[..frame.len()].copy_from_slice(frame);
+            Filled::whole(frame.len())
+        }) == 1
+    }
+
+    /// Gives a page back that was not filled after all.
+    pub fn give_page(&mut self, page: Page) {
+        self.pool.recycle(page);
+    }
+
+    /// The bytes of a page, to be filled. The frame goes [`HEADROOM`] bytes in.
+    #[inline(always)]
+    pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
+        self.pool.region().page_mut(page)
+    }
+
+    /// The longest frame that fits a page behind its headroom, in bytes.
+    pub fn frame_bytes_max(&self) -> usize {
+        self.pool.region().page_bytes() - HEADROOM
+    }
+
+    /// Says that the next poll will fill some `count` pages by this CPU's own stores. They are then fetched into its cache
+    /// meanwhile: far from the worker's cache that halves the cost of a frame.
+    #[inline(always)]
+    pub fn prefetch_pages(&mut self, count: usize) {
+        self.prefetch = count;
+    }
+
+    /// The blocks that this queue's [`RxQueue::memory`] brought. `None` if it brought none.
+    pub fn blocks(&mut self) -> Option<&mut Blocks> {
+        self.blocks.as_deref_mut()
+    }
+
+    /// Hands a frame over. `wire_bytes` is its length on the wire, which a capture may have cut.
+    #[inline(always)]
+    pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
+        self.wire_bytes += wire_bytes as u64;
+        self.frames.push(frame);
+    }
+
+    /// Says that `frames` were lost before the poll: in the kernel, in a ring that overflowed. They count as received
+    /// and dropped (`device`).
+    pub fn lost(&mut self, frames: u64) {
+        self.lost += frames;
+    }
+
+    /// How many frames this poll has handed over.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether it has handed over none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
+/// A device with its receive queues, as given to the builder.
+pub struct Input {
+    /// Its name: what the user called it.
+    pub name: String,
+    /// What it is: `synthetic`, `capture`, `af_packet`.
+    pub kind: &'static str,
+    /// How it runs, where there is a choice: `zero-copy`, `copy`; else empty.
+    pub mode: &'static str,
+    /// Its queues, rx-0 first.
+    pub queues: Vec<Box<dyn RxQueue>>,
+}
+
+impl Input {
+    /// A device of that name and kind, without a choice of modes.
+    pub fn new(name: impl Into<String>, kind: &'static str, queues: Vec<Box<dyn RxQueue>>) -> Self {
+        Self { name: name.into(), kind, mode: "", queues }
+    }
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {} queues)", self.name, self.kind, self.queues.len())
+    }
+}

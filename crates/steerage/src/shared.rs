@@ -1,0 +1,207 @@
+//! What the CPUs of one instance share.
+
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use steerage_mem::park::{Bell, Sleepers};
+use steerage_mem::{Home, Region};
+
+use crate::cpu::CpuId;
+use crate::gate::Gate;
+use crate::ledger::{
+    CpuLedger, CpuSnapshot, DropReason, Drops, PoolSnapshot, QueueError, QueueLedger, QueueSnapshot, RingLedger,
+    Snapshot, Verdicts,
+};
+use crate::moves::Steering;
+use crate::pool::{PoolCounters, SharedPool};
+use crate::rps_map::CpuIndex;
+
+/// `M` is a bucket's state when it moves: all that is shared of the handler's type. What makes handlers is not shared, so
+/// that a handle which outlives the instance does not keep it.
+pub(crate) struct Shared<M> {
+    pub(crate) steering: Steering<M>,
+    pub(crate) core: Arc<Core>,
+}
+
+/// The part of it that does not depend on the handler.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) cpus: Vec<CpuId>,
+    pub(crate) sleepers: Sleepers,
+    pub(crate) bells: Vec<Bell>,
+    pub(crate) gates: Vec<Gate>,
+    pub(crate) cpu_ledgers: Vec<CpuLedger>,
+    pub(crate) queues: Vec<QueueInfo>,
+    pub(crate) pool: Arc<SharedPool>,
+    pub(crate) region: Arc<Region>,
+    pub(crate) memory_bytes: u64,
+    pub(crate) start: Instant,
+    /// Queues that are not closed: at 0 everything that came in is finished.
+    pub(crate) open_queues: AtomicUsize,
+    pub(crate) stopping: AtomicBool,
+}
+
+/// What is known of a queue from outside.
+#[derive(Debug)]
+pub(crate) struct QueueInfo {
+    pub(crate) device: String,
+    pub(crate) kind: &'static str,
+    pub(crate) mode: &'static str,
+    pub(crate) number: usize,
+    pub(crate) owner: CpuIndex,
+    pub(crate) hash: &'static str,
+    pub(crate) checks_order: bool,
+    pub(crate) ledger: Arc<QueueLedger>,
+    /// By CPU.
+    pub(crate) rings: Vec<Arc<RingLedger>>,
+    pub(crate) pool: Arc<PoolCounters>,
+    pub(crate) home: Arc<Home>,
+    pub(crate) error: Mutex<Option<QueueError>>,
+    /// The steering group that handlers know it by; changes only while nothing of the queue is under way.
+    pub(crate) group: AtomicU16,
+}
+
+impl Core {
+    /// Wakes a CPU if it sleeps; to be called after the work was published and
+    /// [`Sleepers::after_publishing`] was passed. Returns whether it slept.
+    pub(crate) fn wake(&self, cpu: usize) -> bool {
+        let sleeps = self.sleepers.must_wake(cpu);
+        if sleeps {
+            self.bells[cpu].ring();
+        }
+        sleeps
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.sleepers.after_publishing();
+        (0..self.cpus.len()).for_each(|cpu| {
+            self.wake(cpu);
+        });
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake_all();
+    }
+}
+
+impl<M> Shared<M> {
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let (masks, moves) = {
+            let state = self.steering.lock();
+            let masks: Vec<Vec<CpuIndex>> = (0..self.core.queues.len()).map(|q| state.mask_of(q).to_vec()).collect();
+            (masks, state.counts)
+        };
+        let core = &self.core;
+        core.collect_kept();
+        let cpus = (0..core.cpus.len()).map(|cpu| core.cpu_snapshot(cpu)).collect();
+        let mut queues: Vec<QueueSnapshot> = core.queues.iter().map(|queue| queue.snapshot(&core.cpus)).collect();
+        for (queue, mask) in queues.iter_mut().zip(masks) {
+            queue.rps_cpus = mask.into_iter().map(|cpu| core.cpus[usize::from(cpu)]).collect();
+        }
+        Snapshot {
+            elapsed: core.start.elapsed(),
+            queues,
+            cpus,
+            moves,
+            backing: core.region.backing(),
+            pages: core.region.pages() as u64,
+            pages_free: core.pool.free() as u64,
+            memory_bytes: core.memory_bytes,
+        }
+    }
+}
+
+impl Core {
+    /// What was kept beyond its queue's end goes to the shared pool: its owner is gone.
+    fn collect_kept(&self) {
+        if self.open_queues.load(Ordering::Acquire) == 0 {
+            let mut pages = Vec::new();
+            self.queues.iter().for_each(|queue| queue.home.collect(|page| pages.push(page)));
+            self.pool.give(&mut pages);
+        }
+    }
+
+    fn cpu_snapshot(&self, cpu: usize) -> CpuSnapshot {
+        let ledger = &self.cpu_ledgers[cpu];
+        let mut dropped = Drops::default();
+        let mut backlog = 0;
+        for queue in &self.queues {
+            let ring = &queue.rings[cpu];
+            dropped.merge(&ring.by_consumer.dropped.read());
+            dropped.add(DropReason::BacklogFull, ring.by_producer.backlog_full.get());
+            let (published, finished) = ring.gauge.read();
+            backlog += published - finished;
+        }
+        CpuSnapshot {
+            cpu: self.cpus[cpu],
+            polled: ledger.polled.get(),
+            handed_in: ledger.handed_in.get(),
+            processed: ledger.processed.get(),
+            inline: ledger.inline.get(),
+            dropped,
+            busy: std::time::Duration::from_nanos(ledger.busy_nanos.get()),
+            rounds: ledger.rounds.get(),
+            time_squeeze: ledger.time_squeeze.get(),
+            backlog,
+            backlog_max: ledger.backlog_max.get(),
+            wakes_sent: ledger.wakes_sent.get(),
+            wakes_received: ledger.wakes_received.get(),
+            panics: ledger.panics.get(),
+            deaths: ledger.deaths.get(),
+        }
+    }
+}
+
+impl QueueInfo {
+    fn snapshot(&self, cpus: &[CpuId]) -> QueueSnapshot {
+        let mut verdicts = Verdicts::default();
+        let mut dropped = Drops::default();
+        let mut reordered = 0;
+        // What was delivered and dropped is read before what was received: see the ledger's head.
+        for ring in &self.rings {
+            let counts = &ring.by_consumer;
+            verdicts.consumed += counts.consumed.get();
+            verdicts.discarded += counts.discarded.get();
+            verdicts.kept += counts.kept.get();
+            dropped.merge(&counts.dropped.read());
+            reordered += counts.reordered.get();
+        }
+        dropped.merge(&self.ledger.dropped.read());
+        let received = self.ledger.received.get();
+        QueueSnapshot {
+            device: self.device.clone(),
+            kind: self.kind,
+            mode: self.mode,
+            queue: self.number,
+            cpu: cpus[usize::from(self.owner)],
+            hash: self.hash,
+            rps_cpus: Vec::new(),
+            received,
+            received_bytes: self.ledger.received_bytes.get(),
+            verdicts,
+            dropped,
+            in_flight: received - verdicts.total() - dropped.total(),
+            unparsed: self.ledger.unparsed.get(),
+            reordered: self.checks_order.then_some(reordered),
+            pool: PoolSnapshot {
+                alloc_fast: self.pool.alloc_fast.get(),
+                alloc_slow: self.pool.alloc_slow.get(),
+                alloc_empty: self.pool.alloc_empty.get(),
+                recycle_cached: self.pool.recycle_cached.get(),
+                recycle_cache_full: self.pool.recycle_cache_full.get(),
+                recycle_kept: self.pool.recycle_kept.get(),
+                kept: self.home.kept(),
+            },
+            error: self.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    /// What rings and parking lot hold: at rest, exactly what is in flight.
+    pub(crate) fn held(&self) -> u64 {
+        let unparked = self.ledger.unparked.get();
+        let in_rings: u64 = self.rings.iter().map(|ring| ring.gauge.read()).map(|(p, f)| p - f).sum();
+        in_rings + (self.ledger.parked.get() - unparked)
+    }
+}

@@ -1,0 +1,524 @@
+//! One CPU's part of the path: the thread, or whoever steps it, and everything that is its own.
+//!
+//! A round goes through the phases from top to bottom, as both halves of a Linux softirq: it receives from the queues that
+//! this CPU owns, then handles its own share of that, then what others handed to it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::sys::epoll::Epoll;
+use steerage_mem::Home;
+use steerage_mem::ring::Consumer;
+
+use crate::gate::Dead;
+use crate::handler::{Cpu, Handler};
+use crate::hashing::Hashing;
+use crate::instance::{CpuPart, MakeHandler, StopsUnlessFinished};
+use crate::ledger::{CpuLedger, DropReason, QueueError, RingLedger};
+use crate::limits::{BUCKET_SHIFT, DRAIN_MAX, HANDLE_BUDGET, ROUND_TIME_MAX};
+use crate::packet::{Actions, Batch, BatchContext, Spare};
+use crate::platform::{Platform, Timestamp};
+use crate::queue::{OrderCheck, OwnedQueue};
+use crate::rps_map::CpuIndex;
+use crate::rx::DeviceError;
+use crate::shared::Shared;
+
+/// What a round came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stepped {
+    /// It did something: step again.
+    Worked,
+    /// There was nothing to do.
+    Idle,
+    /// Every queue has ended and everything that came in is finished, or the time to drain is over.
+    Finished,
+}
+
+/// The phases of a round, in their order. A number is which of the CPU's queues, or which of its rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Changes that others asked for: moves, limits, the end.
+    Control,
+    /// Frames off a queue's device.
+    Poll(usize),
+    /// To each frame its CPU.
+    Steer(usize),
+    /// What was staged is shown.
+    Publish(usize),
+    /// Those who sleep and have something to do now.
+    Wake,
+    /// A batch in the handler.
+    Handle(usize),
+    /// The batch counts, and its slots go back.
+    Finish(usize),
+}
+
+/// The receiving end of one ring.
+pub(crate) struct Inbound {
+    pub(crate) queue: usize,
+    pub(crate) owner: CpuIndex,
+    pub(crate) consumer: Consumer,
+    pub(crate) home: Arc<Home>,
+    pub(crate) hashing: Hashing,
+    pub(crate) lent: bool,
+    pub(crate) can_wait: bool,
+    pub(crate) order: Option<Arc<OrderCheck>>,
+    pub(crate) ledger: Arc<RingLedger>,
+}
+
+/// What became of the batch in hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handled {
+    Returned,
+    Panicked,
+    Revoked,
+}
+
+/// One CPU of the path.
+pub struct Softnet<H: Handler, P: Platform> {
+    pub(crate) index: CpuIndex,
+    pub(crate) cpu: Cpu,
+    pub(crate) platform: P,
+    make: MakeHandler<H>,
+    pub(crate) shared: Arc<Shared<H::Moved>>,
+    pub(crate) stops: StopsUnlessFinished,
+    pub(crate) handler: H,
+    pub(crate) queues: Vec<OwnedQueue>,
+    /// This CPU's own queues' rings first: its own share is handled before what others hand in.
+    pub(crate) inbound: Vec<Inbound>,
+    own_rings: usize,
+    pub(crate) spare: Spare,
+    actions: Actions,
+    /// Bucket and arrival number of the frames in hand, where order is checked.
+    numbers: Vec<(usize, u64)>,
+
+    phase: Phase,
+    round_start: Timestamp,
+    worked: bool,
+    /// Frames of the poll under way.
+    polled: usize,
+    /// Frames handled since the caller last looked.
+    handled: usize,
+    handled_as: Handled,
+    /// CPUs that were shown something this round.
+    shown: Vec<CpuIndex>,
+    rotation: usize,
+    pub(crate) next_tick: Option<Timestamp>,
+    /// The version of control that was last acted on.
+    pub(crate) seen: u64,
+    /// There is a part in a move to be played yet.
+    pub(crate) duty: bool,
+    pub(crate) drain_until: Option<Timestamp>,
+    finished: bool,
+    /// Others were told that this CPU sleeps.
+    pub(crate) armed: bool,
+    /// What a caller waits on who asked for one file descriptor.
+    pub(crate) events: Option<Epoll>,
+}
+
+impl<H: Handler, P: Platform> std::fmt::Debug for Softnet<H, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Softnet of CPU {} in {:?}", self.cpu.id, self.phase)
+    }
+}
+
+impl<H: Handler, P: Platform> Softnet<H, P> {
+    pub(crate) fn new(part: CpuPart<H>, mut platform: P) -> Self {
+        let CpuPart { index, make, shared, stops, queues, mut inbound } = part;
+        inbound.sort_by_key(|ring| ring.owner != index);
+        let own_rings = inbound.iter().filter(|ring| ring.owner == index).count();
+        let others = inbound.len() - own_rings;
+        let rotation = if others > 0 { platform.random() as usize % others } else { 0 };
+        let id = shared.core.cpus[usize::from(index)];
+        Self {
+            index,
+            cpu: Cpu { id, now: platform.now() },
+            handler: make(id),
+            make,
+            stops,
+            spare: Spare::new(Arc::clone(&shared.core.pool)),
+            shown: Vec::with_capacity(shared.core.cpus.len() * queues.len().max(1)),
+            platform,
+            shared,
+            queues,
+            inbound,
+            own_rings,
+            actions: Actions::new(),
+            numbers: Vec::with_capacity(HANDLE_BUDGET),
+            phase: Phase::Control,
+            round_start: Timestamp::ZERO,
+            worked: false,
+            polled: 0,
+            handled: 0,
+            handled_as: Handled::Returned,
+            rotation,
+            next_tick: Some(Timestamp::ZERO),
+            seen: 0,
+            duty: false,
+            drain_until: None,
+            finished: false,
+            armed: false,
+            events: None,
+        }
+    }
+
+    // ---- the round
+
+    /// One round: all phases once.
+    #[inline]
+    pub fn step(&mut self) -> Stepped {
+        loop {
+            if let Some(stepped) = self.advance() {
+                return stepped;
+            }
+        }
+    }
+
+    /// Whole rounds until `budget` packets or more were handled, or there is nothing to do.
+    pub fn poll(&mut self, budget: usize) -> Stepped {
+        self.handled = 0;
+        loop {
+            let stepped = self.step();
+            if stepped != Stepped::Worked || self.handled >= budget {
+                return stepped;
+            }
+        }
+    }
+
+    /// How many packets the handler was given since [`poll`](Self::poll) was last called, or ever.
+    pub fn handled(&self) -> usize {
+        self.handled
+    }
+
+    /// The next phase, alone. `Some` when it ended a round. A simulator runs many CPUs' phases in any order by this.
+    #[inline]
+    pub fn advance(&mut self) -> Option<Stepped> {
+        self.phase = match self.phase {
+            Phase::Control => {
+                self.control();
+                if self.finished {
+                    return Some(Stepped::Finished);
+                }
+                self.to_poll(0)
+            }
+            Phase::Poll(queue) => {
+                self.receive(queue);
+                Phase::Steer(queue)
+            }
+            Phase::Steer(queue) => {
+                self.queues[queue].steer();
+                Phase::Publish(queue)
+            }
+            Phase::Publish(queue) => {
+                let (own, shown) = (usize::from(self.index), &mut self.shown);
+                self.queues[queue].publish(own, self.polled, |cpu| shown.push(cpu as CpuIndex));
+                self.to_poll(queue + 1)
+            }
+            Phase::Wake => {
+                self.wake();
+                self.to_handle(0)
+            }
+            Phase::Handle(ring) => {
+                self.handle(ring);
+                Phase::Finish(ring)
+            }
+            Phase::Finish(ring) => {
+                self.finish_batch(ring);
+                let now = self.platform.now();
+                self.cpu.now = now;
+                if now.since(self.round_start) > ROUND_TIME_MAX {
+                    self.ledger().time_squeeze.add(1);
+                    Phase::Control
+                } else {
+                    self.to_handle(ring + 1)
+                }
+            }
+        };
+        (self.phase == Phase::Control).then(|| self.end_round())
+    }
+
+    /// The phase that comes next.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    fn to_poll(&self, queue: usize) -> Phase {
+        if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
+    }
+
+    /// The next ring with something in it, from the `nth` of this round on: own ones first, the others in rotation.
+    fn to_handle(&self, nth: usize) -> Phase {
+        (nth..self.inbound.len())
+            .find(|n| self.inbound[self.ring(*n)].consumer.waiting() > 0)
+            .map_or(Phase::Control, Phase::Handle)
+    }
+
+    fn ring(&self, nth: usize) -> usize {
+        if nth < self.own_rings {
+            return nth;
+        }
+        let others = self.inbound.len() - self.own_rings;
+        self.own_rings + (nth - self.own_rings + self.rotation) % others
+    }
+
+    fn end_round(&mut self) -> Stepped {
+        let others = self.inbound.len() - self.own_rings;
+        if others > 1 {
+            self.rotation = (self.rotation + 1) % others;
+        }
+        if self.worked { Stepped::Worked } else { Stepped::Idle }
+    }
+
+    pub(crate) fn ledger(&self) -> &CpuLedger {
+        &self.shared.core.cpu_ledgers[usize::from(self.index)]
+    }
+
+    // ---- control
+
+    fn control(&mut self) {
+        if self.armed {
+            self.awake();
+        }
+        let now = self.platform.now();
+        if std::mem::take(&mut self.worked) {
+            // The last round ended just before: one look at the clock serves both.
+            let ledger = self.ledger();
+            ledger.busy_nanos.add(now.since(self.round_start).as_nanos() as u64);
+            ledger.rounds.add(1);
+        }
+        (self.round_start, self.cpu.now) = (now, now);
+        if self.duty || self.shared.steering.version() != self.seen {
+            self.do_duties();
+        }
+        if self.next_tick.is_some_and(|due| due <= now) {
+            self.tick();
+        }
+        if self.shared.core.stopping.load(Ordering::Acquire) && self.drain_until.is_none() {
+            self.drain_until = Some(now + DRAIN_MAX);
+            self.queues.iter_mut().for_each(|queue| queue.ended = true);
+        }
+        if self.queues.iter().any(|queue| queue.ended) {
+            self.close_queues();
+        }
+        let all_closed = self.shared.core.open_queues.load(Ordering::Acquire) == 0;
+        let drained = all_closed && self.inbound.iter().all(|ring| ring.consumer.waiting() == 0);
+        self.finished = drained || self.drain_until.is_some_and(|until| now >= until);
+    }
+
+    fn tick(&mut self) {
+        match self.in_gate("tick", Handler::tick) {
+            Some(next) => self.next_tick = next,
+            // It is built anew, and will be asked again.
+            None => self.next_tick = Some(self.cpu.now),
+        }
+    }
+
+    /// Runs a part of the handler that is not a batch. `None` if it panicked or its CPU was declared dead meanwhile: the
+    /// handler is then another one.
+    pub(crate) fn in_gate<R>(&mut self, what: &'static str, part: impl FnOnce(&mut H, &mut Cpu) -> R) -> Option<R> {
+        let shared = Arc::clone(&self.shared);
+        let gate = &shared.core.gates[usize::from(self.index)];
+        if gate.enter() == Err(Dead) {
+            self.rise();
+            return None;
+        }
+        let (handler, cpu) = (&mut self.handler, &mut self.cpu);
+        let result = catch_unwind(AssertUnwindSafe(|| part(handler, cpu)));
+        if gate.leave() == Err(Dead) {
+            self.rise();
+            return None;
+        }
+        if result.is_err() {
+            self.rebuild_handler(what);
+        }
+        result.ok()
+    }
+
+    /// Closes the queues that have ended and of which nothing is under way.
+    fn close_queues(&mut self) {
+        for at in 0..self.queues.len() {
+            let queue = &mut self.queues[at];
+            if !queue.ended || queue.is_parked() || !queue.is_at_rest() {
+                continue;
+            }
+            // From here on no move waits for it.
+            let mut queue = self.queues.swap_remove(at);
+            self.wait_no_more_on(&queue);
+            queue.close();
+            let mut state = self.shared.steering.lock();
+            state.close_queue(queue.id);
+            self.publish_control(state);
+            if self.shared.core.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.shared.core.wake_all();
+            }
+            return;
+        }
+    }
+
+    pub(crate) fn publish_control(&self, state: std::sync::MutexGuard<'_, crate::moves::State<H::Moved>>) {
+        let to_wake = self.shared.steering.publish(state);
+        if to_wake.is_empty() {
+            return;
+        }
+        self.shared.core.sleepers.after_publishing();
+        for cpu in to_wake {
+            if cpu != self.index && self.shared.core.wake(usize::from(cpu)) {
+                self.ledger().wakes_sent.add(1);
+            }
+        }
+    }
+
+    // ---- poll and wake
+
+    fn receive(&mut self, queue: usize) {
+        match self.queues[queue].poll(self.cpu.now) {
+            Ok(frames) => self.polled = frames,
+            Err(error) => {
+                self.polled = 0;
+                self.note_error(self.queues[queue].id, &error);
+            }
+        }
+        if self.polled > 0 {
+            self.worked = true;
+            self.ledger().polled.add(self.polled as u64);
+        }
+    }
+
+    #[cold]
+    fn note_error(&self, queue: usize, error: &DeviceError) {
+        tracing::error!(device = %error.device, offset = error.offset, "{error}");
+        let info = &self.shared.core.queues[queue];
+        let note = QueueError { message: error.to_string(), offset: error.offset };
+        *info.error.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(note);
+    }
+
+    fn wake(&mut self) {
+        if self.shown.is_empty() {
+            return;
+        }
+        self.shared.core.sleepers.after_publishing();
+        let mut woken = 0;
+        for cpu in self.shown.drain(..) {
+            if cpu != self.index {
+                woken += u64::from(self.shared.core.wake(usize::from(cpu)));
+            }
+        }
+        if woken > 0 {
+            self.ledger().wakes_sent.add(woken);
+        }
+    }
+
+    // ---- handle
+
+    fn handle(&mut self, nth: usize) {
+        let at = self.ring(nth);
+        let ring = &mut self.inbound[at];
+        let waiting = ring.consumer.waiting();
+        self.shared.core.cpu_ledgers[usize::from(self.index)].backlog_max.raise_to(waiting);
+        self.worked = true;
+        let revoked = ring.consumer.revoked();
+        if revoked > 0 {
+            self.handled_as = Handled::Revoked;
+            ring.consumer.take(HANDLE_BUDGET.min(revoked as usize));
+            return;
+        }
+        if self.shared.core.gates[usize::from(self.index)].enter() == Err(Dead) {
+            self.rise();
+            // Nothing is in hand; the backlog is looked at anew in the next round.
+            self.handled_as = Handled::Revoked;
+            return;
+        }
+        self.handled += ring.consumer.take(HANDLE_BUDGET);
+        if ring.order.is_some() {
+            self.numbers.clear();
+            self.numbers.extend(ring.consumer.frames().map(|frame| {
+                let hash = frame.hash().unwrap_or_else(|| ring.hashing.hash_one(frame.bytes()));
+                ((hash.0 >> BUCKET_SHIFT) as usize, frame.arrival().unwrap_or(0))
+            }));
+        }
+        let context = BatchContext {
+            lent: ring.lent,
+            group: self.shared.core.queues[ring.queue].group.load(Ordering::Relaxed),
+            queue: ring.queue,
+            home: &ring.home,
+            spare: &self.spare,
+            hashing: &ring.hashing,
+        };
+        self.actions.clear();
+        let mut batch = Batch::new(&mut ring.consumer, &mut self.actions, context);
+        let (handler, cpu) = (&mut self.handler, &mut self.cpu);
+        // What was done with each packet is noted in `actions`, which a panic leaves as it is.
+        self.handled_as = match catch_unwind(AssertUnwindSafe(|| handler.handle(&mut batch, cpu))) {
+            Ok(()) => Handled::Returned,
+            Err(_) => Handled::Panicked,
+        };
+    }
+
+    fn finish_batch(&mut self, nth: usize) {
+        let at = self.ring(nth);
+        let own = at < self.own_rings;
+        let mut handled_as = self.handled_as;
+        let mut died = false;
+        if handled_as != Handled::Revoked && self.shared.core.gates[usize::from(self.index)].leave() == Err(Dead) {
+            // Declared dead meanwhile: others may have the buckets by now, so nothing of this counts.
+            (handled_as, died) = (Handled::Revoked, true);
+        }
+        let ring = &mut self.inbound[at];
+        let count = ring.consumer.in_hand();
+        let counts = &ring.ledger.by_consumer;
+        if handled_as == Handled::Revoked {
+            counts.dropped.add(DropReason::Revoked, count as u64);
+        } else {
+            let (discarded, kept) = self.actions.discarded_and_kept(count);
+            let open = count as u64 - discarded - kept;
+            match handled_as {
+                Handled::Panicked => counts.dropped.add(DropReason::HandlerPanicked, open),
+                _ => counts.consumed.add(open),
+            }
+            if discarded + kept > 0 {
+                counts.discarded.add(discarded);
+                counts.kept.add(kept);
+            }
+            if let Some(order) = &ring.order {
+                let late = self.numbers.iter().filter(|(bucket, arrival)| order.completed(*bucket, *arrival)).count();
+                counts.reordered.add(late as u64);
+            }
+        }
+        ring.consumer.finish();
+        let wakes_owner = ring.can_wait && !own && ring.consumer.producer_waits();
+        let owner = usize::from(ring.owner);
+
+        let ledger = &self.shared.core.cpu_ledgers[usize::from(self.index)];
+        ledger.processed.add(count as u64);
+        if own {
+            ledger.inline.add(count as u64);
+        } else {
+            ledger.handed_in.add(count as u64);
+        }
+        if wakes_owner && self.shared.core.wake(owner) {
+            ledger.wakes_sent.add(1);
+        }
+        if handled_as == Handled::Panicked {
+            self.rebuild_handler("handle");
+        }
+        if died {
+            self.rise();
+        }
+    }
+
+    /// The handler panicked, or its CPU was declared dead: it cannot be trusted any more.
+    pub(crate) fn rebuild_handler(&mut self, during: &'static str) {
+        self.ledger().panics.add(1);
+        tracing::error!(cpu = self.cpu.id.0, during, "handler panicked; it is built anew");
+        self.replace_handler();
+    }
+
+    pub(crate) fn replace_handler(&mut self) {
+        let new = (self.make)(self.cpu.id);
+        let old = std::mem::replace(&mut self.handler, new);
+        // A handler that panicked may panic again when dropped; its memory is then leaked by its own doing.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
+        self.next_tick = Some(self.cpu.now);
+    }
+}

@@ -63,7 +63,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let Some(slice) = &mut state.slice else { return open };
         let mut shown = Vec::new();
         for queue in &mut self.queues {
-            if !slice.waiting.contains(&queue.id) {
+            // One that has ended with nothing under way is closed this round, which counts as done: parked again and again
+            // by one move after the other, it would never end.
+            if !slice.waiting.contains(&queue.id) || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
             }
             queue.park(slice.epoch, &slice.moves, |cpu| shown.push(cpu));

@@ -130,6 +130,8 @@ pub(crate) struct State<M> {
     pub(crate) slice: Option<Slice<M>>,
     dead: Vec<bool>,
     epoch: u64,
+    /// Where the search for buckets to move goes on.
+    next_bucket: usize,
     pub(crate) counts: MoveCounts,
     /// `netdev_max_backlog`.
     pub(crate) backlog: usize,
@@ -153,6 +155,7 @@ impl<M> Steering<M> {
             slice: None,
             dead: vec![false; cpus],
             epoch: 0,
+            next_bucket: 0,
             counts: MoveCounts::default(),
             backlog,
             to_wake: Vec::new(),
@@ -354,11 +357,15 @@ impl<M> State<M> {
             self.groups[at].map = self.groups[at].want.clone();
         };
         let group = &self.groups[at];
-        let moves = (0..BUCKETS)
+        // On from where the last slice ended: however fast masks change, every bucket has its turn.
+        let mut moves: Vec<_> = (0..BUCKETS)
+            .map(|nth| (nth + self.next_bucket) % BUCKETS)
             .filter(|bucket| group.map.0[*bucket] != group.want.0[*bucket])
             .take(SLICE_BUCKETS)
             .map(|b| BucketMove { bucket: b as u16, from: group.map.0[b], to: group.want.0[b], state: None })
             .collect();
+        self.next_bucket = moves.last().map_or(0, |m| usize::from(m.bucket) + 1);
+        moves.sort_unstable_by_key(|m| m.bucket);
         let queues = (0..self.queues.len()).filter(|queue| usize::from(self.queues[*queue].group) == at).collect();
         Some((at as u16, at as u16, queues, moves))
     }

@@ -453,8 +453,11 @@ impl OwnedQueue {
 
     /// Whether nothing of it is under way any more: its pages may then go.
     pub(crate) fn is_at_rest(&mut self) -> bool {
+        if !self.ended {
+            return false;
+        }
         self.reclaim_all();
-        self.ended && self.frames.is_empty() && self.targets.iter().all(|ring| ring.occupied() == 0)
+        self.frames.is_empty() && self.targets.iter().all(|ring| ring.occupied() == 0)
     }
 
     /// Gives the pages back to the shared pool.

@@ -337,11 +337,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     /// Closes the queues that have ended and of which nothing is under way.
     fn close_queues(&mut self) {
-        for at in 0..self.queues.len() {
-            let queue = &mut self.queues[at];
-            if !queue.ended || queue.is_parked() || !queue.is_at_rest() {
-                continue;
-            }
+        let at_rest = |queue: &mut OwnedQueue| !queue.is_parked() && queue.is_at_rest();
+        while let Some(at) = self.queues.iter_mut().position(at_rest) {
             // From here on no move waits for it.
             let mut queue = self.queues.swap_remove(at);
             self.wait_no_more_on(&queue);
@@ -352,7 +349,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             if self.shared.core.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
                 self.shared.core.wake_all();
             }
-            return;
         }
     }
 

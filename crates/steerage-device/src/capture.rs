@@ -43,6 +43,9 @@ pub const BLOCKS: usize = 8;
 /// The longest packet in bytes: what tcpdump and Wireshark hold to be the most (`MAXIMUM_SNAPLEN`).
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
+/// The longest packet that a handler can keep or write to: jumbo frames with room to spare. Every page is that long.
+pub const COPY_BYTES_MAX: usize = 9_728;
+
 /// The longest record that is kept in memory whole: a packet, its header, and as much again for comments and the like.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
@@ -152,7 +155,7 @@ impl RxQueue for Capture {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
         let blocks = Blocks::map(BLOCKS, STRETCH_BYTES)
             .map_err(|e| DeviceError::new(&self.name, "get memory to read the capture", io::Error::other(e)))?;
-        Ok(QueueMemory::Blocks(blocks))
+        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: COPY_BYTES_MAX })
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

@@ -7,7 +7,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::page::Completion;
+use crate::page::{Completion, FRAME_BYTES_MAX};
 use crate::region::{Region, RegionError};
 
 /// The blocks of one queue, and how many frames of each are out.
@@ -86,11 +86,15 @@ impl Blocks {
         }
     }
 
-    /// Lends `len` bytes at `offset` of `block` as a frame: `None` if they do not lie within it.
+    /// Lends `len` bytes at `offset` of `block` as a frame: `None` if they do not lie within it, or are more than
+    /// [`FRAME_BYTES_MAX`].
     #[inline]
     pub fn lend(&mut self, block: usize, offset: u32, len: usize) -> Option<Completion> {
         let out = self.out.get_mut(block)?;
         let number = self.region.number_of(block as u32);
+        if len > FRAME_BYTES_MAX {
+            return None;
+        }
         self.region.start_of(number, offset, len)?;
         *out = out.checked_add(1)?;
         Some(Completion::lent(number, offset, len))
@@ -135,6 +139,7 @@ mod tests {
         let mut blocks = Blocks::map(1, 128).unwrap();
         assert!(blocks.lend(0, 100, 29).is_none());
         assert!(blocks.lend(1, 0, 1).is_none());
+        assert!(blocks.lend(0, 1, usize::MAX).is_none());
         assert!(blocks.lend(0, 100, 28).is_some());
     }
 

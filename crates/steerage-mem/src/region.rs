@@ -208,7 +208,7 @@ impl Region {
     #[inline(always)]
     pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         let index = self.index_of(number)?;
-        if offset as usize + len > self.page_bytes {
+        if (offset as usize).checked_add(len)? > self.page_bytes {
             return None;
         }
         // SAFETY: index < count and offset + len <= page_bytes, so the sum stays inside of the mapping, whose size was

@@ -218,8 +218,7 @@ impl Producer {
     /// Shows all that is staged to the consumer. Returns whether there was anything.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
-        debug_assert!(!self.lot, "a parking lot is never published");
-        if self.staged == self.published {
+        if self.lot || self.staged == self.published {
             return false;
         }
         let count = self.staged - self.published;
@@ -240,19 +239,22 @@ impl Producer {
     /// are passed over: they come by their [`Home`](crate::Home). Returns how many slots were read.
     #[inline]
     pub fn reclaim(&mut self, mut home: impl FnMut(Completion)) -> u64 {
+        if self.lot {
+            return 0;
+        }
         // P2, acquire: pairs with C2.
         let finished = self.shared.finished.0.load(Ordering::Acquire);
-        let count = finished - self.reclaimed;
-        for at in self.reclaimed..finished {
+        // Noted first: should `home` panic, pages are lost, but none comes home twice.
+        let first = std::mem::replace(&mut self.reclaimed, finished);
+        self.room_until = finished + u64::from(self.limit);
+        for at in first..finished {
             // SAFETY: the masked position is under the capacity, and the slot lies before `finished`: it is ours again.
             let slot = unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) };
             if slot.page != BLANK {
                 home(Completion::from_slot(slot));
             }
         }
-        self.reclaimed = finished;
-        self.room_until = finished + u64::from(self.limit);
-        count
+        finished - first
     }
 
     /// Whether everything before `tail` is finished.
@@ -278,12 +280,13 @@ impl Producer {
     /// Takes back the unpublished frames, oldest first: for a producer that was declared dead meanwhile and whose
     /// steering is out of date.
     pub fn withdraw(&mut self, mut each: impl FnMut(Completion)) {
-        for at in self.published..self.staged {
+        // Noted first, as in `reclaim`.
+        let staged = std::mem::replace(&mut self.staged, self.published);
+        for at in self.published..staged {
             // SAFETY: the masked position is under the capacity; what is not published is ours alone.
             let slot = unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) };
             each(Completion::from_slot(slot));
         }
-        self.staged = self.published;
     }
 
     /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 where none are kept).
@@ -501,9 +504,9 @@ impl<'a> Frame<'a> {
     }
 
     /// Takes the frame off the ring, its slot blanked: the page no longer comes home by the finished index. `Err` for a
-    /// lent frame, which cannot be kept.
+    /// lent frame, which cannot be kept, and for one that was taken before.
     pub fn take(self) -> Result<Completion, Self> {
-        if self.slot.is_lent() {
+        if self.slot.is_lent() || self.slot.page == BLANK {
             return Err(self);
         }
         // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use steerage_mem::RegionError;
@@ -49,6 +49,22 @@ pub enum BuildError {
         /// The instance's CPUs, as a list.
         ours: String,
     },
+    /// There is no receive queue of that number.
+    NoSuchQueue {
+        /// The number.
+        queue: usize,
+        /// How many there are.
+        queues: usize,
+    },
+    /// A device has longer frames than a slot can describe.
+    FrameTooLong {
+        /// The device.
+        device: String,
+        /// Its longest frame, in bytes.
+        asked: usize,
+        /// The longest there can be.
+        most: usize,
+    },
     /// The memory that full backlogs can take is more than the cap.
     Memory {
         /// What it takes, in bytes.
@@ -88,6 +104,12 @@ impl fmt::Display for BuildError {
                     f,
                     "CPU {cpu} is not one of this instance's ({ours}): add it to its CPUs or leave it out of the mask"
                 )
+            }
+            Self::NoSuchQueue { queue, queues } => {
+                write!(f, "there is no receive queue {queue}: they are numbered from 0, and there are {queues}")
+            }
+            Self::FrameTooLong { device, asked, most } => {
+                write!(f, "{device}: frames of {asked} bytes are longer than the longest there can be, {most}")
             }
             Self::Memory { needed, cap, queues, cpus, backlog } => write!(
                 f,
@@ -204,6 +226,13 @@ impl Builder {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
         self.pin = false;
         self.idle_poll = Duration::ZERO;
+        self
+    }
+
+    /// Whether each thread is pinned to its CPU, if that is allowed. Default: yes.
+    #[must_use]
+    pub fn pin(mut self, yes: bool) -> Self {
+        self.pin = yes;
         self
     }
 
@@ -332,12 +361,16 @@ impl Builder {
             pool: shared_pool,
             region,
             memory_bytes,
+            ring_slots: plan.ring_slots(),
             start,
             stopping: AtomicBool::new(false),
             cpus: plan.cpus,
         };
-        let shared =
-            Arc::new(Shared { steering: Steering::new(cpus, controls, plan.asked.backlog), core: Arc::new(core) });
+        let steering = Steering::new(cpus, controls, plan.asked.backlog);
+        for (queue, info) in core.queues.iter().enumerate() {
+            info.group.store(steering.lock().map_of(queue).1, Ordering::Relaxed);
+        }
+        let shared = Arc::new(Shared { steering, core: Arc::new(core) });
         let make: MakeHandler<H> = Arc::new(make);
         let parts = owned.into_iter().zip(inbound).enumerate();
         let parts = parts.map(|(at, (queues, inbound))| {

@@ -12,19 +12,13 @@ use crate::builder::BuildError;
 use crate::cpu::{CpuId, CpuMask};
 use crate::handler::Handler;
 use crate::ledger::Snapshot;
-use crate::limits::{BACKLOG_MAX, DRAIN_MAX};
+use crate::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER};
 use crate::plan::mask_indices;
 use crate::platform::{Machine, Platform};
 use crate::queue::OwnedQueue;
 use crate::rps_map::CpuIndex;
 use crate::shared::{Core, Shared};
 use crate::softnet::{Inbound, Softnet};
-
-/// How long after its time to drain a CPU may still be about to return; then it is left behind.
-const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
-
-/// How often a join looks whether a stop was asked for.
-const JOIN_LOOK: Duration = Duration::from_millis(50);
 
 /// Makes a CPU's handler, there.
 pub(crate) type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
@@ -146,7 +140,7 @@ impl<H: Handler> CpuPart<H> {
 
     /// The same, on the machine we run on.
     pub fn enter_machine(self) -> Softnet<H, Machine> {
-        let machine = Machine::new(self.shared.core.start);
+        let machine = Machine::new(self.shared.core.start, u64::from(self.index));
         self.enter(machine)
     }
 }
@@ -192,9 +186,11 @@ impl<M: Send> Control for Shared<M> {
     }
 
     fn set_mask(&self, queue: Option<usize>, mask: &CpuMask) -> Result<(), BuildError> {
-        let queues: Vec<usize> = match queue {
-            Some(queue) => (0..self.core.queues.len()).filter(|at| *at == queue).collect(),
-            None => (0..self.core.queues.len()).collect(),
+        let count = self.core.queues.len();
+        let queues = match queue {
+            Some(queue) if queue < count => queue..queue + 1,
+            Some(queue) => return Err(BuildError::NoSuchQueue { queue, queues: count }),
+            None => 0..count,
         };
         let mut masks: Vec<(Vec<CpuIndex>, Vec<usize>)> = Vec::new();
         for at in queues {
@@ -218,7 +214,7 @@ impl<M: Send> Control for Shared<M> {
     }
 
     fn set_backlog(&self, frames: usize) -> usize {
-        let in_force = frames.clamp(1, BACKLOG_MAX);
+        let in_force = frames.clamp(1, self.core.ring_slots);
         let mut state = self.steering.lock();
         state.set_backlog(in_force);
         self.wake(self.steering.publish(state));
@@ -283,7 +279,7 @@ impl Handle {
     /// becomes another's joins it.
     ///
     /// # Errors
-    /// As [`set_rps_cpus`](Self::set_rps_cpus).
+    /// As [`set_rps_cpus`](Self::set_rps_cpus), or [`BuildError::NoSuchQueue`].
     pub fn set_queue_rps_cpus(&self, queue: usize, mask: &CpuMask) -> Result<(), BuildError> {
         self.0.set_mask(Some(queue), mask)
     }
@@ -293,7 +289,8 @@ impl Handle {
         self.0.is_settled()
     }
 
-    /// Sets how many frames of a queue may wait for a CPU, up to the size that the rings were built with.
+    /// Sets how many frames of a queue may wait for a CPU (`netdev_max_backlog`), up to what the rings have room for: what
+    /// they were built with, rounded up to a power of two. Returns the figure in force.
     pub fn set_backlog(&self, frames: usize) -> usize {
         self.0.set_backlog(frames)
     }

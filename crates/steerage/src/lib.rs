@@ -61,4 +61,4 @@ pub use sleep::Armed;
 pub use softnet::{Phase, Softnet, Stepped};
 pub use steerage_mem::hash::{FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, ParseHashKeyError, protocol};
 pub use steerage_mem::park::Bell;
-pub use steerage_mem::{Backing, Blocks, Completion, Kept, Page};
+pub use steerage_mem::{Backing, Blocks, Completion, FRAME_BYTES_MAX, Kept, Page, RegionError};

@@ -239,14 +239,20 @@ impl<M> State<M> {
             }
         };
         for queue in moving {
-            let queue = &mut self.queues[*queue];
-            queue.joining = (queue.group != target).then_some(target);
+            let arrives_in = self.arrives_in(*queue);
+            self.queues[*queue].joining = (arrives_in != target).then_some(target);
         }
     }
 
     /// The group a queue is in, or on its way to.
     fn group_of(&self, queue: usize) -> u16 {
-        self.queues[queue].joining.unwrap_or(self.queues[queue].group)
+        self.queues[queue].joining.unwrap_or_else(|| self.arrives_in(queue))
+    }
+
+    /// The group a queue is in once what moves now has moved.
+    fn arrives_in(&self, queue: usize) -> u16 {
+        let slice = self.slice.as_ref().filter(|slice| slice.includes(queue));
+        slice.map_or(self.queues[queue].group, |slice| slice.group_after)
     }
 
     /// The group that has this mask and somebody in it.

@@ -94,10 +94,12 @@ impl Spare {
         Self { pages: RefCell::new(Vec::new()), shared }
     }
 
-    fn take(&self) -> Option<Page> {
+    /// A page: of those that are here, of the shared pool, or of those that came home to `home` and that the queue's owner,
+    /// asleep perhaps, has not collected.
+    fn take(&self, home: &Home) -> Option<Page> {
         let mut pages = self.pages.borrow_mut();
-        if pages.is_empty() {
-            self.shared.take(&mut pages, POOL_BULK);
+        if pages.is_empty() && self.shared.take(&mut pages, POOL_BULK) == 0 {
+            home.collect(|page| pages.push(page));
         }
         pages.pop()
     }
@@ -144,7 +146,7 @@ impl<'a> Batch<'a> {
         self.context.queue
     }
 
-    /// The packets. Called again, it starts over; what was done with a packet stays done.
+    /// The packets. Called again, it starts over; what was done with a packet stays done, and one that was kept is empty.
     pub fn iter_mut(&mut self) -> Packets<'_> {
         let Actions { verdicts, copies, acted } = &mut *self.actions;
         Packets {
@@ -232,7 +234,8 @@ impl Packet<'_> {
         self.copy.as_mut().and_then(|copy| copy.as_deref_mut()).ok_or(NoRoom)
     }
 
-    /// The hash that the flow is steered by: as it came, or computed now where steering needed none.
+    /// The hash that the flow is steered by: as it came, or computed now where steering needed none, so to be asked for
+    /// before the headers are written.
     #[inline]
     pub fn flow_hash(&self) -> FlowHash {
         self.frame.hash().unwrap_or_else(|| self.context.hashing.hash_one(self.frame.bytes()))
@@ -245,16 +248,22 @@ impl Packet<'_> {
 
     /// Drops the packet by the function's own will: a verdict, not a loss.
     pub fn discard(self) {
-        self.acted.set(true);
-        *self.verdict = Verdict::Discarded;
+        if *self.verdict == Verdict::Open {
+            self.acted.set(true);
+            *self.verdict = Verdict::Discarded;
+        }
     }
 
     /// Takes the packet out of its batch: owned, `Send`, and its page goes home when it is dropped, from whichever
     /// thread. A frame in lent memory is copied.
     ///
     /// # Errors
-    /// The packet itself, if the queue's limit of kept packets is reached or there is no page for the copy.
+    /// The packet itself, if the queue's limit of kept packets is reached, there is no page for the copy, or it was
+    /// discarded or kept before.
     pub fn keep(mut self) -> Result<Kept, Self> {
+        if *self.verdict != Verdict::Open {
+            return Err(self);
+        }
         let kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
             Some(copy) => copy,
             None if self.frame.is_lent() => match self.copied() {
@@ -272,7 +281,7 @@ impl Packet<'_> {
     }
 
     fn copied(&self) -> Result<Kept, NoRoom> {
-        let page = self.context.spare.take().ok_or(NoRoom)?;
+        let page = self.context.spare.take(self.context.home).ok_or(NoRoom)?;
         self.context.home.keep_copy(page, HEADROOM as u32, self.frame.bytes()).map_err(|page| {
             self.context.spare.put(page);
             NoRoom

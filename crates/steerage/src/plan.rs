@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex};
 
 use steerage_mem::hash::{FlowHasher, HashKey};
 use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, parking_lot, ring};
-use steerage_mem::{Blocks, Home, Memory, Page, Region};
+use steerage_mem::{Blocks, FRAME_BYTES_MAX, Home, Memory, Page, Region};
 
 use crate::builder::{AskedInput, BuildError, Builder};
 use crate::cpu::{CpuId, CpuMask};
 use crate::handler::Affinity;
 use crate::hashing::Hashing;
 use crate::ledger::RingLedger;
-use crate::limits::{BACKLOG_MAX, CPUS_MAX, HEADROOM, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, QUEUES_MAX};
+use crate::limits::{
+    BACKLOG_MAX, CPUS_MAX, HEADROOM, PAGE_BYTES_MIN, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, QUEUES_MAX,
+};
 use crate::moves::QueueControl;
 use crate::pool::{PagePool, SharedPool};
 use crate::queue::{OrderCheck, OwnedQueue, QueueParts};
@@ -20,10 +22,6 @@ use crate::rps_map::{CpuIndex, RpsMap};
 use crate::rx::{QueueMemory, RxQueue};
 use crate::shared::QueueInfo;
 use crate::softnet::Inbound;
-
-/// Pages are at least this long: a frame of 1514 bytes, two VLAN tags and the headroom fit. 33 cache lines, not 32: at a
-/// stride of 2048 the frames' first lines fall into the same few cache sets, at four times the cost a packet.
-const PAGE_BYTES_MIN: usize = 2112;
 
 /// The indices of a mask's CPUs among the instance's. Of none: the owner alone, since steering is off.
 pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, BuildError> {
@@ -122,8 +120,12 @@ impl Plan {
                 mask.sort_unstable();
                 let (frame_bytes_max, blocks) = match rx.memory()? {
                     QueueMemory::Pages { frame_bytes_max } => (frame_bytes_max, None),
-                    QueueMemory::Blocks(blocks) => (0, Some(blocks)),
+                    QueueMemory::Blocks { blocks, copy_bytes_max } => (copy_bytes_max, Some(blocks)),
                 };
+                if frame_bytes_max > FRAME_BYTES_MAX {
+                    let device = input.name;
+                    return Err(BuildError::FrameTooLong { device, asked: frame_bytes_max, most: FRAME_BYTES_MAX });
+                }
                 let by_device = self.asked.device_hash
                     && self.asked.flow_key.is_none()
                     && rx.device_hash().is_some_and(|device| device.satisfies(affinity));
@@ -145,7 +147,7 @@ impl Plan {
         Ok(queues)
     }
 
-    fn ring_slots(&self) -> usize {
+    pub(crate) fn ring_slots(&self) -> usize {
         self.asked.backlog.max(2).next_power_of_two()
     }
 
@@ -157,14 +159,14 @@ impl Plan {
         let in_rings = self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS + POLL_BUDGET;
         let each = |queue: &OpenQueue| {
             let own = if queue.blocks.is_some() { 0 } else { in_rings };
-            own + self.asked.kept_max + 2 * POOL_BULK
+            self.asked.kept_max.saturating_add(own + 2 * POOL_BULK)
         };
         // A bulk for each CPU that may copy lent frames.
-        let pages: usize = queues.iter().map(each).sum::<usize>() + self.cpus.len() * POOL_BULK;
+        let pages = queues.iter().map(each).fold(self.cpus.len() * POOL_BULK, usize::saturating_add);
         let slot_bytes = if self.asked.check_order { 24 } else { 16 };
         let rings = queues.len() * (self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS) * slot_bytes;
         let lent: usize = queues.iter().filter_map(|q| q.blocks.as_ref()).map(|blocks| blocks.region().bytes()).sum();
-        let needed = (pages as u64) * (page_bytes as u64) + (rings + lent) as u64;
+        let needed = (pages as u64).saturating_mul(page_bytes as u64).saturating_add((rings + lent) as u64);
         if needed > self.asked.memory_max as u64 {
             return Err(BuildError::Memory {
                 needed,
@@ -230,7 +232,9 @@ impl Wiring<'_> {
             });
         }
         let lot = RingOptions { slots: PARKING_LOT_SLOTS, limit: PARKING_LOT_SLOTS, ..options };
-        let pool = PagePool::new(Arc::clone(self.region), Arc::clone(self.pool), Arc::clone(&home), asked.local_pages);
+        // Pages that copies of lent frames were kept in are wanted by whoever copies next, not by this queue.
+        let local_pages = if queue.blocks.is_some() { 0 } else { asked.local_pages };
+        let pool = PagePool::new(Arc::clone(self.region), Arc::clone(self.pool), Arc::clone(&home), local_pages);
         let pool_counters = Arc::clone(&pool.counters);
         let hash = if queue.by_device { "device" } else { queue.hashing.name() };
         let ledger = Arc::default();

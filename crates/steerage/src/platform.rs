@@ -69,9 +69,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A clock that starts at `start`, shared by all CPUs of an instance.
-    pub fn new(start: Instant) -> Self {
-        Self { start, chance: 0x9E37_79B9_7F4A_7C15 }
+    /// A clock that starts at `start`, shared by all CPUs of an instance. `seed`: another one for each of them.
+    pub fn new(start: Instant, seed: u64) -> Self {
+        // The golden ratio's bits, as usual, so that small seeds are far apart and none is 0.
+        Self { start, chance: (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) }
     }
 }
 

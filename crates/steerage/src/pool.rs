@@ -118,30 +118,33 @@ impl PagePool {
     /// Up to `most` pages, with the region they are of: for filling many in one go.
     #[inline(always)]
     pub(crate) fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
-        while self.cache.len() < most {
-            let Some(page) = self.take_slowly() else { break };
-            self.served -= 1;
-            self.cache.push(page);
+        if self.cache.len() < most {
+            self.refill(most);
         }
         let rest = self.cache.len().saturating_sub(most);
         self.served += (self.cache.len() - rest) as u64;
         (&self.region, self.cache.drain(rest..).rev())
     }
 
+    fn take_slowly(&mut self) -> Option<Page> {
+        self.refill(1);
+        let page = self.cache.pop();
+        self.served += u64::from(page.is_some());
+        page
+    }
+
+    /// Sees to it that `least` pages are in the cache, if they are to be had.
     #[cold]
     #[inline(never)]
-    fn take_slowly(&mut self) -> Option<Page> {
+    fn refill(&mut self, least: usize) {
         self.collect_kept();
-        if self.cache.len() < POOL_BULK {
-            let taken = self.shared.take(&mut self.cache, POOL_BULK);
+        if let Some(missing) = least.checked_sub(self.cache.len()) {
+            let taken = self.shared.take(&mut self.cache, missing.max(POOL_BULK));
             self.counters.alloc_slow.add(taken as u64);
         }
-        let page = self.cache.pop();
-        match page {
-            Some(_) => self.served += 1,
-            None => self.counters.alloc_empty.add(1),
+        if self.cache.len() < least {
+            self.counters.alloc_empty.add(1);
         }
-        page
     }
 
     /// Takes a page home.

@@ -1,5 +1,6 @@
 //! A receive queue on the CPU that owns it: poll, hash, steer, publish, and the pages' way home.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,6 +48,8 @@ pub(crate) struct OwnedQueue {
     pub(crate) ended: bool,
     /// A target had no room when it was last to be polled.
     pub(crate) blocked: bool,
+    /// The epoll listens to the device.
+    pub(crate) listens: bool,
     parked: Option<Parked>,
 
     pub(crate) ledger: Arc<QueueLedger>,
@@ -100,23 +103,32 @@ impl OwnedQueue {
             polled: Polled::More,
             ended: false,
             blocked: false,
+            listens: false,
             parked: None,
             ledger: parts.ledger,
             rings: parts.rings,
         }
     }
 
-    pub(crate) fn wait_on(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+    /// The device, if it is what there is to wait on: while the queue is blocked or has a time of its own it may be readable
+    /// all along, and for ever once it has ended.
+    pub(crate) fn waits_on(&self) -> Option<BorrowedFd<'_>> {
+        let drained = self.polled == Polled::Drained && !self.blocked && !self.ended;
+        if drained { self.rx.wait_on() } else { None }
+    }
+
+    /// The device, whatever it says.
+    pub(crate) fn device(&self) -> Option<BorrowedFd<'_>> {
         self.rx.wait_on()
     }
 
     // ---- poll
 
-    /// Takes up to a budget of frames off the device. Returns how many came.
-    pub(crate) fn poll(&mut self, now: Timestamp) -> Result<usize, DeviceError> {
+    /// Takes up to a budget of frames off the device.
+    pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(), DeviceError> {
         self.blocked = false;
         if self.ended || matches!(self.polled, Polled::NotBefore(due) if now < due) {
-            return Ok(0);
+            return Ok(());
         }
         if self.pool.cached() < POLL_BUDGET {
             self.reclaim_all();
@@ -124,7 +136,7 @@ impl OwnedQueue {
         let budget = if self.can_wait { self.room_everywhere() } else { POLL_BUDGET };
         if budget == 0 {
             self.blocked = true;
-            return Ok(0);
+            return Ok(());
         }
         let mut out = Completions {
             frames: &mut self.frames,
@@ -150,13 +162,18 @@ impl OwnedQueue {
             Ok(polled) => {
                 self.polled = polled;
                 self.ended = polled == Polled::Ended;
-                Ok(count)
+                Ok(())
             }
             Err(error) => {
                 self.ended = true;
                 Err(error)
             }
         }
+    }
+
+    /// How many frames the last poll brought.
+    pub(crate) fn polled_frames(&self) -> usize {
+        self.frames.len()
     }
 
     /// How many frames may come so that each of them finds room wherever it has to go: a whole budget, or none. Polling

@@ -87,7 +87,13 @@ pub enum QueueMemory {
         frame_bytes_max: usize,
     },
     /// In blocks that the device brings and lends.
-    Blocks(Blocks),
+    Blocks {
+        /// The blocks.
+        blocks: Blocks,
+        /// The longest frame, in bytes, that handlers can keep or write to: it is copied to a page for that, and all pages
+        /// are as long as the longest needs.
+        copy_bytes_max: usize,
+    },
 }
 
 /// What a frame begins with, by tcpdump's numbers (<https://www.tcpdump.org/linktypes.html>).
@@ -101,6 +107,7 @@ impl LinkType {
 
 /// What a poll came to, besides the frames it pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Polled {
     /// There may be more at once.
     More,

@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) pool: Arc<SharedPool>,
     pub(crate) region: Arc<Region>,
     pub(crate) memory_bytes: u64,
+    /// Of each ring.
+    pub(crate) ring_slots: usize,
     pub(crate) start: Instant,
     /// Queues that are not closed: at 0 everything that came in is finished.
     pub(crate) open_queues: AtomicUsize,

@@ -14,7 +14,7 @@ use crate::limits::{DRAIN_LOOK, MOVE_LOOK};
 use crate::platform::{Platform, Timestamp};
 use crate::queue::OwnedQueue;
 use crate::rx::Polled;
-use crate::softnet::{Softnet, Stepped};
+use crate::softnet::{Phase, Softnet, Stepped};
 
 /// Whether a CPU may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +33,30 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.shared.core.sleepers.about_to_sleep(usize::from(self.index));
         self.armed = true;
         match self.sleep_until() {
-            Some(until) => Armed::Sleep(until),
+            Some(until) => {
+                self.listen();
+                Armed::Sleep(until)
+            }
             None => {
                 self.awake();
                 Armed::Work
+            }
+        }
+    }
+
+    /// Has the epoll listen to just the devices that are waited on: it would report the others again and again.
+    fn listen(&mut self) {
+        let Some(events) = &self.events else { return };
+        for queue in &mut self.queues {
+            let listens = queue.waits_on().is_some();
+            if listens == queue.listens {
+                continue;
+            }
+            let Some(device) = queue.device() else { continue };
+            let flags = if listens { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+            match events.modify(device, &mut EpollEvent::new(flags, 0)) {
+                Ok(()) => queue.listens = listens,
+                Err(error) => tracing::debug!(cpu = self.cpu.id.0, "cannot change an epoll: {error}"),
             }
         }
     }
@@ -45,10 +65,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     pub(crate) fn awake(&mut self) {
         self.armed = false;
         if !self.shared.core.sleepers.awake(usize::from(self.index)) {
-            // Whoever clears the bit rings.
-            self.bell().hush();
             self.ledger().wakes_received.add(1);
         }
+        // In any case: whoever cleared the bit the last time may have rung only after we were up.
+        self.bell().hush();
     }
 
     /// The time on this CPU's clock: what [`Armed::Sleep`] counts in.
@@ -64,7 +84,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     /// How long there is nothing to do unless the bell rings: `None` if there is something now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let core = &self.shared.core;
-        if self.inbound.iter().any(|ring| ring.consumer.waiting() > 0)
+        // What was staged in a round that is not through, or not the last, is not yet shown.
+        if self.worked
+            || self.phase() != Phase::Control
+            || self.inbound.iter().any(|ring| ring.consumer.waiting() > 0)
             || self.shared.steering.version() != self.seen
             || core.open_queues.load(Ordering::Acquire) == 0
             || (core.stopping.load(Ordering::Acquire) && self.drain_until.is_none())
@@ -88,7 +111,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             } else {
                 match queue.polled {
                     Polled::NotBefore(due) if due > now => sooner(due),
-                    Polled::Drained if queue.wait_on().is_some() => {}
+                    Polled::Drained if queue.device().is_some() => {}
                     _ => return None,
                 }
             }
@@ -96,14 +119,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Some(until)
     }
 
-    /// The bell, and the devices of this CPU's queues: whichever is readable ends the sleep.
+    /// The bell, and the devices that are waited on: whichever is readable ends the sleep. Another set after each
+    /// [`arm`](Self::arm).
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.bell().as_fd()).chain(self.devices())
-    }
-
-    /// The devices that there may yet be something from. One that has ended is readable for ever.
-    fn devices(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.queues.iter().filter(|queue| !queue.ended).filter_map(OwnedQueue::wait_on)
+        let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
+        std::iter::once(self.bell().as_fd()).chain(devices)
     }
 
     /// One file descriptor for all of them, an epoll's: readable whenever the sleep should end. It is the caller's, to be
@@ -114,8 +134,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     pub fn event_fd(&mut self) -> io::Result<OwnedFd> {
         if self.events.is_none() {
             let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-            for fd in self.event_fds() {
-                events.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            events.add(self.bell(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            for queue in &mut self.queues {
+                if let Some(device) = queue.device() {
+                    events.add(device, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+                    queue.listens = true;
+                }
             }
             self.events = Some(events);
         }
@@ -127,7 +151,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     /// The queue has ended: its device wakes nobody any more.
     pub(crate) fn wait_no_more_on(&self, queue: &OwnedQueue) {
-        if let (Some(events), Some(fd)) = (&self.events, queue.wait_on()) {
+        if let (Some(events), Some(fd)) = (&self.events, queue.device()) {
             if let Err(error) = events.delete(fd) {
                 tracing::debug!(cpu = self.cpu.id.0, "cannot take a device out of an epoll: {error}");
             }
@@ -162,8 +186,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     fn sleep(&mut self, until: Option<Timestamp>) {
-        let devices: Vec<BorrowedFd<'_>> =
-            self.queues.iter().filter(|queue| !queue.ended).filter_map(OwnedQueue::wait_on).collect();
+        let devices: Vec<BorrowedFd<'_>> = self.queues.iter().filter_map(OwnedQueue::waits_on).collect();
         let bell = &self.shared.core.bells[usize::from(self.index)];
         if let Err(error) = self.platform.park(bell, &devices, until) {
             tracing::error!(cpu = self.cpu.id.0, "cannot sleep: {error}");
@@ -172,7 +195,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     /// Ends this CPU: its handler's report. What is still in its rings stays there, and counts as in flight.
     pub fn finish(mut self) -> H::Report {
-        self.stops.finished = true;
+        // One that ends before its time leaves others waiting: it stops them.
+        self.stops.finished = self.is_finished();
         self.spare.close();
         self.handler.finish()
     }

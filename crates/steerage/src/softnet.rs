@@ -95,10 +95,11 @@ pub struct Softnet<H: Handler, P: Platform> {
 
     phase: Phase,
     round_start: Timestamp,
-    worked: bool,
+    pub(crate) worked: bool,
     /// Frames of the poll under way.
     polled: usize,
-    /// Frames handled since the caller last looked.
+    /// Frames received, and frames handled, since the caller last looked.
+    received: usize,
     handled: usize,
     handled_as: Handled,
     /// CPUs that were shown something this round.
@@ -150,6 +151,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             round_start: Timestamp::ZERO,
             worked: false,
             polled: 0,
+            received: 0,
             handled: 0,
             handled_as: Handled::Returned,
             rotation,
@@ -175,12 +177,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Whole rounds until `budget` packets or more were handled, or there is nothing to do.
+    /// Whole rounds until `budget` packets or more were received or handled, or there is nothing to do.
     pub fn poll(&mut self, budget: usize) -> Stepped {
-        self.handled = 0;
+        (self.received, self.handled) = (0, 0);
         loop {
             let stepped = self.step();
-            if stepped != Stepped::Worked || self.handled >= budget {
+            if stepped != Stepped::Worked || self.received.max(self.handled) >= budget {
                 return stepped;
             }
         }
@@ -225,10 +227,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             }
             Phase::Finish(ring) => {
                 self.finish_batch(ring);
-                let now = self.platform.now();
-                self.cpu.now = now;
-                if now.since(self.round_start) > ROUND_TIME_MAX {
+                self.cpu.now = self.platform.now();
+                // Its own share and one ring more are in every round, so that none has to wait for ever.
+                if ring >= self.own_rings && self.cpu.now.since(self.round_start) > ROUND_TIME_MAX {
                     self.ledger().time_squeeze.add(1);
+                    // The next round goes on where this one ends.
+                    self.rotation += ring - self.own_rings;
                     Phase::Control
                 } else {
                     self.to_handle(ring + 1)
@@ -236,6 +240,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             }
         };
         (self.phase == Phase::Control).then(|| self.end_round())
+    }
+
+    /// Whether [`Stepped::Finished`] was returned.
+    pub fn is_finished(&self) -> bool {
+        self.finished
     }
 
     /// The phase that comes next.
@@ -264,7 +273,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     fn end_round(&mut self) -> Stepped {
         let others = self.inbound.len() - self.own_rings;
-        if others > 1 {
+        if others > 0 {
             self.rotation = (self.rotation + 1) % others;
         }
         if self.worked { Stepped::Worked } else { Stepped::Idle }
@@ -368,15 +377,14 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     // ---- poll and wake
 
     fn receive(&mut self, queue: usize) {
-        match self.queues[queue].poll(self.cpu.now) {
-            Ok(frames) => self.polled = frames,
-            Err(error) => {
-                self.polled = 0;
-                self.note_error(self.queues[queue].id, &error);
-            }
+        if let Err(error) = self.queues[queue].poll(self.cpu.now) {
+            self.note_error(self.queues[queue].id, &error);
         }
+        // What came before an error counts.
+        self.polled = self.queues[queue].polled_frames();
         if self.polled > 0 {
             self.worked = true;
+            self.received += self.polled;
             self.ledger().polled.add(self.polled as u64);
         }
     }
@@ -441,7 +449,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             spare: &self.spare,
             hashing: &ring.hashing,
         };
-        self.actions.clear();
         let mut batch = Batch::new(&mut ring.consumer, &mut self.actions, context);
         let (handler, cpu) = (&mut self.handler, &mut self.cpu);
         // What was done with each packet is noted in `actions`, which a panic leaves as it is.
@@ -482,6 +489,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             }
         }
         ring.consumer.finish();
+        self.actions.clear();
         let wakes_owner = ring.can_wait && !own && ring.consumer.producer_waits();
         let owner = usize::from(ring.owner);
 

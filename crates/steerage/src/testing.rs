@@ -64,11 +64,13 @@ impl QueueTester {
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
         let (frame_bytes_max, blocks) = match queue.memory()? {
             QueueMemory::Pages { frame_bytes_max } => (frame_bytes_max, None),
-            QueueMemory::Blocks(blocks) => (0, Some(blocks)),
+            QueueMemory::Blocks { blocks, copy_bytes_max } => (copy_bytes_max, Some(blocks)),
         };
         // Whole cache lines, as a page of the path is: else frames would share them.
         let page_bytes = (HEADROOM + frame_bytes_max).next_multiple_of(64);
-        let (region, pages) = Region::map(TESTER_PAGES, page_bytes)
+        // Of lent frames the tester makes no copies.
+        let pages = if blocks.is_some() { 1 } else { TESTER_PAGES };
+        let (region, pages) = Region::map(pages, page_bytes)
             .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
         let memory = Memory::new(Arc::clone(&region), blocks.as_ref().map(|blocks| Arc::clone(blocks.region())));
         let home = Home::new(memory.clone(), 0);

@@ -13,7 +13,16 @@ impl<M> State<M> {
 
     /// Whether time counts for the slice that moves: not if one of its queues can wait.
     fn is_timed(&self) -> bool {
-        self.slice.as_ref().is_some_and(|s| s.queues.iter().all(|queue| !self.queues[*queue].control.can_wait))
+        let can_wait = |queue: &usize| self.queues[*queue].open && self.queues[*queue].control.can_wait;
+        self.slice.as_ref().is_some_and(|slice| !slice.queues.iter().any(can_wait))
+    }
+
+    /// Whether `cpu` has frames of a queue that can wait: of those none is to be lost, however long it takes.
+    fn is_waited_for(&self, cpu: CpuIndex) -> bool {
+        self.queues.iter().filter(|queue| queue.open && queue.control.can_wait).any(|queue| {
+            let (published, finished) = queue.control.gauges[usize::from(cpu)].read();
+            published != finished
+        })
     }
 
     /// Looks whether the slice takes too long, and acts on it. `open` are the CPUs whose fences the caller waits for.
@@ -39,11 +48,12 @@ impl<M> State<M> {
             Phase::Leave | Phase::Arrive => late.extend(slice.waiting.iter().map(|cpu| *cpu as CpuIndex)),
             Phase::Release => late.extend(slice.waiting.iter().map(|queue| self.queues[*queue].control.owner)),
         }
+        late.retain(|cpu| *cpu != me && !self.dead[usize::from(*cpu)] && !self.is_waited_for(*cpu));
+        let Some(slice) = &mut self.slice else { return };
         let mut died = Vec::new();
         for cpu in late {
             let sign = gates[usize::from(cpu)].sign();
             match slice.suspects.iter_mut().find(|(suspect, ..)| *suspect == cpu) {
-                _ if cpu == me || self.dead[usize::from(cpu)] => {}
                 None => slice.suspects.push((cpu, sign, now)),
                 Some((_, seen, since)) if *seen != sign => (*seen, *since) = (sign, now),
                 Some((_, _, since)) if now.since(*since) < DEAD_AFTER => {}

@@ -231,8 +231,6 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 // Its own share and one ring more are in every round, so that none has to wait for ever.
                 if ring >= self.own_rings && self.cpu.now.since(self.round_start) > ROUND_TIME_MAX {
                     self.ledger().time_squeeze.add(1);
-                    // The next round goes on where this one ends.
-                    self.rotation += ring - self.own_rings;
                     Phase::Control
                 } else {
                     self.to_handle(ring + 1)

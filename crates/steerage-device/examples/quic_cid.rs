@@ -22,8 +22,8 @@ use std::vec;
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use steerage::{
-    BUCKET_SHIFT, Batch, Builder, Completion, Completions, Cpu, CpuId, DeviceError, FlowHasher, FlowKey, HEADROOM,
-    Handler, HashKey, Input, Polled, QueueMemory, RxQueue, Snapshot, flow,
+    BUCKET_SHIFT, Batch, Builder, Completions, Cpu, CpuId, DeviceError, FlowHasher, FlowKey, Handler, HashKey, Input,
+    Polled, QueueMemory, RxQueue, Snapshot,
 };
 
 /// How long the connection ids are that this server issues.
@@ -33,11 +33,7 @@ const QUIC_PORT: u16 = 443;
 
 // ---- the flow key
 
-/// QUIC to us goes by its connection id, all else by its flow.
-fn quic_or_flow(frame: &[u8]) -> Option<FlowKey> {
-    quic_key(frame).or_else(|| flow::flow_key(frame).map(FlowKey::both_directions))
-}
-
+/// QUIC to us goes by its connection id; all else, `None`, by its flow.
 fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     match SlicedPacket::from_ethernet(frame).ok()?.transport? {
         TransportSlice::Udp(udp) if udp.destination_port() == QUIC_PORT => {
@@ -172,13 +168,11 @@ impl RxQueue for Frames {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         for _ in 0..budget {
-            let Some(mut page) = out.take_page() else { return Ok(Polled::More) };
-            let Some(frame) = self.0.next() else {
-                out.give_page(page);
-                return Ok(Polled::Ended);
-            };
-            out.page_mut(&mut page)[HEADROOM..][..frame.len()].copy_from_slice(&frame);
-            out.push(Completion::new(page, HEADROOM as u32, frame.len()), frame.len());
+            let Some(frame) = self.0.as_slice().first() else { return Ok(Polled::Ended) };
+            if !out.copy_in(frame) {
+                return Ok(Polled::More);
+            }
+            self.0.next();
         }
         Ok(Polled::More)
     }
@@ -207,10 +201,9 @@ pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn
     let frames = traffic(connections, &mut Issuer { hasher: hasher.clone(), chance: 1 });
     let builder = || {
         let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(Frames(frames.clone().into_iter()))];
-        let input = Input { name: "clients".into(), kind: "generator", mode: "", queues };
-        Builder::new().virtual_cpus(cpus).hash(hasher.clone()).input(input)
+        Builder::new().virtual_cpus(cpus).hash(hasher.clone()).input(Input::new("clients", "generator", queues))
     };
-    Ok((serve(builder().flow_key(quic_or_flow))?, serve(builder())?))
+    Ok((serve(builder().flow_key(quic_key))?, serve(builder())?))
 }
 
 fn serve(builder: Builder) -> Result<Seen, Box<dyn Error>> {

@@ -24,12 +24,16 @@
 //! page, and a blank is visible, before the slot is read back and the page used again. That one index serves as fence of
 //! a move, as return of the pages and as ledger.
 
+mod frames;
+
 use std::sync::Arc;
 
 use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Slot};
 use crate::region::prefetch_write;
 use crate::sync::{AtomicU64, Line, Ordering, UnsafeCell, fence};
+
+pub use frames::{Frame, Frames};
 
 /// The most slots a ring can have. 2^20 x 16 bytes is 16 MiB for each queue and CPU: past that, drop earlier.
 pub const RING_SLOTS_MAX: usize = 1 << 20;
@@ -411,108 +415,5 @@ impl Consumer {
     fn slot(&self, at: u64) -> Slot {
         // SAFETY: the masked position is under the capacity, and all callers stay within finished..published.
         unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) }
-    }
-}
-
-/// Walks the frames in hand.
-#[derive(Debug)]
-pub struct Frames<'a> {
-    ring: &'a Consumer,
-    at: u64,
-    end: u64,
-}
-
-impl<'a> Iterator for Frames<'a> {
-    type Item = Frame<'a>;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Frame<'a>> {
-        if self.at == self.end {
-            return None;
-        }
-        let frame = Frame { ring: self.ring, slot: self.ring.slot(self.at), at: self.at };
-        self.at += 1;
-        Some(frame)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.end - self.at) as usize;
-        (left, Some(left))
-    }
-}
-
-impl ExactSizeIterator for Frames<'_> {}
-
-/// One frame in a handler's hands. Not `Clone`, and made by [`Consumer::frames`] alone, which borrows the consumer
-/// mutably: no two of them stand for one slot.
-#[derive(Debug)]
-pub struct Frame<'a> {
-    ring: &'a Consumer,
-    slot: Slot,
-    at: u64,
-}
-
-impl<'a> Frame<'a> {
-    /// The frame's bytes.
-    #[inline(always)]
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the slot is in hand, and writing needs `&mut self`.
-        unsafe { self.ring.memory.slice(&self.slot) }
-    }
-
-    /// The frame's bytes, to be written: `None` for a lent frame, which others may read.
-    #[inline(always)]
-    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        if self.slot.is_lent() {
-            return None;
-        }
-        // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps other slices of it away.
-        Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
-    }
-
-    /// The frame's length in bytes.
-    #[inline(always)]
-    #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
-    pub fn len(&self) -> usize {
-        self.slot.len()
-    }
-
-    /// Where in its page or block the frame starts.
-    #[inline(always)]
-    pub fn offset(&self) -> u32 {
-        self.slot.offset
-    }
-
-    /// The flow hash that it was steered by, if it was hashed.
-    #[inline(always)]
-    pub fn hash(&self) -> Option<crate::hash::FlowHash> {
-        self.slot.flow_hash()
-    }
-
-    /// Whether it lies in a block that was lent.
-    #[inline(always)]
-    pub fn is_lent(&self) -> bool {
-        self.slot.is_lent()
-    }
-
-    /// Its arrival number, where the ring keeps them.
-    #[inline]
-    pub fn arrival(&self) -> Option<u64> {
-        let at = self.ring.shared.arrivals.get((self.at & self.ring.mask) as usize)?;
-        // Relaxed: came with the slot, by C1.
-        Some(at.load(Ordering::Relaxed))
-    }
-
-    /// Takes the frame off the ring, its slot blanked: the page no longer comes home by the finished index. `Err` for a
-    /// lent frame, which cannot be kept, and for one that was taken before.
-    pub fn take(self) -> Result<Completion, Self> {
-        if self.slot.is_lent() || self.slot.page == BLANK {
-            return Err(self);
-        }
-        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
-        unsafe {
-            (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| (*slot).page = BLANK);
-        }
-        Ok(Completion::from_slot(self.slot))
     }
 }

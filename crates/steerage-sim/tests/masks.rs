@@ -14,11 +14,7 @@ fn traffic(queues: usize, frames: u64, seed: u64) -> TrafficOptions {
 }
 
 fn builder(cpus: usize) -> Builder {
-    Builder::new()
-        .virtual_cpus(cpus)
-        .backlog(100)
-        .check_order(true)
-        .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
+    Builder::new().virtual_cpus(cpus).backlog(100).check_order(true).hash(FlowHasher::keyed(&HashKey::MICROSOFT))
 }
 
 fn mask(cpus: &[u16]) -> CpuMask {

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use steerage::{Builder, CpuId, CpuMask, DropReason, Handle, Outcome};
 use steerage_sim::{Chance, Mood, TrafficOptions, Witness};
 
+/// A run takes milliseconds, seconds at worst on a crowded machine: whoever gets here hangs.
+const HANG_AFTER: Duration = Duration::from_secs(300);
+
 struct Run {
     seed: u64,
     cpus: usize,
@@ -63,6 +66,7 @@ impl Run {
         let mut chance = Chance::new(self.seed ^ 0xA5A5);
         let start = Instant::now();
         while !handle.is_finished() && !handle.is_stopping() {
+            assert!(start.elapsed() < HANG_AFTER, "seed {}: it does not end: {:#?}", self.seed, handle.snapshot());
             self.change_a_mask(&handle, &mut chance);
             // Live, the ledger balances as well.
             let live = handle.snapshot();
@@ -132,7 +136,7 @@ fn a_thousand_small_runs() {
     assert_eq!(received, expected);
 }
 
-/// A tenth of a second in CI, to keep it whole; a minute by hand.
+/// Half a second in CI, to keep it whole; a minute by hand.
 #[test]
 fn one_long_run() {
     quiet_panics();

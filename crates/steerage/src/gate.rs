@@ -48,6 +48,8 @@ impl Gate {
     /// Back from the dead, once everything is put in order.
     pub(crate) fn rise(&self) {
         let word = self.0.load(Ordering::Relaxed);
+        // Release: pairs with the acquire of G2, of whoever declares it dead the next time. What puts things in order does so
+        // under the control lock.
         self.0.store((word & !STATE) + NEXT_BATCH, Ordering::Release);
     }
 

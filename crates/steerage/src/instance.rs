@@ -3,7 +3,6 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -178,11 +177,11 @@ impl<M: Send> Control for Shared<M> {
     }
 
     fn is_stopping(&self) -> bool {
-        self.core.stopping.load(Ordering::Acquire)
+        self.core.is_stopping()
     }
 
     fn is_finished(&self) -> bool {
-        self.core.open_queues.load(Ordering::Acquire) == 0
+        self.core.all_closed()
     }
 
     fn set_mask(&self, queue: Option<usize>, mask: &CpuMask) -> Result<(), BuildError> {

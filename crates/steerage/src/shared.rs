@@ -60,7 +60,8 @@ pub(crate) struct QueueInfo {
     pub(crate) pool: Arc<PoolCounters>,
     pub(crate) home: Arc<Home>,
     pub(crate) error: Mutex<Option<QueueError>>,
-    /// The steering group that handlers know it by; changes only while nothing of the queue is under way.
+    /// The steering group that handlers know it by. Relaxed throughout: it changes only while nothing of the queue is under
+    /// way, so whoever takes a frame sees, by the frame's ring (P1), the group that it was sent under.
     pub(crate) group: AtomicU16,
 }
 
@@ -83,8 +84,31 @@ impl Core {
     }
 
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
+        // T1. Relaxed: nothing is handed over by it; that sleepers see it is the fence's doing in `wake_all`.
+        self.stopping.store(true, Ordering::Relaxed);
         self.wake_all();
+    }
+
+    /// Whether a stop was asked for.
+    #[inline(always)]
+    pub(crate) fn is_stopping(&self) -> bool {
+        // T1.
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Counts a queue as closed; whoever closes the last one wakes all.
+    pub(crate) fn close_one(&self) {
+        // O1, release: pairs with O2. Acquire, so that the last one passes on what the others did before.
+        if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.wake_all();
+        }
+    }
+
+    /// Whether every queue has ended and all that came in is finished.
+    #[inline(always)]
+    pub(crate) fn all_closed(&self) -> bool {
+        // O2, acquire: pairs with O1. Who sees it sees every count of the ledger as it is at the end, and all pages home.
+        self.open_queues.load(Ordering::Acquire) == 0
     }
 }
 
@@ -118,7 +142,7 @@ impl<M> Shared<M> {
 impl Core {
     /// What was kept beyond its queue's end goes to the shared pool: its owner is gone.
     fn collect_kept(&self) {
-        if self.open_queues.load(Ordering::Acquire) == 0 {
+        if self.all_closed() {
             let mut pages = Vec::new();
             self.queues.iter().for_each(|queue| queue.home.collect(|page| pages.push(page)));
             self.pool.give(&mut pages);

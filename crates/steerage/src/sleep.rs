@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -89,8 +88,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             || self.phase() != Phase::Control
             || self.inbound.iter().any(|ring| ring.consumer.waiting() > 0)
             || self.shared.steering.version() != self.seen
-            || core.open_queues.load(Ordering::Acquire) == 0
-            || (core.stopping.load(Ordering::Acquire) && self.drain_until.is_none())
+            || core.all_closed()
+            || (core.is_stopping() && self.drain_until.is_none())
         {
             return None;
         }

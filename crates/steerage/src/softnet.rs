@@ -3,9 +3,10 @@
 //! A round goes through the phases from top to bottom, as both halves of a Linux softirq: it receives from the queues that
 //! this CPU owns, then handles its own share of that, then what others handed to it.
 
+mod handle;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use nix::sys::epoll::Epoll;
 use steerage_mem::Home;
@@ -15,9 +16,9 @@ use crate::gate::Dead;
 use crate::handler::{Cpu, Handler};
 use crate::hashing::Hashing;
 use crate::instance::{CpuPart, MakeHandler, StopsUnlessFinished};
-use crate::ledger::{CpuLedger, DropReason, QueueError, RingLedger};
-use crate::limits::{BUCKET_SHIFT, DRAIN_MAX, HANDLE_BUDGET, ROUND_TIME_MAX};
-use crate::packet::{Actions, Batch, BatchContext, Spare};
+use crate::ledger::{CpuLedger, QueueError, RingLedger};
+use crate::limits::{DRAIN_MAX, HANDLE_BUDGET, ROUND_TIME_MAX};
+use crate::packet::{Actions, Spare};
 use crate::platform::{Platform, Timestamp};
 use crate::queue::{OrderCheck, OwnedQueue};
 use crate::rps_map::CpuIndex;
@@ -301,14 +302,14 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if self.next_tick.is_some_and(|due| due <= now) {
             self.tick();
         }
-        if self.shared.core.stopping.load(Ordering::Acquire) && self.drain_until.is_none() {
+        if self.shared.core.is_stopping() && self.drain_until.is_none() {
             self.drain_until = Some(now + DRAIN_MAX);
             self.queues.iter_mut().for_each(|queue| queue.ended = true);
         }
         if self.queues.iter().any(|queue| queue.ended) {
             self.close_queues();
         }
-        let all_closed = self.shared.core.open_queues.load(Ordering::Acquire) == 0;
+        let all_closed = self.shared.core.all_closed();
         let drained = all_closed && self.inbound.iter().all(|ring| ring.consumer.waiting() == 0);
         self.finished = drained || self.drain_until.is_some_and(|until| now >= until);
     }
@@ -353,9 +354,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             let mut state = self.shared.steering.lock();
             state.close_queue(queue.id);
             self.publish_control(state);
-            if self.shared.core.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
-                self.shared.core.wake_all();
-            }
+            self.shared.core.close_one();
         }
     }
 
@@ -409,118 +408,5 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if woken > 0 {
             self.ledger().wakes_sent.add(woken);
         }
-    }
-
-    // ---- handle
-
-    fn handle(&mut self, nth: usize) {
-        let at = self.ring(nth);
-        let ring = &mut self.inbound[at];
-        let waiting = ring.consumer.waiting();
-        self.shared.core.cpu_ledgers[usize::from(self.index)].backlog_max.raise_to(waiting);
-        self.worked = true;
-        let revoked = ring.consumer.revoked();
-        if revoked > 0 {
-            self.handled_as = Handled::Revoked;
-            ring.consumer.take(HANDLE_BUDGET.min(revoked as usize));
-            return;
-        }
-        if self.shared.core.gates[usize::from(self.index)].enter() == Err(Dead) {
-            self.rise();
-            // Nothing is in hand; the backlog is looked at anew in the next round.
-            self.handled_as = Handled::Revoked;
-            return;
-        }
-        self.handled += ring.consumer.take(HANDLE_BUDGET);
-        if ring.order.is_some() {
-            self.numbers.clear();
-            self.numbers.extend(ring.consumer.frames().map(|frame| {
-                let hash = frame.hash().unwrap_or_else(|| ring.hashing.hash_one(frame.bytes()));
-                ((hash.0 >> BUCKET_SHIFT) as usize, frame.arrival().unwrap_or(0))
-            }));
-        }
-        let context = BatchContext {
-            lent: ring.lent,
-            group: self.shared.core.queues[ring.queue].group.load(Ordering::Relaxed),
-            queue: ring.queue,
-            home: &ring.home,
-            spare: &self.spare,
-            hashing: &ring.hashing,
-        };
-        let mut batch = Batch::new(&mut ring.consumer, &mut self.actions, context);
-        let (handler, cpu) = (&mut self.handler, &mut self.cpu);
-        // What was done with each packet is noted in `actions`, which a panic leaves as it is.
-        self.handled_as = match catch_unwind(AssertUnwindSafe(|| handler.handle(&mut batch, cpu))) {
-            Ok(()) => Handled::Returned,
-            Err(_) => Handled::Panicked,
-        };
-    }
-
-    fn finish_batch(&mut self, nth: usize) {
-        let at = self.ring(nth);
-        let own = at < self.own_rings;
-        let mut handled_as = self.handled_as;
-        let mut died = false;
-        if handled_as != Handled::Revoked && self.shared.core.gates[usize::from(self.index)].leave() == Err(Dead) {
-            // Declared dead meanwhile: others may have the buckets by now, so nothing of this counts.
-            (handled_as, died) = (Handled::Revoked, true);
-        }
-        let ring = &mut self.inbound[at];
-        let count = ring.consumer.in_hand();
-        let counts = &ring.ledger.by_consumer;
-        if handled_as == Handled::Revoked {
-            counts.dropped.add(DropReason::Revoked, count as u64);
-        } else {
-            let (discarded, kept) = self.actions.discarded_and_kept(count);
-            let open = count as u64 - discarded - kept;
-            match handled_as {
-                Handled::Panicked => counts.dropped.add(DropReason::HandlerPanicked, open),
-                _ => counts.consumed.add(open),
-            }
-            if discarded + kept > 0 {
-                counts.discarded.add(discarded);
-                counts.kept.add(kept);
-            }
-            if let Some(order) = &ring.order {
-                let late = self.numbers.iter().filter(|(bucket, arrival)| order.completed(*bucket, *arrival)).count();
-                counts.reordered.add(late as u64);
-            }
-        }
-        ring.consumer.finish();
-        self.actions.clear();
-        let wakes_owner = ring.can_wait && !own && ring.consumer.producer_waits();
-        let owner = usize::from(ring.owner);
-
-        let ledger = &self.shared.core.cpu_ledgers[usize::from(self.index)];
-        ledger.processed.add(count as u64);
-        if own {
-            ledger.inline.add(count as u64);
-        } else {
-            ledger.handed_in.add(count as u64);
-        }
-        if wakes_owner && self.shared.core.wake(owner) {
-            ledger.wakes_sent.add(1);
-        }
-        if handled_as == Handled::Panicked {
-            self.rebuild_handler("handle");
-        }
-        if died {
-            self.rise();
-        }
-    }
-
-    /// The handler panicked, or its CPU was declared dead: it cannot be trusted any more.
-    pub(crate) fn rebuild_handler(&mut self, during: &'static str) {
-        self.ledger().panics.add(1);
-        tracing::error!(cpu = self.cpu.id.0, during, "handler panicked; it is built anew");
-        self.replace_handler();
-    }
-
-    pub(crate) fn replace_handler(&mut self) {
-        let new = (self.make)(self.cpu.id);
-        let old = std::mem::replace(&mut self.handler, new);
-        // A handler that panicked may panic again when dropped; its memory is then leaked by its own doing.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
-        self.next_tick = Some(self.cpu.now);
     }
 }

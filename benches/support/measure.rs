@@ -60,37 +60,32 @@ pub struct Figures {
     pub whole: f64,
 }
 
-/// Time in which something was done: the clock is read only when that changes.
+/// Time in which something was done. The clock is read at every look that finds nothing, and where that changes; not
+/// between one step of work and the next.
 struct Busy {
-    start: Instant,
-    idle_since: Option<Instant>,
-    idle: Duration,
+    time: Duration,
+    since: Option<Instant>,
 }
 
 impl Busy {
     fn new() -> Self {
-        Self { start: Instant::now(), idle_since: None, idle: Duration::ZERO }
+        Self { time: Duration::ZERO, since: None }
     }
 
+    /// `step` says whether it did something.
     #[inline(always)]
-    fn was(&mut self, busy: bool) {
-        if busy == self.idle_since.is_some() {
-            self.turn(busy);
-        }
-    }
-
-    #[cold]
-    fn turn(&mut self, busy: bool) {
-        let now = Instant::now();
-        match self.idle_since.take() {
-            Some(since) if busy => self.idle += now - since,
-            _ => self.idle_since = Some(now),
+    fn during(&mut self, step: impl FnOnce() -> bool) {
+        let before = if self.since.is_none() { Some(Instant::now()) } else { None };
+        if step() {
+            self.since = self.since.or(before);
+        } else if let Some(since) = self.since.take() {
+            self.time += since.elapsed();
         }
     }
 
     fn time(mut self) -> Duration {
-        self.was(true);
-        self.start.elapsed() - self.idle
+        self.during(|| false);
+        self.time
     }
 }
 
@@ -118,13 +113,15 @@ pub fn run(case: &Case) -> Figures {
         let mut finished = 0;
         while finished < cpus.len() {
             finished = 0;
-            let mut worked = false;
-            for cpu in &mut cpus {
-                let stepped = cpu.step();
-                worked |= stepped == Stepped::Worked;
-                finished += usize::from(stepped == Stepped::Finished);
-            }
-            busy.was(worked);
+            busy.during(|| {
+                let mut worked = false;
+                for cpu in &mut cpus {
+                    let stepped = cpu.step();
+                    worked |= stepped == Stepped::Worked;
+                    finished += usize::from(stepped == Stepped::Finished);
+                }
+                worked
+            });
         }
         let time = busy.time();
         cpus.into_iter().for_each(|cpu| {
@@ -135,11 +132,8 @@ pub fn run(case: &Case) -> Figures {
     let mut cpu = receiver.enter_machine();
     let whole = Instant::now();
     let mut busy = Busy::new();
-    loop {
-        match cpu.step() {
-            Stepped::Finished => break,
-            stepped => busy.was(stepped == Stepped::Worked),
-        }
+    while !cpu.is_finished() {
+        busy.during(|| cpu.step() == Stepped::Worked);
     }
     let (receive, whole) = (busy.time(), whole.elapsed());
     let work = worker.join().expect("a worker that ends");

@@ -19,7 +19,8 @@ pub(crate) struct SharedPool {
 }
 
 impl SharedPool {
-    pub(crate) fn new(pages: Vec<Page>) -> Arc<Self> {
+    pub(crate) fn new(mut pages: Vec<Page>) -> Arc<Self> {
+        shuffle(&mut pages);
         Arc::new(Self { free: Mutex::new(pages) })
     }
 
@@ -39,6 +40,19 @@ impl SharedPool {
     /// How many pages no queue has.
     pub(crate) fn free(&self) -> usize {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// Puts the pages in an order of chance. In address order, the frames that a worker reads one after the other lie at a
+/// constant distance; its stride prefetcher then fetches those that come next as well, out of the hands of the receiving
+/// CPU that is writing them. Measured with one target on a Zen 4, ns a packet for the receiving CPU: near 24 in order, 13
+/// shuffled; far 92 and 33.
+fn shuffle(pages: &mut [Page]) {
+    let mut chance: u64 = 0x9E37_79B9_7F4A_7C15;
+    for at in (1..pages.len()).rev() {
+        // Knuth's multiplier of a 64-bit linear congruential generator, whose upper bits are the good ones.
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        pages.swap(at, (chance >> 33) as usize % (at + 1));
     }
 }
 

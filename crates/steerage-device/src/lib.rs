@@ -40,10 +40,11 @@ pub fn open(spec: &str) -> Result<Input, OpenError> {
     capture::open(spec).map_err(OpenError::Device)
 }
 
-/// The guide's code is compiled and run.
+/// The guides' code is compiled and run.
 #[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/functions.md")]
-struct Functions;
+struct Guides;
 
 /// Why there is no device.
 #[non_exhaustive]

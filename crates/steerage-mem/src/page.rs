@@ -13,6 +13,10 @@ const LENT: u32 = 1 << LEN_BITS;
 /// The hash field holds a flow hash.
 const HASHED: u32 = 1 << (LEN_BITS + 1);
 
+/// What kind of header the frame begins with: four bits whose meaning is the path's.
+const LINK_SHIFT: u32 = 28;
+const LINK_MASK: u32 = 0xf << LINK_SHIFT;
+
 /// A slot whose page did not stay with it: a worker kept or sent it. Never a page's number.
 pub(crate) const BLANK: u32 = u32::MAX;
 
@@ -73,6 +77,11 @@ impl Slot {
     pub(crate) fn flow_hash(&self) -> Option<FlowHash> {
         (self.len_flags & HASHED != 0).then_some(FlowHash(self.hash))
     }
+
+    #[inline(always)]
+    pub(crate) fn link(&self) -> u8 {
+        (self.len_flags >> LINK_SHIFT) as u8
+    }
 }
 
 impl Completion {
@@ -124,6 +133,18 @@ impl Completion {
     pub fn set_hash(&mut self, hash: FlowHash) {
         self.0.hash = hash.0;
         self.0.len_flags |= HASHED;
+    }
+
+    /// Notes what kind of header the frame begins with: four bits, 0 where nothing was noted.
+    #[inline(always)]
+    pub fn set_link(&mut self, link: u8) {
+        self.0.len_flags = self.0.len_flags & !LINK_MASK | u32::from(link) << LINK_SHIFT;
+    }
+
+    /// What kind of header the frame begins with.
+    #[inline(always)]
+    pub fn link(&self) -> u8 {
+        self.0.link()
     }
 
     /// Whether the frame lies in a block that was lent, not in a page of its own.

@@ -11,6 +11,7 @@ use steerage_mem::hash::{FlowHasher, FlowKey};
 use steerage_mem::park::{Bell, Sleepers};
 
 use crate::cpu::{CpuId, CpuMask};
+use crate::flow::Layers;
 use crate::gate::Gate;
 use crate::handler::{Affinity, Handler};
 use crate::hashing::Hashing;
@@ -161,7 +162,7 @@ pub(crate) struct AskedInput {
     pub(crate) mask: Option<CpuMask>,
 }
 
-type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity) -> Hashing + Send + Sync>;
+type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> Hashing + Send + Sync>;
 
 /// Says what an instance is to be made of. Everything has a default but the inputs.
 pub struct Builder {
@@ -170,6 +171,7 @@ pub struct Builder {
     pub(crate) inputs: Vec<AskedInput>,
     pub(crate) hasher: Option<FlowHasher>,
     pub(crate) flow_key: Option<FlowKeyFn>,
+    pub(crate) layers: Layers,
     pub(crate) device_hash: bool,
     pub(crate) backlog: usize,
     pub(crate) local_pages: usize,
@@ -201,6 +203,7 @@ impl Builder {
             inputs: Vec::new(),
             hasher: None,
             flow_key: None,
+            layers: Layers::Inner,
             device_hash: true,
             backlog: BACKLOG_DEFAULT,
             local_pages: LOCAL_PAGES,
@@ -264,14 +267,23 @@ impl Builder {
         self
     }
 
-    /// What to hash, in place of the flow that the headers tell; that is what decides where it returns `None`. For both
-    /// directions to stay together, return [`FlowKey::both_directions`].
+    /// What to hash, in place of the flow that the headers tell; that is what decides where it returns `None`, and of links
+    /// other than Ethernet, whose frames it is not asked about. For both directions to stay together, return
+    /// [`FlowKey::both_directions`].
     #[must_use]
     pub fn flow_key<K>(mut self, key: K) -> Self
     where
         K: Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static,
     {
-        self.flow_key = Some(Arc::new(move |hasher, affinity| Hashing::by_key(hasher, affinity, key.clone())));
+        self.flow_key = Some(Arc::new(move |hasher, affinity, layers| Hashing::by_key(hasher, affinity, layers, key.clone())));
+        self
+    }
+
+    /// Which flow counts where packets are in tunnels. Default: the innermost. Ours to choose only where the hash is ours: a
+    /// device knows what it knows.
+    #[must_use]
+    pub fn layers(mut self, layers: Layers) -> Self {
+        self.layers = layers;
         self
     }
 

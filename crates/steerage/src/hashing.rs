@@ -1,14 +1,17 @@
 //! From a frame to the hash it is steered by.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 
 use steerage_mem::hash::{self, FlowHash, FlowHasher, FlowKey};
 use steerage_mem::{Completion, Memory};
 
-use crate::flow;
+use crate::flow::fragments::FragmentTable;
+use crate::flow::{self, Layers};
 use crate::handler::Affinity;
+use crate::platform::Timestamp;
+use crate::rx::LinkType;
 
 /// How a queue's frames are hashed: `dyn`, since once a batch it is free, with the key's parser inlined behind it.
 #[derive(Clone)]
@@ -20,18 +23,27 @@ impl fmt::Debug for Hashing {
     }
 }
 
+/// What a poll has brought.
+pub(crate) struct FrameBatch<'a> {
+    pub(crate) frames: &'a mut [Completion],
+    pub(crate) memory: &'a Memory,
+    /// What all of them begin with.
+    pub(crate) link: LinkType,
+    pub(crate) now: Timestamp,
+}
+
 trait HashFrames: Send + Sync {
-    fn hash_batch(&self, frames: &mut [Completion], memory: &Memory) -> u64;
-    fn hash_one(&self, frame: &[u8]) -> FlowHash;
+    fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64;
+    fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash;
     fn name(&self) -> &'static str;
 }
 
 impl Hashing {
     /// By the flow that the headers tell.
-    pub(crate) fn by_flow(hasher: FlowHasher, affinity: Affinity) -> Self {
+    pub(crate) fn by_flow(hasher: FlowHasher, affinity: Affinity, layers: Layers) -> Self {
         match affinity {
-            Affinity::BothDirections => Self(Arc::new(ByKey { hasher, key: BothDirections })),
-            Affinity::OneDirection => Self(Arc::new(ByKey { hasher, key: OneDirection })),
+            Affinity::BothDirections => Self(Arc::new(ByKey { hasher, layers, key: BothDirections })),
+            Affinity::OneDirection => Self(Arc::new(ByKey { hasher, layers, key: OneDirection })),
         }
     }
 
@@ -39,22 +51,25 @@ impl Hashing {
     pub(crate) fn by_key(
         hasher: FlowHasher,
         affinity: Affinity,
+        layers: Layers,
         key: impl Fn(&[u8]) -> Option<FlowKey> + Send + Sync + 'static,
     ) -> Self {
         match affinity {
-            Affinity::BothDirections => Self(Arc::new(ByKey { hasher, key: Custom(key, BothDirections) })),
-            Affinity::OneDirection => Self(Arc::new(ByKey { hasher, key: Custom(key, OneDirection) })),
+            Affinity::BothDirections => Self(Arc::new(ByKey { hasher, layers, key: Custom(key, BothDirections) })),
+            Affinity::OneDirection => Self(Arc::new(ByKey { hasher, layers, key: Custom(key, OneDirection) })),
         }
     }
 
     /// Sets the hash of each frame; returns how many had no flow.
     #[inline]
-    pub(crate) fn hash_batch(&self, frames: &mut [Completion], memory: &Memory) -> u64 {
-        self.0.hash_batch(frames, memory)
+    pub(crate) fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
+        self.0.hash_batch(batch, fragments)
     }
 
-    pub(crate) fn hash_one(&self, frame: &[u8]) -> FlowHash {
-        self.0.hash_one(frame)
+    /// The hash of a frame that was steered without one, since a single CPU gets all. A fragment's is what it tells by
+    /// itself: later ones go by their datagram, since no table was kept.
+    pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
+        self.0.hash_one(frame, link)
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -65,7 +80,14 @@ impl Hashing {
 /// From a frame to its key. A trait and not a closure, since only a method can be told to inline into each kernel's
 /// loop: 11 ticks a packet against 34.
 trait FrameKey: Send + Sync {
-    fn key(&self, frame: &[u8]) -> Option<FlowKey>;
+    /// A key that is not of the flow, of an Ethernet frame.
+    #[inline(always)]
+    fn own(&self, _: &[u8]) -> Option<FlowKey> {
+        None
+    }
+
+    /// What of a flow's key is to count.
+    fn of_flow(&self, key: FlowKey) -> FlowKey;
 }
 
 struct BothDirections;
@@ -74,56 +96,97 @@ struct Custom<F, K>(F, K);
 
 impl FrameKey for BothDirections {
     #[inline(always)]
-    fn key(&self, frame: &[u8]) -> Option<FlowKey> {
-        flow::flow_key(frame).map(FlowKey::both_directions)
+    fn of_flow(&self, key: FlowKey) -> FlowKey {
+        key.both_directions()
     }
 }
 
 impl FrameKey for OneDirection {
     #[inline(always)]
-    fn key(&self, frame: &[u8]) -> Option<FlowKey> {
-        flow::flow_key(frame)
+    fn of_flow(&self, key: FlowKey) -> FlowKey {
+        key
     }
 }
 
 impl<F: Fn(&[u8]) -> Option<FlowKey> + Send + Sync, K: FrameKey> FrameKey for Custom<F, K> {
     #[inline(always)]
-    fn key(&self, frame: &[u8]) -> Option<FlowKey> {
-        (self.0)(frame).map(FlowKey::by_words).or_else(|| self.1.key(frame))
+    fn own(&self, frame: &[u8]) -> Option<FlowKey> {
+        (self.0)(frame)
+    }
+
+    #[inline(always)]
+    fn of_flow(&self, key: FlowKey) -> FlowKey {
+        self.1.of_flow(key)
     }
 }
 
 struct ByKey<K> {
     hasher: FlowHasher,
+    layers: Layers,
     key: K,
-}
-
-impl<K: FrameKey> ByKey<K> {
-    /// The key that a frame goes by, and whether it is of a flow.
-    #[inline(always)]
-    fn key_of(&self, frame: &[u8]) -> (FlowKey, bool) {
-        match self.key.key(frame) {
-            Some(key) => (key, true),
-            None => (flow::link_key(frame).both_directions(), false),
-        }
-    }
 }
 
 /// A batch, as the hash kernels want to see it.
 struct Frames<'a, K> {
     by: &'a ByKey<K>,
     memory: &'a Memory,
+    link: LinkType,
+    now: Timestamp,
+    fragments: RefCell<&'a mut FragmentTable>,
     unparsed: Cell<u64>,
+}
+
+impl<K: FrameKey> Frames<'_, K> {
+    /// The key of a frame that is not plain.
+    #[cold]
+    #[inline(never)]
+    fn slowly(&self, frame: &[u8]) -> FlowKey {
+        let found = flow::dissect(frame, self.link, self.by.layers);
+        if !found.is_flow {
+            self.unparsed.set(self.unparsed.get() + 1);
+            // Which way does not matter where there is no flow.
+            return found.key.both_directions();
+        }
+        let key = match found.fragments {
+            [None, _] => found.key,
+            _ => self.fragments.borrow_mut().steer(&found, &self.by.hasher, self.now),
+        };
+        self.by.key.of_flow(key)
+    }
 }
 
 impl<K: FrameKey> hash::Hashing<Completion> for Frames<'_, K> {
     #[inline(always)]
     fn key(&self, frame: &Completion) -> FlowKey {
-        let (key, of_a_flow) = self.by.key_of(self.memory.bytes(frame));
-        if !of_a_flow {
-            self.unparsed.set(self.unparsed.get() + 1);
+        let frame = self.memory.bytes(frame);
+        if let Some(key) = self.by.key.own(frame) {
+            return key.by_words();
         }
-        key
+        match flow::plain(frame, self.by.layers) {
+            Some(key) => self.by.key.of_flow(key),
+            None => self.slowly(frame).by_words(),
+        }
+    }
+
+    #[inline(always)]
+    fn store(&self, frame: &mut Completion, hash: FlowHash) {
+        frame.set_hash(hash);
+    }
+}
+
+/// The same for links other than Ethernet.
+struct OtherFrames<'a, K>(Frames<'a, K>);
+
+impl<K: FrameKey> hash::Hashing<Completion> for OtherFrames<'_, K> {
+    #[inline(always)]
+    fn key(&self, frame: &Completion) -> FlowKey {
+        let Self(batch) = self;
+        let frame = batch.memory.bytes(frame);
+        let plain = if batch.link == LinkType::RAW { flow::plain_ip(frame, batch.by.layers) } else { None };
+        match plain {
+            Some(key) => batch.by.key.of_flow(key),
+            None => batch.slowly(frame).by_words(),
+        }
     }
 
     #[inline(always)]
@@ -133,17 +196,35 @@ impl<K: FrameKey> hash::Hashing<Completion> for Frames<'_, K> {
 }
 
 impl<K: FrameKey> HashFrames for ByKey<K> {
-    fn hash_batch(&self, frames: &mut [Completion], memory: &Memory) -> u64 {
+    fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
+        let FrameBatch { frames, memory, link, now } = batch;
         for frame in &*frames {
             memory.prefetch_frame(frame);
         }
-        let batch = Frames { by: self, memory, unparsed: Cell::new(0) };
+        let fragments = RefCell::new(fragments);
+        let batch = Frames { by: self, memory, link, now, fragments, unparsed: Cell::new(0) };
+        if link == LinkType::ETHERNET {
+            self.hasher.hash_batch_with(frames, &batch);
+            return batch.unparsed.get();
+        }
+        let batch = OtherFrames(batch);
         self.hasher.hash_batch_with(frames, &batch);
-        batch.unparsed.get()
+        batch.0.unparsed.get()
     }
 
-    fn hash_one(&self, frame: &[u8]) -> FlowHash {
-        self.hasher.hash(&self.key_of(frame).0)
+    fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
+        if link == LinkType::ETHERNET {
+            if let Some(key) = self.key.own(frame) {
+                return self.hasher.hash(&key);
+            }
+        }
+        let found = flow::dissect(frame, link, self.layers);
+        let key = match found.fragments.iter().flatten().find(|fragment| fragment.offset > 0) {
+            _ if !found.is_flow => found.key.both_directions(),
+            Some(later) => later.datagram,
+            None => self.key.of_flow(found.key),
+        };
+        self.hasher.hash(&key)
     }
 
     fn name(&self) -> &'static str {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use steerage_mem::{Backing, ring::Gauge};
 
+use crate::flow::fragments::FragmentCounts;
 use crate::counter::Counter;
 use crate::cpu::CpuId;
 
@@ -103,10 +104,25 @@ pub(crate) struct QueueLedger {
     pub(crate) received: Counter,
     pub(crate) received_bytes: Counter,
     pub(crate) unparsed: Counter,
+    pub(crate) fragments_full: Counter,
+    pub(crate) fragments_aged: Counter,
     pub(crate) dropped: DropCounters,
     /// Frames in the parking lot.
     pub(crate) parked: Counter,
     pub(crate) unparked: Counter,
+}
+
+impl QueueLedger {
+    /// What hashing a batch came to. Mostly nothing, and then nothing is written.
+    pub(crate) fn hashed(&self, unparsed: u64, fragments: FragmentCounts) {
+        if unparsed > 0 {
+            self.unparsed.add(unparsed);
+        }
+        if fragments != FragmentCounts::default() {
+            self.fragments_full.add(fragments.full);
+            self.fragments_aged.add(fragments.aged);
+        }
+    }
 }
 
 /// What is counted of one queue's ring to one CPU.
@@ -206,9 +222,13 @@ pub struct QueueSnapshot {
     pub dropped: Drops,
     /// Frames received and neither delivered nor dropped yet.
     pub in_flight: u64,
-    /// Frames without a flow that we know; they go by their link addresses. Counted where frames are hashed: not while
+    /// Frames without a flow that we know, of IP or of the user's own; they go by their link addresses. Counted where frames are hashed: not while
     /// one CPU has all buckets.
     pub unparsed: u64,
+    /// Fragments for whose datagram there was no place to note the flow; such a datagram goes by a key of its own.
+    pub fragments_full: u64,
+    /// Later fragments that came when their datagram's time ([`FRAGMENT_TIME`](crate::FRAGMENT_TIME)) was over.
+    pub fragments_aged: u64,
     /// Frames seen out of order at completion; `None` where it is not checked.
     pub reordered: Option<u64>,
     /// The page pool's counters.

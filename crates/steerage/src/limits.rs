@@ -27,6 +27,37 @@ pub const BUCKETS: usize = 4096;
 /// The hash's topmost 12 bits choose the bucket, as `reciprocal_scale` does in Linux.
 pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
 
+/// The most headers that are read of a frame, of all kinds together: twice what the deepest stacks in use have (two tags,
+/// labels, three IP headers, two of them in UDP tunnels).
+pub const FLOW_HEADERS_MAX: usize = 24;
+
+/// VLAN tags that are read behind an Ethernet header: an outer and an inner one (IEEE 802.1ad).
+pub const VLAN_TAGS_MAX: usize = 2;
+
+/// MPLS labels that are read to find what is below: twice the deepest stacks that routers impose.
+pub const MPLS_LABELS_MAX: usize = 16;
+
+/// IP headers that are entered, one in another: a tunnel in a tunnel in a tunnel, and the flow.
+pub const IP_LAYERS_MAX: usize = 4;
+
+/// Extension headers that are skipped behind an IP header; beyond, the flow is known by addresses and by the type of the
+/// header at which reading ended. RFC 8200, 4.1, has no use for more than seven; the rest is for senders that know no
+/// better.
+pub const IPV6_EXTENSIONS_MAX: usize = 8;
+
+/// GTP-U extension headers that are skipped. 5G has use for one (3GPP TS 38.415), the standard for a handful.
+pub const GTP_EXTENSIONS_MAX: usize = 4;
+
+/// How long a datagram's fragments are expected: Linux's `ipfrag_time`.
+pub const FRAGMENT_TIME: Duration = Duration::from_secs(30);
+
+/// Datagrams whose hashes agree in this table's index and that can be under way at a time.
+pub const FRAGMENT_WAYS: usize = 4;
+
+/// How many datagrams a queue can have under way in fragments: 1024. At 100,000 datagrams a second that is room for 10 ms
+/// from a datagram's first fragment to its last; what is lost on the way keeps its place for [`FRAGMENT_TIME`].
+pub const FRAGMENT_SETS: usize = 1024 / FRAGMENT_WAYS;
+
 /// How many frames may wait for one CPU from one queue: Linux's `netdev_max_backlog` and its default.
 pub const BACKLOG_DEFAULT: usize = 1000;
 

@@ -12,6 +12,7 @@ use crate::handler::BucketId;
 use crate::hashing::Hashing;
 use crate::limits::{BUCKET_SHIFT, HANDLE_BUDGET, HEADROOM, POOL_BULK};
 use crate::pool::SharedPool;
+use crate::rx::LinkType;
 
 /// What was done with a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -238,7 +239,13 @@ impl Packet<'_> {
     /// before the headers are written.
     #[inline]
     pub fn flow_hash(&self) -> FlowHash {
-        self.frame.hash().unwrap_or_else(|| self.context.hashing.hash_one(self.frame.bytes()))
+        self.frame.hash().unwrap_or_else(|| self.context.hashing.hash_one(self.frame.bytes(), self.link()))
+    }
+
+    /// What the frame begins with, for [`flow::dissect`](crate::flow::dissect).
+    #[inline]
+    pub fn link(&self) -> LinkType {
+        LinkType::of_code(self.frame.link())
     }
 
     /// The bucket that the flow moves with.

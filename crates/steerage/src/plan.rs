@@ -10,6 +10,7 @@ use steerage_mem::{Blocks, FRAME_BYTES_MAX, Home, Memory, Page, Region};
 use crate::builder::{AskedInput, BuildError, Builder};
 use crate::cpu::{CpuId, CpuMask};
 use crate::handler::Affinity;
+use crate::flow::fragments::FragmentTable;
 use crate::hashing::Hashing;
 use crate::ledger::RingLedger;
 use crate::limits::{
@@ -107,8 +108,8 @@ impl Plan {
             ),
         };
         let hashing = match &self.asked.flow_key {
-            Some(by_key) => by_key(hasher, affinity),
-            None => Hashing::by_flow(hasher, affinity),
+            Some(by_key) => by_key(hasher, affinity, self.asked.layers),
+            None => Hashing::by_flow(hasher, affinity, self.asked.layers),
         };
         let mut queues = Vec::new();
         for AskedInput { input, rx_cpus, mask } in inputs {
@@ -166,7 +167,8 @@ impl Plan {
         let slot_bytes = if self.asked.check_order { 24 } else { 16 };
         let rings = queues.len() * (self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS) * slot_bytes;
         let lent: usize = queues.iter().filter_map(|q| q.blocks.as_ref()).map(|blocks| blocks.region().bytes()).sum();
-        let needed = (pages as u64).saturating_mul(page_bytes as u64).saturating_add((rings + lent) as u64);
+        let tables = queues.len() * FragmentTable::BYTES;
+        let needed = (pages as u64).saturating_mul(page_bytes as u64).saturating_add((rings + lent + tables) as u64);
         if needed > self.asked.memory_max as u64 {
             return Err(BuildError::Memory {
                 needed,

@@ -4,11 +4,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use steerage_mem::hash::FlowHash;
 use steerage_mem::ring::Producer;
 use steerage_mem::{Blocks, Completion, Memory};
 
-use crate::hashing::Hashing;
+use crate::flow::fragments::FragmentTable;
+use crate::hashing::{FrameBatch, Hashing};
 use crate::ledger::{DropReason, QueueLedger, RingLedger};
 use crate::limits::{BUCKET_SHIFT, BUCKETS, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS};
 use crate::moves::BucketMove;
@@ -27,6 +27,7 @@ pub(crate) struct OwnedQueue {
     memory: Memory,
     /// `None` where the device's hash serves.
     hashing: Option<Hashing>,
+    fragments: FragmentTable,
     pub(crate) checks_order: bool,
     pub(crate) can_wait: bool,
 
@@ -92,6 +93,7 @@ impl OwnedQueue {
             blocks: parts.blocks,
             memory: parts.memory,
             hashing: parts.hashing,
+            fragments: FragmentTable::new(),
             checks_order: parts.checks_order,
             frames: Vec::with_capacity(POLL_BUDGET),
             prefetch: 0,
@@ -193,8 +195,8 @@ impl OwnedQueue {
     // ---- steer
 
     /// Chooses each frame's CPU and writes its slot to that CPU's ring, unseen yet.
-    pub(crate) fn steer(&mut self) {
-        self.hash();
+    pub(crate) fn steer(&mut self, now: Timestamp) {
+        self.hash(now);
         if self.checks_order {
             return self.steer_numbered();
         }
@@ -213,19 +215,18 @@ impl OwnedQueue {
         self.count_parked();
     }
 
-    fn hash(&mut self) {
-        let unparsed = match &self.hashing {
-            _ if self.frames.is_empty() => 0,
-            _ if self.rx.link() != LinkType::ETHERNET => {
-                self.frames.iter_mut().for_each(|frame| frame.set_hash(FlowHash(0)));
-                self.frames.len() as u64
-            }
-            Some(hashing) if !self.single || self.checks_order => hashing.hash_batch(&mut self.frames, &self.memory),
-            _ => 0,
-        };
-        if unparsed > 0 {
-            self.ledger.unparsed.add(unparsed);
+    fn hash(&mut self, now: Timestamp) {
+        if self.frames.is_empty() {
+            return;
         }
+        let link = self.rx.link();
+        if link != LinkType::ETHERNET {
+            self.frames.iter_mut().for_each(|frame| frame.set_link(link.code()));
+        }
+        let Some(hashing) = self.hashing.as_ref().filter(|_| !self.single || self.checks_order) else { return };
+        let unhashed = FrameBatch { frames: &mut self.frames, memory: &self.memory, link, now };
+        let unparsed = hashing.hash_batch(unhashed, &mut self.fragments);
+        self.ledger.hashed(unparsed, self.fragments.take_counts());
     }
 
     /// The same, noting each frame's arrival number.

@@ -53,8 +53,8 @@ pub trait RxQueue: Send {
     /// An error ends the queue: it is not polled again. What was pushed before counts.
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
-    /// What the frames of the last poll begin with: all of one poll the same. Only Ethernet is parsed; of other frames no
-    /// flow is known, and they stay together.
+    /// What the frames of the last poll begin with: all of one poll the same. Of types that [`LinkType`] does not name
+    /// no flow is known, and their frames stay together.
     fn link(&self) -> LinkType {
         LinkType::ETHERNET
     }
@@ -101,8 +101,59 @@ pub enum QueueMemory {
 pub struct LinkType(pub u16);
 
 impl LinkType {
+    /// A BSD loopback header, in the byte order of the machine that wrote it.
+    pub const NULL: Self = Self(0);
     /// An Ethernet header.
     pub const ETHERNET: Self = Self(1);
+    /// PPP (RFC 1661), with or without HDLC's address and control.
+    pub const PPP: Self = Self(9);
+    /// IPv4 or IPv6, as the BSDs number it.
+    pub const RAW_BSD: Self = Self(12);
+    /// IPv4 or IPv6, as OpenBSD numbers it.
+    pub const RAW_OPENBSD: Self = Self(14);
+    /// PPP in HDLC framing (RFC 1662), or Cisco's.
+    pub const PPP_HDLC: Self = Self(50);
+    /// IPv4 or IPv6.
+    pub const RAW: Self = Self(101);
+    /// A BSD loopback header in network byte order.
+    pub const LOOP: Self = Self(108);
+    /// Linux cooked capture.
+    pub const LINUX_SLL: Self = Self(113);
+    /// IPv4.
+    pub const IPV4: Self = Self(228);
+    /// IPv6.
+    pub const IPV6: Self = Self(229);
+    /// Linux cooked capture, version 2.
+    pub const LINUX_SLL2: Self = Self(276);
+
+    /// The types that are read. A slot has four bits for a place in this list; 0 is what it holds if nothing is written.
+    const READ: [Self; 12] = [
+        Self::ETHERNET,
+        Self::RAW,
+        Self::IPV4,
+        Self::IPV6,
+        Self::RAW_BSD,
+        Self::RAW_OPENBSD,
+        Self::LINUX_SLL,
+        Self::LINUX_SLL2,
+        Self::PPP,
+        Self::PPP_HDLC,
+        Self::NULL,
+        Self::LOOP,
+    ];
+
+    /// A type that is not read.
+    pub const UNKNOWN: Self = Self(u16::MAX);
+
+    /// Its place in the list of those that are read, or behind it.
+    pub(crate) fn code(self) -> u8 {
+        Self::READ.iter().position(|link| *link == self).unwrap_or(Self::READ.len()) as u8
+    }
+
+    #[inline]
+    pub(crate) fn of_code(code: u8) -> Self {
+        Self::READ.get(usize::from(code)).copied().unwrap_or(Self::UNKNOWN)
+    }
 }
 
 /// What a poll came to, besides the frames it pushed.

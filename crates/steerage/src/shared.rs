@@ -210,6 +210,8 @@ impl QueueInfo {
             dropped,
             in_flight: received - verdicts.total() - dropped.total(),
             unparsed: self.ledger.unparsed.get(),
+            fragments_full: self.ledger.fragments_full.get(),
+            fragments_aged: self.ledger.fragments_aged.get(),
             reordered: self.checks_order.then_some(reordered),
             pool: PoolSnapshot {
                 alloc_fast: self.pool.alloc_fast.get(),

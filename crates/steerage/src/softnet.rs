@@ -210,7 +210,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 Phase::Steer(queue)
             }
             Phase::Steer(queue) => {
-                self.queues[queue].steer();
+                self.queues[queue].steer(self.cpu.now);
                 Phase::Publish(queue)
             }
             Phase::Publish(queue) => {

@@ -79,6 +79,12 @@ impl<'a> Frame<'a> {
         self.slot.flow_hash()
     }
 
+    /// What [`Completion::set_link`] noted.
+    #[inline(always)]
+    pub fn link(&self) -> u8 {
+        self.slot.link()
+    }
+
     /// Whether it lies in a block that was lent.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::ledger::DropReason;
 use crate::limits::{BUCKET_SHIFT, HANDLE_BUDGET};
 use crate::packet::{Batch, BatchContext};
 use crate::platform::Platform;
+use crate::rx::LinkType;
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
     pub(super) fn handle(&mut self, nth: usize) {
@@ -34,7 +35,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if ring.order.is_some() {
             self.numbers.clear();
             self.numbers.extend(ring.consumer.frames().map(|frame| {
-                let hash = frame.hash().unwrap_or_else(|| ring.hashing.hash_one(frame.bytes()));
+                let link = LinkType::of_code(frame.link());
+                let hash = frame.hash().unwrap_or_else(|| ring.hashing.hash_one(frame.bytes(), link));
                 ((hash.0 >> BUCKET_SHIFT) as usize, frame.arrival().unwrap_or(0))
             }));
         }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use steerage::testing::QueueTester;
-use steerage::{DeviceError, Input, Polled, RxQueue, Timestamp};
+use steerage::{DeviceError, Input, LinkType, Polled, RxQueue, Timestamp};
 
 /// How many polls a device may take to end: far more than any test's input needs.
 pub(crate) const POLLS_MAX: usize = 1_000_000;
@@ -20,6 +20,21 @@ pub(crate) fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), Device
                 }
             }
             Err(error) => return (all, Err(error), tester.wire_bytes()),
+        }
+    }
+    panic!("it does not end");
+}
+
+/// All frames of a queue that can wait, each with what it begins with.
+pub(crate) fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
+    let mut tester = QueueTester::new(queue).expect("memory for a test");
+    let mut all = Vec::new();
+    for _ in 0..POLLS_MAX {
+        let (polled, frames) = tester.poll(Timestamp::ZERO, 64).expect("a queue that can be read");
+        let link = tester.queue().link();
+        all.extend(frames.into_iter().map(|frame| (frame, link)));
+        if polled == Polled::Ended {
+            return all;
         }
     }
     panic!("it does not end");

@@ -4,3 +4,4 @@
 pub mod frames;
 pub mod measure;
 pub mod placement;
+pub mod samples;

@@ -139,7 +139,12 @@ fn innermost_flows_are_those_that_tshark_finds() {
             frames += 1;
             with_flow += u32::from(found.is_flow);
             if ours != theirs {
-                different.push(format!("{} frame {}: {ours:?}, tshark {theirs:?} {}", path.display(), nth + 1, fields[0]));
+                different.push(format!(
+                    "{} frame {}: {ours:?}, tshark {theirs:?} {}",
+                    path.display(),
+                    nth + 1,
+                    fields[0]
+                ));
             }
         }
     }

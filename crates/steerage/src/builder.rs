@@ -275,7 +275,8 @@ impl Builder {
     where
         K: Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static,
     {
-        self.flow_key = Some(Arc::new(move |hasher, affinity, layers| Hashing::by_key(hasher, affinity, layers, key.clone())));
+        self.flow_key =
+            Some(Arc::new(move |hasher, affinity, layers| Hashing::by_key(hasher, affinity, layers, key.clone())));
         self
     }
 

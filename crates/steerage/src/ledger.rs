@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use steerage_mem::{Backing, ring::Gauge};
 
-use crate::flow::fragments::FragmentCounts;
 use crate::counter::Counter;
 use crate::cpu::CpuId;
+use crate::flow::fragments::FragmentCounts;
 
 /// Why a packet was lost. Each lost packet adds one to exactly one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

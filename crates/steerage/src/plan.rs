@@ -9,8 +9,8 @@ use steerage_mem::{Blocks, FRAME_BYTES_MAX, Home, Memory, Page, Region};
 
 use crate::builder::{AskedInput, BuildError, Builder};
 use crate::cpu::{CpuId, CpuMask};
-use crate::handler::Affinity;
 use crate::flow::fragments::FragmentTable;
+use crate::handler::Affinity;
 use crate::hashing::Hashing;
 use crate::ledger::RingLedger;
 use crate::limits::{

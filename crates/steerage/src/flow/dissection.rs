@@ -52,16 +52,36 @@ pub struct Dissection {
 }
 
 impl Dissection {
+    /// Of no frame yet.
+    #[inline(always)]
+    pub(super) fn blank() -> Self {
+        Self {
+            key: FlowKey::v4((0, 0), (0, 0), 0),
+            is_flow: false,
+            end: End::Complete,
+            ip: None,
+            transport_offset: None,
+            payload_offset: None,
+            tcp_flags: None,
+            icmp: None,
+            is_quoted: false,
+            fragments: [None, None],
+            vlans: [None; VLAN_TAGS_MAX],
+            tunnel: None,
+            headers: Headers::EMPTY,
+        }
+    }
+
     /// The key, if it is of IP.
     #[must_use]
     pub fn flow(&self) -> Option<FlowKey> {
-        self.is_flow.then_some(self.key)
+        self.is_flow.then_some(self.key.by_words())
     }
 
     /// The headers that were read, in their order.
     #[must_use]
-    pub fn headers(&self) -> &[Header] {
-        self.headers.as_slice()
+    pub fn headers(&self) -> impl ExactSizeIterator<Item = Header> + DoubleEndedIterator + '_ {
+        self.headers.iter()
     }
 
     /// What `ip` says of fragments.
@@ -153,6 +173,36 @@ pub enum HeaderKind {
     GtpU,
 }
 
+impl HeaderKind {
+    /// All of them, each at the place of its number.
+    pub const ALL: [Self; 24] = [
+        Self::Ethernet,
+        Self::Vlan,
+        Self::Snap,
+        Self::CiscoMetadata,
+        Self::LinuxCooked,
+        Self::BsdLoopback,
+        Self::Hdlc,
+        Self::Ppp,
+        Self::Pppoe,
+        Self::Mpls,
+        Self::Ipv4,
+        Self::Ipv6,
+        Self::Ipv6Extension,
+        Self::Authentication,
+        Self::Tcp,
+        Self::Udp,
+        Self::Sctp,
+        Self::Icmp,
+        Self::Icmp6,
+        Self::Gre,
+        Self::EtherIp,
+        Self::Vxlan,
+        Self::Geneve,
+        Self::GtpU,
+    ];
+}
+
 impl fmt::Display for HeaderKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -227,32 +277,39 @@ impl fmt::Display for End {
     }
 }
 
-/// A list of fixed size.
+/// A list of fixed size, four bytes a header, since every frame's has to be emptied: the kind as its number in
+/// [`HeaderKind::ALL`] above, the offset below.
 #[derive(Clone)]
 pub(super) struct Headers {
-    list: [Header; FLOW_HEADERS_MAX],
+    list: [u32; FLOW_HEADERS_MAX],
     len: usize,
 }
 
+const OFFSET_BITS: u32 = 24;
+/// Frames are shorter.
+const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
+const _: () = assert!(steerage_mem::FRAME_BYTES_MAX <= OFFSET_MASK as usize);
+
 impl Headers {
-    pub(super) const EMPTY: Self =
-        Self { list: [Header { kind: HeaderKind::Ethernet, offset: 0 }; FLOW_HEADERS_MAX], len: 0 };
+    const EMPTY: Self = Self { list: [0; FLOW_HEADERS_MAX], len: 0 };
 
     #[inline]
     pub(super) fn push(&mut self, kind: HeaderKind, offset: usize) -> Result<(), End> {
         let place = self.list.get_mut(self.len).ok_or(End::TooDeep)?;
-        *place = Header { kind, offset: offset as u32 };
+        *place = (kind as u32) << OFFSET_BITS | offset as u32 & OFFSET_MASK;
         self.len += 1;
         Ok(())
     }
 
-    fn as_slice(&self) -> &[Header] {
-        self.list.get(..self.len).unwrap_or_default()
+    fn iter(&self) -> impl ExactSizeIterator<Item = Header> + DoubleEndedIterator + '_ {
+        let kind = |packed: u32| HeaderKind::ALL[(packed >> OFFSET_BITS) as usize];
+        let read = self.list.get(..self.len).unwrap_or_default();
+        read.iter().map(move |packed| Header { kind: kind(*packed), offset: packed & OFFSET_MASK })
     }
 }
 
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_slice().fmt(f)
+        f.debug_list().entries(self.iter()).finish()
     }
 }

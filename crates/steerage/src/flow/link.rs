@@ -168,7 +168,11 @@ impl Walk<'_> {
 
     fn linux_cooked(&mut self) -> Result<Step, End> {
         let header = self.take::<16>(HeaderKind::LinuxCooked)?;
-        self.cooked(be16(header, 14), be16(header, 2), [header[6], header[7], header[8], header[9], header[10], header[11]])
+        self.cooked(
+            be16(header, 14),
+            be16(header, 2),
+            [header[6], header[7], header[8], header[9], header[10], header[11]],
+        )
     }
 
     fn linux_cooked_2(&mut self) -> Result<Step, End> {

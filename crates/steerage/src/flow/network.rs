@@ -2,7 +2,7 @@
 
 use steerage_mem::hash::FlowKey;
 
-use super::bytes::{be16, be32, be128};
+use super::bytes::{be16, be32};
 use super::dissection::{End, Fragment, HeaderKind, IpLayer};
 use super::numbers::number;
 use super::walk::{Flow, Step, Walk};
@@ -31,8 +31,7 @@ impl<'a> Walk<'a> {
         self.skip(header_len - IPV4_LEN);
         let protocol = header[9];
         let stated = u32::from(be16(header, 2));
-        let (source, destination) = (be32(header, 12).into(), be32(header, 16).into());
-        self.enter_ip(Flow { version: 4, source, destination, protocol, ports: (0, 0) }, start, stated);
+        self.enter_ip(Flow { version: 4, at: start, protocol, ports: (0, 0) }, stated);
 
         let fragment = be16(header, 6);
         if fragment & IPV4_FRAGMENT == 0 {
@@ -64,8 +63,7 @@ impl<'a> Walk<'a> {
             0 if protocol == number::HOP_BY_HOP => 0,
             payload => IPV6_LEN as u32 + u32::from(payload),
         };
-        let (source, destination) = (be128(header, 8), be128(header, 24));
-        self.enter_ip(Flow { version: 6, source, destination, protocol, ports: (0, 0) }, start, stated);
+        self.enter_ip(Flow { version: 6, at: start, protocol, ports: (0, 0) }, stated);
         Ok(Step::Protocol(protocol))
     }
 
@@ -78,22 +76,27 @@ impl<'a> Walk<'a> {
         if header[0] >> 4 == version { Ok(header) } else { Err(End::Malformed) }
     }
 
-    fn enter_ip(&mut self, flow: Flow, start: usize, stated: u32) {
+    fn enter_ip(&mut self, flow: Flow, stated: u32) {
         self.extensions = 0;
-        self.flow = Some(flow);
+        self.flow = flow;
         if self.quoting {
             self.out.is_quoted = true;
             return;
         }
         self.depth += 1;
         self.out.ip = Some(IpLayer {
-            offset: start as u32,
+            offset: flow.at as u32,
             version: flow.version,
             protocol: flow.protocol,
             stated_bytes: (stated > 0).then_some(stated),
         });
         (self.out.transport_offset, self.out.payload_offset) = (None, None);
         (self.out.tcp_flags, self.out.icmp) = (None, None);
+    }
+
+    /// Those of the present IPv6 header.
+    fn addresses(&self) -> Option<&'a [u8]> {
+        self.peek_at::<IPV6_LEN>(self.flow.at).map(|header| &header[8..])
     }
 
     fn fragment(&mut self, fragment: Fragment) {
@@ -108,7 +111,9 @@ impl<'a> Walk<'a> {
     pub(super) fn is_extension(&self, version: u8, protocol: u8) -> bool {
         match protocol {
             number::AUTHENTICATION => true,
-            number::HOP_BY_HOP | number::ROUTING | number::FRAGMENT | number::DESTINATION | number::SHIM6 => version == 6,
+            number::HOP_BY_HOP | number::ROUTING | number::FRAGMENT | number::DESTINATION | number::SHIM6 => {
+                version == 6
+            }
             _ => false,
         }
     }
@@ -141,10 +146,9 @@ impl<'a> Walk<'a> {
         if field & (IPV6_OFFSET | IPV6_MORE) == 0 {
             return Ok(Step::Protocol(header[0])); // The only one: RFC 6946.
         }
-        let (Some(flow), Some(ip)) = (self.flow, self.out.ip) else { return Err(End::Malformed) };
+        let Some(ip) = self.out.ip else { return Err(End::Malformed) };
         let mut datagram = [0; 36];
-        datagram[..16].copy_from_slice(&flow.source.to_be_bytes());
-        datagram[16..32].copy_from_slice(&flow.destination.to_be_bytes());
+        datagram[..32].copy_from_slice(self.addresses().ok_or(End::Truncated)?);
         datagram[32..].copy_from_slice(&header[4..]);
         let offset = u32::from(field & IPV6_OFFSET);
         self.fragment(Fragment {
@@ -163,9 +167,7 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn set_protocol(&mut self, protocol: u8) {
-        if let Some(flow) = &mut self.flow {
-            flow.protocol = protocol;
-        }
+        self.flow.protocol = protocol;
         if let (Some(ip), false) = (&mut self.out.ip, self.quoting) {
             ip.protocol = protocol;
         }

@@ -11,6 +11,9 @@ use super::transport::PORTS_LEN;
 /// Two addresses and an EtherType.
 const ETHERNET_LEN: usize = 14;
 const VLAN_TAG_LEN: usize = 4;
+/// The upper bytes of the tunnels' ports lie in this range: one byte is enough to look at.
+const PORT_HIGH_MIN: u8 = (port::MIN >> 8) as u8;
+const PORT_HIGH_MAX: u8 = (port::MAX >> 8) as u8;
 /// First byte of an IPv4 header without options: version 4, five words of four bytes.
 const IPV4_PLAIN: u8 = 0x45;
 
@@ -54,8 +57,7 @@ fn plain_ipv4(header: &[u8; IPV4_LEN + PORTS_LEN], layers: Layers) -> Option<Flo
 #[inline(always)]
 fn plain_ipv6(header: &[u8; IPV6_LEN + PORTS_LEN], layers: Layers) -> Option<FlowKey> {
     let (protocol, destination) = (header[6], be16(header, 42));
-    let plain =
-        header[0] >> 4 == 6 && has_common_ports(protocol) && !may_be_tunnel(protocol, destination, layers);
+    let plain = header[0] >> 4 == 6 && has_common_ports(protocol) && !may_be_tunnel(protocol, destination, layers);
     plain.then(|| FlowKey::v6((be128(header, 8), be16(header, 40)), (be128(header, 24), destination), protocol))
 }
 
@@ -68,10 +70,13 @@ fn has_common_ports(protocol: u8) -> bool {
 /// One compare for nearly all: the tunnels' ports lie in a range that neither most services nor the clients' ports are in.
 #[inline(always)]
 fn may_be_tunnel(protocol: u8, destination: u16, layers: Layers) -> bool {
-    destination.wrapping_sub(port::MIN) <= port::MAX - port::MIN && is_tunnel(protocol, destination, layers)
+    let [high, _] = destination.to_be_bytes();
+    high.wrapping_sub(PORT_HIGH_MIN) <= PORT_HIGH_MAX - PORT_HIGH_MIN && is_tunnel(protocol, destination, layers)
 }
 
-#[inline(always)]
+/// A call, and so out of the way.
+#[cold]
+#[inline(never)]
 fn is_tunnel(protocol: u8, destination: u16, layers: Layers) -> bool {
     protocol == protocol::UDP && port::is_tunnel(destination) && layers == Layers::Inner
 }

@@ -142,11 +142,16 @@ fn fragments_in_fragments() {
     let mut outer = outer4(number::IPV4, &inner);
     outer[6] = 0x20;
     let found = ethernet(&eth(0x0800, &outer));
-    assert_eq!(found.fragments.map(|f| f.map(|f| (f.ip_offset, f.offset, f.more))), [
-        Some((14, 0, true)),
-        Some((34, 16, false))
-    ]);
+    assert_eq!(
+        found.fragments.map(|f| f.map(|f| (f.ip_offset, f.offset, f.more))),
+        [Some((14, 0, true)), Some((34, 16, false))]
+    );
     assert_eq!(found.fragment().map(|f| f.ip_offset), Some(34));
+}
+
+#[test]
+fn header_kinds_are_in_their_places() {
+    assert!(HeaderKind::ALL.iter().enumerate().all(|(at, kind)| *kind as usize == at));
 }
 
 #[test]
@@ -228,9 +233,7 @@ fn icmp_errors_go_by_what_they_quote() {
 fn tunnels() {
     let (inner4, inner6) = (v4(17, &UDP), v6(17, &UDP));
     let bridged = eth(0x86dd, &inner6);
-    let gre = |flags: u16, ethertype: u16, rest: &[u8]| {
-        [&flags.to_be_bytes(), &ethertype.to_be_bytes(), rest].concat()
-    };
+    let gre = |flags: u16, ethertype: u16, rest: &[u8]| [&flags.to_be_bytes(), &ethertype.to_be_bytes(), rest].concat();
     let key = [0, 0, 0, 0, 0, 0, 0, 40, 0, 0, 0, 1];
     let pptp = [&[0, 30, 0, 5, 0, 0, 0, 1, 0, 0, 0, 2, 0xff, 3, 0, 0x21], &inner4[..]].concat();
     let vxlan = [&[8, 0, 0, 0, 0, 0x12, 0x34, 0], &bridged[..]].concat();
@@ -256,14 +259,16 @@ fn tunnels() {
     for (protocol, payload, flow, tunnel) in cases {
         let frame = eth(0x0800, &outer4(protocol, &payload));
         let found = ethernet(&frame);
-        assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {:?}", found.headers());
+        assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
         assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
         let inner = dissect(&eth(0x86dd, &v6(protocol, &payload)), LinkType::ETHERNET, Layers::Inner);
         assert_eq!(inner.key.to_string(), flow, "over IPv6");
         let outer = dissect(&frame, LinkType::ETHERNET, Layers::Outer);
-        let expected = if protocol == 17 { FlowKey::v4(
-            (0xc000_0201, 0xc001), (0xc000_0202, u16::from_be_bytes([payload[2], payload[3]])), 17)
-        } else { FlowKey::v4((0xc000_0201, 0), (0xc000_0202, 0), protocol) };
+        let expected = if protocol == 17 {
+            FlowKey::v4((0xc000_0201, 0xc001), (0xc000_0202, u16::from_be_bytes([payload[2], payload[3]])), 17)
+        } else {
+            FlowKey::v4((0xc000_0201, 0), (0xc000_0202, 0), protocol)
+        };
         assert_eq!((outer.key, outer.ip.map(|ip| ip.offset)), (expected, Some(14)));
         assert_eq!(flow_key(&frame, LinkType::ETHERNET, Layers::Outer), Some(expected));
     }
@@ -338,7 +343,7 @@ fn lengths_flags_and_offsets() {
     let found = ethernet(&tagged(&[0x8100], 0x0800, &v4(6, &tcp)));
     assert_eq!((found.tcp_flags, found.transport_offset, found.payload_offset), (Some(0x112), Some(38), Some(62)));
     assert_eq!(found.ip.and_then(|ip| ip.stated_bytes), Some(48));
-    let kinds: Vec<_> = found.headers().iter().map(|header| (header.kind, header.offset)).collect();
+    let kinds: Vec<_> = found.headers().map(|header| (header.kind, header.offset)).collect();
     use HeaderKind::*;
     assert_eq!(kinds, [(Ethernet, 0), (Vlan, 14), (Ipv4, 18), (Tcp, 38)]);
     let found = ethernet(&eth(0x86dd, &v6(number::HOP_BY_HOP, &[&DESTINATION_TO_UDP[..], &UDP].concat())));
@@ -383,7 +388,7 @@ proptest! {
     fn any_bytes_are_read_in_bounds(frame in prop::collection::vec(any::<u8>(), 0..200), link in any_link()) {
         for layers in [Layers::Inner, Layers::Outer] {
             let found = dissect(&frame, link, layers);
-            prop_assert!(found.headers().iter().all(|header| (header.offset as usize) < frame.len()));
+            prop_assert!(found.headers().all(|header| (header.offset as usize) < frame.len()));
             prop_assert_eq!(flow_key(&frame, link, layers), found.flow());
         }
     }

@@ -69,9 +69,7 @@ impl Walk<'_> {
     fn ports(&mut self, kind: HeaderKind) -> Result<u16, End> {
         let bytes = self.take::<PORTS_LEN>(kind)?;
         let ports = (be16(bytes, 0), be16(bytes, 2));
-        if let Some(flow) = &mut self.flow {
-            flow.ports = ports;
-        }
+        self.flow.ports = ports;
         Ok(ports.1)
     }
 
@@ -97,9 +95,7 @@ impl Walk<'_> {
             self.out.icmp = Some((header[0], header[1]));
         }
         if queries.contains(&header[0]) {
-            if let Some(flow) = &mut self.flow {
-                flow.ports = (be16(header, 4), be16(header, 4));
-            }
+            self.flow.ports = (be16(header, 4), be16(header, 4));
             return Err(End::Complete);
         }
         // An error is not sent about an error (RFC 1122, 3.2.2).

@@ -6,9 +6,10 @@
 
 use steerage_mem::hash::{FlowKey, protocol};
 
-use super::dissection::{Dissection, End, HeaderKind, Headers, Layers, Tunnel};
+use super::bytes::{be32, be128};
+use super::dissection::{Dissection, End, HeaderKind, Layers, Tunnel};
+use super::network::{IPV4_LEN, IPV6_LEN};
 use super::numbers::number;
-use crate::limits::VLAN_TAGS_MAX;
 use crate::rx::LinkType;
 
 /// What the next header is taken for.
@@ -26,30 +27,39 @@ pub(super) enum Step {
 }
 
 /// What is known of a flow so far; becomes the key at the end, so that an inner header that cannot be read leaves the
-/// outer flow as it is.
+/// outer flow as it is. The addresses stay in the frame until then: copied about, they would be written in one width and
+/// read in another, for which the CPU waits each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
+    /// 4 or 6; 0 while there is none.
     pub(super) version: u8,
-    /// Addresses; IPv4's in the lower 32 bits.
-    pub(super) source: u128,
-    pub(super) destination: u128,
+    /// Where its IP header is.
+    pub(super) at: usize,
     pub(super) protocol: u8,
     pub(super) ports: (u16, u16),
 }
 
 impl Flow {
-    fn key(&self) -> FlowKey {
+    /// Its key, `turned` as its receiver would answer. `None` if there is none.
+    fn key(&self, frame: &[u8], turned: bool) -> Option<FlowKey> {
+        let header = frame.get(self.at..)?;
         let (from, to) = self.ports;
-        if self.version == 4 {
-            return FlowKey::v4((self.source as u32, from), (self.destination as u32, to), self.protocol);
-        }
-        FlowKey::v6((self.source, from), (self.destination, to), self.protocol)
-    }
-
-    /// As its receiver would answer.
-    fn turned(self) -> Self {
-        let ports = (self.ports.1, self.ports.0);
-        Self { source: self.destination, destination: self.source, ports, ..self }
+        let key = match self.version {
+            4 => {
+                let header: &[u8; IPV4_LEN] = header.first_chunk()?;
+                let (source, destination) = ((be32(header, 12), from), (be32(header, 16), to));
+                let (source, destination) = if turned { (destination, source) } else { (source, destination) };
+                FlowKey::v4(source, destination, self.protocol)
+            }
+            6 => {
+                let header: &[u8; IPV6_LEN] = header.first_chunk()?;
+                let (source, destination) = ((be128(header, 8), from), (be128(header, 24), to));
+                let (source, destination) = if turned { (destination, source) } else { (source, destination) };
+                FlowKey::v6(source, destination, self.protocol)
+            }
+            _ => return None,
+        };
+        Some(key)
     }
 }
 
@@ -89,34 +99,20 @@ pub(super) struct Walk<'a> {
     pub(super) tags: usize,
     /// In what an ICMP error quotes.
     pub(super) quoting: bool,
-    pub(super) flow: Option<Flow>,
+    pub(super) flow: Flow,
     pub(super) stations: Option<Stations>,
-    pub(super) out: Dissection,
+    pub(super) out: &'a mut Dissection,
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(frame: &'a [u8], layers: Layers) -> Self {
-        let out = Dissection {
-            key: FlowKey::from_bytes(&[]),
-            is_flow: false,
-            end: End::Complete,
-            ip: None,
-            transport_offset: None,
-            payload_offset: None,
-            tcp_flags: None,
-            icmp: None,
-            is_quoted: false,
-            fragments: [None, None],
-            vlans: [None; VLAN_TAGS_MAX],
-            tunnel: None,
-            headers: Headers::EMPTY,
-        };
+    pub(super) fn new(frame: &'a [u8], layers: Layers, out: &'a mut Dissection) -> Self {
         let (at, depth, extensions, tags) = (0, 0, 0, 0);
-        Self { frame, at, layers, depth, extensions, tags, quoting: false, flow: None, stations: None, out }
+        let flow = Flow { version: 0, at, protocol: 0, ports: (0, 0) };
+        Self { frame, at, layers, depth, extensions, tags, quoting: false, flow, stations: None, out }
     }
 
     /// The whole walk.
-    pub(super) fn run(mut self, link: LinkType) -> Dissection {
+    pub(super) fn run(mut self, link: LinkType) {
         let mut step = self.link(link);
         let end = loop {
             step = match step {
@@ -131,26 +127,26 @@ impl<'a> Walk<'a> {
                 Err(end) => break end,
             }
         };
-        self.finish(end)
+        self.finish(end);
     }
 
-    fn finish(mut self, end: End) -> Dissection {
+    fn finish(self, end: End) {
         self.out.end = end;
-        match (self.flow, self.stations) {
-            (Some(flow), _) => {
-                self.out.is_flow = true;
-                self.out.key = if self.out.is_quoted { flow.turned().key() } else { flow.key() };
-            }
-            (None, Some(stations)) => self.out.key = stations.key(),
-            // Not even a link header: all that there is.
-            (None, None) => self.out.key = FlowKey::from_bytes(self.frame),
+        if let Some(key) = self.flow.key(self.frame, self.out.is_quoted) {
+            self.out.key = key;
+            self.out.is_flow = true;
+            return;
         }
-        self.out
+        self.out.key = match &self.stations {
+            Some(stations) => stations.key(),
+            // Not even a link header: all that there is.
+            None => FlowKey::from_bytes(self.frame),
+        };
     }
 
     /// What stands behind an IP header and its extensions.
     fn protocol(&mut self, protocol: u8) -> Result<Step, End> {
-        let version = self.flow.map_or(0, |flow| flow.version);
+        let version = self.flow.version;
         if self.is_extension(version, protocol) {
             return self.extension(protocol);
         }
@@ -199,7 +195,11 @@ impl<'a> Walk<'a> {
 
     /// The next `N` bytes, as they are.
     pub(super) fn peek<const N: usize>(&self) -> Option<&'a [u8; N]> {
-        self.frame.get(self.at..)?.first_chunk()
+        self.peek_at(self.at)
+    }
+
+    pub(super) fn peek_at<const N: usize>(&self, at: usize) -> Option<&'a [u8; N]> {
+        self.frame.get(at..)?.first_chunk()
     }
 
     /// Reads a header that begins with `N` bytes that must be there: notes it, and goes on behind them.

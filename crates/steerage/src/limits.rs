@@ -28,8 +28,8 @@ pub const BUCKETS: usize = 4096;
 pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
 
 /// The most headers that are read of a frame, of all kinds together: twice what the deepest stacks in use have (two tags,
-/// labels, three IP headers, two of them in UDP tunnels).
-pub const FLOW_HEADERS_MAX: usize = 24;
+/// labels, three IP headers, two of them in UDP tunnels), since each may bring tags and extensions of its own.
+pub const FLOW_HEADERS_MAX: usize = 32;
 
 /// VLAN tags that are read behind an Ethernet header: an outer and an inner one (IEEE 802.1ad).
 pub const VLAN_TAGS_MAX: usize = 2;

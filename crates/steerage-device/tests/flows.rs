@@ -96,7 +96,7 @@ fn told(fields: &[String]) -> Known {
         let mut ports = all(field).skip(2 * occurrence(layer));
         ports.next().zip(ports.next()).map_or((0, 0), |(from, to)| (number(from), number(to)))
     };
-    let twice = |field: usize| all(field).last().map_or((0, 0), |id| (number(id), number(id)));
+    let twice = |field: usize| all(field).next_back().map_or((0, 0), |id| (number(id), number(id)));
     let (protocol, ports) = match upper {
         Some("udp") => (protocol::UDP, pair(7, "udp")),
         Some("tcp") => (protocol::TCP, pair(8, "tcp")),
@@ -135,7 +135,7 @@ fn innermost_flows_are_those_that_tshark_finds() {
         assert_eq!(all_read.len(), all_told.len(), "{}", path.display());
         for (nth, ((frame, link), fields)) in all_read.iter().zip(&all_told).enumerate() {
             let found = flow::dissect(frame, *link, Layers::Inner);
-            let (ours, theirs) = (read(&found), told(&fields));
+            let (ours, theirs) = (read(&found), told(fields));
             frames += 1;
             with_flow += u32::from(found.is_flow);
             if ours != theirs {

@@ -229,6 +229,9 @@ fn icmp_errors_go_by_what_they_quote() {
     assert_eq!(shown6(58, &[&error]), "udp [fd00::2]:53 > [fd00::1]:40000");
 }
 
+/// A tunnel's kind and id.
+type Told = (HeaderKind, Option<u32>);
+
 #[test]
 fn tunnels() {
     let (inner4, inner6) = (v4(17, &UDP), v6(17, &UDP));
@@ -240,7 +243,7 @@ fn tunnels() {
     let geneve = [&[1, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 2, 3, 4], &bridged[..]].concat();
     let gtp = [&[0x30, 255, 0, 28, 0, 0, 0, 9], &inner6[..]].concat();
     let gtp_extended = [&[0x34, 255, 0, 28, 0, 0, 0, 9, 0, 0, 0, 0x85, 1, 0, 0, 0], &inner4[..]].concat();
-    let cases: [(u8, Vec<u8>, &str, Option<(HeaderKind, Option<u32>)>); 14] = [
+    let cases: [(u8, Vec<u8>, &str, Option<Told>); 14] = [
         (number::IPV4, inner4.clone(), FLOW4, None),
         (number::IPV6, inner6.clone(), FLOW6, None),
         (number::ETHERNET, bridged.clone(), FLOW6, None),

@@ -72,6 +72,8 @@ pub(super) mod port {
     pub(crate) const MIN: u16 = GTP_U;
     pub(crate) const MAX: u16 = MPLS;
 
+    pub(crate) const ALL: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
+
     #[inline(always)]
     pub(crate) const fn is_tunnel(port: u16) -> bool {
         matches!(port, GTP_U | VXLAN | GENEVE | MPLS)

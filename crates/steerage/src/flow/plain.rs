@@ -14,6 +14,15 @@ const VLAN_TAG_LEN: usize = 4;
 /// The upper bytes of the tunnels' ports lie in this range: one byte is enough to look at.
 const PORT_HIGH_MIN: u8 = (port::MIN >> 8) as u8;
 const PORT_HIGH_MAX: u8 = (port::MAX >> 8) as u8;
+/// In that range, a bit for each upper byte that a tunnel's port has: other services in it then need no call.
+const PORTS_HIGH: u32 = {
+    let (mut bits, mut at) = (0, 0);
+    while at < port::ALL.len() {
+        bits |= 1 << ((port::ALL[at] >> 8) as u8 - PORT_HIGH_MIN);
+        at += 1;
+    }
+    bits
+};
 /// First byte of an IPv4 header without options: version 4, five words of four bytes.
 const IPV4_PLAIN: u8 = 0x45;
 
@@ -71,7 +80,8 @@ fn has_common_ports(protocol: u8) -> bool {
 #[inline(always)]
 fn may_be_tunnel(protocol: u8, destination: u16, layers: Layers) -> bool {
     let [high, _] = destination.to_be_bytes();
-    high.wrapping_sub(PORT_HIGH_MIN) <= PORT_HIGH_MAX - PORT_HIGH_MIN && is_tunnel(protocol, destination, layers)
+    let place = high.wrapping_sub(PORT_HIGH_MIN);
+    place <= PORT_HIGH_MAX - PORT_HIGH_MIN && PORTS_HIGH >> place & 1 != 0 && is_tunnel(protocol, destination, layers)
 }
 
 /// A call, and so out of the way.

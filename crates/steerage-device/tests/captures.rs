@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use common::{POLLS_MAX, drain};
 use steerage::testing::QueueTester;
 use steerage::{Completions, DeviceError, LinkType, Polled, QueueMemory, RxQueue, Timestamp};
-use steerage_device::capture::{self, BLOCKS, Capture, PACKET_BYTES_MAX, STRETCH_BYTES};
+use steerage_device::capture::{self, BLOCK_BYTES, BLOCKS, Capture, PACKET_BYTES_MAX};
 
 /// A new file of this test run.
 fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
@@ -294,7 +294,7 @@ fn records_across_stretches() {
     lengths.extend((0..4000).map(|_| chance.below(100)));
     let packets = packets_of(lengths);
     let classic = pcap(false, MAGICS[0], &packets);
-    assert!(classic.len() > 3 * STRETCH_BYTES);
+    assert!(classic.len() > 3 * BLOCK_BYTES);
     let mut ng = [section(false), interface(false, 1, 0)].concat();
     packets.iter().for_each(|packet| ng.extend(enhanced(false, 0, packet)));
     for (name, bytes) in [("long.pcap", classic), ("long.pcapng", ng)] {
@@ -308,7 +308,7 @@ fn records_across_stretches() {
 #[test]
 fn huge_blocks_are_passed_over() {
     let packets = packets_of([60, 61]);
-    for bytes in [600_000, STRETCH_BYTES, (BLOCKS + 1) * STRETCH_BYTES + 4] {
+    for bytes in [600_000, BLOCK_BYTES, (BLOCKS + 1) * BLOCK_BYTES + 4] {
         let mut file = [section(false), interface(false, 1, 0), enhanced(false, 0, &packets[0])].concat();
         file.extend(block(false, 0x0bad_cafe, &vec![0xee; bytes]));
         file.extend(enhanced(false, 0, &packets[1]));
@@ -323,7 +323,7 @@ fn huge_blocks_are_passed_over() {
 /// While frames are out their blocks are not filled again, and nothing waits; once they are home it goes on.
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
-    let packets = packets_of(vec![1400; (BLOCKS + 3) * STRETCH_BYTES / 1400]);
+    let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);
     let path = temporary("held.pcap", &pcap(false, MAGICS[0], &packets));
     let mut tester = QueueTester::new(Box::new(Capture::open(&path).unwrap())).unwrap();
     let mut all: Vec<Vec<u8>> = Vec::new();
@@ -335,7 +335,7 @@ fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
         idle = if frames.is_empty() { idle + 1 } else { 0 };
         all.extend(frames);
     }
-    assert!(all.len() > (BLOCKS - 1) * STRETCH_BYTES / 1416 && all.len() < packets.len());
+    assert!(all.len() > (BLOCKS - 1) * BLOCK_BYTES / 1416 && all.len() < packets.len());
     tester.release_frames();
     for _ in 0..POLLS_MAX {
         let (polled, frames) = tester.poll(Timestamp::ZERO, 64).unwrap();
@@ -409,11 +409,11 @@ fn errors_say_what_is_wrong_where_and_what_to_do() {
     let ends = |error: String, text: &str| assert!(error.ends_with(text), "{error}");
     ends(
         error_of("e", b""),
-        "cannot read the capture at byte 0: the file is empty; give a pcap or pcapng file, unpacked",
+        "cannot read the capture at byte 0: the file is empty; give a pcap or pcapng file, as it is or packed by gzip or zstd",
     );
     ends(
-        error_of("e", b"\x1f\x8b\x08\x00abcdef"),
-        "at byte 0: it begins with 1f 8b 08 00, as neither pcap nor pcapng does; give a pcap or pcapng file, unpacked",
+        error_of("e", b"\x1f\x8c\x08\x00abcdef"),
+        "at byte 0: it begins with 1f 8c 08 00, as neither pcap nor pcapng does; give a pcap or pcapng file, as it is or packed by gzip or zstd",
     );
     let good = pcap(false, MAGICS[0], &packets);
     ends(
@@ -450,5 +450,5 @@ fn what_is_no_file_is_refused() {
          give the path of a capture file, or `synthetic`"
     );
     assert!(error("/tmp").starts_with("/tmp: cannot open the capture: it is a directory; "));
-    assert!(error("/dev/null").contains("it is not a regular file"));
+    assert!(error("/dev/null").contains("it is neither a file nor a pipe"));
 }

@@ -12,6 +12,8 @@ const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 const LENT: u32 = 1 << LEN_BITS;
 /// The hash field holds a flow hash.
 const HASHED: u32 = 1 << (LEN_BITS + 1);
+/// A [header](crate::FrameHeader) stands before the frame.
+const HEADED: u32 = 1 << (LEN_BITS + 2);
 
 /// A slot whose page did not stay with it: a worker kept or sent it. Never a page's number.
 pub(crate) const BLANK: u32 = u32::MAX;
@@ -70,6 +72,18 @@ impl Slot {
     }
 
     #[inline(always)]
+    pub(crate) fn has_header(&self) -> bool {
+        self.len_flags & HEADED != 0
+    }
+
+    /// The `len` bytes before the frame, of the same page: `None` if it starts sooner.
+    #[inline(always)]
+    pub(crate) fn before(&self, len: usize) -> Option<Self> {
+        let offset = self.offset.checked_sub(len as u32)?;
+        Some(Self { offset, len_flags: (self.len_flags & LENT) | len as u32, ..*self })
+    }
+
+    #[inline(always)]
     pub(crate) fn flow_hash(&self) -> Option<FlowHash> {
         (self.len_flags & HASHED != 0).then_some(FlowHash(self.hash))
     }
@@ -124,6 +138,14 @@ impl Completion {
     pub fn set_hash(&mut self, hash: FlowHash) {
         self.0.hash = hash.0;
         self.0.len_flags |= HASHED;
+    }
+
+    /// The same frame, with a [`FrameHeader`](crate::FrameHeader) in the bytes before it. Nothing is checked here: reading
+    /// does that.
+    #[inline(always)]
+    pub fn with_header(mut self) -> Self {
+        self.0.len_flags |= HEADED;
+        self
     }
 
     /// Whether the frame lies in a block that was lent, not in a page of its own.

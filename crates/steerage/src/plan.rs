@@ -226,6 +226,7 @@ impl Wiring<'_> {
                 home: Arc::clone(&home),
                 hashing: queue.hashing.clone(),
                 lent: queue.blocks.is_some(),
+                link: queue.rx.link(),
                 can_wait,
                 order: order.clone(),
                 ledger: Arc::clone(&rings[cpu]),

@@ -22,7 +22,7 @@ use crate::packet::{Actions, Spare};
 use crate::platform::{Platform, Timestamp};
 use crate::queue::{OrderCheck, OwnedQueue};
 use crate::rps_map::CpuIndex;
-use crate::rx::DeviceError;
+use crate::rx::{DeviceError, LinkType};
 use crate::shared::Shared;
 
 /// What a round came to.
@@ -63,6 +63,7 @@ pub(crate) struct Inbound {
     pub(crate) home: Arc<Home>,
     pub(crate) hashing: Hashing,
     pub(crate) lent: bool,
+    pub(crate) link: LinkType,
     pub(crate) can_wait: bool,
     pub(crate) order: Option<Arc<OrderCheck>>,
     pub(crate) ledger: Arc<RingLedger>,

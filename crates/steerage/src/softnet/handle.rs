@@ -42,6 +42,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             lent: ring.lent,
             group: self.shared.core.queues[ring.queue].group.load(Ordering::Relaxed),
             queue: ring.queue,
+            link: ring.link,
             home: &ring.home,
             spare: &self.spare,
             hashing: &ring.hashing,

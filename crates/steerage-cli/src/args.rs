@@ -75,7 +75,7 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "DEVICE", default_value = "synthetic")]
     pub(crate) devices: Vec<String>,
 
-    /// Files at the speed they were recorded at, or FACTOR times that [default: as fast as it goes]
+    /// Read files as fast as they were recorded, or FACTOR times that
     #[arg(long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
     pub(crate) pace: Option<Pace>,
 

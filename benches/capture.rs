@@ -86,6 +86,9 @@ fn counted(path: &Path) -> u64 {
     handle.snapshot().delivered()
 }
 
+/// Its name, and what reads all packets of a file and counts them.
+type Case = (&'static str, fn(&Path) -> u64);
+
 fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let rounds: usize = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(7);
@@ -96,7 +99,7 @@ fn main() {
         write(&path).expect("a temporary file");
         path
     });
-    let cases: [(&str, fn(&Path) -> u64); 3] = [("bare loop", bare), ("polled", polled), ("counted", counted)];
+    let cases: [Case; 3] = [("bare loop", bare), ("polled", polled), ("counted", counted)];
     let mut nanos: [Vec<f64>; 3] = Default::default();
     for _ in 0..rounds {
         for ((_, run), nanos) in cases.iter().zip(&mut nanos) {

@@ -119,7 +119,7 @@ fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
             return Err(failed(path, cause).advise("pipe a capture into it: tcpdump -w - | steerage count -"));
         }
         let kind = open(path).and_then(|file| file.metadata()).map_err(|e| failed(path, e))?;
-        return Ok(kind.is_file().then(|| kind.len()));
+        return Ok(kind.is_file().then_some(kind.len()));
     }
     let kind = fs::metadata(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => failed(path, e).advise("give the path of a capture file, or `synthetic`"),

@@ -24,6 +24,8 @@ enum Unit {
     Parts(u64),
     /// 2 to the power of so many ticks are a second.
     PowerOfTwo(u32),
+    /// So short that 2^64 ticks are no nanosecond.
+    Nothing,
 }
 
 impl Clock {
@@ -34,8 +36,7 @@ impl Clock {
         let unit = match (resolution & POWER_OF_TWO != 0, exponent) {
             (true, exponent) => Unit::PowerOfTwo(exponent),
             (false, 0..=9) => Unit::Nanos(10u64.pow(9 - exponent)),
-            // Past 10^-28 s even 2^64 ticks are no nanosecond.
-            (false, exponent) => Unit::Parts(10u64.checked_pow(exponent - 9).unwrap_or(u64::MAX)),
+            (false, exponent) => 10u64.checked_pow(exponent - 9).map_or(Unit::Nothing, Unit::Parts),
         };
         Self { unit, offset_nanos: i128::from(offset.unwrap_or(0)) * NANOS_PER_SECOND as i128 }
     }
@@ -47,6 +48,7 @@ impl Clock {
             Unit::Nanos(each) => u128::from(ticks) * u128::from(each),
             Unit::Parts(parts) => u128::from(ticks / parts),
             Unit::PowerOfTwo(exponent) => (u128::from(ticks) * NANOS_PER_SECOND) >> exponent,
+            Unit::Nothing => 0,
         };
         // Below 2^95 and 2^94: no overflow. The last number of 64 bits stands for no time.
         u64::try_from(nanos as i128 + self.offset_nanos).ok().filter(|nanos| *nanos < u64::MAX)

@@ -103,7 +103,7 @@ mod tests {
             let mut paced = Paced::new(Pace::times(factor).unwrap());
             let (start, first) = (Timestamp::from_nanos(77), 1_700_000_000_000_000_123);
             paced.begin(start, first);
-            for after in [0, 1, 2, 999, 1_000_000_007, 86_400_000_000_000] {
+            for after in [0, 1, 2, 999, 1_000_000_007, 8_640_000_000_000] {
                 let due = paced.due(first + after);
                 assert!(paced.until(due) >= first + after, "{factor}: {after}");
                 assert!(

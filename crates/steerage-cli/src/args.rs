@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
+use steerage_device::capture::Pace;
 
 /// Receive packet steering in user space: one busy receive queue spread over
 /// many CPUs, flow by flow, in order.
@@ -39,7 +40,10 @@ const COUNT_HELP: &str = "\
 DEVICE:
   synthetic[:OPTION=VALUE,...]   packets made up on the spot; options: flows, size, zipf,
                                  packets, rate, seed, mix (such as udp4+tcp6+vlan), queues
-  FILE                           a capture: pcap or pcapng
+  FILE                           a capture: pcap or pcapng, as it is or packed by gzip or zstd
+  -                              a capture that comes by standard input
+
+Several files are read one after the other, as one capture; see docs/captures.md.
 
 Synthetic traffic has no end of its own: without -c, --seconds or `packets=` it stops after 10 s.
 --seconds 0 goes on until Ctrl-C.
@@ -51,6 +55,9 @@ quits at once. SIGUSR1 reports and goes on.
 Examples:
   steerage count                                        synthetic traffic over all CPUs
   steerage count capture.pcap --check-order             a file, and was any flow reordered?
+  steerage count part1.pcap.gz part2.pcap.gz            a capture in parts, as one
+  tcpdump -i eth0 -w - | steerage count -               whatever tcpdump sees
+  steerage count capture.pcap --pace 2                  twice as fast as it was recorded
   steerage count --rx-cpu 0 --cpus 1-3                  CPU 0 only receives, 1 to 3 work
   steerage count synthetic:rate=1000000 --strict        fails unless all of 1 Mpps arrives
   steerage count --virtual-cpus 16 -c 1000000 --json    16 CPUs on any machine, for scripts";
@@ -65,8 +72,12 @@ pub(crate) struct CountArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Where packets come from
-    #[arg(default_value = "synthetic")]
-    pub(crate) device: String,
+    #[arg(value_name = "DEVICE", default_value = "synthetic")]
+    pub(crate) devices: Vec<String>,
+
+    /// Read files as fast as they were recorded, or FACTOR times that
+    #[arg(long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
+    pub(crate) pace: Option<Pace>,
 
     #[command(flatten)]
     pub(crate) cpus: CpuArgs,

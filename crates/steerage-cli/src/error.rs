@@ -27,6 +27,8 @@ pub(crate) enum Error {
     Offline { cpu: CpuId, online: CpuMask },
     /// This CPU lacks the instructions for a hash.
     Hash { name: &'static str, needs: &'static str, instead: &'static str },
+    /// `--pace`, and no file.
+    NothingToPace,
     /// The device cannot be opened.
     Open(OpenError),
     /// The instance cannot be put together.
@@ -49,7 +51,8 @@ impl Error {
     /// What the program exits with.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Mask { .. } | Self::NoCpu { .. } | Self::Open(OpenError::Spec(_)) => WRONG_COMMAND_LINE,
+            Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace => WRONG_COMMAND_LINE,
+            Self::Open(OpenError::Spec(_)) => WRONG_COMMAND_LINE,
             Self::Build(BuildError::NotOurCpu { .. }) => WRONG_COMMAND_LINE,
             Self::Strict { .. } => NOT_STRICT,
             _ => FAILED,
@@ -71,6 +74,7 @@ impl fmt::Display for Error {
             Self::Hash { name, needs, instead } => {
                 write!(f, "--hash {name}: this CPU has no {needs} instructions: use --hash {instead}")
             }
+            Self::NothingToPace => f.write_str("--pace is for capture files: give synthetic traffic a rate=N instead"),
             Self::Open(error) => error.fmt(f),
             // The library does not know what our options are called.
             Self::Build(BuildError::Memory { needed, cap, queues, cpus, backlog }) => write!(

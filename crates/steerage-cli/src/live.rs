@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use steerage::{CpuId, CpuSnapshot, Snapshot};
+use steerage_device::capture::CaptureInfo;
 
-use crate::report::units::{grouped, percent, rate};
+use crate::report::units::{grouped, percent, rate, size, time};
 
 /// How often it is drawn.
 const EVERY: Duration = Duration::from_secs(1);
@@ -27,13 +29,17 @@ pub(crate) struct Live {
     /// Lines on the screen that are ours.
     lines: usize,
     before: Counts,
+    /// The files being read, if there are any, and since when.
+    capture: Option<Arc<CaptureInfo>>,
+    start: Instant,
 }
 
 impl Live {
     /// A table that is drawn a first time in a second, or never.
-    pub(crate) fn new(wanted: bool) -> Self {
-        let now = Instant::now();
-        Self { due: wanted.then(|| now + EVERY), lines: 0, before: Counts { at: now, cpus: Vec::new() } }
+    pub(crate) fn new(wanted: bool, capture: Option<Arc<CaptureInfo>>) -> Self {
+        let start = Instant::now();
+        let before = Counts { at: start, cpus: Vec::new() };
+        Self { due: wanted.then(|| start + EVERY), lines: 0, before, capture, start }
     }
 
     /// When it is to be drawn next.
@@ -49,7 +55,11 @@ impl Live {
         self.due = Some(now + EVERY);
         let snapshot = snapshot();
         let counts = Counts::of(&snapshot, now);
-        let table = table(&self.before, &counts, &snapshot);
+        let mut table = table(&self.before, &counts, &snapshot);
+        if let (Some(capture), Some(last)) = (&self.capture, table.last_mut()) {
+            let read = progress(capture.bytes_read(), capture.bytes_total(), now.duration_since(self.start));
+            last.push_str(&read);
+        }
         self.before = counts;
         let mut frame = self.erasure();
         // Without wrapping, a line is one line on any terminal, and going up as many finds the first again.
@@ -139,6 +149,18 @@ fn table(before: &Counts, now: &Counts, snapshot: &Snapshot) -> Vec<String> {
     lines
 }
 
+/// How much of the files has been read, and how long the rest will take at this rate.
+fn progress(read: u64, total: Option<u64>, elapsed: Duration) -> String {
+    match total.filter(|total| *total > 0 && read > 0) {
+        Some(total) => {
+            let part = (read as f64 / total as f64).min(1.0);
+            let left = elapsed.mul_f64((1.0 - part) / part);
+            format!("; {:.0} % of {} read, {} left", 100.0 * part, size(total), time(left))
+        }
+        None => format!("; {} read", size(read)),
+    }
+}
+
 /// Head, the busiest CPUs by their number, and what the others come to.
 fn lines(mut rows: Vec<Row>, time: Duration) -> Vec<String> {
     let all: u64 = rows.iter().map(|row| row.packets).sum();
@@ -188,6 +210,17 @@ mod tests {
             ]
         );
         assert!(lines.iter().all(|line| line.len() <= 80));
+    }
+
+    #[test]
+    fn progress_says_how_much_is_left() {
+        let (gib, seconds) = (1 << 30, Duration::from_secs);
+        assert_eq!(progress(gib, Some(4 * gib), seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
+        assert_eq!(progress(4 * gib, Some(4 * gib), seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
+        // A file that grew, one of which nothing was read, and a pipe.
+        assert_eq!(progress(2 * gib, Some(gib), seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
+        assert_eq!(progress(0, Some(gib), seconds(1)), "; 0.0 MiB read");
+        assert_eq!(progress(3 << 20, None, seconds(1)), "; 3.0 MiB read");
     }
 
     #[test]

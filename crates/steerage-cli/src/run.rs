@@ -1,15 +1,17 @@
 //! A run from its start to its end: it waits for whatever comes first, and between that draws the live table.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
+use steerage_device::capture::CaptureInfo;
 
 use crate::error::Error;
 use crate::live::{self, Live};
-use crate::report::{EndedBy, Report, print};
+use crate::report::{EndedBy, Recorded, Report, print};
 use crate::signals::{self, Asked};
 
 /// How long a run may wait for the next event when none is due: there is no event to be missed, so any time will do.
@@ -28,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) note: Option<&'static str>,
     /// The live table, if standard error is a terminal.
     pub(crate) live: bool,
+    /// What is known of the capture files, if there are any.
+    pub(crate) capture: Option<Arc<CaptureInfo>>,
 }
 
 /// A run that is over.
@@ -62,7 +66,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
         start,
         deadline: plan.seconds.and_then(|seconds| start.checked_add(seconds)),
         stopped_by: None,
-        live: Live::new(plan.live && live::is_possible()),
+        live: Live::new(plan.live && live::is_possible(), plan.capture.clone()),
     };
     tracing::info!("running; signals are listened to");
     if let Some(note) = plan.note {
@@ -140,7 +144,8 @@ impl Run<'_> {
     }
 
     fn report(&self, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
-        Report::new(self.started, self.start.elapsed(), ended_by, snapshot)
+        let capture = self.plan.capture.as_deref().map(Recorded::of);
+        Report { capture, ..Report::new(self.started, self.start.elapsed(), ended_by, snapshot) }
     }
 }
 

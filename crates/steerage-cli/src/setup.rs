@@ -1,14 +1,19 @@
 //! From the command line to an instance that is ready to start.
 
-use steerage::{Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Input, Instance};
+use std::sync::Arc;
+
+use steerage::{Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance};
+use steerage_device::Opened;
+use steerage_device::capture::CaptureInfo;
 use steerage_device::limit::Limit;
 
 use crate::args::{CpuArgs, HashChoice, RunArgs, SteeringArgs};
 use crate::error::Error;
 use crate::machine;
 
-/// Opens the device and puts an instance together around it, with a handler for each CPU made by `make`.
-pub(crate) fn instance<H, F>(args: &RunArgs, make: F) -> Result<Instance<H>, Error>
+/// Opens the devices and puts an instance together around them, with a handler for each CPU made by `make`. Returns with
+/// it what is known of the capture files, if there are any.
+pub(crate) fn instance<H, F>(args: &RunArgs, make: F) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
@@ -17,16 +22,27 @@ where
     let cpus = Cpus::read(&args.cpus)?;
     let builder = cpus.apply(steer(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
-    let input = open(&args.device, args.stop.packets)?;
-    let builder = builder.check_order(check_order).input_on(input, &cpus.rx, None);
-    Ok(builder.build(make)?)
+    let Opened { inputs, capture } = open(args)?;
+    let mut builder = builder.check_order(check_order);
+    let mut rx = cpus.rx.clone();
+    for input in inputs {
+        let queues = input.queues.len();
+        builder = builder.input_on(input, &rx, None);
+        // The next device's queues go on where this one's ended.
+        let next = queues % rx.len().max(1);
+        rx.rotate_left(next);
+    }
+    Ok((builder.build(make)?, capture))
 }
 
-fn open(device: &str, packets: Option<u64>) -> Result<Input, Error> {
-    let input = steerage_device::open(device)?;
-    Ok(match packets {
-        Some(packets) => Limit::new(input, packets),
-        None => input,
+fn open(args: &RunArgs) -> Result<Opened, Error> {
+    let opened = steerage_device::open_all(&args.devices, args.pace)?;
+    if args.pace.is_some() && opened.capture.is_none() {
+        return Err(Error::NothingToPace);
+    }
+    Ok(match args.stop.packets {
+        Some(packets) => Opened { inputs: Limit::over(opened.inputs, packets), ..opened },
+        None => opened,
     })
 }
 

@@ -69,7 +69,7 @@ mod tests {
         let hash = line_for(&["count", "--hash", "md5"]);
         assert!(hash.starts_with("invalid value 'md5' for '--hash <HASH>' [possible values: auto, aes,"), "{hash}");
         assert!(!hash.contains('\n'), "{hash}");
-        let device = line_for(&["count", "a\nb", "c\nd"]);
-        assert!(!device.contains('\n'), "{device}");
+        let pace = line_for(&["count", "--pace", "a\nb"]);
+        assert!(!pace.contains('\n'), "{pace}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | module | device |
 //! |---|---|
-//! | [`capture`] | a capture file, pcap or pcapng |
+//! | [`capture`] | capture files, pcap or pcapng, packed or not, and pipes |
 //! | [`synthetic`] | frames made up, by the flow and the number |
 //! | [`limit`] | a device around a device: ends after so many frames |
 //!
@@ -17,13 +17,15 @@ pub mod limit;
 pub mod synthetic;
 
 use std::fmt;
+use std::sync::Arc;
 
 use steerage::{DeviceError, Input};
 
+use capture::{Capture, CaptureInfo, Pace};
 use synthetic::{SpecError, SyntheticOptions};
 
 /// Opens what `spec` names: `synthetic`, `synthetic:option=value,...` ([`synthetic`]), or else the path of a capture
-/// file ([`capture`]). A file of the name `synthetic` is `./synthetic`.
+/// file ([`capture`]), or `-` for one that comes by standard input. A file of the name `synthetic` is `./synthetic`.
 ///
 /// # Errors
 /// [`OpenError::Spec`] for what is written wrong, [`OpenError::Device`] for what cannot be opened.
@@ -34,10 +36,46 @@ use synthetic::{SpecError, SyntheticOptions};
 /// # Ok::<(), steerage_device::OpenError>(())
 /// ```
 pub fn open(spec: &str) -> Result<Input, OpenError> {
-    if spec == "synthetic" || spec.starts_with("synthetic:") {
+    if is_synthetic(spec) {
         return SyntheticOptions::parse(spec).and_then(|options| options.open()).map_err(OpenError::Spec);
     }
     capture::open(spec).map_err(OpenError::Device)
+}
+
+fn is_synthetic(spec: &str) -> bool {
+    spec == "synthetic" || spec.starts_with("synthetic:")
+}
+
+/// The devices that [`open_all`] made.
+#[derive(Debug)]
+pub struct Opened {
+    /// In the order in which they were named.
+    pub inputs: Vec<Input>,
+    /// What is known of the capture files, if there are any.
+    pub capture: Option<Arc<CaptureInfo>>,
+}
+
+/// Opens what each of `specs` names, as [`open`] does. All capture files are one device with one queue, which hands them
+/// over one after the other, in the order given and at `pace` if there is one.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_all(specs: &[impl AsRef<str>], pace: Option<Pace>) -> Result<Opened, OpenError> {
+    let files: Vec<&str> = specs.iter().map(AsRef::as_ref).filter(|spec| !is_synthetic(spec)).collect();
+    let mut opened = Opened { inputs: Vec::new(), capture: None };
+    for spec in specs.iter().map(AsRef::as_ref) {
+        if is_synthetic(spec) {
+            opened.inputs.push(open(spec)?);
+        } else if opened.capture.is_none() {
+            let capture = Capture::open_all(&files).map_err(OpenError::Device)?;
+            opened.capture = Some(capture.info());
+            opened.inputs.push(match pace {
+                Some(pace) => capture.paced(pace).into_input(),
+                None => capture.into_input(),
+            });
+        }
+    }
+    Ok(opened)
 }
 
 /// The guides' code is compiled and run.

@@ -28,8 +28,21 @@ impl Limit {
     /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) learns of the end when it is polled next.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, packets: u64) -> Input {
-        let allowance = Arc::new(Allowance { free: AtomicU64::new(packets), left: AtomicU64::new(packets) });
-        let limited = |queue| -> Box<dyn RxQueue> { Box::new(Self { queue, allowance: Arc::clone(&allowance) }) };
+        Self::with(&Self::allowance(packets), input)
+    }
+
+    /// The same for several devices, which end once all of them together have handed over as many.
+    pub fn over(inputs: Vec<Input>, packets: u64) -> Vec<Input> {
+        let allowance = Self::allowance(packets);
+        inputs.into_iter().map(|input| Self::with(&allowance, input)).collect()
+    }
+
+    fn allowance(packets: u64) -> Arc<Allowance> {
+        Arc::new(Allowance { free: AtomicU64::new(packets), left: AtomicU64::new(packets) })
+    }
+
+    fn with(allowance: &Arc<Allowance>, input: Input) -> Input {
+        let limited = |queue| -> Box<dyn RxQueue> { Box::new(Self { queue, allowance: Arc::clone(allowance) }) };
         Input { queues: input.queues.into_iter().map(limited).collect(), ..input }
     }
 }

@@ -3,6 +3,9 @@
 //! Its frames are lent: read-only, without headroom, and the block may be filled again when the last of them is home.
 //! The count is the owner's alone (a frame comes home when the owner reads its slot back behind the finished index), so
 //! it is a plain number and no atomic.
+//!
+//! A block is lent from front to back, so the part behind the last frame lent may be written while frames before it are
+//! out: a header in front of the next frame, or what a pipe brings in small pieces.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -10,11 +13,28 @@ use std::sync::Arc;
 use crate::page::{Completion, FRAME_BYTES_MAX};
 use crate::region::{Region, RegionError};
 
-/// The blocks of one queue, and how many frames of each are out.
+/// The blocks of one queue, and what of each is out.
 #[derive(Debug)]
 pub struct Blocks {
     region: Arc<Region>,
-    out: Box<[u32]>,
+    lent: Box<[Lent]>,
+}
+
+/// What of a block is out.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lent {
+    /// How many frames.
+    frames: u32,
+    /// Where the last of them ends, or may end: nothing before is written while one is out.
+    end: u32,
+}
+
+impl Lent {
+    /// From where on the block may be written.
+    #[inline(always)]
+    fn writable_from(self) -> u32 {
+        if self.frames == 0 { 0 } else { self.end }
+    }
 }
 
 impl Blocks {
@@ -25,7 +45,7 @@ impl Blocks {
     pub fn map(count: usize, block_bytes: usize) -> Result<Self, RegionError> {
         // The tokens of single pages are not given out: a block is written through `writable` alone.
         let (region, _tokens) = Region::map(count, block_bytes)?;
-        Ok(Self { region, out: vec![0; count].into() })
+        Ok(Self { region, lent: vec![Lent::default(); count].into() })
     }
 
     /// Blocks in memory that somebody else mapped: `count` of them, of `block_bytes` bytes, from `base` on.
@@ -37,7 +57,8 @@ impl Blocks {
     /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until the last `Arc` of
     /// [`region`](Self::region) is gone, and that nobody else writes while a frame lent from their block is out.
     pub unsafe fn foreign(base: NonNull<u8>, count: usize, block_bytes: usize) -> Result<Self, RegionError> {
-        Ok(Self { region: Region::foreign(base, count, block_bytes)?, out: vec![0; count].into() })
+        let lent = vec![Lent::default(); count].into();
+        Ok(Self { region: Region::foreign(base, count, block_bytes)?, lent })
     }
 
     /// The memory they lie in.
@@ -47,40 +68,44 @@ impl Blocks {
 
     /// How many blocks there are.
     pub fn count(&self) -> usize {
-        self.out.len()
+        self.lent.len()
     }
 
     /// How many frames of `block` are out. 0 for a block there isn't.
     #[inline(always)]
     pub fn out(&self, block: usize) -> u32 {
-        self.out.get(block).copied().unwrap_or(0)
+        self.lent.get(block).map_or(0, |lent| lent.frames)
     }
 
     /// How many frames are out in all.
     pub fn out_in_all(&self) -> u64 {
-        self.out.iter().map(|n| u64::from(*n)).sum()
+        self.lent.iter().map(|lent| u64::from(lent.frames)).sum()
     }
 
-    /// The bytes of `block`, to be filled: `None` while a frame of it is out.
-    pub fn writable(&mut self, block: usize) -> Option<&mut [u8]> {
-        if *self.out.get(block)? > 0 {
-            return None;
-        }
-        let len = self.region.page_bytes();
-        let start = self.region.start_of(self.region.number_of(block as u32), 0, len)?;
-        // SAFETY: the span was checked. No frame of the block is out, frames are made by `lend` alone, which needs
-        // `&mut self` as this does: so for as long as the slice lives nobody else can reach these bytes.
-        Some(unsafe { std::slice::from_raw_parts_mut(start, len) })
+    /// The part of `block` behind the last frame lent, all of it while none is out: to be written, and to be lent from.
+    /// `None` for a block there isn't.
+    #[inline]
+    pub fn tail(&mut self, block: usize) -> Option<Tail<'_>> {
+        let lent = self.lent.get_mut(block)?;
+        lent.end = lent.writable_from();
+        let number = self.region.number_of(block as u32);
+        let len = self.region.page_bytes() - lent.end as usize;
+        let start = self.region.start_of(number, lent.end, len)?;
+        // SAFETY: the span was checked. No frame that is out reaches into it (`end`), frames are made through a `Tail`
+        // or by `lend` alone, which need `&mut self` as this does: so for as long as the slice lives nobody else can
+        // reach these bytes, and a `Tail` gives up those that it lends.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
+        Some(Tail { bytes, number, lent })
     }
 
     /// The bytes of `block`, to be read: by its owner while frames of it are out.
     pub fn readable(&self, block: usize) -> &[u8] {
-        if block >= self.out.len() {
+        if block >= self.lent.len() {
             return &[];
         }
         let len = self.region.page_bytes();
         match self.region.start_of(self.region.number_of(block as u32), 0, len) {
-            // SAFETY: the span was checked, and `writable` needs `&mut self`: nobody writes while this is borrowed.
+            // SAFETY: the span was checked, and a `Tail` needs `&mut self`: nobody writes while this is borrowed.
             Some(start) => unsafe { std::slice::from_raw_parts(start, len) },
             None => &[],
         }
@@ -90,13 +115,14 @@ impl Blocks {
     /// [`FRAME_BYTES_MAX`].
     #[inline]
     pub fn lend(&mut self, block: usize, offset: u32, len: usize) -> Option<Completion> {
-        let out = self.out.get_mut(block)?;
+        let lent = self.lent.get_mut(block)?;
         let number = self.region.number_of(block as u32);
         if len > FRAME_BYTES_MAX {
             return None;
         }
         self.region.start_of(number, offset, len)?;
-        *out = out.checked_add(1)?;
+        let frames = lent.frames.checked_add(1)?;
+        *lent = Lent { frames, end: lent.writable_from().max(offset + len as u32) };
         Some(Completion::lent(number, offset, len))
     }
 
@@ -106,11 +132,54 @@ impl Blocks {
         let slot = frame.slot();
         match self.region.index_of(slot.page) {
             Some(block) if slot.is_lent() => {
-                self.out[block as usize] -= 1;
+                self.lent[block as usize].frames -= 1;
                 Ok(())
             }
             _ => Err(frame),
         }
+    }
+}
+
+/// The part of a block that may be written and lent from, front to back.
+#[derive(Debug)]
+pub struct Tail<'a> {
+    bytes: &'a mut [u8],
+    number: u32,
+    lent: &'a mut Lent,
+}
+
+impl Tail<'_> {
+    /// What has yet to be lent.
+    #[inline(always)]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    /// The same, up to byte `end` of the block.
+    #[inline]
+    #[must_use]
+    pub fn up_to(mut self, end: usize) -> Self {
+        let len = end.saturating_sub(self.offset()).min(self.bytes.len());
+        self.bytes = &mut std::mem::take(&mut self.bytes)[..len];
+        self
+    }
+
+    /// Where in its block the first of [`bytes`](Self::bytes) lies.
+    #[inline(always)]
+    pub fn offset(&self) -> usize {
+        self.lent.end as usize
+    }
+
+    /// Lends `len` bytes, `at` bytes into [`bytes`](Self::bytes), as a frame; they and what is before them are no longer
+    /// part of it. `None` if they do not lie within it.
+    #[inline(always)]
+    pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
+        let end = at.checked_add(len).filter(|end| *end <= self.bytes.len())?;
+        let frames = self.lent.frames.checked_add(1)?;
+        self.bytes = &mut std::mem::take(&mut self.bytes)[end..];
+        let offset = self.lent.end + at as u32;
+        *self.lent = Lent { frames, end: self.lent.end + end as u32 };
+        Some(Completion::lent(self.number, offset, len))
     }
 }
 
@@ -119,19 +188,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_writable_only_when_all_its_frames_are_home() {
+    fn a_block_is_writable_behind_its_frames_until_they_are_home() {
         let mut blocks = Blocks::map(2, 4096).unwrap();
-        blocks.writable(0).unwrap()[..4].copy_from_slice(b"abcd");
-        let first = blocks.lend(0, 0, 2).unwrap();
-        let second = blocks.lend(0, 2, 2).unwrap();
-        assert!(blocks.writable(0).is_none());
-        assert!(blocks.writable(1).is_some());
+        blocks.tail(0).unwrap().bytes()[..8].copy_from_slice(b"abcdefgh");
+        let mut tail = blocks.tail(0).unwrap();
+        let first = tail.lend(0, 2).unwrap();
+        let second = tail.lend(1, 0).unwrap();
+        assert_eq!(tail.offset(), 3);
+        assert_eq!(&tail.bytes()[..3], b"def");
+        assert_eq!((blocks.tail(0).unwrap().offset(), blocks.tail(1).unwrap().offset()), (3, 0));
         assert_eq!(&blocks.readable(0)[..4], b"abcd");
-        blocks.recycle(first).unwrap();
-        assert!(blocks.writable(0).is_none());
         blocks.recycle(second).unwrap();
-        assert!(blocks.writable(0).is_some());
+        assert_eq!(blocks.tail(0).unwrap().offset(), 3);
+        blocks.recycle(first).unwrap();
+        assert_eq!(blocks.tail(0).unwrap().offset(), 0);
         assert_eq!(blocks.out_in_all(), 0);
+        assert!(blocks.tail(2).is_none());
+    }
+
+    #[test]
+    fn a_tail_lends_what_it_has_and_no_more() {
+        let mut blocks = Blocks::map(1, 128).unwrap();
+        let mut tail = blocks.tail(0).unwrap();
+        for (at, len) in [(129, 0), (128, 1), (0, 129), (usize::MAX, 1), (1, usize::MAX)] {
+            assert!(tail.lend(at, len).is_none(), "{len} at {at}");
+        }
+        assert_eq!(tail.bytes().len(), 128);
+        let mut shorter = blocks.tail(0).unwrap().up_to(10);
+        assert!(shorter.bytes().len() == 10 && shorter.lend(0, 11).is_none());
+        let mut tail = blocks.tail(0).unwrap().up_to(1000);
+        let all = tail.lend(28, 100).unwrap();
+        assert!(tail.bytes().is_empty() && tail.lend(0, 1).is_none());
+        blocks.recycle(all).unwrap();
+    }
+
+    /// Wherever it was lent, nothing of it is written.
+    #[test]
+    fn frames_lent_out_of_order_are_not_written_either() {
+        let mut blocks = Blocks::map(1, 128).unwrap();
+        let late = blocks.lend(0, 60, 20).unwrap();
+        let early = blocks.lend(0, 10, 20).unwrap();
+        assert_eq!(blocks.tail(0).unwrap().offset(), 80);
+        blocks.recycle(late).unwrap();
+        assert_eq!(blocks.tail(0).unwrap().offset(), 80);
+        blocks.recycle(early).unwrap();
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use crate::header::FrameHeader;
 use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Page, Slot};
 use crate::ring::Frame;
@@ -50,21 +51,26 @@ impl Home {
         }
     }
 
-    /// Keeps a copy of `bytes` in `page`, with `offset` bytes of headroom. `Err` gives the page back where the limit is
-    /// reached, the page is of another pool, or the bytes do not fit.
-    pub fn keep_copy(self: &Arc<Self>, mut page: Page, offset: u32, bytes: &[u8]) -> Result<Kept, Page> {
-        let end = offset as usize + bytes.len();
+    /// Keeps a copy of `bytes` in `page`, with `offset` bytes of headroom, at whose end `header` goes. `Err` gives the page
+    /// back where the limit is reached, the page is of another pool, or it all does not fit.
+    pub fn keep_copy(
+        self: &Arc<Self>,
+        mut page: Page,
+        offset: u32,
+        header: Option<FrameHeader>,
+        bytes: &[u8],
+    ) -> Result<Kept, Page> {
         if !self.count_one() {
             return Err(page);
         }
-        match self.memory.pool().page_mut(&mut page).get_mut(offset as usize..end) {
-            Some(to) => to.copy_from_slice(bytes),
-            None => {
-                self.kept.fetch_sub(1, Ordering::Relaxed);
-                return Err(page);
-            }
+        let copied = copy_to(self.memory.pool().page_mut(&mut page), offset as usize, header, bytes);
+        if copied.is_none() {
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+            return Err(page);
         }
-        Ok(Kept { slot: Completion::new(page, offset, bytes.len()).slot(), home: Arc::clone(self) })
+        let copy = Completion::new(page, offset, bytes.len());
+        let copy = if header.is_some() { copy.with_header() } else { copy };
+        Ok(Kept { slot: copy.slot(), home: Arc::clone(self) })
     }
 
     fn count_one(&self) -> bool {
@@ -113,6 +119,15 @@ impl Home {
     }
 }
 
+fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, bytes: &[u8]) -> Option<()> {
+    let (headroom, rest) = page.split_at_mut_checked(offset)?;
+    if let Some(header) = header {
+        *headroom.last_chunk_mut()? = header.to_bytes();
+    }
+    rest.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(())
+}
+
 /// A frame that a worker kept beyond its batch: owned, writable, `Send`. Its page goes home when it is dropped, from
 /// whichever thread that is.
 #[derive(Debug)]
@@ -125,6 +140,12 @@ impl Kept {
     /// The flow hash that the frame was steered by.
     pub fn hash(&self) -> Option<crate::hash::FlowHash> {
         self.slot.flow_hash()
+    }
+
+    /// What the device knows of the frame, where it wrote that down.
+    pub fn header(&self) -> Option<FrameHeader> {
+        // SAFETY: the slot is ours alone, and what `deref_mut` gives out begins behind the header.
+        unsafe { self.home.memory.header(&self.slot) }
     }
 }
 

@@ -24,6 +24,7 @@
 
 pub mod blocks;
 pub mod hash;
+pub mod header;
 pub mod home;
 pub mod memory;
 pub mod page;
@@ -32,7 +33,8 @@ pub mod region;
 pub mod ring;
 mod sync;
 
-pub use blocks::Blocks;
+pub use blocks::{Blocks, Tail};
+pub use header::FrameHeader;
 pub use home::{Home, Kept};
 pub use memory::Memory;
 pub use page::{Completion, FRAME_BYTES_MAX, Page};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::header::FrameHeader;
 use crate::page::{Completion, Slot};
 use crate::region::{Region, prefetch_read};
 
@@ -29,6 +30,14 @@ impl Memory {
         // SAFETY: the completion is borrowed for as long as the slice, so nobody else holds the frame; what is lent is
         // only ever read while a frame of its block is out.
         unsafe { self.slice(&frame.slot()) }
+    }
+
+    /// What the device knows of the frame, where it wrote that down.
+    #[inline]
+    pub fn header_of(&self, frame: &Completion) -> Option<FrameHeader> {
+        // SAFETY: as `bytes`; whoever holds the completion of a page has the page, and a block is not written before the
+        // end of a frame that is out.
+        unsafe { self.header(&frame.slot()) }
     }
 
     #[inline(always)]

@@ -12,6 +12,8 @@ const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 const LENT: u32 = 1 << LEN_BITS;
 /// The hash field holds a flow hash.
 const HASHED: u32 = 1 << (LEN_BITS + 1);
+/// A [header](crate::FrameHeader) stands before the frame.
+const HEADED: u32 = 1 << (LEN_BITS + 2);
 
 /// What kind of header the frame begins with: four bits whose meaning is the path's.
 const LINK_SHIFT: u32 = 28;
@@ -71,6 +73,18 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn is_lent(&self) -> bool {
         self.len_flags & LENT != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_header(&self) -> bool {
+        self.len_flags & HEADED != 0
+    }
+
+    /// The `len` bytes before the frame, of the same page: `None` if it starts sooner.
+    #[inline(always)]
+    pub(crate) fn before(&self, len: usize) -> Option<Self> {
+        let offset = self.offset.checked_sub(len as u32)?;
+        Some(Self { offset, len_flags: (self.len_flags & LENT) | len as u32, ..*self })
     }
 
     #[inline(always)]
@@ -145,6 +159,14 @@ impl Completion {
     #[inline(always)]
     pub fn link(&self) -> u8 {
         self.0.link()
+    }
+
+    /// The same frame, with a [`FrameHeader`](crate::FrameHeader) in the bytes before it. Nothing is checked here: reading
+    /// does that.
+    #[inline(always)]
+    pub fn with_header(mut self) -> Self {
+        self.0.len_flags |= HEADED;
+        self
     }
 
     /// Whether the frame lies in a block that was lent, not in a page of its own.

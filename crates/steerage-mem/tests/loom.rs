@@ -130,7 +130,7 @@ fn the_stack_loses_nothing() {
     loom::model(|| {
         let (memory, pages) = memory(3);
         let home = Home::new(memory.clone(), 3);
-        let keep = |page| home.keep_copy(page, 0, b"x").unwrap();
+        let keep = |page| home.keep_copy(page, 0, None, b"x").unwrap();
         let kept: Vec<Kept> = pages.into_iter().map(keep).collect();
         let threads: Vec<_> = kept.into_iter().map(|kept| thread::spawn(move || drop(kept))).collect();
         let mut back = 0;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use steerage_mem::hash::FlowHash;
 use steerage_mem::ring::{Consumer, Frame, Frames};
-use steerage_mem::{Home, Kept, Page};
+use steerage_mem::{FrameHeader, Home, Kept, Page};
 
 use crate::handler::BucketId;
 use crate::hashing::Hashing;
 use crate::limits::{BUCKET_SHIFT, HANDLE_BUDGET, HEADROOM, POOL_BULK};
+use crate::platform::WallTime;
 use crate::pool::SharedPool;
 use crate::rx::LinkType;
 
@@ -41,6 +42,7 @@ pub(crate) struct BatchContext<'a> {
     pub(crate) lent: bool,
     pub(crate) group: u16,
     pub(crate) queue: usize,
+    /// What the queue's frames begin with, where a frame does not say so itself.
     pub(crate) home: &'a Arc<Home>,
     pub(crate) spare: &'a Spare,
     pub(crate) hashing: &'a Hashing,
@@ -235,6 +237,26 @@ impl Packet<'_> {
         self.copy.as_mut().and_then(|copy| copy.as_deref_mut()).ok_or(NoRoom)
     }
 
+    /// When the frame was received, if the device noted it.
+    #[inline]
+    pub fn time(&self) -> Option<WallTime> {
+        let nanos = self.frame.header()?.nanos;
+        (nanos != FrameHeader::NO_TIME).then_some(WallTime::from_nanos(nanos))
+    }
+
+    /// The frame's length on the wire in bytes, of which a capture may hold fewer. Where the device did not note it, the
+    /// length as received.
+    #[inline]
+    pub fn wire_len(&self) -> usize {
+        self.frame.header().map_or(self.frame.len(), |header| header.wire_len as usize)
+    }
+
+    /// All that the device noted of the frame, if it did: what [`Kept::header`] still has once the packet is kept.
+    #[inline]
+    pub fn header(&self) -> Option<FrameHeader> {
+        self.frame.header()
+    }
+
     /// The hash that the flow is steered by: as it came, or computed now where steering needed none, so to be asked for
     /// before the headers are written.
     #[inline]
@@ -245,7 +267,10 @@ impl Packet<'_> {
     /// What the frame begins with, for [`flow::dissect`](crate::flow::dissect).
     #[inline]
     pub fn link(&self) -> LinkType {
-        LinkType::of_code(self.frame.link())
+        match LinkType::of_code(self.frame.link()) {
+            LinkType::UNKNOWN => self.frame.header().map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
+            read => read,
+        }
     }
 
     /// The bucket that the flow moves with.
@@ -289,7 +314,7 @@ impl Packet<'_> {
 
     fn copied(&self) -> Result<Kept, NoRoom> {
         let page = self.context.spare.take(self.context.home).ok_or(NoRoom)?;
-        self.context.home.keep_copy(page, HEADROOM as u32, self.frame.bytes()).map_err(|page| {
+        self.context.home.keep_copy(page, HEADROOM as u32, self.frame.header(), self.frame.bytes()).map_err(|page| {
             self.context.spare.put(page);
             NoRoom
         })

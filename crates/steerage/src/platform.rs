@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Add;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use steerage_mem::park::{self, Bell};
 
@@ -43,6 +43,42 @@ impl Add<Duration> for Timestamp {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// When a frame was received, as its device noted: nanoseconds since 1970-01-01 00:00 UTC.
+///
+/// Another clock than [`Timestamp`]'s: it tells the time of day, may be set back, and in a capture is that of another
+/// machine in another year.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WallTime(u64);
+
+impl WallTime {
+    /// `nanos` nanoseconds after 1970-01-01 00:00 UTC.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since 1970-01-01 00:00 UTC.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; nothing if it is before.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl From<WallTime> for SystemTime {
+    fn from(time: WallTime) -> Self {
+        Self::UNIX_EPOCH + Duration::from_nanos(time.0)
+    }
+}
+
+impl fmt::Display for WallTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Timestamp(self.0).fmt(f)
     }
 }
 

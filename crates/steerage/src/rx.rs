@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use steerage_mem::hash::FlowHash;
-use steerage_mem::{Blocks, Completion, Page};
+use steerage_mem::{Blocks, Completion, FrameHeader, Page, Tail};
 
 use crate::handler::Affinity;
 use crate::limits::HEADROOM;
@@ -342,6 +342,14 @@ impl Completions<'_> {
         self.frames.push(frame);
     }
 
+    /// What `block` holds up to byte `end`, behind the last frame lent: to be handed over from front to back. `None` for a
+    /// block there isn't.
+    #[inline]
+    pub fn lending(&mut self, block: usize, end: usize) -> Option<Lending<'_>> {
+        let tail = self.blocks.as_deref_mut()?.tail(block)?.up_to(end);
+        Some(Lending { tail, frames: self.frames, wire_bytes: &mut self.wire_bytes })
+    }
+
     /// Says that `frames` were lost before the poll: in the kernel, in a ring that overflowed. They count as received
     /// and dropped (`device`).
     pub fn lost(&mut self, frames: u64) {
@@ -358,6 +366,41 @@ impl Completions<'_> {
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
+    }
+}
+
+/// The part of a block that may be written and handed over: see [`Completions::lending`].
+#[derive(Debug)]
+pub struct Lending<'a> {
+    tail: Tail<'a>,
+    frames: &'a mut Vec<Completion>,
+    wire_bytes: &'a mut u64,
+}
+
+impl Lending<'_> {
+    /// What has yet to be handed over.
+    #[inline(always)]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.tail.bytes()
+    }
+
+    /// Where in its block the first of [`bytes`](Self::bytes) lies.
+    #[inline(always)]
+    pub fn offset(&self) -> usize {
+        self.tail.offset()
+    }
+
+    /// Writes `header` in front of the `len` bytes that lie `at` bytes into [`bytes`](Self::bytes), and hands these over
+    /// as a frame; they and what is before them are no longer part of it. False if there is no room for the header or
+    /// they do not lie within it.
+    #[inline(always)]
+    pub fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> bool {
+        let Some(to) = self.tail.bytes().get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return false };
+        *to = header.to_bytes();
+        let Some(frame) = self.tail.lend(at, len) else { return false };
+        self.frames.push(frame.with_header());
+        *self.wire_bytes += u64::from(header.wire_len);
+        true
     }
 }
 

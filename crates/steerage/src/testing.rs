@@ -30,7 +30,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use steerage_mem::{Blocks, Completion, Home, Memory, Region};
+use steerage_mem::{Blocks, Completion, FrameHeader, Home, Memory, Region};
 
 use crate::limits::{HEADROOM, POLL_BUDGET};
 use crate::platform::Timestamp;
@@ -39,6 +39,9 @@ use crate::rx::{Completions, DeviceError, Polled, QueueMemory, RxQueue};
 
 /// How many pages a tested queue has: a few polls' worth, so that a device that loses pages soon runs out.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
+
+/// A copy of a frame, and what the device noted of it.
+pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
 /// A receive queue with memory of its own, polled by hand.
 ///
@@ -99,6 +102,21 @@ impl QueueTester {
     pub fn poll(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Vec<u8>>), DeviceError> {
         let polled = self.poll_frames(now, budget)?;
         let copies = self.frames.iter().map(|frame| self.memory.bytes(frame).to_vec()).collect();
+        self.take_home();
+        Ok((polled, copies))
+    }
+
+    /// Polls once as [`poll`](Self::poll) does, and returns with each frame what the device noted of it.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    ///
+    /// # Panics
+    /// As [`poll`](Self::poll).
+    pub fn poll_with_headers(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Headed>), DeviceError> {
+        let polled = self.poll_frames(now, budget)?;
+        let headed = |frame| (self.memory.header_of(frame), self.memory.bytes(frame).to_vec());
+        let copies = self.frames.iter().map(headed).collect();
         self.take_home();
         Ok((polled, copies))
     }

@@ -19,7 +19,7 @@ const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for ever, -c 
 /// Counts until the end and reports.
 pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
     let args = &args.run;
-    let instance = setup::instance(args, |_cpu| Count::default())?;
+    let (instance, capture) = setup::instance(args, |_cpu| Count::default())?;
     let endless = args.stop.seconds.is_none() && is_endless(args);
     let seconds = if endless { Some(ENDLESS) } else { args.stop.seconds.filter(|seconds| !seconds.is_zero()) };
     let plan = Plan {
@@ -28,6 +28,7 @@ pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
         json: args.report.json,
         note: (endless && !args.report.quiet).then_some(ENDLESS_NOTE),
         live: !args.report.quiet && !verbose,
+        capture,
     };
     let ended = run::to_end(instance, &plan)?;
     let bytes = ended.outcome.reports.iter().map(|(cpu, counted)| (*cpu, counted.bytes)).collect();
@@ -37,6 +38,6 @@ pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
 
 /// Whether there are always more packets.
 fn is_endless(args: &RunArgs) -> bool {
-    let synthetic = SyntheticOptions::parse(&args.device);
-    args.stop.packets.is_none() && synthetic.is_ok_and(|options| options.packets.is_none())
+    let endless = |device: &String| SyntheticOptions::parse(device).is_ok_and(|options| options.packets.is_none());
+    args.stop.packets.is_none() && args.devices.iter().any(endless)
 }

@@ -5,9 +5,9 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
-use steerage::{CpuId, CpuMask, CpuSnapshot, Drops, PoolSnapshot, QueueSnapshot, Verdicts};
+use steerage::{CpuId, CpuMask, CpuSnapshot, Drops, PoolSnapshot, QueueSnapshot, Verdicts, WallTime};
 
-use super::{EndedBy, Report};
+use super::{EndedBy, Recorded, Report};
 
 const SCHEMA: u32 = 1;
 
@@ -40,6 +40,7 @@ struct Root<'a> {
     queues: Vec<Queue<'a>>,
     cpus: Vec<Cpu>,
     input: InputEnd<'a>,
+    capture: Option<Capture<'a>>,
     flows: Option<()>,
     moves: Moves,
     memory: Memory,
@@ -73,6 +74,7 @@ impl<'a> Root<'a> {
                 error: error.map(|error| error.message.as_str()),
                 offset: error.and_then(|error| error.offset),
             },
+            capture: report.capture.as_ref().map(Capture::of),
             // No command meters yet.
             flows: None,
             moves: Moves { buckets: snapshot.moves.buckets, slices: snapshot.moves.slices },
@@ -215,6 +217,39 @@ impl Cpu {
 struct InputEnd<'a> {
     error: Option<&'a str>,
     offset: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Capture<'a> {
+    links: &'a [String],
+    first: Option<Rfc3339>,
+    last: Option<Rfc3339>,
+    recorded_seconds: Option<f64>,
+    bytes_read: u64,
+    bytes_total: Option<u64>,
+}
+
+impl<'a> Capture<'a> {
+    fn of(recorded: &'a Recorded) -> Self {
+        Self {
+            links: &recorded.links,
+            first: recorded.times.map(|(earliest, _)| Rfc3339(earliest)),
+            last: recorded.times.map(|(_, latest)| Rfc3339(latest)),
+            // To the nanosecond it is recorded in.
+            recorded_seconds: recorded.time().map(|time| time.as_nanos() as f64 / 1e9),
+            bytes_read: recorded.bytes_read,
+            bytes_total: recorded.bytes_total,
+        }
+    }
+}
+
+/// A time of day, to the nanosecond.
+struct Rfc3339(WallTime);
+
+impl Serialize for Rfc3339 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_rfc3339_nanos(self.0.into()))
+    }
 }
 
 #[derive(Serialize)]

@@ -7,7 +7,8 @@ pub(crate) mod units;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-use steerage::{CpuId, QueueError, Snapshot};
+use steerage::{CpuId, QueueError, Snapshot, WallTime};
+use steerage_device::capture::{CaptureInfo, link_name};
 
 use crate::args::ReportArgs;
 use crate::error::Error;
@@ -28,6 +29,34 @@ pub(crate) enum EndedBy {
     Error,
 }
 
+/// What the capture files hold, as far as they have been read.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    /// Names of the link types, in the order in which they appeared.
+    pub(crate) links: Vec<String>,
+    /// The earliest and the latest packet.
+    pub(crate) times: Option<(WallTime, WallTime)>,
+    /// Bytes as they are stored: those read, and all, where that is known.
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_total: Option<u64>,
+}
+
+impl Recorded {
+    pub(crate) fn of(info: &CaptureInfo) -> Self {
+        Self {
+            links: info.links().into_iter().map(|link| link_name(link).into_owned()).collect(),
+            times: info.times(),
+            bytes_read: info.bytes_read(),
+            bytes_total: info.bytes_total(),
+        }
+    }
+
+    /// From the earliest to the latest packet.
+    pub(crate) fn time(&self) -> Option<Duration> {
+        self.times.map(|(earliest, latest)| latest.since(earliest))
+    }
+}
+
 /// Everything that a report tells.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -41,12 +70,14 @@ pub(crate) struct Report {
     pub(crate) snapshot: Snapshot,
     /// Bytes that each CPU's function handled, once it has ended.
     pub(crate) handled_bytes: Vec<(CpuId, u64)>,
+    /// What the capture files hold, if there are any.
+    pub(crate) capture: Option<Recorded>,
 }
 
 impl Report {
     /// A report of what every command knows.
     pub(crate) fn new(started: SystemTime, elapsed: Duration, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
-        Self { started, elapsed, ended_by, snapshot, handled_bytes: Vec::new() }
+        Self { started, elapsed, ended_by, snapshot, handled_bytes: Vec::new(), capture: None }
     }
 
     /// Prints the last report, and says whether the run went well.

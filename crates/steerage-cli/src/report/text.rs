@@ -5,7 +5,7 @@ use std::fmt::Write;
 use steerage::{CpuId, CpuMask, CpuSnapshot, DropReason, QueueSnapshot};
 
 use super::Report;
-use super::units::{grouped, percent, printable, rate, size, time};
+use super::units::{grouped, percent, printable, rate, recorded, size, time};
 
 /// What stands before a line's text.
 const LABEL_WIDTH: usize = 12;
@@ -69,12 +69,17 @@ fn head(report: &Report) -> String {
         // What was offered is no achievement.
         let _ = write!(speed, ", delivered {}", rate(snapshot.delivered(), report.elapsed));
     }
-    format!(
-        "{}  {}  {bytes} bytes  {when}in {} ({speed})\n",
-        printable(&devices.join(" ")),
-        packets(received),
-        time(report.elapsed)
-    )
+    let devices = printable(&devices.join(" "));
+    let (packets, elapsed) = (packets(received), time(report.elapsed));
+    // With other devices beside the files, the files' own times and links tell little of the whole.
+    match report.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
+        Some(capture) => {
+            let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
+            let recorded = capture.time().map_or(String::new(), |time| format!("{} recorded  ", recorded(time)));
+            format!("{devices}  {links}{packets}  {bytes} bytes  {recorded}{when}read in {elapsed} ({speed})\n")
+        }
+        None => format!("{devices}  {packets}  {bytes} bytes  {when}in {elapsed} ({speed})\n"),
+    }
 }
 
 fn packets(count: u64) -> String {

@@ -37,6 +37,14 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
+/// `129.4 s`: as [`time`], in plain seconds for longer, since it is compared with times of packets.
+pub(crate) fn recorded(duration: Duration) -> String {
+    match duration.as_secs() {
+        60..1000 => format!("{:.1} s", duration.as_secs_f64()),
+        _ => time(duration),
+    }
+}
+
 /// `12.3 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes as f64 {
@@ -80,6 +88,12 @@ mod tests {
     fn times_are_as_fine_as_they_are_short() {
         let texts = [400, 10_000_000, 62_000_000, 3_723_000_000].map(|micros| time(Duration::from_micros(micros)));
         assert_eq!(texts, ["0.4 ms", "10.0 s", "1:02 min", "1:02:03 h"]);
+    }
+
+    #[test]
+    fn recorded_times_are_in_seconds_for_longer() {
+        let texts = [0, 12, 129_436, 999_940, 1_000_000].map(|millis| recorded(Duration::from_millis(millis)));
+        assert_eq!(texts, ["0.0 ms", "12.0 ms", "129.4 s", "999.9 s", "16:40 min"]);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Capture files: real ones where they are there, and broken ones made here.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::program::{report, run};
+use crate::program::{Started, command, report, run};
 
 /// A capture of shared/captures, beside the workspace.
 fn shared(name: &str) -> Option<String> {
@@ -40,6 +43,62 @@ fn afs_is_601_packets_in_order() {
     let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report[key].as_u64());
     assert_eq!(got, [601, 512_276, 601, 0].map(Some));
     assert_eq!((&report["ended_by"], &report["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
+    // By capinfos too: `capinfos -T -a -e -u -s`.
+    let expected = json!({
+        "links": ["ethernet"],
+        "first": "1999-11-11T21:46:16.463334000Z",
+        "last": "1999-11-11T21:48:25.892866000Z",
+        "recorded_seconds": 129.429_532,
+        "bytes_read": 521_916,
+        "bytes_total": 521_916,
+    });
+    assert_eq!(report["capture"], expected);
+    let page = run(&["count", &afs, "--virtual-cpus", "2"]).out;
+    let head = page.lines().next().unwrap();
+    assert!(head.contains("  ethernet  601 packets  512,276 bytes  129.4 s recorded  read in "), "{head}");
+}
+
+#[test]
+fn several_files_are_one_capture() {
+    let (a, b) = (written("a.pcap", 10, usize::MAX), written("b.pcap", 20, usize::MAX));
+    let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
+    let all = report(&["count", a, b, a, "--virtual-cpus", "2", "--strict"]);
+    assert_eq!((&all["received"], &all["queues"].as_array().unwrap().len()), (&json!(40), &1));
+    assert_eq!(all["queues"][0]["device"], format!("{a} {b} and 1 more"));
+    // With other devices beside them, and a limit on all together.
+    let all = report(&["count", a, "synthetic:packets=1000", b, "--virtual-cpus", "2", "-c", "500"]);
+    assert_eq!((&all["received"], &all["queues"].as_array().unwrap().len()), (&json!(500), &2));
+    let paced = report(&["count", a, "--pace", "1000000", "--virtual-cpus", "1"]);
+    assert_eq!((&paced["received"], &paced["capture"]["recorded_seconds"]), (&json!(10), &json!(9.0)));
+}
+
+#[test]
+fn standard_input_is_read_as_it_comes() {
+    let file = fs::read(written("piped.pcap", 300, usize::MAX)).unwrap();
+    let mut child = command(&["count", "-", "--virtual-cpus", "2", "--json"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    file.chunks(97).for_each(|piece| pipe.write_all(piece).unwrap());
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["received"], &report["capture"]["bytes_total"]), (&json!(300), &json!(null)), "{report}");
+    assert_eq!((output.status.code(), &report["queues"][0]["device"]), (Some(0), &json!("standard input")));
+
+    let nothing = run(&["count", "-"]);
+    assert_eq!(nothing.code, Some(1));
+    assert!(nothing.complaint().contains("standard input: cannot read the capture at byte 0: the file is empty"));
+}
+
+#[test]
+fn a_silent_pipe_does_not_hold_up_the_stop() {
+    let mut child =
+        command(&["count", "-", "--virtual-cpus", "2", "--json", "-v"]).stdin(Stdio::piped()).spawn().unwrap();
+    let pipe = child.stdin.take();
+    let run = Started::of(child);
+    run.signal(Signal::SIGINT);
+    let ran = run.end();
+    assert_eq!((ran.code, &ran.report()["ended_by"]), (Some(0), &json!("signal")));
+    drop(pipe);
 }
 
 #[test]

@@ -15,7 +15,9 @@ fn a_wrong_command_line_is_2() {
     for args in [
         "nonsense",
         "count --cpu 0",
-        "count a b",
+        "count --pace",
+        "count --pace a.pcap",
+        "count a.pcap --pace 0",
         "count --cpus",
         "count --cpus x",
         "count --cpus ,",
@@ -50,6 +52,7 @@ fn a_wrong_command_line_is_2() {
 #[test]
 fn what_cannot_be_done_is_1() {
     fails(1, "count nowhere.pcap");
+    fails(1, "count a b");
     fails(1, "count /");
     fails(1, "count /dev/null");
     fails(1, "count --memory 1M");

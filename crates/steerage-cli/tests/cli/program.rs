@@ -96,7 +96,11 @@ pub(crate) struct Started {
 impl Started {
     /// Starts it and waits until it says that it listens, which it does with `-v`.
     pub(crate) fn new(args: &[&str]) -> Self {
-        let mut child = command(&[args, &["-v"]].concat()).spawn().unwrap();
+        Self::of(command(&[args, &["-v"]].concat()).spawn().unwrap())
+    }
+
+    /// Waits until it says that it listens; it was started with `-v`.
+    pub(crate) fn of(mut child: Child) -> Self {
         let out = BufReader::new(child.stdout.take().unwrap());
         let mut err = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();

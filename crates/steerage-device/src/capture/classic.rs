@@ -4,16 +4,17 @@
 
 use pcap_parser::parse_pcap_header;
 
-use steerage::LinkType;
+use steerage::{FrameHeader, LinkType};
 
-use super::walk::{Span, Stop, Walked, Wrong};
+use super::walk::{Stop, Walk, Wrong};
 use super::{CUT, DAMAGED, PACKET_BYTES_MAX};
 
 /// The file header's size.
 pub(super) const HEADER_BYTES: usize = 24;
 
-/// A record's header: seconds, fraction, captured and original length, of 4 bytes each.
-const RECORD_HEADER_BYTES: usize = 16;
+/// A record's header: seconds, fraction, captured and original length, of 4 bytes each. Ours has the same size, so it
+/// takes the record's place.
+const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
 /// With micro- and with nanoseconds; big-endian, and reversed where the file is little-endian.
 const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
@@ -34,11 +35,13 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
 pub(super) struct Classic {
     big_endian: bool,
     link: LinkType,
+    /// 1 or 1000.
+    nanos_a_fraction: u64,
 }
 
 impl Classic {
     /// Reads the file header.
-    pub(super) fn new(head: &[u8]) -> Result<(Self, LinkType), Wrong> {
+    pub(super) fn new(head: &[u8]) -> Result<Self, Wrong> {
         let Ok((_, header)) = parse_pcap_header(head) else {
             let text = format!("the file ends {} bytes into its header of {HEADER_BYTES}", head.len());
             return Err(Wrong::new(text, CUT));
@@ -51,41 +54,63 @@ impl Classic {
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
         // By the magic number itself: a big-endian file is one that reads as it is written.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
-        Ok((Self { big_endian, link }, link))
+        Ok(Self { big_endian, link, nanos_a_fraction: if header.is_nanosecond_precision() { 1 } else { 1000 } })
     }
 
-    /// Finds up to `room` packets in `bytes`.
-    pub(super) fn walk(&mut self, bytes: &[u8], spans: &mut Vec<Span>, room: usize) -> Walked {
+    /// The link type of all its packets.
+    pub(super) fn link(&self) -> LinkType {
+        self.link
+    }
+
+    /// Hands over the packets that are there, as far as there is room.
+    pub(super) fn walk(&self, walk: &mut Walk<'_>) -> Stop {
+        walk.link = Some(self.link);
         // The byte order as a constant: a load and at most a swap, and no branch.
-        let (consumed, stop) = match self.big_endian {
-            true => walk(bytes, spans, room, u32::from_be_bytes),
-            false => walk(bytes, spans, room, u32::from_le_bytes),
+        let walked = match self.big_endian {
+            true => self.records(walk, u32::from_be_bytes),
+            false => self.records(walk, u32::from_le_bytes),
         };
-        Walked { consumed, stop, link: Some(self.link) }
+        match walked {
+            Ok(stop) | Err(stop) => stop,
+        }
     }
-}
 
-#[inline(always)]
-fn walk(bytes: &[u8], spans: &mut Vec<Span>, room: usize, number: impl Fn([u8; 4]) -> u32) -> (usize, Stop) {
-    let mut at = 0;
-    for _ in 0..room {
-        let rest = &bytes[at..];
-        let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
-            return (at, Stop::Short { needs: RECORD_HEADER_BYTES });
-        };
-        let [.., c0, c1, c2, c3, o0, o1, o2, o3] = *header;
-        let (captured, original) = (number([c0, c1, c2, c3]), number([o0, o1, o2, o3]));
-        if captured as usize > PACKET_BYTES_MAX {
-            return (at, Stop::Wrong(too_long(captured)));
+    #[inline(always)]
+    fn records(&self, walk: &mut Walk<'_>, number: impl Fn([u8; 4]) -> u32) -> Result<Stop, Stop> {
+        let mut met = walk.met;
+        let mut stop = Stop::Full;
+        for _ in 0..walk.room {
+            let rest = walk.bytes();
+            let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
+                stop = Stop::Short { needs: RECORD_HEADER_BYTES };
+                break;
+            };
+            let word = |at: usize| number([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+            let (captured, original) = (word(8), word(12));
+            if captured as usize > PACKET_BYTES_MAX {
+                stop = Stop::Wrong(too_long(captured));
+                break;
+            }
+            let needs = RECORD_HEADER_BYTES + captured as usize;
+            if rest.len() < needs {
+                stop = Stop::Short { needs };
+                break;
+            }
+            // Cannot overflow: 2^32 seconds are a quarter of what 64 bits of nanoseconds hold.
+            let nanos = u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)) * self.nanos_a_fraction;
+            if nanos > walk.until {
+                stop = Stop::NotYet { nanos };
+                break;
+            }
+            // Some writers leave the original length 0; no frame was shorter than what was captured of it.
+            let wire_len = original.max(captured);
+            let header = FrameHeader { nanos, wire_len, link: self.link.0, interface: 0 };
+            walk.push(RECORD_HEADER_BYTES, captured as usize, header)?;
+            met.packet_at(nanos);
         }
-        let needs = RECORD_HEADER_BYTES + captured as usize;
-        if rest.len() < needs {
-            return (at, Stop::Short { needs });
-        }
-        spans.push(Span { at: (at + RECORD_HEADER_BYTES) as u32, len: captured, original });
-        at += needs;
+        walk.met = met;
+        Ok(stop)
     }
-    (at, Stop::Full)
 }
 
 #[cold]

@@ -6,13 +6,14 @@
 //! options of each in a vector of its own, an allocation a packet.
 
 use pcap_parser::pcapng::{
-    BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
+    BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
     parse_interfacedescriptionblock_le, parse_sectionheaderblock,
 };
 
-use steerage::LinkType;
+use steerage::{FrameHeader, LinkType};
 
-use super::walk::{Span, Stop, Walked, Wrong};
+use super::clock::Clock;
+use super::walk::{Stop, Walk, Wrong};
 use super::{DAMAGED, INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
 
 /// The plain packet block, obsolete since enhanced ones came, still in old files.
@@ -23,9 +24,11 @@ const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
 /// What stands before a packet: in an enhanced block type, length, interface, time (8), captured and original length;
-/// in a simple one type, length and original length.
+/// in a simple one type, length and original length. Our header takes the place of the last of that, and in front of a
+/// simple packet of the length behind the block before, which there always is.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
+const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
 
 /// The only one so far; minor versions don't matter.
 const VERSION_MAJOR: u16 = 1;
@@ -51,46 +54,53 @@ struct Interface {
     link: LinkType,
     /// In bytes; 0: no limit.
     snap_bytes: u32,
+    clock: Clock,
 }
 
-/// What a block came to.
-enum Found {
-    Packet { span: Span, link: LinkType },
-    Nothing,
+/// What a block came to: a packet, where it lies in the block and what is known of it.
+struct Packet {
+    at: usize,
+    len: usize,
+    header: FrameHeader,
 }
 
 impl Pcapng {
-    /// Finds up to `room` packets in `bytes`, all of one link type: that of `link` if there is one.
-    pub(super) fn walk(
-        &mut self,
-        bytes: &[u8],
-        spans: &mut Vec<Span>,
-        room: usize,
-        mut link: Option<LinkType>,
-    ) -> Walked {
-        let mut at = 0;
-        let stop = loop {
-            if spans.len() == room {
-                break Stop::Full;
+    /// Hands over the packets that are there, as far as there is room and they are of one link type.
+    pub(super) fn walk(&mut self, walk: &mut Walk<'_>) -> Stop {
+        let mut left = walk.room;
+        while left > 0 {
+            match self.step(walk) {
+                Ok(packets) => left -= packets,
+                Err(stop) => return stop,
             }
-            let block = match self.block(&bytes[at..]) {
-                Ok(block) => block,
-                Err(stop) => break stop,
-            };
-            match self.read(block) {
-                Ok(Found::Packet { link: other, .. }) if link.is_some_and(|link| link != other) => {
-                    break Stop::OtherLink;
-                }
-                Ok(Found::Packet { span, link: its }) => {
-                    link = Some(its);
-                    spans.push(Span { at: span.at + at as u32, ..span });
-                }
-                Ok(Found::Nothing) => {}
-                Err(wrong) => break Stop::Wrong(wrong),
-            }
-            at += block.len();
+        }
+        Stop::Full
+    }
+
+    /// Reads the next block; returns how many packets it held.
+    #[inline(always)]
+    fn step(&mut self, walk: &mut Walk<'_>) -> Result<usize, Stop> {
+        let block = self.block(walk.bytes())?;
+        let total = block.len();
+        let Some(Packet { at, len, header }) = self.read(block).map_err(Stop::Wrong)? else {
+            walk.at += total;
+            return Ok(0);
         };
-        Walked { consumed: at, stop, link }
+        let link = LinkType(header.link);
+        if *walk.link.get_or_insert(link) != link {
+            return Err(Stop::OtherLink);
+        }
+        let has_time = header.nanos != FrameHeader::NO_TIME;
+        if has_time && header.nanos > walk.until {
+            return Err(Stop::NotYet { nanos: header.nanos });
+        }
+        walk.push(at, len, header)?;
+        walk.at = total - at - len;
+        match has_time {
+            true => walk.met.packet_at(header.nanos),
+            false => walk.met.packets += 1,
+        }
+        Ok(1)
     }
 
     /// The block with which `rest` begins, whole, its lengths checked.
@@ -122,36 +132,45 @@ impl Pcapng {
         Ok(block)
     }
 
-    fn read(&mut self, block: &[u8]) -> Result<Found, Wrong> {
+    #[inline(always)]
+    fn read(&mut self, block: &[u8]) -> Result<Option<Packet>, Wrong> {
         match self.u32_at(block, 0) {
-            EPB_MAGIC => self.packet(block, self.u32_at(block, 8)),
-            PB_MAGIC => self.packet(block, self.u16_at(block, 8).into()),
-            SPB_MAGIC => self.simple_packet(block),
-            IDB_MAGIC => self.begin_interface(block).map(|()| Found::Nothing),
-            SHB_MAGIC => self.begin_section(block).map(|()| Found::Nothing),
-            _ => Ok(Found::Nothing),
+            EPB_MAGIC => self.packet(block, self.u32_at(block, 8)).map(Some),
+            PB_MAGIC => self.packet(block, self.u16_at(block, 8).into()).map(Some),
+            SPB_MAGIC => self.simple_packet(block).map(Some),
+            IDB_MAGIC => self.begin_interface(block).map(|()| None),
+            SHB_MAGIC => self.begin_section(block).map(|()| None),
+            _ => Ok(None),
         }
     }
 
-    fn packet(&self, block: &[u8], interface: u32) -> Result<Found, Wrong> {
+    #[inline(always)]
+    fn packet(&self, block: &[u8], number: u32) -> Result<Packet, Wrong> {
         if block.len() < EPB_HEADER_BYTES + TRAILER_BYTES {
-            return Err(damaged(format!("a packet's block has {} bytes, fewer than its header", block.len())));
+            return Err(shorter_than_its_header(block));
         }
-        let link = self.interface(interface)?.link;
+        let interface = self.interface(number)?;
+        let ticks = u64::from(self.u32_at(block, 12)) << 32 | u64::from(self.u32_at(block, 16));
+        let nanos = interface.clock.nanos(ticks).ok_or_else(out_of_time)?;
         let (len, original) = (self.u32_at(block, 20), self.u32_at(block, 24));
-        let span = span(block, EPB_HEADER_BYTES, len, original)?;
-        Ok(Found::Packet { span, link })
+        // There are no more interfaces than 16 bits can number.
+        let header =
+            FrameHeader { nanos, wire_len: original.max(len), link: interface.link.0, interface: number as u16 };
+        check_room(block, EPB_HEADER_BYTES, len)?;
+        Ok(Packet { at: EPB_HEADER_BYTES, len: len as usize, header })
     }
 
-    fn simple_packet(&self, block: &[u8]) -> Result<Found, Wrong> {
+    /// A simple packet is of the section's first interface and has no time.
+    fn simple_packet(&self, block: &[u8]) -> Result<Packet, Wrong> {
         if block.len() < SPB_HEADER_BYTES + TRAILER_BYTES {
-            return Err(damaged(format!("a packet's block has {} bytes, fewer than its header", block.len())));
+            return Err(shorter_than_its_header(block));
         }
-        let Interface { link, snap_bytes } = self.interface(0)?;
+        let Interface { link, snap_bytes, .. } = self.interface(0)?;
         let original = self.u32_at(block, 8);
         let len = if snap_bytes == 0 { original } else { original.min(snap_bytes) };
-        let span = span(block, SPB_HEADER_BYTES, len, original)?;
-        Ok(Found::Packet { span, link })
+        check_room(block, SPB_HEADER_BYTES, len)?;
+        let header = FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: original, link: link.0, interface: 0 };
+        Ok(Packet { at: SPB_HEADER_BYTES, len: len as usize, header })
     }
 
     fn interface(&self, number: u32) -> Result<Interface, Wrong> {
@@ -172,7 +191,13 @@ impl Pcapng {
         }
         // 16 bits in the file.
         let link = LinkType(interface.linktype.0 as u16);
-        self.interfaces.push(Interface { link, snap_bytes: interface.snaplen });
+        let value = |code| interface.options.iter().find(|option| option.code == code).map(|option| &*option.value);
+        let resolution = value(OptionCode::IfTsresol).and_then(|value| value.first().copied());
+        // Not the parser's own `if_tsoffset`, which is little-endian in every section.
+        let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());
+        let offset = offset.map(if self.big_endian { i64::from_be_bytes } else { i64::from_le_bytes });
+        let clock = Clock::new(resolution, offset);
+        self.interfaces.push(Interface { link, snap_bytes: interface.snaplen, clock });
         Ok(())
     }
 
@@ -201,15 +226,25 @@ impl Pcapng {
     }
 }
 
-/// The packet of `len` bytes behind a header of `header_bytes`, if the block has room for it.
+/// Whether the block has room for a packet of `len` bytes behind a header of `header_bytes`.
 #[inline(always)]
-fn span(block: &[u8], header_bytes: usize, len: u32, original: u32) -> Result<Span, Wrong> {
+fn check_room(block: &[u8], header_bytes: usize, len: u32) -> Result<(), Wrong> {
     let room = block.len() - header_bytes - TRAILER_BYTES;
     let most = room.min(PACKET_BYTES_MAX);
     if len as usize > most {
         return Err(damaged(format!("a packet says it has {len} bytes, more than the {most} that can be")));
     }
-    Ok(Span { at: header_bytes as u32, len, original })
+    Ok(())
+}
+
+#[cold]
+fn shorter_than_its_header(block: &[u8]) -> Wrong {
+    damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
+}
+
+#[cold]
+fn out_of_time() -> Wrong {
+    damaged("a packet's time stamp is not one of the years 1970 to 2554".to_owned())
 }
 
 /// The blocks that are not skipped.

@@ -2,31 +2,67 @@
 
 use std::io;
 
-use steerage::{DeviceError, LinkType};
+use steerage::{DeviceError, FrameHeader, Lending, LinkType};
 
-/// Where a frame lies in the bytes that were walked over.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) at: u32,
-    pub(super) len: u32,
-    /// Length on the wire, as the file gives it.
-    pub(super) original: u32,
+/// Where a walk is, and what it has met.
+#[derive(Debug)]
+pub(super) struct Walk<'a> {
+    /// What of the block has yet to be handed over, up to the window's end.
+    pub(super) lending: Lending<'a>,
+    /// How far into that everything is dealt with.
+    pub(super) at: usize,
+    /// The most frames to hand over.
+    pub(super) room: usize,
+    /// Frames of later times than this are not due yet, in nanoseconds since 1970.
+    pub(super) until: u64,
+    /// The link type of the frames handed over in this poll, if any were.
+    pub(super) link: Option<LinkType>,
+    pub(super) met: Met,
 }
 
-impl Span {
-    /// Some writers leave the original length 0; no frame was shorter than what was captured of it.
-    pub(super) fn wire_bytes(self) -> usize {
-        self.original.max(self.len) as usize
+/// What a walk has met.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Met {
+    pub(super) packets: u64,
+    /// In nanoseconds since 1970; `earliest > latest` where no packet had a time.
+    pub(super) earliest: u64,
+    pub(super) latest: u64,
+}
+
+impl Met {
+    pub(super) const NOTHING: Self = Self { packets: 0, earliest: u64::MAX, latest: 0 };
+
+    /// Counts a packet with a time.
+    #[inline(always)]
+    pub(super) fn packet_at(&mut self, nanos: u64) {
+        self.packets += 1;
+        self.earliest = self.earliest.min(nanos);
+        self.latest = self.latest.max(nanos);
     }
 }
 
-/// How far a walk came: `consumed` bytes are done with, and `stop` is about what follows them.
-#[derive(Debug)]
-pub(super) struct Walked {
-    pub(super) consumed: usize,
-    pub(super) stop: Stop,
-    /// The link type of the frames found, if any were.
-    pub(super) link: Option<LinkType>,
+impl Walk<'_> {
+    /// What has yet to be walked.
+    #[inline(always)]
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        self.lending.bytes().get_mut(self.at..).unwrap_or_default()
+    }
+
+    /// Hands over the `len` bytes that lie `at` bytes on; what follows them is to be walked next.
+    #[inline(always)]
+    pub(super) fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> Result<(), Stop> {
+        if !self.lending.push(self.at + at, len, header) {
+            return Err(no_place());
+        }
+        self.at = 0;
+        Ok(())
+    }
+}
+
+/// Not to be reached, since the walks check their spans. An error rather than a panic.
+#[cold]
+fn no_place() -> Stop {
+    Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))
 }
 
 /// Why a walk ended.
@@ -40,6 +76,8 @@ pub(super) enum Stop {
     Skip { bytes: u64 },
     /// The next frame is of another link type than those before it in this poll.
     OtherLink,
+    /// The next frame is not due before this time.
+    NotYet { nanos: u64 },
     /// What follows is no record.
     Wrong(Wrong),
 }
@@ -56,8 +94,10 @@ impl Wrong {
         Self { text, advice }
     }
 
-    pub(super) fn into_error(self, device: &str, offset: u64) -> DeviceError {
+    /// `packed`: the offset is not one of the file itself.
+    pub(super) fn into_error(self, device: &str, offset: u64, packed: bool) -> DeviceError {
         let cause = io::Error::new(io::ErrorKind::InvalidData, self.text);
-        DeviceError::new(device, "read the capture", cause).at(offset).advise(self.advice)
+        let operation = if packed { "read the capture, unpacked," } else { "read the capture" };
+        DeviceError::new(device, operation, cause).at(offset).advise(self.advice)
     }
 }

@@ -1,7 +1,9 @@
 //! What the tests of several devices need.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use steerage::testing::QueueTester;
+pub(crate) mod made;
+
+use steerage::testing::{Headed, QueueTester};
 use steerage::{DeviceError, Input, LinkType, Polled, RxQueue, Timestamp};
 
 /// How many polls a device may take to end: far more than any test's input needs.
@@ -43,4 +45,18 @@ pub(crate) fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkTyp
 /// The testers of all queues.
 pub(crate) fn testers(input: Input) -> Vec<QueueTester> {
     input.queues.into_iter().map(|queue| QueueTester::new(queue).expect("memory for a test")).collect()
+}
+
+/// All frames of a queue that can wait with what their device noted of them; it must not fail.
+pub(crate) fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
+    let mut tester = QueueTester::new(queue).expect("memory for a test");
+    let mut all = Vec::new();
+    for _ in 0..POLLS_MAX {
+        let (polled, frames) = tester.poll_with_headers(Timestamp::ZERO, 64).expect("a sound device");
+        all.extend(frames);
+        if polled == Polled::Ended {
+            return all;
+        }
+    }
+    panic!("it does not end");
 }

@@ -1,6 +1,7 @@
 //! The frames that a consumer has in hand.
 
 use super::Consumer;
+use crate::header::FrameHeader;
 use crate::page::{BLANK, Completion, Slot};
 use crate::sync::Ordering;
 
@@ -58,6 +59,14 @@ impl<'a> Frame<'a> {
         }
         // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps other slices of it away.
         Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
+    }
+
+    /// What the device knows of the frame, where it wrote that down.
+    #[inline]
+    pub fn header(&self) -> Option<FrameHeader> {
+        // SAFETY: the slot is in hand; what may be written of its page is the frame, not what stands before it, and a
+        // block is not written before the end of a frame that is out.
+        unsafe { self.ring.memory.header(&self.slot) }
     }
 
     /// The frame's length in bytes.

@@ -1,0 +1,120 @@
+//! What a packet of a capture file costs one CPU: read and walked by a bare loop, polled, and polled, steered and counted.
+//!
+//! `cargo bench -p steerage-bench --bench capture [-- ROUNDS [FILE]]`. Without a FILE it makes one of 2,000,000 frames of
+//! 64 bytes; either is in the page cache when it counts. The cases run in turn, A B C A B C ...
+#![allow(clippy::print_stdout, reason = "a benchmark prints")]
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use steerage::testing::QueueTester;
+use steerage::{Builder, POLL_BUDGET, Polled, Stepped, Timestamp};
+use steerage_apps::Count;
+use steerage_bench::measure::RX_CPU;
+use steerage_bench::placement::pin;
+use steerage_device::capture;
+
+const FRAMES: u32 = 2_000_000;
+const FRAME_BYTES: u32 = 64;
+
+/// How much the bare loop reads at a time.
+const READ_BYTES: usize = 256 << 10;
+
+fn write(path: &Path) -> std::io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
+    words.iter().try_for_each(|word| file.write_all(&word.to_le_bytes()))?;
+    let mut frame = [0; FRAME_BYTES as usize];
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    for nth in 0..FRAMES {
+        [nth / 1_000_000, nth % 1_000_000, FRAME_BYTES, FRAME_BYTES]
+            .iter()
+            .try_for_each(|word| file.write_all(&word.to_le_bytes()))?;
+        frame[26..30].copy_from_slice(&nth.to_be_bytes());
+        file.write_all(&frame)?;
+    }
+    file.flush()
+}
+
+/// The least that can be done: read(2), and step from record to record of a little-endian pcap.
+fn bare(path: &Path) -> u64 {
+    let mut file = File::open(path).expect("it was just there");
+    let mut memory = vec![0; 2 * READ_BYTES];
+    let (mut filled, mut packets) = (file.read(&mut memory[..24]).expect("a header") - 24, 0);
+    loop {
+        let read = file.read(&mut memory[filled..filled + READ_BYTES]).expect("a readable file");
+        if read == 0 {
+            return packets;
+        }
+        filled += read;
+        let mut at = 0;
+        while let Some(header) = memory[at..filled].first_chunk::<16>() {
+            let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
+            if filled - at < 16 + len {
+                break;
+            }
+            packets += 1;
+            at += 16 + len;
+        }
+        memory.copy_within(at..filled, 0);
+        filled -= at;
+    }
+}
+
+fn polled(path: &Path) -> u64 {
+    let mut input = capture::open(path).expect("a capture");
+    let mut tester = QueueTester::new(input.queues.remove(0)).expect("memory");
+    let mut packets = 0;
+    loop {
+        let (polled, count) = tester.poll_and_count(Timestamp::ZERO, POLL_BUDGET).expect("a sound capture");
+        packets += count as u64;
+        if polled == Polled::Ended {
+            return packets;
+        }
+    }
+}
+
+fn counted(path: &Path) -> u64 {
+    let input = capture::open(path).expect("a capture");
+    let instance = Builder::new().virtual_cpus(1).input(input).build(|_| Count::default()).expect("an instance");
+    let (mut parts, handle) = instance.split();
+    let mut cpu = parts.remove(0).enter_machine();
+    while cpu.step() != Stepped::Finished {}
+    std::hint::black_box(cpu.finish());
+    handle.snapshot().delivered()
+}
+
+/// Its name, and what reads all packets of a file and counts them.
+type Case = (&'static str, fn(&Path) -> u64);
+
+fn main() {
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    let rounds: usize = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(7);
+    let given = args.next().map(PathBuf::from);
+    pin(RX_CPU);
+    let path = given.clone().unwrap_or_else(|| {
+        let path = std::env::temp_dir().join(format!("steerage-bench-{}.pcap", std::process::id()));
+        write(&path).expect("a temporary file");
+        path
+    });
+    let cases: [Case; 3] = [("bare loop", bare), ("polled", polled), ("counted", counted)];
+    let mut nanos: [Vec<f64>; 3] = Default::default();
+    for _ in 0..rounds {
+        for ((_, run), nanos) in cases.iter().zip(&mut nanos) {
+            let start = Instant::now();
+            let packets = run(&path);
+            nanos.push(start.elapsed().as_nanos() as f64 / packets as f64);
+        }
+    }
+    if given.is_none() {
+        let _ = fs::remove_file(&path);
+    }
+    println!("{rounds} rounds; ns a packet, set-up included: median [least..most]");
+    for ((name, _), nanos) in cases.iter().zip(&mut nanos) {
+        nanos.sort_by(f64::total_cmp);
+        let (middle, least, most) = (nanos[nanos.len() / 2], nanos[0], nanos[nanos.len() - 1]);
+        println!("{name:<10} {middle:6.2} [{least:.2}..{most:.2}]   {:5.1} Mpps", 1000.0 / middle);
+    }
+}

@@ -1,0 +1,88 @@
+//! What is known of a capture while it is read, and after.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use steerage::{LinkType, WallTime};
+
+use super::walk::Met;
+
+/// What is known of a capture device so far: shared between the queue, which fills it in, and whoever asks, from any
+/// thread. All of it is written once a poll or less often.
+#[derive(Debug)]
+pub struct CaptureInfo {
+    // Relaxed throughout: each is a number of its own that the queue alone changes. No other memory hangs on them.
+    packets: AtomicU64,
+    earliest: AtomicU64,
+    latest: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_total: Option<u64>,
+    links: Mutex<Vec<LinkType>>,
+}
+
+impl CaptureInfo {
+    pub(super) fn new(bytes_total: Option<u64>) -> Self {
+        Self {
+            packets: AtomicU64::new(0),
+            earliest: AtomicU64::new(Met::NOTHING.earliest),
+            latest: AtomicU64::new(Met::NOTHING.latest),
+            bytes_read: AtomicU64::new(0),
+            bytes_total,
+            links: Mutex::default(),
+        }
+    }
+
+    /// Packets handed over.
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Ordering::Relaxed)
+    }
+
+    /// The earliest and the latest time of a packet. `None` where none had a time.
+    pub fn times(&self) -> Option<(WallTime, WallTime)> {
+        // The queue writes `earliest` first, so that with the first packet there is never a latest without it.
+        let latest = self.latest.load(Ordering::Relaxed);
+        let earliest = self.earliest.load(Ordering::Relaxed);
+        (earliest <= latest).then(|| (WallTime::from_nanos(earliest), WallTime::from_nanos(latest)))
+    }
+
+    /// How long was recorded: from the earliest to the latest packet.
+    pub fn recorded(&self) -> Option<Duration> {
+        self.times().map(|(earliest, latest)| latest.since(earliest))
+    }
+
+    /// The link types of the packets, in the order in which they appeared.
+    pub fn links(&self) -> Vec<LinkType> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Bytes read of all files, as they are stored.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all files when they were opened. `None` where one of them has no size, as a pipe.
+    pub fn bytes_total(&self) -> Option<u64> {
+        self.bytes_total
+    }
+
+    pub(super) fn add_bytes_read(&self, bytes: u64) {
+        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes note of what a walk has met.
+    pub(super) fn add(&self, met: &Met) {
+        self.packets.store(self.packets() + met.packets, Ordering::Relaxed);
+        let earliest = self.earliest.load(Ordering::Relaxed).min(met.earliest);
+        self.earliest.store(earliest, Ordering::Relaxed);
+        let latest = self.latest.load(Ordering::Relaxed).max(met.latest);
+        self.latest.store(latest, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_link(&self, link: LinkType) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if !links.contains(&link) {
+            links.push(link);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a device knows of a frame besides its bytes, written in front of it and read only by those who ask.
+
+use crate::memory::Memory;
+use crate::page::Slot;
+
+/// The device's own header of a frame: it stands in the [`BYTES`](Self::BYTES) bytes before the frame, in the page's
+/// headroom or where a capture had its record's header, wherever
+/// [`Completion::with_header`](crate::Completion::with_header) says that there is one.
+///
+/// It does not travel through the rings: whoever wants it reads it where it lies, on a cache line that the frame's first
+/// bytes share or follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// When the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or [`NO_TIME`](Self::NO_TIME).
+    pub nanos: u64,
+    /// Its length on the wire in bytes, of which a capture may hold fewer.
+    pub wire_len: u32,
+    /// What it begins with, by tcpdump's numbers.
+    pub link: u16,
+    /// Which of its device's interfaces it came by.
+    pub interface: u16,
+}
+
+impl FrameHeader {
+    /// Its size in memory.
+    pub const BYTES: usize = 16;
+
+    /// A time that nobody noted.
+    pub const NO_TIME: u64 = u64::MAX;
+
+    /// As it stands in memory, in the machine's byte order.
+    #[inline(always)]
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let small = u64::from(self.wire_len) | u64::from(self.link) << 32 | u64::from(self.interface) << 48;
+        (u128::from(self.nanos) | u128::from(small) << 64).to_le_bytes()
+    }
+
+    /// From memory. Any bytes are a header.
+    #[inline(always)]
+    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let all = u128::from_le_bytes(bytes);
+        Self {
+            nanos: all as u64,
+            wire_len: (all >> 64) as u32,
+            link: (all >> 96) as u16,
+            interface: (all >> 112) as u16,
+        }
+    }
+}
+
+impl Memory {
+    /// The header of the slot's frame, if it has one that lies within its page.
+    ///
+    /// # Safety
+    /// The caller holds the slot, and nobody writes its page before the frame meanwhile.
+    #[inline]
+    pub(crate) unsafe fn header(&self, slot: &Slot) -> Option<FrameHeader> {
+        let before = slot.has_header().then(|| slot.before(FrameHeader::BYTES))??;
+        // SAFETY: the caller's promise; it covers the bytes before the frame.
+        let bytes = unsafe { self.slice(&before) };
+        bytes.first_chunk().copied().map(FrameHeader::from_bytes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Blocks, Completion, Region};
+
+    const HEADER: FrameHeader =
+        FrameHeader { nanos: 0x0102_0304_0506_0708, wire_len: 0x090a_0b0c, link: 101, interface: 65_535 };
+
+    #[test]
+    fn a_header_reads_as_it_was_written() {
+        assert_eq!(FrameHeader::from_bytes(HEADER.to_bytes()), HEADER);
+    }
+
+    #[test]
+    fn a_header_is_read_from_a_page_and_from_a_block() {
+        let (region, mut pages) = Region::map(1, 128).unwrap();
+        let mut blocks = Blocks::map(2, 128).unwrap();
+        let memory = Memory::new(region.clone(), Some(blocks.region().clone()));
+        let mut page = pages.pop().unwrap();
+        region.page_mut(&mut page)[16..32].copy_from_slice(&HEADER.to_bytes());
+        let frame = Completion::new(page, 32, 64);
+        assert_eq!(memory.header_of(&frame), None);
+        assert_eq!(memory.header_of(&frame.with_header()), Some(HEADER));
+
+        let mut tail = blocks.tail(1).unwrap();
+        tail.bytes()[..16].copy_from_slice(&HEADER.to_bytes());
+        let frame = tail.lend(16, 112).unwrap().with_header();
+        assert_eq!(memory.header_of(&frame), Some(HEADER));
+        blocks.recycle(frame).unwrap();
+    }
+
+    /// Where a frame says that it has one and there is no room for it, nothing outside of its page is read.
+    #[test]
+    fn a_header_outside_of_its_page_is_none() {
+        let mut blocks = Blocks::map(2, 64).unwrap();
+        let memory = Memory::new(Region::map(1, 64).unwrap().0, Some(blocks.region().clone()));
+        for offset in 0..16 {
+            let frame = blocks.lend(1, offset, 8).unwrap().with_header();
+            assert_eq!(memory.header_of(&frame), None);
+            blocks.recycle(frame).unwrap();
+        }
+        let (region, mut pages) = Region::map(1, 64).unwrap();
+        let other = Completion::new(pages.pop().unwrap(), u32::MAX, 8).with_header();
+        assert_eq!(Memory::new(region, None).header_of(&other), None);
+        assert_eq!(memory.header_of(&other), None);
+    }
+}

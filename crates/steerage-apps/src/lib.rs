@@ -5,8 +5,11 @@
 //! | function | what it does |
 //! |---|---|
 //! | [`Count`] | counts packets and bytes |
+//! | [`Survey`] | tells how traffic would spread, and what stands in the way |
 #![forbid(unsafe_code)]
 
 mod count;
+mod survey;
 
 pub use count::{Count, Counted};
+pub use survey::{SURVEY_FLOWS_MAX, Specimen, Survey, Surveyed, SurveyedFlow, Weight};

@@ -34,6 +34,10 @@ pub(crate) enum Command {
     /// Count packets: what the path itself can do
     #[command(verbatim_doc_comment, after_help = COUNT_HELP)]
     Count(CountArgs),
+
+    /// Explain where packets go, and whether traffic can be spread
+    #[command(verbatim_doc_comment, after_help = EXPLAIN_HELP)]
+    Explain(ExplainArgs),
 }
 
 const COUNT_HELP: &str = "\
@@ -61,6 +65,47 @@ Examples:
   steerage count --rx-cpu 0 --cpus 1-3                  CPU 0 only receives, 1 to 3 work
   steerage count synthetic:rate=1000000 --strict        fails unless all of 1 Mpps arrives
   steerage count --virtual-cpus 16 -c 1000000 --json    16 CPUs on any machine, for scripts";
+
+const EXPLAIN_HELP: &str = "\
+Of a flow: its key, hash and bucket, and its CPU among 2, 4, 8 and more. Of a capture or of
+synthetic traffic: the same for one packet, with the headers that made the key; the share that
+the busiest CPU would have; the largest flows; and what keeps traffic from spreading.
+
+Examples:
+  steerage explain 'tcp 10.0.0.1:5 > 10.0.0.2:80'
+  steerage explain capture.pcap                  is this traffic spreadable?
+  steerage explain capture.pcap --packet 17      why did that packet go there?
+  steerage explain capture.pcap --outer          the same if tunnels stay together";
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// A flow such as 'tcp 10.0.0.1:5 > 10.0.0.2:80', or where packets come from
+    #[arg(value_name = "FLOW|DEVICE", required = true)]
+    pub(crate) what: Vec<String>,
+
+    /// Look closely at the Nth packet, from 1
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = packets)]
+    pub(crate) packet: u64,
+
+    /// Show the N largest flows
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
+    pub(crate) top: usize,
+
+    /// Go by the outermost IP header: a tunnel stays together
+    #[arg(long)]
+    pub(crate) outer: bool,
+
+    /// Look at the first N packets only
+    #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
+    pub(crate) packets: Option<u64>,
+
+    /// Explain in one line of JSON: see docs/explain.md
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) hash: HashArgs,
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct CountArgs {
@@ -117,15 +162,8 @@ pub(crate) struct CpuArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Steering")]
 pub(crate) struct SteeringArgs {
-    /// Flow hash
-    #[arg(long, value_name = "HASH", value_enum, default_value_t, hide_possible_values = true,
-        help = HASH_HELP)]
-    pub(crate) hash: HashChoice,
-
-    /// The hash's key in 80 hex digits [default: by chance; for toeplitz
-    /// Microsoft's, as in most network cards]
-    #[arg(long, value_name = "HEX", verbatim_doc_comment)]
-    pub(crate) hash_key: Option<HashKey>,
+    #[command(flatten)]
+    pub(crate) hash: HashArgs,
 
     /// Most packets waiting for a CPU: netdev_max_backlog
     #[arg(long, value_name = "N", default_value_t = steerage::BACKLOG_DEFAULT, allow_negative_numbers = true,
@@ -139,6 +177,27 @@ pub(crate) struct SteeringArgs {
     /// Check that each flow's packets are handled in the order of their arrival
     #[arg(long)]
     pub(crate) check_order: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Steering")]
+pub(crate) struct HashArgs {
+    /// Flow hash
+    #[arg(long, value_name = "HASH", value_enum, default_value_t, hide_possible_values = true,
+        help = HASH_HELP)]
+    pub(crate) hash: HashChoice,
+
+    /// The hash's key in 80 hex digits [default: by chance; for toeplitz
+    /// Microsoft's, as in most network cards]
+    #[arg(long, value_name = "HEX", verbatim_doc_comment)]
+    pub(crate) hash_key: Option<HashKey>,
+}
+
+impl HashArgs {
+    /// Whether each run draws a key of its own.
+    pub(crate) fn has_key_by_chance(&self) -> bool {
+        self.hash_key.is_none() && matches!(self.hash, HashChoice::Auto | HashChoice::Aes | HashChoice::Siphash)
+    }
 }
 
 const HASH_HELP: &str = "\

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use steerage::{BuildError, CpuId, CpuMask, MaskError};
+use steerage::{BuildError, CpuId, CpuMask, MaskError, ParseFlowKeyError};
 use steerage_device::OpenError;
 
 use crate::report::units::size;
@@ -29,6 +29,8 @@ pub(crate) enum Error {
     Hash { name: &'static str, needs: &'static str, instead: &'static str },
     /// `--pace`, and no file.
     NothingToPace,
+    /// What is to be explained looks like a flow and is none.
+    Flow(ParseFlowKeyError),
     /// The device cannot be opened.
     Open(OpenError),
     /// The instance cannot be put together.
@@ -51,7 +53,7 @@ impl Error {
     /// What the program exits with.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace => WRONG_COMMAND_LINE,
+            Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace | Self::Flow(_) => WRONG_COMMAND_LINE,
             Self::Open(OpenError::Spec(_)) => WRONG_COMMAND_LINE,
             Self::Build(BuildError::NotOurCpu { .. }) => WRONG_COMMAND_LINE,
             Self::Strict { .. } => NOT_STRICT,
@@ -75,6 +77,7 @@ impl fmt::Display for Error {
                 write!(f, "--hash {name}: this CPU has no {needs} instructions: use --hash {instead}")
             }
             Self::NothingToPace => f.write_str("--pace is for capture files: give synthetic traffic a rate=N instead"),
+            Self::Flow(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),
             // The library does not know what our options are called.
             Self::Build(BuildError::Memory { needed, cap, queues, cpus, backlog }) => write!(

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     log::start(cli.verbose);
     let result = match &cli.command {
         Command::Count(args) => command::count::run(args, cli.verbose > 0),
+        Command::Explain(args) => command::explain::run(args, cli.verbose > 0),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,7 +7,7 @@ use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::limit::Limit;
 
-use crate::args::{CpuArgs, HashChoice, RunArgs, SteeringArgs};
+use crate::args::{CpuArgs, HashArgs, HashChoice, RunArgs, SteeringArgs};
 use crate::error::Error;
 use crate::machine;
 
@@ -96,8 +96,8 @@ impl Cpus {
 }
 
 fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
-    let mut builder = Builder::new().backlog(args.backlog).device_hash(args.hash == HashChoice::Auto);
-    if let Some(hasher) = hasher(args)? {
+    let mut builder = Builder::new().backlog(args.backlog).device_hash(args.hash.hash == HashChoice::Auto);
+    if let Some(hasher) = hasher(&args.hash)? {
         builder = builder.hash(hasher);
     }
     Ok(match args.memory {
@@ -107,7 +107,7 @@ fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
 }
 
 /// The hash that was asked for; `None` leaves it to the library.
-fn hasher(args: &SteeringArgs) -> Result<Option<FlowHasher>, Error> {
+pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
     let key = match (args.hash, args.hash_key) {
         (HashChoice::Auto, None) => return Ok(None),
         (_, Some(key)) => key,

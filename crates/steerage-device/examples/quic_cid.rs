@@ -22,8 +22,8 @@ use std::vec;
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use steerage::{
-    BUCKET_SHIFT, Batch, Builder, Completions, Cpu, CpuId, DeviceError, FlowHasher, FlowKey, Handler, HashKey, Input,
-    Polled, QueueMemory, RxQueue, Snapshot,
+    Batch, Builder, Completions, Cpu, CpuId, DeviceError, FlowHasher, FlowKey, Handler, HashKey, Input, Polled,
+    QueueMemory, RxQueue, Snapshot, bucket_of,
 };
 
 /// How long the connection ids are that this server issues.
@@ -94,8 +94,8 @@ impl Issuer {
     }
 
     /// The bucket that packets to `cid` are in. A handler has it from [`steerage::Packet::bucket`].
-    fn bucket(&self, cid: &[u8]) -> u32 {
-        self.hasher.hash(&FlowKey::from_bytes(cid)).0 >> BUCKET_SHIFT
+    fn bucket(&self, cid: &[u8]) -> u16 {
+        bucket_of(self.hasher.hash(&FlowKey::from_bytes(cid)))
     }
 
     /// An id in the bucket of `cid`: takes 4096 draws in the mean, under 100 us.

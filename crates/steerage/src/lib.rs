@@ -56,9 +56,12 @@ pub use ledger::{
 pub use limits::*;
 pub use packet::{Batch, NoRoom, Packet, Packets};
 pub use platform::{Machine, Platform, Timestamp, WallTime};
+pub use rps_map::{bucket_of, even_share};
 pub use rx::{Completions, DeviceError, Filled, Input, Lending, LinkType, Polled, QueueMemory, RxQueue};
 pub use sleep::Armed;
 pub use softnet::{Phase, Softnet, Stepped};
-pub use steerage_mem::hash::{FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, ParseHashKeyError, protocol};
+pub use steerage_mem::hash::{
+    FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, ParseFlowKeyError, ParseHashKeyError, protocol,
+};
 pub use steerage_mem::park::Bell;
 pub use steerage_mem::{Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, Kept, Page, RegionError};

@@ -10,9 +10,10 @@ use steerage_mem::{FrameHeader, Home, Kept, Page};
 
 use crate::handler::BucketId;
 use crate::hashing::Hashing;
-use crate::limits::{BUCKET_SHIFT, HANDLE_BUDGET, HEADROOM, POOL_BULK};
+use crate::limits::{HANDLE_BUDGET, HEADROOM, POOL_BULK};
 use crate::platform::WallTime;
 use crate::pool::SharedPool;
+use crate::rps_map::bucket_of;
 use crate::rx::LinkType;
 
 /// What was done with a packet.
@@ -275,7 +276,7 @@ impl Packet<'_> {
 
     /// The bucket that the flow moves with.
     pub fn bucket(&self) -> BucketId {
-        BucketId { group: self.context.group, bucket: (self.flow_hash().0 >> BUCKET_SHIFT) as u16 }
+        BucketId { group: self.context.group, bucket: bucket_of(self.flow_hash()) }
     }
 
     /// Drops the packet by the function's own will: a verdict, not a loss.

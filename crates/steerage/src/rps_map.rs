@@ -1,6 +1,22 @@
 //! Which CPU has which bucket: the compiled form of a mask.
 
-use crate::limits::BUCKETS;
+use steerage_mem::hash::FlowHash;
+
+use crate::limits::{BUCKET_SHIFT, BUCKETS};
+
+/// The bucket that packets of this hash are in: its topmost 12 bits.
+#[must_use]
+#[inline(always)]
+pub const fn bucket_of(hash: FlowHash) -> u16 {
+    (hash.0 >> BUCKET_SHIFT) as u16
+}
+
+/// Which of `cpus` CPUs, by its place among them, has `bucket` where the buckets are cut into equal stretches: the map that
+/// every mask begins with, `hash * cpus >> 32` as in Linux. 0 of none.
+#[must_use]
+pub const fn even_share(bucket: u16, cpus: usize) -> usize {
+    bucket as usize * cpus / BUCKETS
+}
 
 /// A CPU's place among the instance's CPUs. (Their numbers may have gaps.)
 pub(crate) type CpuIndex = u16;
@@ -14,7 +30,7 @@ impl RpsMap {
     pub(crate) fn even(cpus: &[CpuIndex]) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         for (bucket, cpu) in map.iter_mut().enumerate() {
-            *cpu = cpus[bucket * cpus.len() / BUCKETS];
+            *cpu = cpus[even_share(bucket as u16, cpus.len())];
         }
         Self(map)
     }

@@ -1,3 +1,4 @@
 //! The commands, one file each.
 
 pub(crate) mod count;
+pub(crate) mod explain;

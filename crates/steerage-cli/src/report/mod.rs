@@ -1,5 +1,6 @@
 //! What a run has to report: for people, or as JSON.
 
+pub(crate) mod explain;
 mod json;
 mod text;
 pub(crate) mod units;
@@ -105,7 +106,7 @@ impl Report {
     }
 
     /// The first error that ended a queue.
-    fn input_error(&self) -> Option<&QueueError> {
+    pub(crate) fn input_error(&self) -> Option<&QueueError> {
         self.snapshot.queues.iter().find_map(|queue| queue.error.as_ref())
     }
 }

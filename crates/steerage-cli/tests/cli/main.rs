@@ -4,6 +4,7 @@
 //! program has said that it listens.
 
 mod captures;
+mod explain;
 mod mistakes;
 mod program;
 mod runs;

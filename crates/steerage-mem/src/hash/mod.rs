@@ -19,6 +19,7 @@ mod flow_key;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 mod hash_key;
+mod parse;
 mod sip;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use flow_key::{FlowKey, FlowParts, protocol};
 #[cfg(target_arch = "x86_64")]
 use gfni::Gfni;
 pub use hash_key::{HashKey, ParseHashKeyError};
+pub use parse::ParseFlowKeyError;
 use sip::Sip;
 use std::fmt;
 use toeplitz::Table;

@@ -7,9 +7,10 @@ use super::{Handled, Softnet};
 use crate::gate::Dead;
 use crate::handler::Handler;
 use crate::ledger::DropReason;
-use crate::limits::{BUCKET_SHIFT, HANDLE_BUDGET};
+use crate::limits::HANDLE_BUDGET;
 use crate::packet::{Batch, BatchContext};
 use crate::platform::Platform;
+use crate::rps_map::bucket_of;
 use crate::rx::LinkType;
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
@@ -37,7 +38,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             self.numbers.extend(ring.consumer.frames().map(|frame| {
                 let link = LinkType::of_code(frame.link());
                 let hash = frame.hash().unwrap_or_else(|| ring.hashing.hash_one(frame.bytes(), link));
-                ((hash.0 >> BUCKET_SHIFT) as usize, frame.arrival().unwrap_or(0))
+                (usize::from(bucket_of(hash)), frame.arrival().unwrap_or(0))
             }));
         }
         let context = BatchContext {

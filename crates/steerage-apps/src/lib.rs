@@ -6,9 +6,11 @@
 //! |---|---|
 //! | [`Count`] | counts packets and bytes |
 //! | [`Survey`] | tells how traffic would spread, and what stands in the way |
+//! | [`meter::Meter`] | meters flows, and writes them |
 #![forbid(unsafe_code)]
 
 mod count;
+pub mod meter;
 mod survey;
 
 pub use count::{Count, Counted};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
+use steerage_apps::meter::{FLOWS_DEFAULT, FLOWS_MAX};
 use steerage_device::capture::Pace;
 
 /// Receive packet steering in user space: one busy receive queue spread over
@@ -34,6 +35,10 @@ pub(crate) enum Command {
     /// Count packets: what the path itself can do
     #[command(verbatim_doc_comment, after_help = COUNT_HELP)]
     Count(CountArgs),
+
+    /// Meter flows: who talked to whom, when and how much
+    #[command(verbatim_doc_comment, after_help = METER_HELP)]
+    Meter(MeterArgs),
 
     /// Explain where packets go, and whether traffic can be spread
     #[command(verbatim_doc_comment, after_help = EXPLAIN_HELP)]
@@ -105,6 +110,64 @@ pub(crate) struct ExplainArgs {
 
     #[command(flatten)]
     pub(crate) hash: HashArgs,
+}
+
+const METER_HELP: &str = "\
+DEVICE is as for count. What a flow is, and every column of its records: see docs/meter.md.
+
+FILE ends in .csv, or .jsonl for lines of JSON, and has its name once it is complete (before, .part
+behind it). In it %Y %m %d %H %M %S (and %F, %T, %s) stand for the time of its packets, in UTC. With
+`-` the flows have standard output to themselves, and the report goes to standard error.
+
+DURATION is a number of seconds, or such as 500ms, 5m or 1h.
+
+Examples:
+  steerage meter capture.pcap                              the flows with the most bytes
+  steerage meter capture.pcap -n 3 --outer                 the same of tunnels as a whole
+  steerage meter capture.pcap --flows flows.csv            all flows, into a file
+  steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
+  steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m";
+
+#[derive(Debug, Args)]
+pub(crate) struct MeterArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) flows: FlowArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Flows")]
+pub(crate) struct FlowArgs {
+    /// Show the N flows with the most bytes
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10, allow_negative_numbers = true,
+        value_parser = top)]
+    pub(crate) top: usize,
+
+    /// Write flows as they end; see below
+    #[arg(long = "flows", value_name = "FILE")]
+    pub(crate) file: Option<String>,
+
+    /// Begin a new file for each DURATION of the packets' time
+    #[arg(long, value_name = "DURATION", requires = "file", value_parser = period)]
+    pub(crate) rotate: Option<Duration>,
+
+    /// Cut the record of a flow that goes on for so long
+    #[arg(long, value_name = "DURATION", default_value = "300", value_parser = duration)]
+    pub(crate) active: Duration,
+
+    /// End a flow that pauses for so long
+    #[arg(long, value_name = "DURATION", default_value = "60", value_parser = duration)]
+    pub(crate) inactive: Duration,
+
+    /// Most flows at a time; then the one that was idle for longest ends
+    #[arg(long, value_name = "N", default_value_t = FLOWS_DEFAULT, allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, FLOWS_MAX))]
+    pub(crate) max_flows: usize,
+
+    /// Go by the outermost IP header, not by what is in tunnels
+    #[arg(long)]
+    pub(crate) outer: bool,
 }
 
 #[derive(Debug, Args)]
@@ -252,6 +315,28 @@ fn number(text: &str, most: usize) -> Result<usize, String> {
     number.ok_or_else(|| format!("write a number from 1 to {most}"))
 }
 
+/// How many flows a report can show: more are for a file.
+const TOP_MAX: usize = 10_000;
+
+fn top(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number <= TOP_MAX).ok_or_else(|| format!("write a number from 0 to {TOP_MAX}"))
+}
+
+/// A number of seconds, or with a unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = seconds(text).ok().or_else(|| humantime::parse_duration(text).ok());
+    parsed
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "write a number of seconds, or such as 500ms, 5m or 1h".to_owned())
+}
+
+/// The shortest that one file after the other makes sense for.
+const PERIOD_MIN: Duration = Duration::from_secs(1);
+
+fn period(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|time| if time < PERIOD_MIN { Err("write 1 s or more".to_owned()) } else { Ok(time) })
+}
+
 fn packets(text: &str) -> Result<u64, &'static str> {
     text.parse().ok().filter(|packets| *packets > 0).ok_or("write a number from 1 on")
 }
@@ -297,6 +382,19 @@ mod tests {
         for wrong in ["", "M", "1T", "1.5G", "-1", "1 G", "99999999999G"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn durations_have_units_or_are_seconds() {
+        let millis = |text| duration(text).map(|time| time.as_millis());
+        assert_eq!(
+            [millis("300"), millis("0.5"), millis("5m"), millis("1h 30m"), millis("20ms")].map(Result::unwrap),
+            [300_000, 500, 300_000, 5_400_000, 20]
+        );
+        for wrong in ["", "0", "0s", "-1", "5 minutes ago", "inf"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        assert!(period("999ms").is_err() && period("1s").is_ok());
     }
 
     #[test]

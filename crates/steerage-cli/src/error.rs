@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use steerage::{BuildError, CpuId, CpuMask, MaskError, ParseFlowKeyError};
+use steerage_apps::meter::ExportError;
 use steerage_device::OpenError;
 
 use crate::report::units::size;
@@ -43,6 +44,10 @@ pub(crate) enum Error {
     Panicked(Vec<CpuId>),
     /// CPUs whose functions did not return in time.
     LeftBehind(usize),
+    /// The name of a file for flows will not do.
+    FlowsName { name: String, what: String },
+    /// Flows could not be written.
+    Flows(ExportError),
     /// The report could not be written.
     Report(io::Error),
     /// `--strict`, and not every packet arrived in order.
@@ -55,6 +60,7 @@ impl Error {
         ExitCode::from(match self {
             Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace | Self::Flow(_) => WRONG_COMMAND_LINE,
             Self::Open(OpenError::Spec(_)) => WRONG_COMMAND_LINE,
+            Self::FlowsName { .. } => WRONG_COMMAND_LINE,
             Self::Build(BuildError::NotOurCpu { .. }) => WRONG_COMMAND_LINE,
             Self::Strict { .. } => NOT_STRICT,
             _ => FAILED,
@@ -100,6 +106,8 @@ impl fmt::Display for Error {
             Self::LeftBehind(cpus) => {
                 write!(f, "{cpus} CPU(s) did not come to an end in time: what they held counts as in flight")
             }
+            Self::FlowsName { name, what } => write!(f, "--flows {name}: {what}"),
+            Self::Flows(error) => error.fmt(f),
             Self::Report(error) => {
                 write!(f, "cannot write the report to standard output: {error}; send it somewhere else")
             }

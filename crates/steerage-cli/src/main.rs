@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Count(args) => command::count::run(args, cli.verbose > 0),
         Command::Explain(args) => command::explain::run(args, cli.verbose > 0),
+        Command::Meter(args) => command::meter::run(args, cli.verbose > 0),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,14 +1,16 @@
 //! A run from its start to its end: it waits for whatever comes first, and between that draws the live table.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
 use steerage_device::capture::CaptureInfo;
+use steerage_device::synthetic::SyntheticOptions;
 
+use crate::args::RunArgs;
 use crate::error::Error;
 use crate::live::{self, Live};
 use crate::report::{EndedBy, Recorded, Report, print};
@@ -16,6 +18,11 @@ use crate::signals::{self, Asked};
 
 /// How long a run may wait for the next event when none is due: there is no event to be missed, so any time will do.
 const LONG: Duration = Duration::from_secs(3600);
+
+/// How long synthetic traffic without an end runs where nothing says how long: enough for a steady rate, and nobody's first
+/// run has to be interrupted.
+const ENDLESS: Duration = Duration::from_secs(10);
+const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for ever, -c N for N packets)";
 
 /// What a run is to do besides its packets.
 #[derive(Debug)]
@@ -32,6 +39,57 @@ pub(crate) struct Plan {
     pub(crate) live: bool,
     /// What is known of the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
+    /// What else can stop it.
+    pub(crate) stopper: Stopper,
+}
+
+impl Plan {
+    /// By the command line.
+    pub(crate) fn new(args: &RunArgs, verbose: bool, capture: Option<Arc<CaptureInfo>>) -> Self {
+        let endless = args.stop.seconds.is_none() && is_endless(args);
+        Self {
+            seconds: if endless { Some(ENDLESS) } else { args.stop.seconds.filter(|seconds| !seconds.is_zero()) },
+            packets: args.stop.packets,
+            json: args.report.json,
+            note: (endless && !args.report.quiet).then_some(ENDLESS_NOTE),
+            live: !args.report.quiet && !verbose,
+            capture,
+            stopper: Stopper::default(),
+        }
+    }
+}
+
+/// Whether there are always more packets.
+fn is_endless(args: &RunArgs) -> bool {
+    let endless = |device: &String| SyntheticOptions::parse(device).is_ok_and(|options| options.packets.is_none());
+    args.stop.packets.is_none() && args.devices.iter().any(endless)
+}
+
+/// Stops a run from any thread: at once, or as soon as it has begun.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stopper(Arc<Mutex<Stoppable>>);
+
+#[derive(Debug, Default)]
+struct Stoppable {
+    run: Option<Handle>,
+    stopped: bool,
+}
+
+impl Stopper {
+    /// Stops the run.
+    pub(crate) fn stop(&self) {
+        let mut stoppable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stoppable.stopped = true;
+        stoppable.run.iter().for_each(Handle::stop);
+    }
+
+    fn begins(&self, run: Handle) {
+        let mut stoppable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if stoppable.stopped {
+            run.stop();
+        }
+        stoppable.run = Some(run);
+    }
 }
 
 /// A run that is over.
@@ -59,6 +117,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
 
     let (started, start) = (SystemTime::now(), Instant::now());
     let running = instance.start()?;
+    plan.stopper.begins(running.handle());
     let mut run = Run {
         plan,
         handle: running.handle(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use steerage::flow::Layers;
 use steerage::{Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance};
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
@@ -11,9 +12,14 @@ use crate::args::{CpuArgs, HashArgs, HashChoice, RunArgs, SteeringArgs};
 use crate::error::Error;
 use crate::machine;
 
-/// Opens the devices and puts an instance together around them, with a handler for each CPU made by `make`. Returns with
-/// it what is known of the capture files, if there are any.
-pub(crate) fn instance<H, F>(args: &RunArgs, make: F) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
+/// Opens the devices and puts an instance together around them, which steers by the flows of `layers`. `maker`, told whether
+/// they can wait, says what makes each CPU's handler. Returns with it what is known of
+/// the capture files, if there are any.
+pub(crate) fn instance<H, F>(
+    args: &RunArgs,
+    layers: Layers,
+    maker: impl FnOnce(bool) -> Result<F, Error>,
+) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
@@ -23,7 +29,8 @@ where
     let builder = cpus.apply(steer(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
     let Opened { inputs, capture } = open(args)?;
-    let mut builder = builder.check_order(check_order);
+    let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
+    let mut builder = builder.check_order(check_order).layers(layers);
     let mut rx = cpus.rx.clone();
     for input in inputs {
         let queues = input.queues.len();
@@ -32,7 +39,7 @@ where
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
-    Ok((builder.build(make)?, capture))
+    Ok((builder.build(maker(can_wait)?)?, capture))
 }
 
 fn open(args: &RunArgs) -> Result<Opened, Error> {

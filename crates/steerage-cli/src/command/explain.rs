@@ -12,7 +12,7 @@ use steerage_device::synthetic::SyntheticOptions;
 use crate::args::ExplainArgs;
 use crate::error::Error;
 use crate::report::explain::{self, Explanation, OfFlow, OfTraffic};
-use crate::run::{self, Plan};
+use crate::run::{self, Plan, Stopper};
 use crate::setup;
 
 /// How many packets of synthetic traffic without an end are looked at.
@@ -67,6 +67,7 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
         note: None,
         live: !verbose && !args.json,
         capture,
+        stopper: Stopper::default(),
     };
     let ended = run::to_end(instance, &plan)?;
     let error = ended.report.input_error().map(|error| Error::Device(error.message.clone()));

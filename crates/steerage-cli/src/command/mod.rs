@@ -2,3 +2,4 @@
 
 pub(crate) mod count;
 pub(crate) mod explain;
+pub(crate) mod meter;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, Serializer};
 use steerage::{CpuId, CpuMask, CpuSnapshot, Drops, PoolSnapshot, QueueSnapshot, Verdicts, WallTime};
 
+use super::flows::Flows;
 use super::{EndedBy, Recorded, Report};
 
 const SCHEMA: u32 = 1;
@@ -41,7 +42,7 @@ struct Root<'a> {
     cpus: Vec<Cpu>,
     input: InputEnd<'a>,
     capture: Option<Capture<'a>>,
-    flows: Option<()>,
+    flows: Option<Flows<'a>>,
     moves: Moves,
     memory: Memory,
 }
@@ -75,8 +76,7 @@ impl<'a> Root<'a> {
                 offset: error.and_then(|error| error.offset),
             },
             capture: report.capture.as_ref().map(Capture::of),
-            // No command meters yet.
-            flows: None,
+            flows: report.flows.as_ref().map(Flows::of),
             moves: Moves { buckets: snapshot.moves.buckets, slices: snapshot.moves.slices },
             memory: Memory {
                 bytes: snapshot.memory_bytes,

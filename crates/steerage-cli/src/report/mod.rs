@@ -1,6 +1,7 @@
 //! What a run has to report: for people, or as JSON.
 
 pub(crate) mod explain;
+mod flows;
 mod json;
 mod text;
 pub(crate) mod units;
@@ -9,6 +10,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use steerage::{CpuId, QueueError, Snapshot, WallTime};
+use steerage_apps::meter::Metered;
 use steerage_device::capture::{CaptureInfo, link_name};
 
 use crate::args::ReportArgs;
@@ -73,17 +75,31 @@ pub(crate) struct Report {
     pub(crate) handled_bytes: Vec<(CpuId, u64)>,
     /// What the capture files hold, if there are any.
     pub(crate) capture: Option<Recorded>,
+    /// What was metered, once it has ended.
+    pub(crate) flows: Option<Metered>,
 }
 
 impl Report {
     /// A report of what every command knows.
     pub(crate) fn new(started: SystemTime, elapsed: Duration, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
-        Self { started, elapsed, ended_by, snapshot, handled_bytes: Vec::new(), capture: None }
+        Self { started, elapsed, ended_by, snapshot, handled_bytes: Vec::new(), capture: None, flows: None }
     }
 
-    /// Prints the last report, and says whether the run went well.
-    pub(crate) fn finish(&self, args: &ReportArgs, left_behind: usize, failed: &[CpuId]) -> Result<(), Error> {
-        match print(self, args.json) {
+    /// Prints the last report, and says whether the run went well. `beside` standard output, where other things go, it is
+    /// printed to standard error, unless that is to be quiet.
+    pub(crate) fn finish(
+        &self,
+        args: &ReportArgs,
+        beside: bool,
+        left_behind: usize,
+        failed: &[CpuId],
+    ) -> Result<(), Error> {
+        let printed = match beside {
+            false => print(self, args.json),
+            true if args.quiet => Ok(()),
+            true => print_to(&mut io::stderr().lock(), self, args.json),
+        };
+        match printed {
             // Whoever read has seen enough: `steerage count | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(Error::Report)?,
@@ -113,8 +129,11 @@ impl Report {
 
 /// Writes a report to standard output, whole or with an error.
 pub(crate) fn print(report: &Report, json: bool) -> io::Result<()> {
+    print_to(&mut io::stdout().lock(), report, json)
+}
+
+fn print_to(out: &mut impl Write, report: &Report, json: bool) -> io::Result<()> {
     let text = if json { json::line(report)? } else { text::page(report) };
-    let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use steerage::{CpuId, CpuMask, CpuSnapshot, DropReason, QueueSnapshot};
 
-use super::Report;
 use super::units::{grouped, percent, printable, rate, recorded, size, time};
+use super::{Report, flows};
 
 /// What stands before a line's text.
 const LABEL_WIDTH: usize = 12;
@@ -24,6 +24,10 @@ pub(super) fn page(report: &Report) -> String {
     let snapshot = &report.snapshot;
     let mut page = head(report);
     page.push('\n');
+    if let Some(metered) = &report.flows {
+        page.push_str(&flows::page(metered));
+        page.push('\n');
+    }
     for (at, line) in cpus(report).iter().enumerate() {
         push(&mut page, if at == 0 { "cpus" } else { "" }, line);
     }

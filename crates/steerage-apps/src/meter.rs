@@ -1,0 +1,345 @@
+//! Meters flows: who talked to whom, when, how much, and how it ended.
+//!
+//! Each CPU has a table of the flows that are steered to it. What a flow, its records and their times are is told in
+//! `docs/meter.md`. In the order in which a packet meets them:
+//!
+//! | module | what happens there |
+//! |---|---|
+//! | `read`, `fragments` | from a packet to its flow and what is noted of it |
+//! | `key`, `index`, `table` | from the flow to its place; `lists`, `wheel`, `room` say who ends when, moves, or makes room |
+//! | `flow`, `timeouts` | what is counted, and when a record ends |
+//! | `record`, `export`, `file`, `pattern` | what is told of a flow, and where it is written |
+//! | `totals` | what all CPUs come to |
+
+mod export;
+mod file;
+mod flow;
+mod fragments;
+mod index;
+mod key;
+mod lists;
+mod pattern;
+mod read;
+mod record;
+mod room;
+mod table;
+mod timeouts;
+mod totals;
+mod wheel;
+
+use std::fmt;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steerage::flow::Layers;
+use steerage::{Batch, BucketId, Cpu, HANDLE_BUDGET, Handler, LinkType, Packet, Timestamp, WallTime};
+
+pub use export::{ExportError, Exporter, FlowFormat, FlowWriter, FlowsTo};
+pub use flow::{FlowEnd, Traffic};
+pub use pattern::{FilePattern, ParsePatternError};
+pub use record::FlowRecord;
+pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
+pub use totals::{MeterReport, Metered};
+
+use export::RECORDS_AT_A_TIME;
+use flow::{Flow, Seen};
+use fragments::{Datagrams, DepartedDatagrams};
+use index::NONE;
+use key::{Key, Seeds};
+use room::Room;
+use table::{Departed, Table};
+use timeouts::{Clock, Timeouts};
+use totals::Totals;
+
+/// The default active timeout: how long a flow goes on before its record is cut. As nfpcapd.
+pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
+
+/// The default inactive timeout: how long a flow may pause. As nfpcapd.
+pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
+
+/// The default for how many flows there can be at a time: 170 MB.
+pub const FLOWS_DEFAULT: usize = 1 << 20;
+
+/// The most that it can be set to: 2.8 GB, and hashes of 32 bits still tell them apart.
+pub const FLOWS_MAX: usize = 1 << 24;
+
+/// How many flows whose time may be over are looked at for each packet. A flow costs a look in its timeout and one at its
+/// end, so with two a packet ends keep up with beginnings.
+const LOOKS_PER_PACKET: usize = 2;
+
+/// How many are looked at in a tick.
+const LOOKS_PER_TICK: usize = 16_384;
+
+/// How often a source that cannot wait is looked after while no packets come.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How to meter.
+#[derive(Clone, Copy, Debug)]
+pub struct MeterOptions {
+    /// How long a flow goes on before its record is cut.
+    pub active: Duration,
+    /// How long a flow may pause.
+    pub inactive: Duration,
+    /// How many flows there can be at a time, on all CPUs together.
+    pub flows_max: usize,
+    /// How many of the records with the most bytes are kept for the report.
+    pub top: usize,
+    /// Which flow counts where packets are in tunnels: what the path steers by.
+    pub layers: Layers,
+    /// When the path's clock began: the time of packets whose device notes none is counted from there.
+    pub epoch: WallTime,
+    /// Whether the source can wait. If it cannot, flows end also while no packets come.
+    pub can_wait: bool,
+}
+
+impl Default for MeterOptions {
+    fn default() -> Self {
+        Self {
+            active: ACTIVE_DEFAULT,
+            inactive: INACTIVE_DEFAULT,
+            flows_max: FLOWS_DEFAULT,
+            top: 10,
+            layers: Layers::Inner,
+            epoch: WallTime::from_nanos(0),
+            can_wait: true,
+        }
+    }
+}
+
+/// What the meters of all CPUs share. Makes them.
+#[derive(Clone, Debug)]
+pub struct Metering {
+    options: MeterOptions,
+    seeds: Seeds,
+    room: Arc<Room>,
+    exporter: Option<Exporter>,
+}
+
+impl Metering {
+    /// Meters to come, which leave their records with `exporter`, if there is one.
+    ///
+    /// ```
+    /// use steerage::{Builder, Input};
+    /// use steerage_apps::meter::{MeterOptions, Metered, Metering};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let queue = steerage_device::synthetic::SyntheticOptions { packets: Some(1000), flows: 10, ..Default::default() };
+    /// # let input: Input = queue.open()?;
+    /// let metering = Metering::new(MeterOptions::default(), None);
+    /// let running = Builder::new().virtual_cpus(4).input(input).build(move |_| metering.meter())?.start()?;
+    /// let reports = running.join().reports.into_iter().map(|(_cpu, report)| report);
+    /// let (metered, _open) = Metered::of(reports, 10);
+    /// assert_eq!(metered.total, 10);
+    /// assert_eq!(metered.top.iter().map(|flow| flow.forth().packets).sum::<u64>(), 1000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn new(options: MeterOptions, exporter: Option<Exporter>) -> Self {
+        let flows_max = options.flows_max.clamp(1, FLOWS_MAX);
+        Self { options, seeds: Seeds::by_chance(), room: Room::new(flows_max), exporter }
+    }
+
+    /// A CPU's meter.
+    pub fn meter(&self) -> Meter {
+        let timeouts = Timeouts::new(self.options.active, self.options.inactive);
+        Meter {
+            layers: self.options.layers,
+            can_wait: self.options.can_wait,
+            seeds: self.seeds,
+            timeouts,
+            clock: Clock::new(self.options.epoch.as_nanos(), timeouts.inactive),
+            table: Table::new(timeouts, &self.room),
+            datagrams: Datagrams::new(self.seeds),
+            batch: Box::new([Seen::of(Key::other()); HANDLE_BUDGET]),
+            places: [NONE; HANDLE_BUDGET],
+            totals: Totals::new(self.options.top),
+            exporter: self.exporter.clone(),
+            ended: Vec::new(),
+            handled_bytes: 0,
+        }
+    }
+}
+
+/// The packet function: one CPU's flows.
+pub struct Meter {
+    layers: Layers,
+    can_wait: bool,
+    seeds: Seeds,
+    timeouts: Timeouts,
+    clock: Clock,
+    table: Table,
+    datagrams: Datagrams,
+    /// What was seen of the batch in hand, and where its flows may be.
+    batch: Box<[Seen; HANDLE_BUDGET]>,
+    places: [u32; HANDLE_BUDGET],
+    totals: Totals,
+    exporter: Option<Exporter>,
+    /// Records that wait for enough company to be handed over.
+    ended: Vec<FlowRecord>,
+    handled_bytes: u64,
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Meter of {} flows", self.table.len())
+    }
+}
+
+/// A bucket's flows, while they move.
+#[derive(Debug)]
+pub struct MovedFlows {
+    flows: Option<Departed>,
+    datagrams: DepartedDatagrams,
+}
+
+impl Meter {
+    /// Reads the whole batch, and asks for what the table has in store for it: many lines of memory at a time.
+    #[inline]
+    fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
+        let (mut count, mut timed) = (0_usize, false);
+        for (packet, seen) in batch.iter_mut().zip(self.batch.iter_mut()) {
+            let (frame, link, time) = (packet.data(), packet.link(), packet.time());
+            *seen = match read::plain(frame, link, self.layers) {
+                Some(seen) => seen,
+                None => slowly(frame, link, &packet, self.layers, &mut self.datagrams, &self.clock),
+            };
+            timed = time.is_some();
+            seen.time = self.clock.of_packet(time.map(WallTime::as_nanos), path);
+            seen.bytes = packet.wire_len() as u32;
+            seen.hash = seen.flow.key.hash(&self.seeds);
+            self.handled_bytes += frame.len() as u64;
+            count += 1;
+        }
+        if let Some(last) = count.checked_sub(1).and_then(|last| self.batch.get(last)) {
+            self.clock.note(last.time, timed, path);
+        }
+        for (seen, place) in self.batch[..count].iter().zip(&mut self.places) {
+            *place = self.table.candidate(seen.hash);
+        }
+        let touched = self.places[..count].iter().filter_map(|place| self.table.at(*place));
+        black_box(touched.fold(0, |sum, flow| sum ^ flow.last ^ u64::from(flow.hash)));
+        count
+    }
+
+    #[inline]
+    fn count(&mut self, packet: &Packet<'_>, nth: usize) {
+        let seen = self.batch[nth];
+        let likely = self.places[nth];
+        let place = match self.table.at(likely) {
+            Some(flow) if flow.key == seen.flow.key => likely,
+            _ => match self.table.find(&seen.flow.key, seen.hash) {
+                Some(place) => place,
+                None => return self.begin(packet.bucket(), &seen),
+            },
+        };
+        let Some(flow) = self.table.at_mut(place) else { return };
+        let cut = flow.ends_before(&seen, &self.timeouts).map(|why| FlowRecord::new(flow.restart(&seen, why), why));
+        let closed = flow.add(&seen);
+        if cut.is_some() || closed {
+            self.table.reschedule(place);
+            cut.into_iter().for_each(|record| self.end(record));
+        }
+    }
+
+    #[cold]
+    fn begin(&mut self, bucket: BucketId, seen: &Seen) {
+        if let Some(evicted) = self.table.make_room() {
+            self.end(FlowRecord::new(evicted, FlowEnd::Resources));
+        }
+        let mut flow = Flow::begin(seen, bucket);
+        flow.add(seen);
+        // It has had this one packet: to be used is to have had another.
+        flow.take_used();
+        self.table.insert(flow);
+    }
+
+    fn end(&mut self, record: FlowRecord) {
+        self.totals.add(&record);
+        if self.exporter.is_some() {
+            self.ended.push(record);
+            if self.ended.len() >= RECORDS_AT_A_TIME {
+                self.hand_over();
+            }
+        }
+    }
+
+    fn hand_over(&mut self) {
+        if let (Some(exporter), false) = (&self.exporter, self.ended.is_empty()) {
+            let records = std::mem::replace(&mut self.ended, Vec::with_capacity(RECORDS_AT_A_TIME));
+            self.totals.lost += exporter.send(records, self.clock.now());
+        }
+    }
+
+    /// Ends flows whose time is over, a bounded number at a time.
+    fn expire(&mut self, looks: usize) {
+        for _ in 0..looks {
+            match self.table.look(self.clock.now()) {
+                Some(Some(flow)) => self.end(FlowRecord::new(flow, flow.reason_when_over())),
+                Some(None) => {}
+                None => return,
+            }
+        }
+    }
+}
+
+/// What is not plain.
+#[cold]
+#[inline(never)]
+fn slowly(
+    frame: &[u8],
+    link: LinkType,
+    packet: &Packet<'_>,
+    layers: Layers,
+    datagrams: &mut Datagrams,
+    clock: &Clock,
+) -> Seen {
+    let found = read::dissect(frame, link, layers);
+    let mut seen = read::dissected(frame, packet.wire_len(), &found);
+    // The inner datagram first, as steering does it.
+    for fragment in found.fragments.iter().rev().flatten() {
+        let now = packet.time().map_or(clock.now(), WallTime::as_nanos);
+        seen.flow = datagrams.follow(fragment, seen.flow, packet.bucket(), now);
+    }
+    seen
+}
+
+impl Handler for Meter {
+    type Moved = MovedFlows;
+    type Report = MeterReport;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        let count = self.look_ahead(batch, cpu.now());
+        for (nth, packet) in batch.iter_mut().enumerate() {
+            self.count(&packet, nth);
+        }
+        self.expire(LOOKS_PER_PACKET * count);
+    }
+
+    fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+        if self.can_wait {
+            return None; // Its clock is the packets'.
+        }
+        self.clock.advance(cpu.now());
+        self.expire(LOOKS_PER_TICK);
+        self.hand_over();
+        Some(cpu.now() + TICK)
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<MovedFlows> {
+        let moved = MovedFlows { flows: self.table.depart(bucket), datagrams: self.datagrams.depart(bucket) };
+        (moved.flows.is_some() || !moved.datagrams.is_empty()).then_some(moved)
+    }
+
+    fn bucket_arrives(&mut self, bucket: BucketId, moved: MovedFlows) {
+        if let Some(flows) = moved.flows {
+            self.table.arrive(bucket, flows);
+        }
+        self.datagrams.arrive(bucket, moved.datagrams);
+    }
+
+    fn finish(mut self) -> MeterReport {
+        self.hand_over();
+        MeterReport { totals: self.totals, open: self.table.into_flows(), handled_bytes: self.handled_bytes }
+    }
+}

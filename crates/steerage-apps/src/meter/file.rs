@@ -1,0 +1,145 @@
+//! One file of records: it has its name once it is complete.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Stdout, Write};
+use std::path::{Path, PathBuf};
+
+use steerage::BucketId;
+
+use super::export::{ExportError, FlowFormat};
+use super::flow::{Flow, FlowEnd, Seen};
+use super::key::Key;
+use super::record::FlowRecord;
+
+/// What a file's name ends in until it is complete.
+const PART: &str = ".part";
+
+/// Written at a time.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// What the messages call standard output.
+const STDOUT: &str = "standard output";
+
+pub(super) struct FlowFile {
+    out: Out,
+    format: FlowFormat,
+    /// `None` for standard output.
+    path: Option<PathBuf>,
+}
+
+enum Out {
+    File(BufWriter<File>),
+    Stdout(BufWriter<Stdout>),
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(out) => out.write(bytes),
+            Self::Stdout(out) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(out) => out.flush(),
+            Self::Stdout(out) => out.flush(),
+        }
+    }
+}
+
+fn part_of(path: &Path) -> PathBuf {
+    let mut part = path.as_os_str().to_owned();
+    part.push(PART);
+    PathBuf::from(part)
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+impl FlowFile {
+    pub(super) fn stdout(format: FlowFormat) -> Result<Self, ExportError> {
+        let out = Out::Stdout(BufWriter::with_capacity(BUFFER_BYTES, io::stdout()));
+        Self { out, format, path: None }.begin()
+    }
+
+    /// Makes the file under the name that it has until it is complete; its directories too, if need be.
+    pub(super) fn create(path: PathBuf, format: FlowFormat) -> Result<Self, ExportError> {
+        let make = || -> io::Result<File> {
+            fs::create_dir_all(parent_of(&path))?;
+            File::create(part_of(&path))
+        };
+        let file = make().map_err(|cause| ExportError::new("write flows to", &path, cause))?;
+        let out = Out::File(BufWriter::with_capacity(BUFFER_BYTES, file));
+        Self { out, format, path: Some(path) }.begin()
+    }
+
+    /// Whether files can be made in the directory of a name with times in it: told before the run, and not in its midst.
+    pub(super) fn check_directory(name: &str) -> Result<(), ExportError> {
+        let fixed = parent_of(Path::new(name)).ancestors().find(|path| !path.to_string_lossy().contains('%'));
+        let directory = fixed.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let try_it = || -> io::Result<()> {
+            fs::create_dir_all(directory)?;
+            let probe = directory.join(format!(".steerage-{}{PART}", std::process::id()));
+            File::create(&probe)?;
+            fs::remove_file(&probe)
+        };
+        try_it().map_err(|cause| ExportError::new("write flows to", directory, cause))
+    }
+
+    fn begin(mut self) -> Result<Self, ExportError> {
+        if self.format == FlowFormat::Csv {
+            let header = header().map_err(|cause| self.error("write flows to", cause))?;
+            self.out.write_all(&header).map_err(|cause| self.error("write flows to", cause))?;
+        }
+        Ok(self)
+    }
+
+    pub(super) fn write(&mut self, records: &[FlowRecord]) -> Result<(), ExportError> {
+        let result = match self.format {
+            FlowFormat::Csv => as_csv(&mut self.out, records),
+            FlowFormat::JsonLines => as_json(&mut self.out, records),
+        };
+        // Who reads a pipe reads along.
+        let flushed = result.and_then(|()| if self.path.is_none() { self.out.flush() } else { Ok(()) });
+        flushed.map_err(|cause| self.error("write flows to", cause))
+    }
+
+    /// Gives the file its name, which is returned.
+    pub(super) fn finish(mut self) -> Result<Option<PathBuf>, ExportError> {
+        self.out.flush().map_err(|cause| self.error("write flows to", cause))?;
+        let Some(path) = self.path.take() else { return Ok(None) };
+        fs::rename(part_of(&path), &path).map_err(|cause| ExportError::new("give flows the name", &path, cause))?;
+        Ok(Some(path))
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> ExportError {
+        ExportError::new(operation, self.path.as_deref().unwrap_or(Path::new(STDOUT)), cause)
+    }
+}
+
+fn as_csv(out: &mut impl Write, records: &[FlowRecord]) -> io::Result<()> {
+    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(out);
+    records.iter().try_for_each(|record| csv.serialize(record)).map_err(io::Error::from)?;
+    csv.flush()
+}
+
+fn as_json(out: &mut impl Write, records: &[FlowRecord]) -> io::Result<()> {
+    for record in records {
+        serde_json::to_writer(&mut *out, record)?;
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// The header line: the names of a record's columns, as they are written.
+fn header() -> io::Result<Vec<u8>> {
+    let flow = Flow::begin(&Seen::of(Key::other()), BucketId { group: 0, bucket: 0 });
+    let mut csv = csv::Writer::from_writer(Vec::new());
+    csv.serialize(FlowRecord::new(flow, FlowEnd::Forced)).map_err(io::Error::from)?;
+    let mut text = csv.into_inner().map_err(|error| io::Error::other(error.to_string()))?;
+    let end = text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |at| at + 1);
+    text.truncate(end);
+    Ok(text)
+}

@@ -1,0 +1,361 @@
+//! A flow in the table: two cache lines.
+
+use steerage::BucketId;
+use steerage::flow::{HeaderKind, Tunnel};
+
+use super::key::{Directed, Key};
+use super::timeouts::Timeouts;
+
+/// Flags of RFC 9293.
+const FIN: u16 = 0x01;
+const SYN: u16 = 0x02;
+const RST: u16 = 0x04;
+const ACK: u16 = 0x10;
+
+/// No tag was there. An id has 12 bits.
+const NO_VLAN: u16 = u16::MAX;
+
+/// The second endpoint sent first.
+const TURNED: u8 = 1;
+/// TCP has said its last word: a reset, or FIN from both sides.
+const CLOSED: u8 = 2;
+/// A packet came since it was last looked at for room.
+const USED: u8 = 4;
+/// The tunnel has an id.
+const HAS_TUNNEL_ID: u8 = 8;
+
+/// What one packet tells the meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) flow: Directed,
+    pub(super) hash: u32,
+    /// Nanoseconds since 1970.
+    pub(super) time: u64,
+    /// Length on the wire.
+    pub(super) bytes: u32,
+    /// What the innermost IP header states.
+    pub(super) ip_bytes: u32,
+    pub(super) tcp_flags: u16,
+    pub(super) vlans: [u16; 2],
+    pub(super) tunnel: Option<HeaderKind>,
+    pub(super) tunnel_id: Option<u32>,
+}
+
+impl Seen {
+    /// A packet of which only the flow is known.
+    #[inline(always)]
+    pub(super) fn of(flow: Directed) -> Self {
+        let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
+        Self { flow, hash: 0, time: 0, bytes: 0, ip_bytes: 0, tcp_flags: 0, vlans, tunnel, tunnel_id }
+    }
+
+    fn opens(&self) -> bool {
+        self.tcp_flags & (SYN | ACK) == SYN
+    }
+}
+
+/// Packets of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// How many.
+    pub packets: u64,
+    /// Their bytes on the wire, all headers and no Ethernet checksum, though a capture may have cut them.
+    pub bytes: u64,
+    /// Their bytes from the innermost IP header on, as it states: IPFIX's octets. 0 where there is no IP.
+    pub ip_bytes: u64,
+}
+
+impl std::ops::AddAssign for Traffic {
+    #[inline(always)]
+    fn add_assign(&mut self, more: Self) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.ip_bytes += more.ip_bytes;
+    }
+}
+
+/// Why a record ends: IPFIX's flowEndReason (RFC 5102), by its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum FlowEnd {
+    /// No packet for as long as the inactive timeout.
+    Idle = 1,
+    /// It has lasted for as long as the active timeout. If it goes on, then as another record.
+    Active = 2,
+    /// TCP: a reset, or FIN from both sides.
+    Finished = 3,
+    /// The run ended.
+    Forced = 4,
+    /// Its place was needed: as many flows as there can be, and it had been idle for the longest time.
+    Resources = 5,
+}
+
+/// A flow. What every packet compares and what tells timeouts is in the first line, what it counts in the second.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Flow {
+    pub(super) key: Key,
+    pub(super) last: u64,
+    pub(super) first: u64,
+    /// All flags that came, of each direction.
+    tcp_flags: [u16; 2],
+    vlans: [u16; 2],
+    /// Of what the first endpoint sent, and the second.
+    traffic: [Traffic; 2],
+    tunnel_id: u32,
+    pub(super) hash: u32,
+    /// What it moves with.
+    pub(super) bucket: BucketId,
+    tunnel: Option<HeaderKind>,
+    state: u8,
+}
+
+const _: () = assert!(size_of::<Flow>() == 128, "two cache lines");
+
+impl Flow {
+    /// Begins with its first packet, which is yet to be added.
+    #[inline]
+    pub(super) fn begin(seen: &Seen, bucket: BucketId) -> Self {
+        Self {
+            key: seen.flow.key,
+            last: seen.time,
+            first: seen.time,
+            tcp_flags: [0; 2],
+            vlans: seen.vlans,
+            traffic: [Traffic::default(); 2],
+            tunnel_id: seen.tunnel_id.unwrap_or(0),
+            hash: seen.hash,
+            bucket,
+            tunnel: seen.tunnel,
+            state: if seen.flow.turned { TURNED } else { 0 } | if seen.tunnel_id.is_some() { HAS_TUNNEL_ID } else { 0 },
+        }
+    }
+
+    /// In a place that is free. Its key is one that no packet has.
+    pub(super) fn vacant() -> Self {
+        let mut flow = Self::begin(&Seen::of(Key::other()), BucketId { group: 0, bucket: 0 });
+        flow.key = flow.key.marked(&steerage::FlowKey::from_bytes(&[]));
+        flow
+    }
+
+    /// Adds a packet. Returns whether TCP has said its last word by it.
+    #[inline(always)]
+    pub(super) fn add(&mut self, seen: &Seen) -> bool {
+        let side = usize::from(seen.flow.turned);
+        self.traffic[side] += Traffic { packets: 1, bytes: seen.bytes.into(), ip_bytes: seen.ip_bytes.into() };
+        self.tcp_flags[side] |= seen.tcp_flags;
+        // Clocks of several interfaces may differ a little: neither end of a flow goes the wrong way.
+        self.first = self.first.min(seen.time);
+        self.last = self.last.max(seen.time);
+        self.state |= USED;
+        seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
+    }
+
+    #[cold]
+    fn closes(&mut self, seen: &Seen) -> bool {
+        let [one, other] = self.tcp_flags;
+        let was_closed = self.is_closed();
+        if seen.tcp_flags & RST != 0 || one & other & FIN != 0 {
+            self.state |= CLOSED;
+        }
+        self.is_closed() && !was_closed
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state & CLOSED != 0
+    }
+
+    /// Whether the record ends before this packet of the flow, and why. A time further back than the timeout is that of
+    /// another recording.
+    #[inline(always)]
+    pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
+        let pause = seen.time.abs_diff(self.last);
+        let lasts = seen.time.saturating_sub(self.first);
+        if pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0 {
+            return None;
+        }
+        self.ends_slowly(seen, timeouts)
+    }
+
+    #[inline(never)]
+    fn ends_slowly(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
+        if self.is_closed() && seen.opens() {
+            return Some(FlowEnd::Finished);
+        }
+        if self.is_over(seen.time, 0, timeouts) {
+            return Some(self.reason_when_over());
+        }
+        (seen.time.saturating_sub(self.first) >= timeouts.active).then_some(FlowEnd::Active)
+    }
+
+    /// Whether it has been idle for as long as its timeout and `more`.
+    pub(super) fn is_over(&self, now: u64, more: u64, timeouts: &Timeouts) -> bool {
+        now.abs_diff(self.last) >= self.timeout(timeouts).saturating_add(more)
+    }
+
+    pub(super) fn timeout(&self, timeouts: &Timeouts) -> u64 {
+        if self.is_closed() { timeouts.closed } else { timeouts.inactive }
+    }
+
+    pub(super) fn reason_when_over(&self) -> FlowEnd {
+        if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Idle }
+    }
+
+    /// What a record says that the end of the run cut off.
+    pub(super) fn reason_at_the_end(&self) -> FlowEnd {
+        if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Forced }
+    }
+
+    /// Goes on with this packet, yet to be added, as another record: the record of what was is returned. Where the flow is
+    /// the same, only cut, the source stays who it was.
+    pub(super) fn restart(&mut self, seen: &Seen, why: FlowEnd) -> Self {
+        let mut next = Self::begin(seen, self.bucket);
+        if why == FlowEnd::Active {
+            next.state = next.state & !TURNED | self.state & TURNED;
+        }
+        std::mem::replace(self, next)
+    }
+
+    /// Whether a packet came since this was last asked.
+    pub(super) fn take_used(&mut self) -> bool {
+        let used = self.state & USED != 0;
+        self.state &= !USED;
+        used
+    }
+
+    /// Adds what another CPU knows of the same flow.
+    pub(super) fn merge(&mut self, other: &Self) {
+        if other.first < self.first {
+            self.state = self.state & !TURNED | other.state & TURNED;
+            (self.vlans, self.tunnel, self.tunnel_id) = (other.vlans, other.tunnel, other.tunnel_id);
+            self.state = self.state & !HAS_TUNNEL_ID | other.state & HAS_TUNNEL_ID;
+        }
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.state |= other.state & (CLOSED | USED);
+        for side in 0..2 {
+            self.traffic[side] += other.traffic[side];
+            self.tcp_flags[side] |= other.tcp_flags[side];
+        }
+    }
+
+    pub(super) fn is_turned(&self) -> bool {
+        self.state & TURNED != 0
+    }
+
+    /// Of who sent first, and of the other.
+    pub(super) fn traffic(&self) -> (Traffic, Traffic) {
+        let [one, other] = self.traffic;
+        if self.is_turned() { (other, one) } else { (one, other) }
+    }
+
+    pub(super) fn tcp_flags(&self) -> (u16, u16) {
+        let [one, other] = self.tcp_flags;
+        if self.is_turned() { (other, one) } else { (one, other) }
+    }
+
+    pub(super) fn vlans(&self) -> [Option<u16>; 2] {
+        self.vlans.map(|id| (id != NO_VLAN).then_some(id))
+    }
+
+    pub(super) fn tunnel(&self) -> Option<Tunnel> {
+        let id = (self.state & HAS_TUNNEL_ID != 0).then_some(self.tunnel_id);
+        self.tunnel.map(|kind| Tunnel { kind, id })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.traffic[0].bytes + self.traffic[1].bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const BUCKET: BucketId = BucketId { group: 0, bucket: 0 };
+    const S: u64 = 1_000_000_000;
+
+    fn timeouts() -> Timeouts {
+        Timeouts::new(Duration::from_secs(300), Duration::from_secs(60))
+    }
+
+    fn tcp(time: u64, flags: u16, turned: bool) -> Seen {
+        let flow = if turned { Key::v4((2, 80), (1, 5), 6) } else { Key::v4((1, 5), (2, 80), 6) };
+        Seen { time, tcp_flags: flags, bytes: 60, ip_bytes: 40, ..Seen::of(flow) }
+    }
+
+    /// A flow of packets, each at a second, with flags, and whether it is an answer; then the packet that may end it.
+    fn end(packets: &[(u64, u16, bool)], next: (u64, u16)) -> Option<FlowEnd> {
+        let packets: Vec<Seen> =
+            packets.iter().map(|(second, flags, turned)| tcp(second * S, *flags, *turned)).collect();
+        let mut flow = Flow::begin(&packets[0], BUCKET);
+        packets.iter().for_each(|seen| {
+            flow.add(seen);
+        });
+        flow.ends_before(&tcp(next.0 * S, next.1, false), &timeouts())
+    }
+
+    #[test]
+    fn why_a_record_ends() {
+        assert_eq!(end(&[(0, ACK, false)], (59, ACK)), None);
+        assert_eq!(end(&[(0, ACK, false)], (60, ACK)), Some(FlowEnd::Idle));
+        let long: Vec<_> = (0..7).map(|i| (50 * i, ACK, i % 2 == 1)).collect();
+        assert_eq!(end(&long[..6], (299, ACK)), None);
+        assert_eq!(end(&long[..6], (300, ACK)), Some(FlowEnd::Active));
+        // Both at once: nothing came for so long, that is why.
+        assert_eq!(end(&long, (400, ACK)), Some(FlowEnd::Idle));
+        // Another recording, of the day before.
+        assert_eq!(end(&[(86_400, ACK, false)], (0, ACK)), Some(FlowEnd::Idle));
+        assert_eq!(end(&[(86_400, ACK, false)], (86_399, ACK)), None);
+    }
+
+    #[test]
+    fn tcp_ends_by_reset_or_by_fin_of_both() {
+        let fin = FIN | ACK;
+        let closed = [(0, fin, false), (1, fin, true)];
+        // The last acknowledgement still belongs to it.
+        assert_eq!(end(&closed, (1, ACK)), None);
+        assert_eq!(end(&closed, (1, SYN)), Some(FlowEnd::Finished));
+        assert_eq!(end(&closed, (9, ACK)), Some(FlowEnd::Finished));
+        assert_eq!(end(&[(0, RST, false)], (9, ACK)), Some(FlowEnd::Finished));
+        // One side alone may go on for long; a SYN sent again opens nothing new.
+        assert_eq!(end(&[(0, fin, false), (1, fin, false)], (40, ACK)), None);
+        assert_eq!(end(&[(0, SYN, false)], (1, SYN)), None);
+    }
+
+    #[test]
+    fn the_source_is_who_sent_first_and_stays_so_when_cut() {
+        let answer = tcp(0, SYN | ACK, true);
+        let mut flow = Flow::begin(&answer, BUCKET);
+        flow.add(&answer);
+        flow.add(&tcp(S, ACK, false));
+        assert!(flow.is_turned());
+        let one = Traffic { packets: 1, bytes: 60, ip_bytes: 40 };
+        assert_eq!((flow.traffic(), flow.tcp_flags()), ((one, one), (SYN | ACK, ACK)));
+
+        let next = tcp(301 * S, ACK, false);
+        let cut = flow.restart(&next, FlowEnd::Active);
+        flow.add(&next);
+        assert_eq!((cut.traffic(), cut.last), ((one, one), S));
+        assert_eq!((flow.traffic(), flow.first), ((Traffic::default(), one), 301 * S));
+        flow.restart(&next, FlowEnd::Idle);
+        assert!(!flow.is_turned());
+    }
+
+    #[test]
+    fn parts_of_a_flow_merge() {
+        let (request, answer) = (tcp(S, SYN, false), tcp(2 * S, RST, true));
+        let mut early = Flow::begin(&Seen { vlans: [5, NO_VLAN], ..request }, BUCKET);
+        early.add(&request);
+        let mut late = Flow::begin(&answer, BUCKET);
+        late.add(&answer);
+        let mut other_way = early;
+        other_way.merge(&late);
+        late.merge(&early);
+        for flow in [late, other_way] {
+            assert_eq!((flow.first, flow.last, flow.tcp_flags()), (S, 2 * S, (SYN, RST)));
+            assert!(flow.is_closed() && flow.vlans() == [Some(5), None]);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Names of files with the time in them.
+
+use std::fmt;
+
+use steerage::WallTime;
+
+/// A file's name in which `%Y`, `%m`, `%d`, `%H`, `%M`, `%S` stand for the parts of a time in UTC as in strftime(3), `%s` for
+/// seconds since 1970, `%F` for `%Y-%m-%d`, `%T` for `%H:%M:%S`, and `%%` for `%`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePattern(String);
+
+/// What [`FilePattern`] does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParsePatternError(String);
+
+impl fmt::Display for ParsePatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is no part of a time: use %Y %m %d %H %M %S, %F, %T or %s, and %% for a percent sign", self.0)
+    }
+}
+
+impl std::error::Error for ParsePatternError {}
+
+impl FilePattern {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    /// If there is a `%` before something else.
+    pub fn parse(text: &str) -> Result<Self, ParsePatternError> {
+        Self::fill(text, WallTime::from_nanos(0)).map(|_| Self(text.to_owned()))
+    }
+
+    /// Whether there is a time in it.
+    pub fn has_time(&self) -> bool {
+        self.0.replace("%%", "").contains('%')
+    }
+
+    /// The pattern, as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name for a time.
+    pub fn at(&self, time: WallTime) -> String {
+        // It was tried when it was read.
+        Self::fill(&self.0, time).unwrap_or_default()
+    }
+
+    fn fill(text: &str, time: WallTime) -> Result<String, ParsePatternError> {
+        // 2026-11-21T04:15:35.284060000Z
+        let date = humantime::format_rfc3339_nanos(time.into()).to_string();
+        let (mut name, mut rest) = (String::new(), text);
+        while let Some(at) = rest.find('%') {
+            name.push_str(&rest[..at]);
+            let letter = rest[at + 1..].chars().next();
+            match letter {
+                Some('Y') => name.push_str(&date[..4]),
+                Some('m') => name.push_str(&date[5..7]),
+                Some('d') => name.push_str(&date[8..10]),
+                Some('H') => name.push_str(&date[11..13]),
+                Some('M') => name.push_str(&date[14..16]),
+                Some('S') => name.push_str(&date[17..19]),
+                Some('F') => name.push_str(&date[..10]),
+                Some('T') => name.push_str(&date[11..19]),
+                Some('s') => name.push_str(&(time.as_nanos() / 1_000_000_000).to_string()),
+                Some('%') => name.push('%'),
+                other => return Err(ParsePatternError(other.map_or("%".to_owned(), |letter| format!("%{letter}")))),
+            }
+            rest = &rest[at + 1 + letter.map_or(0, char::len_utf8)..];
+        }
+        name.push_str(rest);
+        Ok(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_time() {
+        // By `date -u -d @1700000000.5 +...`.
+        let time = WallTime::from_nanos(1_700_000_000_500_000_000);
+        let name = |text: &str| FilePattern::parse(text).unwrap().at(time);
+        assert_eq!(name("flows-%Y%m%d-%H%M%S.csv"), "flows-20231114-221320.csv");
+        assert_eq!(name("%F/%T-%s-100%%.csv"), "2023-11-14/22:13:20-1700000000-100%.csv");
+        assert_eq!(name("plain.csv"), "plain.csv");
+        assert!(FilePattern::parse("%s").unwrap().has_time() && !FilePattern::parse("100%%").unwrap().has_time());
+    }
+
+    #[test]
+    fn what_is_not_known_is_told() {
+        for (text, wrong) in [("%Q.csv", "%Q "), ("a%", "% "), ("%é", "%é ")] {
+            let error = FilePattern::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(wrong), "{error}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! From a packet to what the meter notes of it.
+//!
+//! What nearly every packet is made of is read in a straight line; everything else by the dissector, which reads those too
+//! and to the same effect (the tests compare).
+
+use steerage::flow::{self, Dissection, HeaderKind, Layers};
+use steerage::{FlowKey, FlowParts, LinkType, protocol};
+
+use super::flow::Seen;
+use super::key::{Directed, Key};
+
+const ETHERNET_LEN: usize = 14;
+const VLAN_TAG_LEN: usize = 4;
+const VLAN_ID: u16 = 0x0fff;
+/// EtherTypes (IEEE).
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const VLAN: u16 = 0x8100;
+
+/// Without options.
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const TCP_LEN: usize = 20;
+const UDP_LEN: usize = 8;
+/// Version 4, five words of four bytes.
+const IPV4_PLAIN: u8 = 0x45;
+/// More fragments, and the offset.
+const IPV4_FRAGMENT: u16 = 0x3fff;
+/// The flags of RFC 9293 and AE (RFC 9768), from the 13th byte of TCP on.
+const TCP_FLAGS: u16 = 0x01ff;
+
+/// UDP ports of tunnels: GTP-U, VXLAN, Geneve, MPLS. (A test tries all ports against the dissector.)
+const TUNNEL_PORTS: [u16; 4] = [2152, 4789, 6081, 6635];
+
+#[inline(always)]
+fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline(always)]
+fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[inline(always)]
+fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
+    u128::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+/// Ethernet with one tag at most, or none of it; IP without options, extensions and fragments; TCP or UDP, whole, and no
+/// tunnel. `None` is "not so plain".
+#[inline(always)]
+pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers) -> Option<Seen> {
+    if link != LinkType::ETHERNET {
+        return plain_raw(frame, link, layers);
+    }
+    let head: &[u8; ETHERNET_LEN + VLAN_TAG_LEN] = frame.first_chunk()?;
+    match be16(head, 12) {
+        IPV4 => plain_ipv4(&frame[ETHERNET_LEN..], layers),
+        IPV6 => plain_ipv6(&frame[ETHERNET_LEN..], layers),
+        VLAN => {
+            let packet = &frame[ETHERNET_LEN + VLAN_TAG_LEN..];
+            let mut seen = match be16(head, 16) {
+                IPV4 => plain_ipv4(packet, layers),
+                IPV6 => plain_ipv6(packet, layers),
+                _ => None,
+            }?;
+            seen.vlans[0] = be16(head, 14) & VLAN_ID;
+            Some(seen)
+        }
+        _ => None,
+    }
+}
+
+/// Links without a header. Not inlined, so that Ethernet's line stays short.
+#[inline(never)]
+fn plain_raw(frame: &[u8], link: LinkType, layers: Layers) -> Option<Seen> {
+    match frame.first()? >> 4 {
+        4 if link == LinkType::RAW => plain_ipv4(frame, layers),
+        6 if link == LinkType::RAW => plain_ipv6(frame, layers),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn plain_ipv4(packet: &[u8], layers: Layers) -> Option<Seen> {
+    let header: &[u8; IPV4_LEN + UDP_LEN] = packet.first_chunk()?;
+    let (protocol, stated) = (header[9], be16(header, 2));
+    let (from_port, to_port) = (be16(header, IPV4_LEN), be16(header, IPV4_LEN + 2));
+    if header[0] != IPV4_PLAIN || be16(header, 6) & IPV4_FRAGMENT != 0 || stated == 0 {
+        return None;
+    }
+    let tcp_flags = tcp_flags(packet, IPV4_LEN, protocol, to_port, layers)?;
+    let flow = Key::v4((be32(header, 12), from_port), (be32(header, 16), to_port), protocol);
+    Some(Seen { tcp_flags, ip_bytes: stated.into(), ..Seen::of(flow) })
+}
+
+#[inline(always)]
+fn plain_ipv6(packet: &[u8], layers: Layers) -> Option<Seen> {
+    let header: &[u8; IPV6_LEN + UDP_LEN] = packet.first_chunk()?;
+    let (protocol, payload) = (header[6], be16(header, 4));
+    let (from_port, to_port) = (be16(header, IPV6_LEN), be16(header, IPV6_LEN + 2));
+    if header[0] >> 4 != 6 {
+        return None;
+    }
+    let tcp_flags = tcp_flags(packet, IPV6_LEN, protocol, to_port, layers)?;
+    let flow = Key::v6((be128(header, 8), from_port), (be128(header, 24), to_port), protocol);
+    Some(Seen { tcp_flags, ip_bytes: IPV6_LEN as u32 + u32::from(payload), ..Seen::of(flow) })
+}
+
+/// TCP's, or 0 for UDP. `None` for other protocols and for tunnels.
+#[inline(always)]
+fn tcp_flags(packet: &[u8], at: usize, protocol: u8, to_port: u16, layers: Layers) -> Option<u16> {
+    match protocol {
+        protocol::TCP => packet.get(at..)?.first_chunk::<TCP_LEN>().map(|tcp| be16(tcp, 12) & TCP_FLAGS),
+        protocol::UDP if layers == Layers::Outer || !TUNNEL_PORTS.contains(&to_port) => Some(0),
+        _ => None,
+    }
+}
+
+/// Of any frame, by the dissector. `wire_len` is its length on the wire. Fragments have yet to be looked up.
+pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Seen {
+    let flow = flow_of(frame, found);
+    let ip_bytes = found.ip.map_or(0, |ip| {
+        // What states no length goes to the frame's end.
+        ip.stated_bytes.unwrap_or_else(|| (wire_len as u32).saturating_sub(ip.offset))
+    });
+    let mut seen = Seen { ip_bytes, tcp_flags: found.tcp_flags.unwrap_or(0), ..Seen::of(flow) };
+    for (place, id) in seen.vlans.iter_mut().zip(found.vlans) {
+        *place = id.unwrap_or(*place);
+    }
+    seen.tunnel = found.tunnel.map(|tunnel| tunnel.kind);
+    seen.tunnel_id = found.tunnel.and_then(|tunnel| tunnel.id);
+    seen
+}
+
+/// An ICMP error is a flow from its sender to its receiver, for each flow that errors tell of.
+fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
+    if !found.is_flow {
+        let is_mpls = found.tunnel.is_some_and(|tunnel| tunnel.kind == HeaderKind::Mpls);
+        return if is_mpls && matches!(found.key.parts(), FlowParts::Bytes { len: 20, .. }) {
+            Key::mpls(&found.key)
+        } else {
+            Key::of(&found.key)
+        };
+    }
+    match found
+        .ip
+        .filter(|_| found.is_quoted)
+        .and_then(|ip| carrier(frame, ip.offset as usize, ip.version, ip.protocol))
+    {
+        Some(error) => {
+            let flow = Key::of(&error);
+            Directed { key: flow.key.marked(&found.key.both_directions()), ..flow }
+        }
+        None => Key::of(&found.key),
+    }
+}
+
+/// Between the addresses of an IP header.
+fn carrier(frame: &[u8], at: usize, version: u8, protocol: u8) -> Option<FlowKey> {
+    let packet = frame.get(at..)?;
+    Some(match version {
+        4 => {
+            let header: &[u8; IPV4_LEN] = packet.first_chunk()?;
+            FlowKey::v4((be32(header, 12), 0), (be32(header, 16), 0), protocol)
+        }
+        _ => {
+            let header: &[u8; IPV6_LEN] = packet.first_chunk()?;
+            FlowKey::v6((be128(header, 8), 0), (be128(header, 24), 0), protocol)
+        }
+    })
+}
+
+/// The dissector's reading.
+pub(super) fn dissect(frame: &[u8], link: LinkType, layers: Layers) -> Dissection {
+    flow::dissect(frame, link, layers)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn both(frame: &[u8], link: LinkType, layers: Layers) -> (Option<Seen>, Seen) {
+        let slow = dissected(frame, frame.len(), &dissect(frame, link, layers));
+        (plain(frame, link, layers), slow)
+    }
+
+    /// An IPv4 header, then what is given, with a tunnel's header and a packet where one would be.
+    fn udp4(port: u16) -> Vec<u8> {
+        let mut frame = vec![0; 200];
+        (frame[12], frame[13], frame[14], frame[17], frame[23]) = (8, 0, 0x45, 186, 17);
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        (frame[42], frame[50], frame[64]) = (0x08, 0x45, 0x45);
+        frame
+    }
+
+    #[test]
+    fn all_ports_of_tunnels_are_known() {
+        let plain_ports = |layers| {
+            let plain = |port: &u16| plain(&udp4(*port), LinkType::ETHERNET, layers).is_some();
+            (0..=u16::MAX).filter(plain).count()
+        };
+        assert_eq!(plain_ports(Layers::Outer), 65_536);
+        assert_eq!(plain_ports(Layers::Inner), 65_536 - TUNNEL_PORTS.len());
+        for port in 0..=u16::MAX {
+            let (plain, slow) = both(&udp4(port), LinkType::ETHERNET, Layers::Inner);
+            assert!(plain.is_none_or(|plain| plain == slow), "{port}");
+        }
+    }
+
+    /// Frames that are mostly plain, with any byte changed and any length.
+    fn frames() -> impl Strategy<Value = Vec<u8>> {
+        let kinds = (any::<[bool; 3]>(), any::<[u8; 80]>());
+        let frame = kinds.prop_map(|([tagged, six, tcp], random)| {
+            let protocol = if tcp { 6 } else { 17 };
+            let mut packet = random.to_vec();
+            if six {
+                (packet[0], packet[6]) = (0x60, protocol);
+            } else {
+                (packet[0], packet[6], packet[7], packet[9]) = (0x45, 0x40, 0, protocol);
+            }
+            let ethertype = if six { IPV6 } else { IPV4 }.to_be_bytes();
+            let tag = if tagged { vec![0x81, 0, 0x20, 5] } else { Vec::new() };
+            [&random[..12], &tag, &ethertype, &packet].concat()
+        });
+        (frame, prop::option::of((0usize..60, any::<u8>())), 0usize..110).prop_map(|(mut frame, change, len)| {
+            if let Some((at, byte)) = change {
+                frame[at] = byte;
+            }
+            frame.truncate(len);
+            frame
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        #[test]
+        fn the_straight_line_agrees_with_the_dissector(frame in frames(), outer in any::<bool>()) {
+            let layers = if outer { Layers::Outer } else { Layers::Inner };
+            if let (Some(plain), slow) = both(&frame, LinkType::ETHERNET, layers) {
+                prop_assert_eq!(plain, slow);
+            }
+            if let (Some(plain), slow) = both(frame.get(14..).unwrap_or_default(), LinkType::RAW, layers) {
+                prop_assert_eq!(plain, slow);
+            }
+        }
+    }
+
+    #[test]
+    fn the_straight_line_is_for_nearly_all() {
+        let frame = udp4(53);
+        assert!(plain(&frame, LinkType::ETHERNET, Layers::Inner).is_some());
+        assert!(plain(&frame[14..], LinkType::RAW, Layers::Inner).is_some());
+        assert!(plain(&frame, LinkType::LINUX_SLL, Layers::Inner).is_none());
+    }
+}

@@ -1,0 +1,210 @@
+//! The flows of one CPU.
+//!
+//! | part | what it is for |
+//! |---|---|
+//! | `index` | from a packet's hash to a flow's place: touched by every packet |
+//! | `chunks` | the flows themselves, two cache lines each: touched by every packet |
+//! | `wheel` | whom to look at when: touched when a flow begins, ends or is looked at |
+//! | `buckets` | which flows move together: touched when a flow begins or ends |
+
+use std::sync::Arc;
+
+use steerage::{BUCKETS, BucketId};
+
+use super::flow::Flow;
+use super::index::Index;
+use super::key::Key;
+use super::lists::Lists;
+use super::room::{Room, Seats};
+use super::timeouts::{LATE_MAX, Timeouts, nanos};
+use super::wheel::Wheel;
+
+/// Flows that memory is taken for at a time: 64 KiB. In pieces, since to grow one piece is to copy it while packets wait.
+const CHUNK: usize = 512;
+
+/// How many flows are looked at for one that has been idle for long enough to make room. Those that had a packet since the
+/// last look are passed over once, as in the CLOCK algorithm (Corbato, 1968).
+const EVICTION_LOOKS: usize = 32;
+
+pub(super) struct Table {
+    index: Index,
+    chunks: Vec<Box<[Flow; CHUNK]>>,
+    /// Places that are free: of ended flows, the last one first, since it is in the cache.
+    free: Vec<u32>,
+    len: usize,
+    wheel: Wheel,
+    buckets: Lists,
+    seats: Seats,
+    timeouts: Timeouts,
+}
+
+/// The flows of a bucket on their way to another CPU.
+#[derive(Debug)]
+pub(super) struct Departed {
+    pub(super) flows: Vec<Flow>,
+    seats: Seats,
+}
+
+fn list_of(bucket: BucketId) -> usize {
+    usize::from(bucket.group) * BUCKETS + usize::from(bucket.bucket)
+}
+
+impl Table {
+    pub(super) fn new(timeouts: Timeouts, room: &Arc<Room>) -> Self {
+        Self {
+            index: Index::new(),
+            chunks: Vec::new(),
+            free: Vec::new(),
+            len: 0,
+            wheel: Wheel::new(timeouts.inactive.saturating_add(nanos(LATE_MAX))),
+            buckets: Lists::new(0),
+            seats: Seats::none(room),
+            timeouts,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where a flow of that hash is likely to be, or [`NONE`](super::index::NONE).
+    #[inline(always)]
+    pub(super) fn candidate(&self, hash: u32) -> u32 {
+        self.index.candidate(hash)
+    }
+
+    /// What is at a place, which may be another flow than one thinks, or none.
+    #[inline(always)]
+    pub(super) fn at(&self, place: u32) -> Option<&Flow> {
+        self.chunks.get(place as usize / CHUNK).map(|chunk| &chunk[place as usize % CHUNK])
+    }
+
+    #[inline(always)]
+    pub(super) fn at_mut(&mut self, place: u32) -> Option<&mut Flow> {
+        self.chunks.get_mut(place as usize / CHUNK).map(|chunk| &mut chunk[place as usize % CHUNK])
+    }
+
+    pub(super) fn find(&self, key: &Key, hash: u32) -> Option<u32> {
+        self.index.find(hash, |place| self.at(place).is_some_and(|flow| flow.key == *key))
+    }
+
+    /// Takes room for one more flow. If there is none, the flow that has been idle for the longest time makes some, and is
+    /// returned.
+    pub(super) fn make_room(&mut self) -> Option<Flow> {
+        if self.seats.take() {
+            return None;
+        }
+        let evicted = self.longest_idle()?;
+        // Its seat is the new flow's.
+        Some(self.take_out(evicted))
+    }
+
+    /// Puts a flow in that is not there yet, and for which there [is room](Self::make_room).
+    pub(super) fn insert(&mut self, flow: Flow) {
+        let place = self.free.pop().unwrap_or_else(|| self.new_place());
+        self.index.insert(flow.hash, place);
+        self.wheel.put(place, self.end_of(&flow));
+        let list = list_of(flow.bucket);
+        if list >= self.buckets.len() {
+            self.buckets.extend_to((usize::from(flow.bucket.group) + 1) * BUCKETS);
+        }
+        self.buckets.push(list, place);
+        self.chunks[place as usize / CHUNK][place as usize % CHUNK] = flow;
+        self.len += 1;
+    }
+
+    fn new_place(&mut self) -> u32 {
+        let first = self.chunks.len() * CHUNK;
+        self.chunks.push(Box::new([Flow::vacant(); CHUNK]));
+        self.free.extend((first as u32 + 1..(first + CHUNK) as u32).rev());
+        first as u32
+    }
+
+    /// Ends a flow.
+    pub(super) fn remove(&mut self, place: u32) -> Flow {
+        self.seats.give();
+        self.take_out(place)
+    }
+
+    /// The flow, whose seat is left to the caller.
+    fn take_out(&mut self, place: u32) -> Flow {
+        let chunk = &mut self.chunks[place as usize / CHUNK];
+        let flow = std::mem::replace(&mut chunk[place as usize % CHUNK], Flow::vacant());
+        self.index.remove(flow.hash, place);
+        self.wheel.remove(place);
+        self.buckets.remove(place);
+        self.free.push(place);
+        self.len -= 1;
+        flow
+    }
+
+    fn end_of(&self, flow: &Flow) -> u64 {
+        flow.last.saturating_add(flow.timeout(&self.timeouts)).saturating_add(nanos(LATE_MAX))
+    }
+
+    /// Has a flow looked at when its timeout, which was changed, is over.
+    pub(super) fn reschedule(&mut self, place: u32) {
+        if let Some(end) = self.at(place).map(|flow| self.end_of(flow)) {
+            self.wheel.remove(place);
+            self.wheel.put(place, end);
+        }
+    }
+
+    /// Looks at one flow of which the time may be over. `None`: there is none to look at. Else the flow, if it was over.
+    pub(super) fn look(&mut self, now: u64) -> Option<Option<Flow>> {
+        let place = self.wheel.due(now)?;
+        let flow = *self.at(place)?;
+        if flow.is_over(now, nanos(LATE_MAX), &self.timeouts) {
+            return Some(Some(self.remove(place)));
+        }
+        self.wheel.later(place, self.end_of(&flow));
+        Some(None)
+    }
+
+    fn longest_idle(&mut self) -> Option<u32> {
+        for _ in 0..EVICTION_LOOKS {
+            let place = self.wheel.next()?;
+            let flow = self.at_mut(place)?;
+            if !flow.take_used() {
+                return Some(place);
+            }
+            self.reschedule(place);
+        }
+        self.wheel.next()
+    }
+
+    /// All flows of a bucket.
+    pub(super) fn depart(&mut self, bucket: BucketId) -> Option<Departed> {
+        let list = list_of(bucket);
+        self.buckets.first(list)?;
+        let mut flows = Vec::new();
+        while let Some(place) = self.buckets.first(list) {
+            flows.push(self.take_out(place));
+        }
+        let seats = self.seats.split(flows.len());
+        Some(Departed { flows, seats })
+    }
+
+    /// The flows of a bucket from another CPU. One that is here already is one flow from now on.
+    pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
+        self.seats.absorb(departed.seats);
+        for mut flow in departed.flows {
+            flow.bucket = bucket;
+            match self.find(&flow.key, flow.hash).and_then(|place| self.at_mut(place)) {
+                Some(here) => {
+                    here.merge(&flow);
+                    self.seats.give();
+                }
+                None => self.insert(flow),
+            }
+        }
+    }
+
+    /// All flows.
+    pub(super) fn into_flows(self) -> Vec<Flow> {
+        let mut is_free = vec![false; self.chunks.len() * CHUNK];
+        self.free.iter().for_each(|place| is_free[*place as usize] = true);
+        let flows = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        flows.zip(is_free).filter(|(_, free)| !free).map(|(flow, _)| *flow).collect()
+    }
+}

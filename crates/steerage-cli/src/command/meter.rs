@@ -1,0 +1,85 @@
+//! `steerage meter`: who talked to whom, when and how much.
+
+use std::time::SystemTime;
+
+use steerage::WallTime;
+use steerage::flow::Layers;
+use steerage_apps::meter::{FilePattern, FlowFormat, FlowRecord, FlowWriter, FlowsTo, MeterOptions, Metered, Metering};
+
+use crate::args::MeterArgs;
+use crate::error::Error;
+use crate::report::{EndedBy, Report};
+use crate::run::{self, Plan, Stopper};
+use crate::setup;
+
+/// What stands for standard output.
+const STDOUT: &str = "-";
+
+/// Meters until the end, writes what is asked for, and reports.
+pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
+    let flows = &args.flows;
+    let to = flows.file.as_deref().map(|name| destination(name, args)).transpose()?;
+    let layers = if flows.outer { Layers::Outer } else { Layers::Inner };
+    let stopper = Stopper::default();
+    let mut writer = None;
+    let (instance, capture) = setup::instance(&args.run, layers, |can_wait| {
+        if let Some((to, format)) = to {
+            let stopper = stopper.clone();
+            writer = Some(FlowWriter::start(to, format, move || stopper.stop()).map_err(Error::Flows)?);
+        }
+        let options = MeterOptions {
+            active: flows.active,
+            inactive: flows.inactive,
+            flows_max: flows.max_flows,
+            top: flows.top,
+            layers,
+            epoch: now(),
+            can_wait,
+        };
+        let metering = Metering::new(options, writer.as_ref().map(|writer| writer.exporter(can_wait)));
+        Ok(move |_cpu| metering.meter())
+    })?;
+    let ended = run::to_end(instance, &Plan { stopper, ..Plan::new(&args.run, verbose, capture) })?;
+
+    let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
+    let reports = ended.outcome.reports;
+    let handled_bytes = reports.iter().map(|(cpu, report)| (*cpu, report.handled_bytes)).collect();
+    let (metered, rest) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), flows.top);
+    let written = finish(writer, rest);
+    let ended_by = if written.is_err() { Some(EndedBy::Error) } else { ended.report.ended_by };
+    let report = Report { handled_bytes, ended_by, flows: Some(metered), ..ended.report };
+    // Flows that go to standard output have it to themselves.
+    let beside = flows.file.as_deref() == Some(STDOUT);
+    let reported = report.finish(&args.run.report, beside, left_behind, &failed);
+    written.and(reported)
+}
+
+fn finish(writer: Option<FlowWriter>, rest: Vec<FlowRecord>) -> Result<(), Error> {
+    writer.map_or(Ok(()), |writer| writer.finish(rest)).map_err(Error::Flows)
+}
+
+/// The time of day, for packets whose device notes none.
+fn now() -> WallTime {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    WallTime::from_nanos(since_1970.as_nanos() as u64)
+}
+
+/// Where flows go, and how they are written there.
+fn destination(name: &str, args: &MeterArgs) -> Result<(FlowsTo, FlowFormat), Error> {
+    let wrong = |what: &str| Error::FlowsName { name: name.to_owned(), what: what.to_owned() };
+    if name == STDOUT {
+        if args.flows.rotate.is_some() {
+            return Err(wrong("standard output does not rotate: leave --rotate out, or give a file's name"));
+        }
+        // As the report would be.
+        let format = if args.run.report.json { FlowFormat::JsonLines } else { FlowFormat::Csv };
+        return Ok((FlowsTo::Stdout, format));
+    }
+    let format = FlowFormat::of_name(name)
+        .ok_or_else(|| wrong("write a name that ends in .csv or .jsonl, or - for standard output"))?;
+    let pattern = FilePattern::parse(name).map_err(|error| wrong(&error.to_string()))?;
+    if args.flows.rotate.is_some() && !pattern.has_time() {
+        return Err(wrong("with --rotate each file needs a name of its own: put the time in, such as %Y%m%d-%H%M"));
+    }
+    Ok((FlowsTo::Files { name: pattern, rotate: args.flows.rotate }, format))
+}

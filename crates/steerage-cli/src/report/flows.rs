@@ -1,0 +1,115 @@
+//! What was metered: for people, and as a part of the JSON report.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+use steerage::WallTime;
+use steerage_apps::meter::{FlowRecord, Metered, Traffic};
+
+use super::units::{grouped, time};
+
+/// Where the columns of times end.
+const KEY_WIDTH: usize = 57;
+const TIME_WIDTH: usize = 10;
+
+/// Kinds of flows that the head names; the others are few.
+const KINDS_SHOWN: usize = 4;
+
+#[derive(Serialize)]
+pub(super) struct Flows<'a> {
+    total: u64,
+    evicted: u64,
+    lost: u64,
+    top: &'a [FlowRecord],
+}
+
+impl<'a> Flows<'a> {
+    pub(super) fn of(metered: &'a Metered) -> Self {
+        Self { total: metered.total, evicted: metered.evicted, lost: metered.lost, top: &metered.top }
+    }
+}
+
+/// A head, and two lines for each of the flows with the most bytes.
+pub(super) fn page(metered: &Metered) -> String {
+    let mut page = head(metered);
+    if !metered.top.is_empty() {
+        page = format!("{page:<width$}{:>TIME_WIDTH$} {:>TIME_WIDTH$}", "start", "length", width = KEY_WIDTH + 1);
+    }
+    page.push('\n');
+    for flow in &metered.top {
+        page.push_str(&lines(flow, metered.earliest.unwrap_or(flow.first())));
+    }
+    page
+}
+
+fn count(number: u64, of: &str) -> String {
+    format!("{} {of}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
+fn head(metered: &Metered) -> String {
+    let mut head = count(metered.total, "flow");
+    let (shown, others) = metered.kinds.split_at(metered.kinds.len().min(KINDS_SHOWN));
+    let mut kinds: Vec<String> = shown.iter().map(|(kind, flows)| format!("{kind} {}", grouped(*flows))).collect();
+    if !others.is_empty() {
+        kinds.push(format!("others {}", grouped(others.iter().map(|(_, flows)| flows).sum())));
+    }
+    if !kinds.is_empty() {
+        let _ = write!(head, " ({})", kinds.join(", "));
+    }
+    let _ = write!(head, ", {} evicted", grouped(metered.evicted));
+    if metered.lost > 0 {
+        let _ = write!(head, ", {} not written in time", grouped(metered.lost));
+    }
+    head
+}
+
+fn lines(flow: &FlowRecord, earliest: WallTime) -> String {
+    let start = format!("+{}", span(flow.first().since(earliest)));
+    let length = span(flow.last().since(flow.first()));
+    let mut text = format!(" {}", key(flow));
+    if text.len() > KEY_WIDTH {
+        text.push_str("\n ");
+        text.push_str(&" ".repeat(KEY_WIDTH));
+    } else {
+        text = format!("{text:<width$}", width = KEY_WIDTH + 1);
+    }
+    let _ = writeln!(text, "{start:>TIME_WIDTH$} {length:>TIME_WIDTH$}");
+    let _ = write!(text, "     {}", traffic(flow.forth()));
+    if flow.back().packets > 0 {
+        let _ = write!(text, "; back {}", traffic(flow.back()));
+    }
+    flow.vlans().iter().flatten().for_each(|id| {
+        let _ = write!(text, "; VLAN {id}");
+    });
+    if let Some(tunnel) = flow.tunnel() {
+        let _ = write!(text, "; in {}", tunnel.kind);
+        tunnel.id.iter().for_each(|id| {
+            let _ = write!(text, " {id}");
+        });
+    }
+    text.push('\n');
+    text
+}
+
+fn key(flow: &FlowRecord) -> String {
+    // These have keys that are bytes to steering, which tell nobody anything.
+    match &*flow.kind() {
+        "other" => "other frames, of which nothing is read".to_owned(),
+        "mpls" => flow.key().to_string().replacen("bytes", "mpls", 1),
+        _ => flow.key().to_string(),
+    }
+}
+
+fn traffic(traffic: Traffic) -> String {
+    format!("{} {}", count(traffic.packets, "packet"), count(traffic.bytes, "byte"))
+}
+
+/// `65.7 s`: in plain seconds for longer than other times, since these are compared with one another.
+fn span(span: Duration) -> String {
+    match span.as_secs() {
+        60..1000 => format!("{:.1} s", span.as_secs_f64()),
+        _ if span.is_zero() => "0".to_owned(),
+        _ => time(span),
+    }
+}

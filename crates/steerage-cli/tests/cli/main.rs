@@ -5,6 +5,7 @@
 
 mod captures;
 mod explain;
+mod meter;
 mod mistakes;
 mod program;
 mod runs;

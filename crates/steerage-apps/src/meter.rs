@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::flow::Layers;
-use steerage::{Batch, BucketId, Cpu, HANDLE_BUDGET, Handler, LinkType, Packet, Timestamp, WallTime};
+use steerage::{Batch, BucketId, Cpu, HANDLE_BUDGET, Handler, Packet, Timestamp, WallTime};
 
 pub use export::{ExportError, Exporter, FlowFormat, FlowWriter, FlowsTo};
 pub use flow::{FlowEnd, Traffic};
@@ -197,42 +197,62 @@ impl Meter {
     /// Reads the whole batch, and asks for what the table has in store for it: many lines of memory at a time.
     #[inline]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
-        let (mut count, mut timed) = (0_usize, false);
+        let (mut count, mut timed, mut touched, mut bytes) = (0_usize, false, 0, 0);
         for (packet, seen) in batch.iter_mut().zip(self.batch.iter_mut()) {
-            let (frame, link, time) = (packet.data(), packet.link(), packet.time());
-            *seen = match read::plain(frame, link, self.layers) {
-                Some(seen) => seen,
-                None => slowly(frame, link, &packet, self.layers, &mut self.datagrams, &self.clock),
-            };
+            let (frame, link, time, wire_len) = (packet.data(), packet.link(), packet.time(), packet.wire_len());
+            if read::plain(frame, link, self.layers, seen).is_none() {
+                slowly(&packet, self.layers, &mut self.datagrams, &self.clock, seen);
+            }
             timed = time.is_some();
             seen.time = self.clock.of_packet(time.map(WallTime::as_nanos), path);
-            seen.bytes = packet.wire_len() as u32;
+            seen.bytes = wire_len as u32;
             seen.hash = seen.flow.key.hash(&self.seeds);
-            self.handled_bytes += frame.len() as u64;
+            // Loads that nothing waits for stand in for prefetches.
+            touched ^= self.table.peek(seen.hash);
+            bytes += frame.len() as u64;
             count += 1;
         }
+        self.handled_bytes += bytes;
         if let Some(last) = count.checked_sub(1).and_then(|last| self.batch.get(last)) {
             self.clock.note(last.time, timed, path);
         }
         for (seen, place) in self.batch[..count].iter().zip(&mut self.places) {
             *place = self.table.candidate(seen.hash);
         }
-        let touched = self.places[..count].iter().filter_map(|place| self.table.at(*place));
-        black_box(touched.fold(0, |sum, flow| sum ^ flow.last ^ u64::from(flow.hash)));
+        let flows = self.places[..count].iter().filter_map(|place| self.table.at(*place));
+        black_box(flows.fold(touched, |sum, flow| sum ^ flow.last ^ u64::from(flow.hash)));
         count
     }
 
+    /// Counts what was seen. The packets themselves are not looked at again but where a flow begins: a packet's metadata is
+    /// built anew each time (measured: a quarter of what counting costs).
     #[inline]
-    fn count(&mut self, packet: &Packet<'_>, nth: usize) {
+    fn count(&mut self, batch: &mut Batch<'_>, count: usize) {
+        let (mut packets, mut passed) = (batch.iter_mut(), 0);
+        for nth in 0..count.min(HANDLE_BUDGET) {
+            let (seen, place) = (&self.batch[nth], self.places[nth]);
+            match self.table.at_mut(place) {
+                Some(flow) if flow.is(seen) && flow.ends_before(seen, &self.timeouts).is_none() => {
+                    if flow.add(seen) {
+                        self.table.reschedule(place);
+                    }
+                }
+                _ => {
+                    if let Some(packet) = packets.nth(nth - passed) {
+                        self.count_slowly(&packet, nth);
+                    }
+                    passed = nth + 1;
+                }
+            }
+        }
+    }
+
+    /// A packet that begins a flow or a record; and one of a flow whose hash another one has too.
+    #[cold]
+    #[inline(never)]
+    fn count_slowly(&mut self, packet: &Packet<'_>, nth: usize) {
         let seen = self.batch[nth];
-        let likely = self.places[nth];
-        let place = match self.table.at(likely) {
-            Some(flow) if flow.key == seen.flow.key => likely,
-            _ => match self.table.find(&seen.flow.key, seen.hash) {
-                Some(place) => place,
-                None => return self.begin(packet.bucket(), &seen),
-            },
-        };
+        let Some(place) = self.table.find(&seen.flow.key, seen.hash) else { return self.begin(packet.bucket(), &seen) };
         let Some(flow) = self.table.at_mut(place) else { return };
         let cut = flow.ends_before(&seen, &self.timeouts).map(|why| FlowRecord::new(flow.restart(&seen, why), why));
         let closed = flow.add(&seen);
@@ -242,7 +262,6 @@ impl Meter {
         }
     }
 
-    #[cold]
     fn begin(&mut self, bucket: BucketId, seen: &Seen) {
         if let Some(evicted) = self.table.make_room() {
             self.end(FlowRecord::new(evicted, FlowEnd::Resources));
@@ -286,22 +305,14 @@ impl Meter {
 /// What is not plain.
 #[cold]
 #[inline(never)]
-fn slowly(
-    frame: &[u8],
-    link: LinkType,
-    packet: &Packet<'_>,
-    layers: Layers,
-    datagrams: &mut Datagrams,
-    clock: &Clock,
-) -> Seen {
-    let found = read::dissect(frame, link, layers);
-    let mut seen = read::dissected(frame, packet.wire_len(), &found);
+fn slowly(packet: &Packet<'_>, layers: Layers, datagrams: &mut Datagrams, clock: &Clock, seen: &mut Seen) {
+    let found = read::dissect(packet.data(), packet.link(), layers);
+    *seen = read::dissected(packet.data(), packet.wire_len(), &found);
     // The inner datagram first, as steering does it.
     for fragment in found.fragments.iter().rev().flatten() {
         let now = packet.time().map_or(clock.now(), WallTime::as_nanos);
         seen.flow = datagrams.follow(fragment, seen.flow, packet.bucket(), now);
     }
-    seen
 }
 
 impl Handler for Meter {
@@ -310,9 +321,7 @@ impl Handler for Meter {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         let count = self.look_ahead(batch, cpu.now());
-        for (nth, packet) in batch.iter_mut().enumerate() {
-            self.count(&packet, nth);
-        }
+        self.count(batch, count);
         self.expire(LOOKS_PER_PACKET * count);
     }
 

@@ -49,6 +49,16 @@ impl Seen {
         Self { flow, hash: 0, time: 0, bytes: 0, ip_bytes: 0, tcp_flags: 0, vlans, tunnel, tunnel_id }
     }
 
+    /// All that headers tell of a packet without tags and tunnels.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, flow: Directed, ip_bytes: u32, tcp_flags: u16) {
+        self.flow = flow;
+        self.ip_bytes = ip_bytes;
+        self.tcp_flags = tcp_flags;
+        self.vlans = [NO_VLAN; 2];
+        (self.tunnel, self.tunnel_id) = (None, None);
+    }
+
     fn opens(&self) -> bool {
         self.tcp_flags & (SYN | ACK) == SYN
     }
@@ -138,15 +148,24 @@ impl Flow {
         flow
     }
 
+    /// Whether the packet is of this flow. No compare stops at the first difference: there nearly never is one.
+    #[inline(always)]
+    pub(super) fn is(&self, seen: &Seen) -> bool {
+        self.key.is(&seen.flow.key)
+    }
+
     /// Adds a packet. Returns whether TCP has said its last word by it.
     #[inline(always)]
     pub(super) fn add(&mut self, seen: &Seen) -> bool {
         let side = usize::from(seen.flow.turned);
         self.traffic[side] += Traffic { packets: 1, bytes: seen.bytes.into(), ip_bytes: seen.ip_bytes.into() };
         self.tcp_flags[side] |= seen.tcp_flags;
-        // Clocks of several interfaces may differ a little: neither end of a flow goes the wrong way.
-        self.first = self.first.min(seen.time);
-        self.last = self.last.max(seen.time);
+        if seen.time >= self.last {
+            self.last = seen.time;
+        } else {
+            // Clocks of several interfaces may differ a little: neither end of a flow goes the wrong way.
+            self.first = self.first.min(seen.time);
+        }
         self.state |= USED;
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }

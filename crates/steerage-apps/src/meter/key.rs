@@ -135,6 +135,19 @@ impl Key {
         Directed { key, turned: false }
     }
 
+    /// Equality, word by word, in the width in which keys are written.
+    #[inline(always)]
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let [a, b, c, d, e] = [
+            self.first[0] ^ other.first[0],
+            self.first[1] ^ other.first[1],
+            self.second[0] ^ other.second[0],
+            self.second[1] ^ other.second[1],
+            self.rest ^ other.rest,
+        ];
+        a | b | c | d | e == 0
+    }
+
     pub(super) fn kind(&self) -> Kind {
         Kind::ALL[(self.rest >> 16) as usize & 0xff]
     }
@@ -191,11 +204,12 @@ impl Key {
     #[inline(always)]
     pub(super) fn hash(&self, seeds: &Seeds) -> u32 {
         let Seeds([s0, s1, s2, s3]) = seeds;
-        let first = fold(self.first[0] ^ s0, self.first[1] ^ s1);
-        let second = fold(self.second[0] ^ s2, self.second[1] ^ s3);
-        // Turned by different amounts, so that equal endpoints do not cancel out.
-        let both = fold(first.rotate_left(17) ^ self.rest ^ s2, second ^ s0);
-        (both >> 32) as u32
+        let mut both = fold(self.first[1] ^ s0, self.second[1] ^ s1);
+        // IPv4 has no upper halves.
+        if self.first[0] | self.second[0] != 0 {
+            both ^= fold(self.first[0] ^ s2, self.second[0] ^ s3).rotate_left(17);
+        }
+        (fold(both ^ s2, self.rest ^ s3) >> 32) as u32
     }
 }
 

@@ -28,7 +28,8 @@ const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Table {
     index: Index,
-    chunks: Vec<Box<[Flow; CHUNK]>>,
+    /// [`CHUNK`] each.
+    chunks: Vec<Box<[Flow]>>,
     /// Places that are free: of ended flows, the last one first, since it is in the cache.
     free: Vec<u32>,
     len: usize,
@@ -65,6 +66,12 @@ impl Table {
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Touches what [`candidate`](Self::candidate) will look at first.
+    #[inline(always)]
+    pub(super) fn peek(&self, hash: u32) -> u64 {
+        self.index.peek(hash)
     }
 
     /// Where a flow of that hash is likely to be, or [`NONE`](super::index::NONE).
@@ -115,7 +122,7 @@ impl Table {
 
     fn new_place(&mut self) -> u32 {
         let first = self.chunks.len() * CHUNK;
-        self.chunks.push(Box::new([Flow::vacant(); CHUNK]));
+        self.chunks.push(vec![Flow::vacant(); CHUNK].into_boxed_slice());
         self.free.extend((first as u32 + 1..(first + CHUNK) as u32).rev());
         first as u32
     }

@@ -187,7 +187,9 @@ fn more_flows_than_there_may_be_make_room() {
 
 #[test]
 fn files_have_their_names_once_they_are_complete() {
-    let path = written("files", &[(0, 1), (301, 2), (602, 3), (603, 3)]);
+    // A packet a second, each of a flow that has been idle for longer than a flow may be.
+    let packets: Vec<(u32, u8)> = (0..900).map(|second| (second, (second % 200) as u8)).collect();
+    let path = written("files", &packets);
     let folder = path.parent().unwrap();
     let pattern = folder.join("flows-%H%M.csv");
     let args = [
@@ -213,7 +215,7 @@ fn files_have_their_names_once_they_are_complete() {
         assert!(text.starts_with("first,last,kind,protocol,"), "{name}: {text}");
         rows += text.lines().count() - 1;
     }
-    assert_eq!(rows, 3, "{names:?}");
+    assert_eq!(rows, 900, "{names:?}");
 }
 
 #[test]

@@ -23,6 +23,8 @@ mod read;
 mod record;
 mod room;
 mod table;
+#[cfg(test)]
+mod tests;
 mod timeouts;
 mod totals;
 mod wheel;
@@ -263,6 +265,7 @@ impl Meter {
     }
 
     fn begin(&mut self, bucket: BucketId, seen: &Seen) {
+        self.shed();
         if let Some(evicted) = self.table.make_room() {
             self.end(FlowRecord::new(evicted, FlowEnd::Resources));
         }
@@ -271,6 +274,12 @@ impl Meter {
         // It has had this one packet: to be used is to have had another.
         flow.take_used();
         self.table.insert(flow);
+    }
+
+    fn shed(&mut self) {
+        while let Some(evicted) = self.table.shed() {
+            self.end(FlowRecord::new(evicted, FlowEnd::Resources));
+        }
     }
 
     fn end(&mut self, record: FlowRecord) {
@@ -343,12 +352,19 @@ impl Handler for Meter {
     fn bucket_arrives(&mut self, bucket: BucketId, moved: MovedFlows) {
         if let Some(flows) = moved.flows {
             self.table.arrive(bucket, flows);
+            self.shed();
         }
         self.datagrams.arrive(bucket, moved.datagrams);
     }
 
     fn finish(mut self) -> MeterReport {
         self.hand_over();
-        MeterReport { totals: self.totals, open: self.table.into_flows(), handled_bytes: self.handled_bytes }
+        MeterReport {
+            totals: self.totals,
+            open: self.table.into_flows(),
+            now: self.clock.of_packets(),
+            timeouts: self.timeouts,
+            handled_bytes: self.handled_bytes,
+        }
     }
 }

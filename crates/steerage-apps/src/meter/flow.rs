@@ -220,9 +220,10 @@ impl Flow {
         if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Idle }
     }
 
-    /// What a record says that the end of the run cut off.
-    pub(super) fn reason_at_the_end(&self) -> FlowEnd {
-        if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Forced }
+    /// What a record says that is written at the end of the run: it may be over, and only nobody had looked.
+    pub(super) fn reason_at_the_end(&self, now: u64, timeouts: &Timeouts) -> FlowEnd {
+        let is_over = self.is_closed() || self.is_over(now, 0, timeouts);
+        if is_over { self.reason_when_over() } else { FlowEnd::Forced }
     }
 
     /// Goes on with this packet, yet to be added, as another record: the record of what was is returned. Where the flow is

@@ -40,6 +40,11 @@ impl Seats {
         true
     }
 
+    /// Whether more places are taken than there are: moves can gather what tables took that had none.
+    pub(super) fn is_surplus(&self) -> bool {
+        self.room.taken.load(Ordering::Relaxed) > self.room.max
+    }
+
     /// Gives one back.
     pub(super) fn give(&mut self) {
         self.held -= 1;

@@ -106,6 +106,16 @@ impl Table {
         Some(self.take_out(evicted))
     }
 
+    /// Where there are too many flows, of all CPUs together: takes out the one here that has been idle for the longest time,
+    /// unless it is the last. To be called until it has nothing to say.
+    pub(super) fn shed(&mut self) -> Option<Flow> {
+        if !self.seats.is_surplus() || self.len <= 1 {
+            return None;
+        }
+        let idle = self.longest_idle()?;
+        Some(self.remove(idle))
+    }
+
     /// Puts a flow in that is not there yet, and for which there [is room](Self::make_room).
     pub(super) fn insert(&mut self, flow: Flow) {
         let place = self.free.pop().unwrap_or_else(|| self.new_place());

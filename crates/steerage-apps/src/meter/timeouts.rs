@@ -44,13 +44,15 @@ pub(super) struct Clock {
     noted: Timestamp,
     /// Whether packets have times.
     timed: bool,
+    /// Whether there was any packet.
+    began: bool,
     /// How far a packet's time may lie behind: further back it is the time of another recording.
     back_max: u64,
 }
 
 impl Clock {
     pub(super) fn new(epoch: u64, back_max: u64) -> Self {
-        Self { epoch, now: epoch, noted: Timestamp::ZERO, timed: false, back_max }
+        Self { epoch, now: epoch, noted: Timestamp::ZERO, timed: false, began: false, back_max }
     }
 
     /// The time of a packet.
@@ -73,11 +75,17 @@ impl Clock {
             self.noted = path;
         }
         self.timed |= timed;
+        self.began = true;
     }
 
     /// What it is by the last packet.
     pub(super) fn now(&self) -> u64 {
         self.now
+    }
+
+    /// The same, of packets alone: 0 if there were none.
+    pub(super) fn of_packets(&self) -> u64 {
+        if self.began { self.now } else { 0 }
     }
 
     /// Goes on to what the path's clock says.

@@ -9,6 +9,7 @@ use steerage::WallTime;
 use super::flow::{Flow, FlowEnd};
 use super::key::Key;
 use super::record::{Classes, FlowRecord};
+use super::timeouts::Timeouts;
 
 /// The records with the most bytes of all that were offered, so many at most. The least of them is at the heap's top.
 #[derive(Clone, Debug)]
@@ -102,6 +103,9 @@ impl Totals {
 pub struct MeterReport {
     pub(super) totals: Totals,
     pub(super) open: Vec<Flow>,
+    /// What time it was by the packets.
+    pub(super) now: u64,
+    pub(super) timeouts: Timeouts,
     /// Bytes of packets as they were handled, which a capture may have cut.
     pub handled_bytes: u64,
 }
@@ -131,16 +135,22 @@ impl Metered {
     /// that is among them is among those of its CPU, or goes on.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, Vec<FlowRecord>) {
         let (mut totals, mut open) = (Totals::new(top), Vec::new());
-        let mut cpus = 0;
+        let (mut cpus, mut end) = (0, None);
         for report in reports {
             totals.add_all(report.totals);
+            // Whoever had the last packet knows how late it was.
+            let (now, timeouts) = end.unwrap_or((report.now, report.timeouts));
+            end = Some((now.max(report.now), timeouts));
             cpus += usize::from(!report.open.is_empty());
             open.extend(report.open);
         }
         if cpus > 1 {
             open = merged(open);
         }
-        let last = |flow: &Flow| FlowRecord::new(*flow, flow.reason_at_the_end());
+        let last = |flow: &Flow| {
+            let why = end.map_or(FlowEnd::Forced, |(now, timeouts)| flow.reason_at_the_end(now, &timeouts));
+            FlowRecord::new(*flow, why)
+        };
         let mut rest: Vec<FlowRecord> = open.iter().map(last).collect();
         rest.sort_unstable_by_key(|record| (record.flow().first, record.flow().key));
         rest.iter().for_each(|record| totals.add(record));

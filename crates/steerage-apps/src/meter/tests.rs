@@ -1,0 +1,252 @@
+//! Tables against a plain map: flows that begin, go on, end, move and make room.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use steerage::BucketId;
+
+use super::flow::{Flow, FlowEnd, Seen};
+use super::key::{Key, Seeds};
+use super::room::Room;
+use super::table::Table;
+use super::timeouts::{LATE_MAX, Timeouts, nanos};
+
+const S: u64 = 1_000_000_000;
+const START: u64 = 1_700_000_000 * S;
+const TABLES: usize = 3;
+const BUCKETS: u32 = 4;
+/// Looks that find all that is over.
+const ALL_LOOKS: usize = 1000;
+
+fn timeouts() -> Timeouts {
+    Timeouts::new(Duration::from_secs(300), Duration::from_secs(60))
+}
+
+fn bucket_of(flow: u32) -> BucketId {
+    BucketId { group: (flow % 2) as u16, bucket: (flow % BUCKETS) as u16 }
+}
+
+fn seen(flow: u32, time: u64, seeds: &Seeds) -> Seen {
+    let flow = Key::v4((flow, 1), (u32::MAX, 2), 17);
+    Seen { time, bytes: 60, ip_bytes: 40, hash: flow.key.hash(seeds), ..Seen::of(flow) }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A packet of a flow.
+    Packet(u32),
+    /// Time passes, in seconds.
+    Pass(u64),
+    /// A bucket moves to a table.
+    Move(u32, usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0..64u32).prop_map(Step::Packet),
+        1 => (0..40u64).prop_map(Step::Pass),
+        1 => (0..BUCKETS, 0..TABLES).prop_map(|(bucket, table)| Step::Move(bucket, table)),
+    ];
+    prop::collection::vec(step, 0..400)
+}
+
+/// The tables of some CPUs, and what a map says.
+struct World {
+    tables: Vec<Table>,
+    room: Arc<Room>,
+    seeds: Seeds,
+    /// Which table a bucket is at.
+    at: [usize; BUCKETS as usize],
+    /// Open flows: packets, and the time of the last one.
+    open: BTreeMap<u32, (u64, u64)>,
+    /// Packets of records that have ended, by flow: those of the tables and those of the map.
+    ended: [BTreeMap<u32, u64>; 2],
+    now: u64,
+}
+
+impl World {
+    fn new(flows_max: usize) -> Self {
+        let room = Room::new(flows_max);
+        let tables = (0..TABLES).map(|_| Table::new(timeouts(), &room)).collect();
+        Self {
+            tables,
+            room,
+            seeds: Seeds::by_chance(),
+            at: [0; BUCKETS as usize],
+            open: BTreeMap::new(),
+            ended: Default::default(),
+            now: START,
+        }
+    }
+
+    fn end(&mut self, flow: &Flow) {
+        let (one, other) = flow.key.addresses();
+        let id = one.min(other) as u32;
+        *self.ended[0].entry(id).or_default() += flow.traffic().0.packets + flow.traffic().1.packets;
+    }
+
+    fn end_in_map(&mut self, id: u32) {
+        let (packets, _) = self.open.remove(&id).expect("it is open");
+        *self.ended[1].entry(id).or_default() += packets;
+    }
+
+    fn packet(&mut self, id: u32) {
+        let seen = seen(id, self.now, &self.seeds);
+        let at = self.at[(id % BUCKETS) as usize];
+        let place = self.tables[at].find(&seen.flow.key, seen.hash);
+        assert_eq!(place.is_some(), self.open.contains_key(&id), "{id}");
+        if let Some(place) = place {
+            assert_eq!(self.tables[at].candidate(seen.hash), place, "no two of so few hashes are equal");
+            let flow = self.tables[at].at_mut(place).unwrap();
+            let cut = flow.ends_before(&seen, &timeouts()).map(|why| flow.restart(&seen, why));
+            flow.add(&seen);
+            if let Some(cut) = cut {
+                self.end(&cut);
+                self.end_in_map(id);
+            }
+        } else {
+            self.shed(at);
+            if let Some(evicted) = self.tables[at].make_room() {
+                self.evicted(&evicted);
+            }
+            let mut flow = Flow::begin(&seen, bucket_of(id));
+            flow.add(&seen);
+            flow.take_used();
+            self.tables[at].insert(flow);
+        }
+        let (packets, last) = self.open.entry(id).or_default();
+        (*packets, *last) = (*packets + 1, self.now);
+    }
+
+    fn shed(&mut self, at: usize) {
+        while let Some(evicted) = self.tables[at].shed() {
+            self.evicted(&evicted);
+        }
+    }
+
+    /// None of the same table was idle for longer, but for what one place of the wheel lasts.
+    fn evicted(&mut self, flow: &Flow) {
+        let (one, other) = flow.key.addresses();
+        let id = one.min(other) as u32;
+        let at = self.at[(id % BUCKETS) as usize];
+        let same_table = self.open.iter().filter(|(id, _)| self.at[(**id % BUCKETS) as usize] == at);
+        let oldest = same_table.map(|(_, (_, last))| *last).min().unwrap();
+        let place = (timeouts().inactive + nanos(LATE_MAX)) / 30 + 1;
+        assert!(flow.last <= oldest + place, "{} s later than the oldest", (flow.last - oldest) / S);
+        self.end(flow);
+        self.end_in_map(id);
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        self.now += seconds * S;
+        for at in 0..TABLES {
+            for _ in 0..ALL_LOOKS {
+                match self.tables[at].look(self.now) {
+                    Some(Some(flow)) => {
+                        assert!(flow.is_over(self.now, nanos(LATE_MAX), &timeouts()));
+                        self.end(&flow);
+                    }
+                    Some(None) => {}
+                    None => break,
+                }
+            }
+            assert!(self.tables[at].look(self.now).is_none(), "looking comes to an end");
+        }
+        // What is over by more than a place of the wheel is gone, what isn't over is not.
+        let over: Vec<u32> =
+            self.open.iter().filter(|(_, (_, last))| self.now - last >= 61 * S).map(|(id, _)| *id).collect();
+        for id in over {
+            let seen = seen(id, self.now, &self.seeds);
+            if self.tables[self.at[(id % BUCKETS) as usize]].find(&seen.flow.key, seen.hash).is_none() {
+                self.end_in_map(id);
+            } else {
+                assert!(self.now - self.open[&id].1 <= 64 * S, "{id} is long over");
+            }
+        }
+    }
+
+    fn move_bucket(&mut self, bucket: u32, to: usize) {
+        let from = std::mem::replace(&mut self.at[bucket as usize], to);
+        let mut both = 0;
+        for group in 0..2 {
+            let id = BucketId { group, bucket: bucket as u16 };
+            if let Some(departed) = self.tables[from].depart(id) {
+                both += departed.flows.len();
+                self.tables[to].arrive(id, departed);
+            }
+        }
+        assert_eq!(both, self.open.keys().filter(|id| **id % BUCKETS == bucket).count());
+        self.shed(to);
+    }
+
+    fn check(&self) {
+        let flows: usize = self.tables.iter().map(Table::len).sum();
+        assert_eq!(flows, self.open.len());
+        assert_eq!(self.ended[0], self.ended[1]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn tables_are_maps(steps in steps(), flows_max in prop_oneof![Just(8usize), Just(1000)]) {
+        let mut world = World::new(flows_max);
+        for step in steps {
+            match step {
+                Step::Packet(flow) => world.packet(flow),
+                Step::Pass(seconds) => world.pass(seconds),
+                Step::Move(bucket, to) => world.move_bucket(bucket, to),
+            }
+            world.check();
+            // Each table may have one flow without a seat: there is always room for one.
+            prop_assert!(world.open.len() < flows_max + TABLES);
+        }
+        let left: BTreeMap<u32, u64> = world.open.iter().map(|(id, (packets, _))| (*id, *packets)).collect();
+        let mut flows = BTreeMap::new();
+        for flow in world.tables.drain(..).flat_map(Table::into_flows) {
+            let (one, other) = flow.key.addresses();
+            flows.insert(one.min(other) as u32, flow.traffic().0.packets);
+        }
+        prop_assert_eq!(flows, left);
+        // All places are free again.
+        let mut heir = super::room::Seats::none(&world.room);
+        prop_assert!((0..flows_max).all(|_| heir.take()) && !heir.take());
+    }
+}
+
+/// A flow that is in use outlives those that had one packet each, however many of them come at the same time.
+#[test]
+fn who_is_in_use_is_not_evicted() {
+    let mut world = World::new(16);
+    for other in 0..500 {
+        world.packet(1_000_000);
+        world.packet(1_000_000);
+        world.packet(other * BUCKETS);
+    }
+    assert_eq!(world.open[&1_000_000].0, 1000);
+    assert_eq!(world.open.len(), 16);
+}
+
+/// A flow that two CPUs know in part is whole where it arrives.
+#[test]
+fn flows_merge_on_arrival() {
+    let mut world = World::new(10);
+    let seen = seen(4, START, &world.seeds);
+    for table in &mut world.tables[..2] {
+        assert!(table.make_room().is_none());
+        let mut flow = Flow::begin(&seen, bucket_of(4));
+        flow.add(&seen);
+        table.insert(flow);
+    }
+    let departed = world.tables[0].depart(bucket_of(4)).expect("it is there");
+    world.tables[1].arrive(bucket_of(4), departed);
+    assert_eq!((world.tables[0].len(), world.tables[1].len()), (0, 1));
+    let place = world.tables[1].find(&seen.flow.key, seen.hash).expect("it is there");
+    let flow = *world.tables[1].at(place).expect("it is there");
+    assert_eq!((flow.traffic().0.packets, flow.reason_at_the_end(START, &timeouts())), (2, FlowEnd::Forced));
+    // It needs one seat, not two.
+    let mut heir = super::room::Seats::none(&world.room);
+    assert!((0..9).all(|_| heir.take()) && !heir.take());
+}

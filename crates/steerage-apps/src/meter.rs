@@ -37,7 +37,7 @@ use std::time::Duration;
 use steerage::flow::Layers;
 use steerage::{Batch, BucketId, Cpu, HANDLE_BUDGET, Handler, Packet, Timestamp, WallTime};
 
-pub use export::{ExportError, Exporter, FlowFormat, FlowWriter, FlowsTo};
+pub use export::{ExportError, Exporter, FlowFormat, FlowWriter, FlowsTo, Rotation};
 pub use flow::{FlowEnd, Traffic};
 pub use pattern::{FilePattern, ParsePatternError};
 pub use record::FlowRecord;
@@ -51,7 +51,7 @@ use index::NONE;
 use key::{Key, Seeds};
 use room::Room;
 use table::{Departed, Table};
-use timeouts::{Clock, Timeouts};
+use timeouts::{Clock, Timeouts, nanos};
 use totals::Totals;
 
 /// The default active timeout: how long a flow goes on before its record is cut. As nfpcapd.
@@ -72,6 +72,9 @@ const LOOKS_PER_PACKET: usize = 2;
 
 /// How many are looked at in a tick.
 const LOOKS_PER_TICK: usize = 16_384;
+
+/// How long a record waits for company before it is handed over, by the packets' time.
+const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a source that cannot wait is looked after while no packets come.
 const TICK: Duration = Duration::from_millis(250);
@@ -158,6 +161,7 @@ impl Metering {
             totals: Totals::new(self.options.top),
             exporter: self.exporter.clone(),
             ended: Vec::new(),
+            ended_since: 0,
             handled_bytes: 0,
         }
     }
@@ -177,8 +181,9 @@ pub struct Meter {
     places: [u32; HANDLE_BUDGET],
     totals: Totals,
     exporter: Option<Exporter>,
-    /// Records that wait for enough company to be handed over.
+    /// Records that wait for enough company to be handed over, and since when.
     ended: Vec<FlowRecord>,
+    ended_since: u64,
     handled_bytes: u64,
 }
 
@@ -285,6 +290,9 @@ impl Meter {
     fn end(&mut self, record: FlowRecord) {
         self.totals.add(&record);
         if self.exporter.is_some() {
+            if self.ended.is_empty() {
+                self.ended_since = self.clock.now();
+            }
             self.ended.push(record);
             if self.ended.len() >= RECORDS_AT_A_TIME {
                 self.hand_over();
@@ -332,6 +340,9 @@ impl Handler for Meter {
         let count = self.look_ahead(batch, cpu.now());
         self.count(batch, count);
         self.expire(LOOKS_PER_PACKET * count);
+        if !self.ended.is_empty() && self.clock.now().abs_diff(self.ended_since) >= nanos(HAND_OVER_AFTER) {
+            self.hand_over();
+        }
     }
 
     fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {

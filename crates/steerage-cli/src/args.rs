@@ -160,7 +160,7 @@ pub(crate) struct FlowArgs {
     #[arg(long, value_name = "DURATION", default_value = "60", value_parser = duration)]
     pub(crate) inactive: Duration,
 
-    /// Most flows at a time; the longest idle makes room
+    /// Most flows at a time; beyond, the longest idle ends
     #[arg(long, value_name = "N", default_value_t = FLOWS_DEFAULT, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, FLOWS_MAX))]
     pub(crate) max_flows: usize,

@@ -1,6 +1,7 @@
 //! Records on their way out: from the CPUs by one bounded queue to a thread that writes them.
 
-use std::collections::HashSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -11,13 +12,17 @@ use std::time::Duration;
 use super::file::FlowFile;
 use super::pattern::FilePattern;
 use super::record::FlowRecord;
-use super::timeouts::nanos;
+use super::timeouts::{LATE_MAX, nanos};
 
 /// Records that are handed over at a time: 34 KiB, and one hand-over costs each record next to nothing.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
 /// Hand-overs that wait for the writer: 4096 records. At a million records a second that is room for it to be away for 4 ms.
 const WAITING_MAX: usize = 16;
+
+/// Files of so many periods are open at a time. Beyond, the oldest is complete: a file descriptor each has to be enough for
+/// all.
+const OPEN_MAX: usize = 128;
 
 /// How records are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +50,31 @@ impl FlowFormat {
 pub enum FlowsTo {
     /// Standard output.
     Stdout,
-    /// A file or, with a period, one for each.
+    /// A file, or one after the other.
     Files {
         /// Its name.
         name: FilePattern,
-        /// How long a file's period is. Periods begin at multiples of it since 1970.
-        rotate: Option<Duration>,
+        /// One for each period, if it is to be so.
+        rotate: Option<Rotation>,
     },
+}
+
+/// A file after the other. A record is in the file of the period in which the flow's last packet was.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation {
+    /// How long a file's period is. Periods begin at multiples of it since 1970.
+    pub period: Duration,
+    /// The meters' inactive timeout: for so long after a period, and some more, flows may end that had their last packet in
+    /// it. Then its file is complete.
+    pub inactive: Duration,
+}
+
+impl Rotation {
+    /// How long a file stays open after its period. Twice the timeout: flows are not looked at the moment they are over, and
+    /// one CPU may be ahead of another.
+    fn late(&self) -> u64 {
+        nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
+    }
 }
 
 /// Why records could not be written.
@@ -181,19 +204,20 @@ impl FlowWriter {
 struct Sink {
     to: FlowsTo,
     format: FlowFormat,
-    file: Option<FlowFile>,
-    /// When the present file's period ends.
-    until: u64,
-    /// Names of files that are complete.
-    written: HashSet<PathBuf>,
+    /// Files that are not complete, by the start of their period; what has no periods is one that starts at 0.
+    open: BTreeMap<u64, FlowFile>,
+    /// Where the first period starts whose file is not complete.
+    from: u64,
+    /// Names that files have or will have.
+    names: HashSet<PathBuf>,
 }
 
 impl Sink {
     fn new(to: FlowsTo, format: FlowFormat) -> Result<Self, ExportError> {
-        let mut sink = Self { to, format, file: None, until: 0, written: HashSet::new() };
+        let mut sink = Self { to, format, open: BTreeMap::new(), from: 0, names: HashSet::new() };
         match &sink.to {
-            FlowsTo::Stdout => sink.file = Some(FlowFile::stdout(format)?),
-            FlowsTo::Files { name, .. } if !name.has_time() => sink.open(0)?,
+            FlowsTo::Stdout => drop(sink.open.insert(0, FlowFile::stdout(format)?)),
+            FlowsTo::Files { name, .. } if !name.has_time() => drop(sink.file(0, 0)?),
             FlowsTo::Files { name, .. } => FlowFile::check_directory(name.as_str())?,
         }
         Ok(sink)
@@ -201,50 +225,135 @@ impl Sink {
 
     fn write_all(&mut self, messages: &Receiver<Message>) -> Result<(), ExportError> {
         while let Ok(Message::Ended(records, now)) = messages.recv() {
-            if records.is_empty() {
-                continue;
-            }
-            self.turn(&records, now)?;
-            if let Some(file) = &mut self.file {
-                file.write(&records)?;
-            }
+            self.write(&records, now)?;
         }
-        self.close()
+        while let Some((_, file)) = self.open.pop_first() {
+            file.finish()?;
+        }
+        Ok(())
     }
 
-    /// Sees to it that the file for these records is open. Records that come later than others of the next period are in
-    /// that one's file, since the one before is complete.
-    fn turn(&mut self, records: &[FlowRecord], now: u64) -> Result<(), ExportError> {
-        let FlowsTo::Files { rotate, .. } = &self.to else { return Ok(()) };
-        match (rotate.map(nanos), &self.file) {
-            (None, Some(_)) => Ok(()),
-            (None, None) => self.open(records.iter().map(|record| record.first().as_nanos()).min().unwrap_or(now)),
-            (Some(_), Some(_)) if now < self.until => Ok(()),
-            (Some(period), _) => {
-                self.close()?;
-                let start = now - now % period.max(1);
-                self.until = start.saturating_add(period);
-                self.open(start)
-            }
+    fn write(&mut self, records: &[FlowRecord], now: u64) -> Result<(), ExportError> {
+        let FlowsTo::Files { rotate: Some(rotate), .. } = self.to else {
+            let Some(time) = records.iter().map(|record| record.first().as_nanos()).min() else { return Ok(()) };
+            return self.file(0, time)?.write(records);
+        };
+        let (period, late) = (nanos(rotate.period).max(1), rotate.late());
+        // Later than that, it is in the first file that is not complete.
+        let start = |record: &FlowRecord, from: u64| {
+            let last = record.last().as_nanos();
+            from.max(last - last % period)
+        };
+        let from = self.from;
+        for records in records.chunk_by(|one, next| start(one, from) == start(next, from)) {
+            let start = start(&records[0], from);
+            self.file(start, start)?.write(records)?;
         }
+        while let Some(file) = self.open.first_entry() {
+            let end = file.key().saturating_add(period);
+            if end.saturating_add(late) > now && self.open.len() <= OPEN_MAX {
+                break;
+            }
+            if let Some((_, file)) = self.open.pop_first() {
+                file.finish()?;
+            }
+            self.from = end;
+        }
+        Ok(())
     }
 
-    fn open(&mut self, time: u64) -> Result<(), ExportError> {
-        let FlowsTo::Files { name, .. } = &self.to else { return Ok(()) };
+    /// The file of the period that starts then, with that time in its name.
+    fn file(&mut self, start: u64, time: u64) -> Result<&mut FlowFile, ExportError> {
+        let entry = match self.open.entry(start) {
+            Entry::Occupied(file) => return Ok(file.into_mut()),
+            Entry::Vacant(entry) => entry,
+        };
+        let FlowsTo::Files { name, .. } = &self.to else {
+            return Ok(entry.insert(FlowFile::stdout(self.format)?));
+        };
         let path = PathBuf::from(name.at(steerage::WallTime::from_nanos(time)));
-        if self.written.contains(&path) {
-            let cause = io::Error::new(io::ErrorKind::AlreadyExists, "a period before had the same name");
+        if !self.names.insert(path.clone()) {
+            let cause = io::Error::new(io::ErrorKind::AlreadyExists, "another period has the same name");
             let error = ExportError::new("write flows to", path, cause);
             return Err(ExportError { advice: "put more of the time into the name, such as %Y%m%d-%H%M", ..error });
         }
-        self.file = Some(FlowFile::create(path, self.format)?);
-        Ok(())
+        Ok(entry.insert(FlowFile::create(path, self.format)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use steerage::BucketId;
+
+    use super::super::flow::{Flow, FlowEnd, Seen};
+    use super::super::key::Key;
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    /// 2023-11-14 22:10:00 UTC.
+    const START: u64 = 1_699_999_800;
+
+    fn records(seconds: &[u64]) -> Vec<FlowRecord> {
+        let record = |second: &u64| {
+            let seen = Seen { time: (START + second) * S, ..Seen::of(Key::v4((1, 2), (3, 4), 17)) };
+            let mut flow = Flow::begin(&seen, BucketId { group: 0, bucket: 0 });
+            flow.add(&seen);
+            FlowRecord::new(flow, FlowEnd::Idle)
+        };
+        seconds.iter().map(record).collect()
     }
 
-    fn close(&mut self) -> Result<(), ExportError> {
-        if let Some(file) = self.file.take() {
-            self.written.extend(file.finish()?);
+    #[test]
+    fn a_file_is_complete_when_no_flow_of_its_period_can_end() {
+        let directory = std::env::temp_dir().join(format!("steerage-export-{}", std::process::id()));
+        let pattern = directory.join("%H%M.jsonl");
+        let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");
+        let rotate = Rotation { period: Duration::from_secs(300), inactive: Duration::from_secs(60) };
+        let mut sink = Sink::new(FlowsTo::Files { name, rotate: Some(rotate) }, FlowFormat::JsonLines).unwrap();
+        let names = || {
+            let mut names: Vec<_> = fs::read_dir(&directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let lines = |name: &str| fs::read_to_string(directory.join(name)).unwrap().lines().count();
+
+        sink.write(&records(&[1, 299, 300, 2]), (START + 400) * S).unwrap();
+        assert_eq!(names(), ["2210.jsonl.part", "2215.jsonl.part"]);
+        // 300 s of period, as much again, and twice the timeout with what may be late.
+        sink.write(&records(&[3]), (START + 721) * S).unwrap();
+        assert_eq!(names(), ["2210.jsonl.part", "2215.jsonl.part"]);
+        sink.write(&records(&[4]), (START + 722) * S).unwrap();
+        assert_eq!(names(), ["2210.jsonl", "2215.jsonl.part"]);
+        // All the same one of that period: it is in the first file that is open.
+        sink.write(&records(&[5, 301]), (START + 722) * S).unwrap();
+        let (end, messages) = mpsc::sync_channel(1);
+        end.send(Message::End).unwrap();
+        sink.write_all(&messages).unwrap();
+        assert_eq!(names(), ["2210.jsonl", "2215.jsonl"]);
+        assert_eq!((lines("2210.jsonl"), lines("2215.jsonl")), (5, 3));
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_period_each_does_not_take_all_file_descriptors() {
+        let directory = std::env::temp_dir().join(format!("steerage-export-many-{}", std::process::id()));
+        let pattern = directory.join("%s.csv");
+        let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");
+        let rotate = Rotation { period: Duration::from_secs(1), inactive: Duration::from_secs(3600) };
+        let mut sink = Sink::new(FlowsTo::Files { name, rotate: Some(rotate) }, FlowFormat::Csv).unwrap();
+        for second in 0..2 * OPEN_MAX as u64 {
+            sink.write(&records(&[second]), (START + second) * S).unwrap();
+            assert!(sink.open.len() <= OPEN_MAX);
         }
-        Ok(())
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn formats_by_name() {
+        let formats = ["a.csv", "a.b.jsonl", "x.ndjson", "x.json", "csv", "a.txt"].map(FlowFormat::of_name);
+        let (csv, json) = (Some(FlowFormat::Csv), Some(FlowFormat::JsonLines));
+        assert_eq!(formats, [csv, json, json, json, None, None]);
     }
 }

@@ -106,12 +106,11 @@ impl FlowFile {
         flushed.map_err(|cause| self.error("write flows to", cause))
     }
 
-    /// Gives the file its name, which is returned.
-    pub(super) fn finish(mut self) -> Result<Option<PathBuf>, ExportError> {
+    /// Gives the file its name.
+    pub(super) fn finish(mut self) -> Result<(), ExportError> {
         self.out.flush().map_err(|cause| self.error("write flows to", cause))?;
-        let Some(path) = self.path.take() else { return Ok(None) };
-        fs::rename(part_of(&path), &path).map_err(|cause| ExportError::new("give flows the name", &path, cause))?;
-        Ok(Some(path))
+        let Some(path) = self.path.take() else { return Ok(()) };
+        fs::rename(part_of(&path), &path).map_err(|cause| ExportError::new("give flows the name", &path, cause))
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> ExportError {

@@ -4,7 +4,9 @@ use std::time::SystemTime;
 
 use steerage::WallTime;
 use steerage::flow::Layers;
-use steerage_apps::meter::{FilePattern, FlowFormat, FlowRecord, FlowWriter, FlowsTo, MeterOptions, Metered, Metering};
+use steerage_apps::meter::{
+    FilePattern, FlowFormat, FlowRecord, FlowWriter, FlowsTo, MeterOptions, Metered, Metering, Rotation,
+};
 
 use crate::args::MeterArgs;
 use crate::error::Error;
@@ -81,5 +83,6 @@ fn destination(name: &str, args: &MeterArgs) -> Result<(FlowsTo, FlowFormat), Er
     if args.flows.rotate.is_some() && !pattern.has_time() {
         return Err(wrong("with --rotate each file needs a name of its own: put the time in, such as %Y%m%d-%H%M"));
     }
-    Ok((FlowsTo::Files { name: pattern, rotate: args.flows.rotate }, format))
+    let rotate = args.flows.rotate.map(|period| Rotation { period, inactive: args.flows.inactive });
+    Ok((FlowsTo::Files { name: pattern, rotate }, format))
 }

@@ -1,233 +1,337 @@
-//! `steerage meter`: flows of real captures against what tshark says of them, and the files that they are written to.
+//! `steerage meter`: what it shows, what it writes and where, and what it says when that cannot be done.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::Stdio;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::program::{report, run};
+use crate::program::{Started, command, report, run};
 
-/// Options that have tshark read each frame by itself.
-const BY_ITSELF: [&str; 6] =
-    ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
+/// 2023-11-14 22:13:20 UTC.
+const START: u32 = 1_700_000_000;
 
-const FIELDS: [&str; 9] = [
-    "frame.protocols",
-    "frame.len",
-    "ip.src",
-    "ip.dst",
-    "ip.len",
-    "ipv6.src",
-    "ipv6.dst",
-    "ipv6.plen",
-    "frame.time_epoch",
-];
-
-/// Where the innermost packet ends for us and tshark reads on: what an error quotes, and OpenFlow's payload.
-const PAYLOAD: [&str; 3] = ["icmp", "icmpv6", "openflow"];
-
-/// An IPv6 header, which `ipv6.plen` does not count.
-const IPV6_HEADER: u64 = 40;
-
-/// Packets, bytes on the wire and bytes of IP, by the two addresses in order; of what has none, by none.
-type Totals = BTreeMap<Option<(String, String)>, (u64, u64, u64)>;
-
-fn captures() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
-    let Ok(entries) = fs::read_dir(&folder) else { return Vec::new() };
-    let is_capture = |path: &PathBuf| path.extension().is_some_and(|e| e == "pcap" || e == "pcapng");
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).filter(is_capture).collect();
-    paths.retain(|path| fs::metadata(path).unwrap().len() > 0);
-    paths.sort();
-    paths
-}
-
-/// `None` where there is no tshark.
-fn told(file: &Path) -> Option<Totals> {
-    let fields = FIELDS.iter().flat_map(|field| ["-e", field]);
-    let output = Command::new("tshark")
-        .args(["-n", "-T", "fields", "-E", "separator=;", "-E", "occurrence=a", "-E", "aggregator=,"])
-        .args(BY_ITSELF)
-        .args(fields)
-        .arg("-r")
-        .arg(file)
-        .output();
-    let Ok(output) = output else {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "tshark is absent: install the package tshark");
-        return None;
-    };
-    let mut totals = Totals::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let fields: Vec<&str> = line.split(';').collect();
-        let layers: Vec<&str> = fields[0].split(':').take_while(|layer| !PAYLOAD.contains(layer)).collect();
-        let innermost = layers.iter().rposition(|layer| matches!(*layer, "ip" | "ipv6")).map(|at| layers[at]);
-        let (pair, ip_bytes) = innermost.map_or((None, 0), |layer| {
-            let nth = layers.iter().filter(|other| **other == layer).count() - 1;
-            let of = |field: usize| fields[field].split(',').nth(nth).unwrap_or_default().to_owned();
-            let (source, destination, length) = if layer == "ip" { (2, 3, 4) } else { (5, 6, 7) };
-            let (a, b) = (of(source), of(destination));
-            if a.is_empty() || b.is_empty() {
-                // The frame ends within the header.
-                return (None, 0);
-            }
-            let stated: u64 = of(length).parse().unwrap();
-            let header = if layer == "ip" { 0 } else { IPV6_HEADER };
-            (Some(if a < b { (a, b) } else { (b, a) }), stated + header)
-        });
-        let total = totals.entry(pair).or_default();
-        total.0 += 1;
-        total.1 += fields[1].parse::<u64>().unwrap();
-        total.2 += ip_bytes;
-    }
-    Some(totals)
-}
-
-/// The flows that are written, as JSON.
-fn flows(args: &[&str]) -> Vec<Value> {
-    let ran = run(&[&["meter", "--flows", "-", "--json", "-q"], args].concat());
-    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-    ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn totals(flows: &[Value]) -> Totals {
-    let mut totals = Totals::new();
-    let count = |flow: &Value, key: &str| flow[key].as_u64().unwrap_or(0);
-    for flow in flows {
-        let is_ip = flow["kind"] != "link";
-        let (a, b) = (flow["source"].as_str().unwrap().to_owned(), flow["destination"].as_str().unwrap().to_owned());
-        let pair = is_ip.then(|| if a < b { (a, b) } else { (b, a) });
-        let total = totals.entry(pair).or_default();
-        total.0 += count(flow, "packets") + count(flow, "packets_back");
-        total.1 += count(flow, "bytes") + count(flow, "bytes_back");
-        total.2 += count(flow, "ip_bytes") + count(flow, "ip_bytes_back");
-    }
-    totals
-}
-
-#[test]
-#[expect(clippy::print_stderr, reason = "a test that tests nothing has to say so")]
-fn totals_of_real_captures_are_those_that_tshark_gives() {
-    let captures = captures();
-    if captures.is_empty() {
-        eprintln!("skipped: shared/captures is not beside the workspace");
-    }
-    for path in captures {
-        let Some(told) = told(&path) else { return eprintln!("skipped: tshark is absent") };
-        let name = path.to_str().unwrap();
-        for cpus in ["1", "4"] {
-            assert_eq!(totals(&flows(&[name, "--virtual-cpus", cpus])), told, "{name} on {cpus} CPUs");
-        }
-    }
-}
-
-/// A pcap of UDP packets over IPv4, `(second, source's last byte)` each, to 10.0.0.200 port 9.
-fn written(name: &str, packets: &[(u32, u8)]) -> PathBuf {
-    let mut file = Vec::new();
-    let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
-    words.iter().for_each(|word| file.extend(word.to_le_bytes()));
-    for (second, from) in packets {
-        let mut frame = [0_u8; 60];
-        (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 46, 17);
-        (frame[26], frame[29], frame[30], frame[33]) = (10, *from, 10, 200);
-        (frame[35], frame[37], frame[39]) = (9, 9, 26);
-        [*second, 0, 60, 60].iter().for_each(|word| file.extend(word.to_le_bytes()));
-        file.extend(frame);
-    }
-    let path = folder(name).join("in.pcap");
-    fs::write(&path, file).unwrap();
+/// A directory of the test's own, empty.
+fn directory(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("meter").join(name);
+    // Left over from the last time, or not there.
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
     path
 }
 
-/// An empty folder.
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("meter-{name}"));
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
-    folder
+/// An Ethernet frame of UDP over IPv4, of `bytes` in all.
+fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
+    let mut frame = vec![0; bytes];
+    (frame[12], frame[14], frame[23]) = (8, 0x45, 17);
+    frame[16..18].copy_from_slice(&(bytes as u16 - 14).to_be_bytes());
+    frame[26..34].copy_from_slice(&[10, 0, 0, from.0, 10, 0, 0, to.0]);
+    frame[34..36].copy_from_slice(&from.1.to_be_bytes());
+    frame[36..38].copy_from_slice(&to.1.to_be_bytes());
+    frame
 }
 
-#[test]
-fn the_report_tells_the_flows() {
-    let path = written("report", &[(1, 1), (1, 2), (2, 2), (3, 2), (100, 1)]);
-    let report = report(&["meter", path.to_str().unwrap(), "-n", "1", "--virtual-cpus", "2"]);
-    // The first flow pauses for 99 s: two records.
-    assert_eq!((&report["flows"]["total"], &report["flows"]["evicted"]), (&json!(3), &json!(0)), "{report}");
-    let top = report["flows"]["top"].as_array().unwrap();
-    assert_eq!((top.len(), &top[0]["source"], &top[0]["packets"]), (1, &json!("10.0.0.2"), &json!(3)), "{report}");
-    let page = run(&["meter", path.to_str().unwrap(), "--virtual-cpus", "2"]);
-    assert!(page.out.contains("3 flows (udp 3), 0 evicted"), "{page:?}");
-    assert!(page.out.contains(" udp 10.0.0.2:9 > 10.0.0.200:9 "), "{page:?}");
-}
-
-#[test]
-fn timeouts_end_records() {
-    let path = written("timeouts", &[(1, 1), (5, 1), (9, 1), (13, 1), (40, 1)]);
-    let path = path.to_str().unwrap();
-    let ends = |args: &[&str]| -> Vec<(Value, Value)> {
-        let flows = flows(&[&[path, "--virtual-cpus", "1"], args].concat());
-        flows.into_iter().map(|flow| (flow["packets"].clone(), flow["end"].clone())).collect()
-    };
-    let record = |packets: u64, end: &str| (json!(packets), json!(end));
-    assert_eq!(ends(&[]), [record(5, "forced")]);
-    assert_eq!(ends(&["--inactive", "20"]), [record(4, "idle"), record(1, "forced")]);
-    let active = ends(&["--active", "10"]);
-    assert_eq!(active.iter().map(|(packets, _)| packets.as_u64().unwrap()).sum::<u64>(), 5);
-    assert_eq!(active[0].1, "active", "{active:?}");
-}
-
-#[test]
-fn more_flows_than_there_may_be_make_room() {
-    let packets: Vec<(u32, u8)> = (1..=100).map(|from| (1, from)).collect();
-    let path = written("room", &packets);
-    let report = report(&["meter", path.to_str().unwrap(), "--max-flows", "10", "--virtual-cpus", "1"]);
-    assert_eq!((&report["flows"]["total"], &report["flows"]["evicted"]), (&json!(100), &json!(90)), "{report}");
-}
-
-#[test]
-fn files_have_their_names_once_they_are_complete() {
-    // A packet a second, each of a flow that has been idle for longer than a flow may be.
-    let packets: Vec<(u32, u8)> = (0..900).map(|second| (second, (second % 200) as u8)).collect();
-    let path = written("files", &packets);
-    let folder = path.parent().unwrap();
-    let pattern = folder.join("flows-%H%M.csv");
-    let args = [
-        "meter",
-        path.to_str().unwrap(),
-        "--flows",
-        pattern.to_str().unwrap(),
-        "--rotate",
-        "5m",
-        "--virtual-cpus",
-        "1",
-    ];
-    let ran = run(&args);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    let mut names: Vec<String> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names.retain(|name| name != "in.pcap");
-    assert!(names.len() > 1 && names.iter().all(|name| name.ends_with(".csv")), "{names:?}");
-    let mut rows = 0;
-    for name in &names {
-        let text = fs::read_to_string(folder.join(name)).unwrap();
-        assert!(text.starts_with("first,last,kind,protocol,"), "{name}: {text}");
-        rows += text.lines().count() - 1;
+/// A capture of frames, each at a second after the start.
+fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
+    let mut file = Vec::new();
+    let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
+    words.iter().for_each(|word| file.extend(word.to_le_bytes()));
+    for (second, frame) in frames {
+        let len = frame.len() as u32;
+        [START + second, 250_000, len, len].iter().for_each(|word| file.extend(word.to_le_bytes()));
+        file.extend(frame);
     }
-    assert_eq!(rows, 900, "{names:?}");
+    let path = directory.join("capture.pcap");
+    fs::write(&path, file).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A question with two answers, another that comes again after ten minutes, and ARP.
+fn conversation(directory: &Path) -> String {
+    let mut arp = vec![0xff; 60];
+    arp[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 8, 6]);
+    capture(
+        directory,
+        &[
+            (0, udp((1, 5000), (2, 53), 80)),
+            (1, udp((2, 53), (1, 5000), 500)),
+            (2, udp((2, 53), (1, 5000), 400)),
+            (3, arp),
+            (4, udp((3, 7), (4, 9), 1200)),
+            (604, udp((3, 7), (4, 9), 100)),
+        ],
+    )
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = entries.filter(|name| name != "capture.pcap").collect();
+    names.sort();
+    names
+}
+
+fn read(directory: &Path, name: &str) -> String {
+    fs::read_to_string(directory.join(name)).unwrap()
+}
+
+/// The objects of lines of JSON.
+fn objects(lines: &str) -> Vec<Value> {
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const HEADER: &str = "first,last,kind,protocol,source,source_port,destination,destination_port,ethertype,packets,bytes,\
+    ip_bytes,packets_back,bytes_back,ip_bytes_back,tcp_flags,tcp_flags_back,vlan,vlan_inner,tunnel,tunnel_id,end";
+
+const ROWS: [&str; 4] = [
+    "2023-11-14T22:13:20.250000000Z,2023-11-14T22:13:22.250000000Z,udp,17,10.0.0.1,5000,10.0.0.2,53,,1,80,66,2,900,872,,,,,,,idle",
+    "2023-11-14T22:13:23.250000000Z,2023-11-14T22:13:23.250000000Z,link,,02:00:00:00:00:01,,ff:ff:ff:ff:ff:ff,,2054,1,60,0,0,0,0,,,,,,,idle",
+    "2023-11-14T22:13:24.250000000Z,2023-11-14T22:13:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,1200,1186,0,0,0,,,,,,,idle",
+    "2023-11-14T22:23:24.250000000Z,2023-11-14T22:23:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,100,86,0,0,0,,,,,,,forced",
+];
+
+#[test]
+fn the_flows_with_the_most_bytes() {
+    let directory = directory("page");
+    let ran = run(&["meter", &conversation(&directory), "--virtual-cpus", "2", "-n", "3"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(
+        lines[2..9],
+        [
+            "4 flows (udp 3, link 1), 0 evicted                             start     length",
+            " udp 10.0.0.3:7 > 10.0.0.4:9                                  +4.0 s          0",
+            "     1 packet 1,200 bytes",
+            " udp 10.0.0.1:5000 > 10.0.0.2:53                                  +0      2.0 s",
+            "     1 packet 80 bytes; back 2 packets 900 bytes",
+            " udp 10.0.0.3:7 > 10.0.0.4:9                                +604.0 s          0",
+            "     1 packet 100 bytes",
+        ],
+        "{ran:?}"
+    );
+    assert!(lines[9].is_empty() && lines[10].starts_with("cpus "), "{ran:?}");
+    assert!(lines.iter().all(|line| line.len() <= 80), "{ran:?}");
 }
 
 #[test]
-fn where_nothing_can_be_written_it_says_so() {
-    let path = written("unwritable", &[(1, 1)]);
-    let path = path.to_str().unwrap();
-    let ran = run(&["meter", path, "--flows", "/dev/null/flows.csv"]);
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.complaint().contains("/dev/null/flows.csv"), "{ran:?}");
-    for (name, said) in [("flows.txt", ".csv"), ("flows-%Q.csv", "%Q")] {
-        let ran = run(&["meter", path, "--flows", name]);
-        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{ran:?}");
-        assert!(ran.complaint().contains(said), "{ran:?}");
+fn the_report_has_them_too() {
+    let directory = directory("report");
+    let capture = conversation(&directory);
+    let whole = report(&["meter", &capture, "--virtual-cpus", "2"]);
+    let top = whole["flows"]["top"].as_array().unwrap();
+    let bytes = top.iter().map(|flow| flow["bytes"].as_u64().unwrap() + flow["bytes_back"].as_u64().unwrap());
+    assert_eq!(bytes.collect::<Vec<_>>(), [1200, 980, 100, 60]);
+    let expected = json!({ "first": "2023-11-14T22:13:23.250000000Z", "last": "2023-11-14T22:13:23.250000000Z",
+        "kind": "link", "protocol": null, "source": "02:00:00:00:00:01", "source_port": null,
+        "destination": "ff:ff:ff:ff:ff:ff", "destination_port": null, "ethertype": 2054, "packets": 1, "bytes": 60,
+        "ip_bytes": 0, "packets_back": 0, "bytes_back": 0, "ip_bytes_back": 0, "tcp_flags": null,
+        "tcp_flags_back": null, "vlan": null, "vlan_inner": null, "tunnel": null, "tunnel_id": null, "end": "idle" });
+    assert_eq!(top[3], expected);
+    let counts = ["total", "evicted", "lost"].map(|key| whole["flows"][key].as_u64().unwrap());
+    assert_eq!(counts, [4, 0, 0]);
+    assert_eq!(
+        whole["cpus"].as_array().unwrap().iter().map(|cpu| cpu["handled_bytes"].as_u64().unwrap()).sum::<u64>(),
+        2340
+    );
+
+    let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-n", "0"]);
+    assert_eq!(one["flows"], json!({ "total": 4, "evicted": 2, "lost": 0, "top": [] }));
+    // Patient, the flow that came again is one.
+    let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
+    assert_eq!(patient["flows"]["total"], 3);
+}
+
+#[test]
+fn all_flows_in_a_file() {
+    let directory = directory("file");
+    let capture = conversation(&directory);
+    let [csv, jsonl] = ["flows.csv", "flows.jsonl"].map(|name| directory.join(name).to_str().unwrap().to_owned());
+    report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &csv]);
+    report(&["meter", &capture, "--virtual-cpus", "4", "--flows", &jsonl]);
+    assert_eq!(names(&directory), ["flows.csv", "flows.jsonl"]);
+
+    let csv = read(&directory, "flows.csv");
+    let mut rows: Vec<&str> = csv.lines().collect();
+    assert_eq!(rows.remove(0), HEADER);
+    rows.sort_unstable();
+    assert_eq!(rows, ROWS);
+    // The same columns in the same order, whatever order the flows ended in.
+    let text = read(&directory, "flows.jsonl");
+    let mut objects = objects(&text);
+    objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
+    for (object, row) in objects.iter().zip(ROWS) {
+        let values = HEADER.split(',').map(|column| match &object[column] {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            number => number.to_string(),
+        });
+        assert_eq!(values.collect::<Vec<_>>().join(","), row);
+    }
+    assert!(text.starts_with("{\"first\":"), "{text}");
+}
+
+#[test]
+fn a_file_without_flows_has_its_header() {
+    let directory = directory("empty");
+    let capture = capture(&directory, &[]);
+    report(&["meter", &capture, "--flows", directory.join("flows.csv").to_str().unwrap(), "--virtual-cpus", "1"]);
+    assert_eq!(read(&directory, "flows.csv"), format!("{HEADER}\n"));
+}
+
+#[test]
+fn standard_output_is_for_the_flows_alone() {
+    let directory = directory("stdout");
+    let capture = conversation(&directory);
+    let meter = ["meter", &capture, "--virtual-cpus", "1", "--flows", "-"];
+    let ran = run(&meter);
+    assert_eq!((ran.code, ran.out.lines().count(), ran.out.lines().next()), (Some(0), 5, Some(HEADER)), "{ran:?}");
+    assert!(ran.err.contains("4 flows (udp 3, link 1), 0 evicted"), "{ran:?}");
+
+    let quiet = run(&[&meter[..], &["--json", "-q"]].concat());
+    assert_eq!((quiet.code, quiet.err.as_str(), objects(&quiet.out).len()), (Some(0), "", 4), "{quiet:?}");
+    let beside = run(&[&meter[..], &["--json"]].concat());
+    assert_eq!(objects(&beside.err)[0]["flows"]["total"], 4);
+}
+
+#[test]
+fn a_file_for_each_period_of_the_capture() {
+    let directory = directory("rotate");
+    let capture = conversation(&directory);
+    let pattern = directory.join("%Y-%m-%d/flows-%H%M.csv").to_str().unwrap().to_owned();
+    report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "5m"]);
+    let day = directory.join("2023-11-14");
+    assert_eq!(names(&directory), ["2023-11-14"]);
+    assert_eq!(names(&day), ["flows-2210.csv", "flows-2220.csv"]);
+    assert_eq!(["flows-2210.csv", "flows-2220.csv"].map(|name| read(&day, name).lines().count()), [4, 2]);
+
+    let frames: Vec<_> = (0..10).map(|minute| (60 * minute, udp((minute as u8, 1), (200, 2), 100))).collect();
+    let capture = self::capture(&directory, &frames);
+    fs::remove_dir_all(day).unwrap();
+    let pattern = directory.join("flows-%T.jsonl").to_str().unwrap().to_owned();
+    let made =
+        report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "2m", "--inactive", "1"]);
+    // 22:13:20 lies in the period that began at 22:12.
+    let expected = [
+        "flows-22:12:00.jsonl",
+        "flows-22:14:00.jsonl",
+        "flows-22:16:00.jsonl",
+        "flows-22:18:00.jsonl",
+        "flows-22:20:00.jsonl",
+        "flows-22:22:00.jsonl",
+    ];
+    assert_eq!(names(&directory), expected);
+    let flows: Vec<usize> = expected.iter().map(|name| objects(&read(&directory, name)).len()).collect();
+    assert_eq!((flows, &made["flows"]["total"]), (vec![1, 2, 2, 2, 2, 1], &json!(10)));
+}
+
+#[test]
+fn periods_of_the_same_name_are_an_error() {
+    let directory = directory("same");
+    let frames: Vec<_> = (0..3).map(|day| (86_400 * day, udp((day as u8, 1), (200, 2), 100))).collect();
+    let capture = capture(&directory, &frames);
+    let pattern = directory.join("%H%M.csv").to_str().unwrap().to_owned();
+    let ran = run(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "1h", "--json"]);
+    assert_eq!((ran.code, &ran.report()["ended_by"]), (Some(1), &json!("error")), "{ran:?}");
+    assert!(ran.complaint().contains("%Y%m%d-%H%M"), "{ran:?}");
+}
+
+#[test]
+fn what_cannot_be_written_ends_the_run() {
+    let directory = directory("errors");
+    let capture = conversation(&directory);
+    fs::write(directory.join("file"), "").unwrap();
+    for name in ["file/flows.csv", "file/%H%M.csv", "file/%H/%M.csv"] {
+        let flows = directory.join(name).to_str().unwrap().to_owned();
+        let ran = run(&["meter", &capture, "--virtual-cpus", "1", "--flows", &flows]);
+        // Told before anything is read, so there is nothing to report.
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
+        assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
+    }
+    // A full disk, and packets without an end.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
+    let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
+    let err = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!((ran.status.code(), err.lines().count()), (Some(1), 1), "{err}");
+    assert!(err.starts_with("steerage: cannot write flows to standard output: No space left on device"), "{err}");
+}
+
+#[test]
+fn who_reads_no_more_has_seen_enough() {
+    let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "1"];
+    let run = Started::new(&[&args[..], &["--flows", "-", "-q"]].concat());
+    let ran = run.close_out().end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn a_run_that_is_stopped_completes_its_file() {
+    let directory = directory("stopped");
+    let flows = directory.join("flows.jsonl").to_str().unwrap().to_owned();
+    let args = ["meter", "synthetic:flows=50,rate=100000", "--seconds", "0", "--virtual-cpus", "2", "--json"];
+    let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
+    run.signal(Signal::SIGUSR1);
+    let before: Value = serde_json::from_str(&run.line()).unwrap();
+    // What the meters know of flows comes at the end.
+    assert_eq!(before["flows"], Value::Null);
+    run.signal(Signal::SIGINT);
+    let ran = run.end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+    let objects = objects(&read(&directory, "flows.jsonl"));
+    let packets: u64 = objects.iter().map(|flow| flow["packets"].as_u64().unwrap()).sum();
+    assert_eq!(
+        (Some(packets), Some(objects.len() as u64)),
+        (report["delivered"].as_u64(), report["flows"]["total"].as_u64())
+    );
+}
+
+#[test]
+fn a_wrong_command_line_is_2() {
+    for args in [
+        "--flows flows.txt",
+        "--flows flows",
+        "--flows flows-%Q.csv",
+        "--flows flows.csv --rotate 5m",
+        "--flows - --rotate 5m",
+        "--flows %F.csv --rotate 10ms",
+        "--rotate 5m",
+        "--active 0",
+        "--inactive soon",
+        "--max-flows 0",
+        "--max-flows 16777217",
+        "-n -1",
+        "-n 10001",
+    ] {
+        let ran = run(&[&["meter", "synthetic:packets=1"], &args.split(' ').collect::<Vec<_>>()[..]].concat());
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{args}: {ran:?}");
+        ran.complaint();
+    }
+    let ran = run(&["meter", "--flows", "flows.txt"]);
+    let expected = "steerage: --flows flows.txt: write a name that ends in .csv or .jsonl, or - for standard output";
+    assert_eq!(ran.complaint(), expected);
+}
+
+/// The figures are tshark's: `-T fields -e frame.len -e ip.src ...`, later fragments with the first of their datagram.
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that tests nothing has to say so")]
+fn afs_in_a_page() {
+    let afs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures/afs.pcap");
+    if !afs.exists() {
+        eprintln!("skipped: shared/captures is not beside the workspace");
+        return;
+    }
+    for cpus in ["1", "2", "4"] {
+        let ran = run(&["meter", afs.to_str().unwrap(), "--virtual-cpus", cpus, "-n", "1", "--inactive", "1h"]);
+        let lines: Vec<&str> = ran.out.lines().collect();
+        assert_eq!(
+            lines[2..5],
+            [
+                "18 flows (udp 14, icmp 4), 0 evicted                           start     length",
+                " udp 131.151.32.21:7001 > 131.151.1.146:7000                 +32.1 s     65.7 s",
+                "     41 packets 4,223 bytes; back 208 packets 291,112 bytes",
+            ],
+            "{ran:?}"
+        );
     }
 }

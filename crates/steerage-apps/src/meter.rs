@@ -60,10 +60,10 @@ pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 /// The default inactive timeout: how long a flow may pause. As nfpcapd.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The default for how many flows there can be at a time: 170 MB.
+/// The default for how many flows there can be at a time: 190 MB.
 pub const FLOWS_DEFAULT: usize = 1 << 20;
 
-/// The most that it can be set to: 2.8 GB, and hashes of 32 bits still tell them apart.
+/// The most that it can be set to: 3 GB, and hashes of 32 bits still tell them apart.
 pub const FLOWS_MAX: usize = 1 << 24;
 
 /// How many flows whose time may be over are looked at for each packet. A flow costs a look in its timeout and one at its

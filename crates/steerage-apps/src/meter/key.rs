@@ -60,6 +60,9 @@ impl Seeds {
 
 const MARK_BITS: u64 = 0xffff;
 
+/// The golden ratio's fraction, in 64 bits: odd, and its ones are spread evenly (Knuth, volume 3, 6.4).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl Directed {
     /// The flow between the same stations by the same protocol, whatever the ports.
     pub(super) fn without_ports(&self) -> Self {
@@ -209,7 +212,8 @@ impl Key {
         if self.first[0] | self.second[0] != 0 {
             both ^= fold(self.first[0] ^ s2, self.second[0] ^ s3).rotate_left(17);
         }
-        (fold(both ^ s2, self.rest ^ s3) >> 32) as u32
+        // Once more, since the first product of what differs in a port alone leaves some of its upper bits alone.
+        (fold(fold(both ^ s2, self.rest ^ s3), SPREAD) >> 32) as u32
     }
 }
 
@@ -231,6 +235,7 @@ pub(super) fn stations(number: u128) -> [u8; 6] {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use std::collections::HashSet;
 
     use super::*;
 
@@ -269,15 +274,21 @@ mod tests {
         }
     }
 
-    /// Flows that differ in one bit do not meet in the bits that the table goes by: 4096 of them in 16 Ki places fill about
-    /// 3,623 if places are drawn by chance.
+    /// Flows that differ in few bits meet no more often than by chance, whatever the seeds: 4096 of them in 16 Ki places fill
+    /// 3,624 places in the mean, with a standard deviation of 18.
     #[test]
     fn hashes_spread() {
-        let seeds = Seeds::by_chance();
-        for shift in [0, 16, 32] {
-            let flows = (0..4096u64).map(|i| Key::v4(((i << shift >> 16) as u32, (i << shift) as u16), (7, 7), 17).key);
-            let places: std::collections::HashSet<u32> = flows.map(|key| key.hash(&seeds) >> 18).collect();
-            assert!(places.len() > 3400, "{shift}: {}", places.len());
+        for run in 0..200 {
+            let seeds = Seeds::by_chance();
+            for shift in [0, 4, 16, 28, 32, 36] {
+                let v4 = |i: u64| Key::v4(((i << shift >> 16) as u32, (i << shift) as u16), (7, 7), 17).key;
+                let v6 = |i: u64| Key::v6(((0xfd00 << 112) | u128::from(i) << shift, 1), (0xfd00 << 112, 7), 6).key;
+                for flows in [&v4 as &dyn Fn(u64) -> Key, &v6] {
+                    let keys: HashSet<Key> = (0..4096).map(flows).collect();
+                    let places: HashSet<u32> = keys.iter().map(|key| key.hash(&seeds) >> 18).collect();
+                    assert!(keys.len() < 4096 || places.len() > 3624 - 7 * 18, "{run}, {shift}: {}", places.len());
+                }
+            }
         }
     }
 }

@@ -36,12 +36,6 @@ impl Index {
         (slot + 1) & (self.slots.len() - 1)
     }
 
-    /// What stands where the search for a hash begins, to have it in the cache.
-    #[inline(always)]
-    pub(super) fn peek(&self, hash: u32) -> u64 {
-        self.slots[self.home(hash)]
-    }
-
     /// The first place whose flow has that hash: nearly always the right one, if there is a right one. Else [`NONE`].
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {

@@ -68,12 +68,6 @@ impl Table {
         self.len
     }
 
-    /// Touches what [`candidate`](Self::candidate) will look at first.
-    #[inline(always)]
-    pub(super) fn peek(&self, hash: u32) -> u64 {
-        self.index.peek(hash)
-    }
-
     /// Where a flow of that hash is likely to be, or [`NONE`](super::index::NONE).
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {

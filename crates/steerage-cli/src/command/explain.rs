@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     {
         return Err(error);
     }
-    let of_traffic = OfTraffic { device: args.what.join(" "), survey, packet: args.packet };
+    let of_traffic = OfTraffic { device: args.what.join(" "), survey, packet: args.packet, layers: layers(args) };
     print(&explanation(explain::What::Traffic(Box::new(of_traffic))), args.json)?;
     // What came before the fault is told; that there was one is told after it.
     error.map_or(Ok(()), Err)
@@ -54,7 +54,7 @@ fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
 /// Runs the traffic through the path on one CPU, so that packets are numbered in their order. That their order is checked
 /// has them hashed there as they would be for many CPUs, later fragments and all.
 fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surveyed, Option<Error>), Error> {
-    let layers = if args.outer { Layers::Outer } else { Layers::Inner };
+    let layers = layers(args);
     let wanted = args.packet;
     let builder = Builder::new().virtual_cpus(1).check_order(true).device_hash(false).layers(layers).hash(hasher);
     let Opened { inputs, capture } = open(args)?;
@@ -75,6 +75,10 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
         Some((_cpu, survey)) => Ok((survey, error)),
         None => Err(error.unwrap_or(Error::Panicked(ended.outcome.failed))),
     }
+}
+
+fn layers(args: &ExplainArgs) -> Layers {
+    if args.outer { Layers::Outer } else { Layers::Inner }
 }
 
 fn open(args: &ExplainArgs) -> Result<Opened, Error> {

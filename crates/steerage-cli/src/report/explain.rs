@@ -47,6 +47,8 @@ pub(crate) struct OfTraffic {
     pub(crate) survey: Surveyed,
     /// The number of the packet that was looked at closely.
     pub(crate) packet: u64,
+    /// What it was steered by.
+    pub(crate) layers: Layers,
 }
 
 /// What the CPUs of an even map would have.
@@ -110,7 +112,7 @@ fn page(explanation: &Explanation) -> String {
                 grouped(flows.len() as u64)
             );
             if let Some(specimen) = &traffic.survey.specimen {
-                one_packet(&mut page, explanation, traffic.packet, specimen);
+                one_packet(&mut page, explanation, traffic, specimen);
             }
             spread(&mut page, &traffic.survey);
             largest(&mut page, traffic, explanation.top);
@@ -126,8 +128,9 @@ fn both(key: &FlowKey) -> String {
     format!("{} (both directions have it)", key.both_directions())
 }
 
-fn one_packet(page: &mut String, explanation: &Explanation, number: u64, specimen: &Specimen) {
-    let found = flow::dissect(&specimen.data, specimen.link, Layers::Inner);
+fn one_packet(page: &mut String, explanation: &Explanation, traffic: &OfTraffic, specimen: &Specimen) {
+    let number = traffic.packet;
+    let found = flow::dissect(&specimen.data, specimen.link, traffic.layers);
     let headers: Vec<String> = found.headers().map(|header| format!("{} {}", header.kind, header.offset)).collect();
     let _ = writeln!(page, "\npacket {number}   {} bytes; headers and where they begin:", specimen.wire_len);
     let _ = writeln!(page, "           {}; {}", headers.join(", "), found.end);

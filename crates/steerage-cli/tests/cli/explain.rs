@@ -86,6 +86,27 @@ fn a_packet_is_taken_apart() {
     assert!(explained(&[path, "--packet", "4"])["traffic"]["packet"].is_null());
 }
 
+/// IPv4 in IPv4: what the packet is steered by is what it is explained by.
+#[test]
+fn a_tunnel_goes_by_its_inner_flow_or_its_outer() {
+    let path = written("explain-tunnel.pcap", &[(1, 2)]);
+    let mut file = fs::read(&path).unwrap();
+    let frame = 24 + 16;
+    file[frame + 23] = 4;
+    let inner = file[frame + 14..frame + 34].to_vec();
+    file[frame + 34..frame + 54].copy_from_slice(&inner);
+    (file[frame + 34 + 9], file[frame + 34 + 15], file[frame + 34 + 19]) = (50, 3, 4);
+    fs::write(&path, file).unwrap();
+    let path = path.to_str().unwrap();
+    for (args, flow) in [(&[][..], "esp 10.0.0.3 > 10.0.0.4"), (&["--outer"], "protocol-4 10.0.0.1 > 10.0.0.2")] {
+        let explained = explained(&[&[path, "--hash-key", KEY], args].concat());
+        let packet = &explained["traffic"]["packet"];
+        assert_eq!(packet["flow"], flow);
+        let named = self::explained(&[flow, "--hash-key", KEY]);
+        assert_eq!(named["flow"]["bucket"], packet["bucket"], "{flow}");
+    }
+}
+
 #[test]
 fn one_large_flow_is_an_elephant() {
     let mut packets = vec![(1, 2); 30];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde::Serialize;
-use steerage::flow::{self, Layers};
+use steerage::flow;
 use steerage::{FlowHash, FlowKey, bucket_of, even_share};
 use steerage_apps::{Specimen, Weight};
 
@@ -122,7 +122,7 @@ impl Traffic {
             packets,
             bytes,
             flows: survey.flows.len(),
-            packet: survey.specimen.as_ref().map(|specimen| Packet::of(traffic.packet, specimen)),
+            packet: survey.specimen.as_ref().map(|specimen| Packet::of(traffic, specimen)),
             spread: CPUS.iter().map(|cpus| Spread::of(survey, *cpus)).collect(),
             largest: largest
                 .iter()
@@ -147,11 +147,11 @@ impl Traffic {
 }
 
 impl Packet {
-    fn of(number: u64, specimen: &Specimen) -> Self {
-        let found = flow::dissect(&specimen.data, specimen.link, Layers::Inner);
+    fn of(traffic: &OfTraffic, specimen: &Specimen) -> Self {
+        let found = flow::dissect(&specimen.data, specimen.link, traffic.layers);
         let header = |header: flow::Header| Header { kind: header.kind.to_string(), offset: header.offset };
         Self {
-            number,
+            number: traffic.packet,
             length: specimen.wire_len,
             headers: found.headers().map(header).collect(),
             end: found.end.to_string(),

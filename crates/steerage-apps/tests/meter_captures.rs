@@ -1,22 +1,20 @@
 //! The flows of real captures, against what tshark says of their packets.
 #![expect(clippy::print_stderr, reason = "a test that skips says why")]
 
+#[path = "../../steerage-device/tests/common/tshark.rs"]
+mod tshark;
+
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::net::IpAddr;
 use std::ops::AddAssign;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use steerage::flow::Layers;
 use steerage::{Builder, CpuMask, FlowKey, FlowParts, WallTime, protocol};
 use steerage_apps::meter::{FlowRecord, MeterOptions, Metered, Metering, Traffic};
 use steerage_device::capture::Capture;
-
-/// Options that have each frame read by itself.
-const BY_ITSELF: [&str; 6] =
-    ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
+use tshark::{PAYLOAD, captures, tshark};
 
 const FIELDS: [&str; 17] = [
     "frame.protocols",
@@ -37,40 +35,6 @@ const FIELDS: [&str; 17] = [
     "icmp.ident",
     "icmpv6.echo.identifier",
 ];
-
-/// What is payload to us and tshark reads on in: OpenFlow, a control protocol in TCP, quotes packets of other networks.
-const PAYLOAD: [&str; 1] = ["openflow"];
-
-fn captures() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
-    let Ok(entries) = fs::read_dir(&folder) else {
-        eprintln!("skipped: there is no {}", folder.display());
-        return Vec::new();
-    };
-    let is_capture = |path: &PathBuf| path.extension().is_some_and(|e| e == "pcap" || e == "pcapng");
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).filter(is_capture).collect();
-    paths.sort();
-    paths
-}
-
-/// Each frame's fields, all occurrences. `None` where there is no tshark.
-fn tshark(file: &Path) -> Option<Vec<Vec<String>>> {
-    let fields = FIELDS.iter().flat_map(|field| ["-e", field]);
-    let output = Command::new("tshark")
-        .args(["-n", "-T", "fields", "-E", "separator=;", "-E", "occurrence=a", "-E", "aggregator=,"])
-        .args(BY_ITSELF)
-        .args(fields)
-        .arg("-r")
-        .arg(file)
-        .output();
-    let Ok(output) = output else {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "tshark is absent: install the package tshark");
-        eprintln!("skipped: tshark is absent");
-        return None;
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    Some(text.lines().map(|line| line.split(';').map(str::to_owned).collect()).collect())
-}
 
 /// From whom to whom: addresses, ports, protocol. `None` for all that has no IP, which tshark has no flows of.
 type Way = Option<((IpAddr, u16), (IpAddr, u16), u8)>;
@@ -249,7 +213,7 @@ fn meter(file: &Path, options: MeterOptions, cpus: usize) -> (Metered, Vec<FlowR
 #[test]
 fn flows_are_those_of_tshark() {
     for path in captures() {
-        let Some(frames) = tshark(&path) else { return };
+        let Some(frames) = tshark(&path, &FIELDS) else { return };
         let expected = told(&frames);
         // What is not IP is of no length that tshark states, and a file without packets has no flows.
         for cpus in [1, 2, 4] {
@@ -287,7 +251,7 @@ fn the_outermost_flows_of_tunnels() {
     let outcome = builder.build(move |_| metering.meter()).unwrap().start().unwrap().join();
     let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 100);
     // tshark -r vxlan.pcap -T fields -e ip.src -e ip.dst -e udp.srcport -e frame.len -E occurrence=f
-    let Some(frames) = tshark(&path) else { return };
+    let Some(frames) = tshark(&path, &FIELDS) else { return };
     let bytes: u64 = frames.iter().map(|fields| u64::from(number(&fields[1]))).sum();
     assert_eq!(metered.top.iter().map(FlowRecord::bytes).sum::<u64>(), bytes);
     assert!(metered.top.iter().all(|record| {

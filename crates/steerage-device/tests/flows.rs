@@ -2,20 +2,16 @@
 #![expect(clippy::print_stderr, reason = "a test that skips says why")]
 
 mod common;
+#[path = "common/tshark.rs"]
+mod tshark;
 
-use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use common::drain_with_links;
 use steerage::flow::{self, Layers};
 use steerage::{FlowParts, protocol};
 use steerage_device::capture::Capture;
-
-/// Options that have each frame read by itself.
-const BY_ITSELF: [&str; 6] =
-    ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
+use tshark::{PAYLOAD, captures, tshark};
 
 const FIELDS: [&str; 12] = [
     "frame.protocols",
@@ -31,40 +27,6 @@ const FIELDS: [&str; 12] = [
     "icmp.ident",
     "icmpv6.echo.identifier",
 ];
-
-/// What is payload to us and tshark reads on in: OpenFlow, a control protocol in TCP, quotes packets of other networks.
-const PAYLOAD: [&str; 1] = ["openflow"];
-
-fn captures() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
-    let Ok(entries) = fs::read_dir(&folder) else {
-        eprintln!("skipped: there is no {}", folder.display());
-        return Vec::new();
-    };
-    let is_capture = |path: &PathBuf| path.extension().is_some_and(|e| e == "pcap" || e == "pcapng");
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).filter(is_capture).collect();
-    paths.sort();
-    paths
-}
-
-/// Each frame's fields, all occurrences. `None` where there is no tshark.
-fn tshark(file: &Path) -> Option<Vec<Vec<String>>> {
-    let fields = FIELDS.iter().flat_map(|field| ["-e", field]);
-    let output = Command::new("tshark")
-        .args(["-n", "-T", "fields", "-E", "separator=;", "-E", "occurrence=a", "-E", "aggregator=,"])
-        .args(BY_ITSELF)
-        .args(fields)
-        .arg("-r")
-        .arg(file)
-        .output();
-    let Ok(output) = output else {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "tshark is absent: install the package tshark");
-        eprintln!("skipped: tshark is absent");
-        return None;
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    Some(text.lines().map(|line| line.split(';').map(str::to_owned).collect()).collect())
-}
 
 /// What a frame is known by, in tshark's words.
 #[derive(Debug, PartialEq, Eq)]
@@ -130,7 +92,7 @@ fn read(found: &flow::Dissection) -> Known {
 fn innermost_flows_are_those_that_tshark_finds() {
     let (mut frames, mut with_flow, mut different) = (0, 0, Vec::new());
     for path in captures() {
-        let Some(all_told) = tshark(&path) else { return };
+        let Some(all_told) = tshark(&path, &FIELDS) else { return };
         let all_read = drain_with_links(Box::new(Capture::open(&path).expect("a capture")));
         assert_eq!(all_read.len(), all_told.len(), "{}", path.display());
         for (nth, ((frame, link), fields)) in all_read.iter().zip(&all_told).enumerate() {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`capture`] | capture files, pcap or pcapng, packed or not, and pipes |
 //! | [`synthetic`] | frames made up, by the flow and the number |
+//! | [`filter`] | what of an interface is wanted, in tcpdump's words |
 //! | [`limit`] | a device around a device: ends after so many frames |
 //!
 //! [`open`] makes one from what a person writes. A device is a [`steerage::RxQueue`] for each of its queues, and is
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod filter;
 pub mod limit;
 pub mod synthetic;
 

@@ -30,19 +30,18 @@ mod totals;
 mod wheel;
 
 use std::fmt;
-use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::flow::Layers;
-use steerage::{Batch, BucketId, Cpu, HANDLE_BUDGET, Handler, Packet, Timestamp, WallTime};
+use steerage::{Batch, BucketId, Cpu, HANDLE_BUDGET, Handler, Packet, Received, Timestamp, WallTime};
 
 pub use export::{ExportError, Exporter, FlowFormat, FlowWriter, FlowsTo, Rotation};
 pub use flow::{FlowEnd, Traffic};
 pub use pattern::{FilePattern, ParsePatternError};
 pub use record::FlowRecord;
 pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
-pub use totals::{MeterReport, Metered};
+pub use totals::{MeterReport, Metered, OpenFlows};
 
 use export::RECORDS_AT_A_TIME;
 use flow::{Flow, Seen};
@@ -206,15 +205,16 @@ impl Meter {
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let (mut count, mut timed, mut bytes) = (0_usize, false, 0);
         for (packet, seen) in batch.iter_mut().zip(self.batch.iter_mut()) {
-            let (frame, link, time, wire_len) = (packet.data(), packet.link(), packet.time(), packet.wire_len());
-            if read::plain(frame, link, self.layers, seen).is_none() {
+            let Received { data, link, time, wire_len } = packet.received();
+            if read::plain(data, link, self.layers, seen).is_none() {
                 slowly(&packet, self.layers, &mut self.datagrams, &self.clock, seen);
             }
             timed = time.is_some();
             seen.time = self.clock.of_packet(time.map(WallTime::as_nanos), path);
             seen.bytes = wire_len as u32;
             seen.hash = seen.flow.key.hash(&self.seeds);
-            bytes += frame.len() as u64;
+            self.table.prefetch_candidate(seen.hash);
+            bytes += data.len() as u64;
             count += 1;
         }
         self.handled_bytes += bytes;
@@ -223,10 +223,8 @@ impl Meter {
         }
         for (seen, place) in self.batch[..count].iter().zip(&mut self.places) {
             *place = self.table.candidate(seen.hash);
+            self.table.prefetch(*place);
         }
-        let flows = self.places[..count].iter().filter_map(|place| self.table.at(*place));
-        // Loads that nothing waits for stand in for prefetches.
-        black_box(flows.fold(0, |sum, flow| sum ^ flow.last ^ u64::from(flow.hash)));
         count
     }
 

@@ -7,7 +7,7 @@ use std::io::Cursor;
 
 use common::drain_headed;
 use common::made::*;
-use steerage::{Builder, Handler, LinkType, WallTime};
+use steerage::{Builder, Handler, LinkType, Received, WallTime};
 use steerage_device::capture::Capture;
 
 const SECOND: u64 = 1_000_000_000;
@@ -181,8 +181,11 @@ impl Handler for Asks {
     fn handle(&mut self, batch: &mut steerage::Batch<'_>, _: &mut steerage::Cpu) {
         for mut packet in batch.iter_mut() {
             let asked = (packet.time(), packet.wire_len(), packet.link(), packet.data().len());
+            assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, packet.data()));
             packet.data_mut().expect("a page for a copy").fill(0xff);
             assert_eq!((packet.time(), packet.wire_len(), packet.link(), packet.data().len()), asked);
+            // What was written is what there is to read from then on.
+            assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, &vec![0xff; asked.3][..]));
             let header = packet.header();
             let kept = packet.keep().expect("room to keep it");
             assert_eq!(kept.header(), header);
@@ -193,6 +196,11 @@ impl Handler for Asks {
     fn finish(self) -> Self {
         self
     }
+}
+
+fn at_once<'a>(packet: &'a steerage::Packet<'_>) -> (Option<WallTime>, usize, LinkType, &'a [u8]) {
+    let Received { data, link, time, wire_len } = packet.received();
+    (time, wire_len, link, data)
 }
 
 #[test]

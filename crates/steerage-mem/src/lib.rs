@@ -13,6 +13,7 @@
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
 //! | [`park`] | who sleeps, and how they are woken without a wake-up being lost |
 //! | [`home`] | the way back for pages that a worker keeps |
+//! | [`huge`] | room for tables that are looked up at random |
 //!
 //! # What makes it sound
 //!
@@ -26,6 +27,7 @@ pub mod blocks;
 pub mod hash;
 pub mod header;
 pub mod home;
+pub mod huge;
 pub mod memory;
 pub mod page;
 pub mod park;
@@ -36,6 +38,7 @@ mod sync;
 pub use blocks::{Blocks, Tail};
 pub use header::FrameHeader;
 pub use home::{Home, Kept};
+pub use huge::HugeVec;
 pub use memory::Memory;
 pub use page::{Completion, FRAME_BYTES_MAX, Page};
 pub use region::{Backing, Region, RegionError};

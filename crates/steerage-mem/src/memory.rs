@@ -60,6 +60,22 @@ impl Memory {
         }
     }
 
+    /// The frame's header, if it has one, and its bytes: the same as asking for one after the other, with one check.
+    ///
+    /// # Safety
+    /// As [`slice`](Self::slice), of the page before the frame too.
+    #[inline(always)]
+    pub(crate) unsafe fn framed(&self, slot: &Slot) -> (Option<FrameHeader>, &[u8]) {
+        if let Some(both) = slot.with_header() {
+            // SAFETY: the caller's promise; it covers the bytes before the frame.
+            if let Some((header, frame)) = unsafe { self.slice(&both) }.split_first_chunk() {
+                return (Some(FrameHeader::from_bytes(*header)), frame);
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { (self.header(slot), self.slice(slot)) }
+    }
+
     /// # Safety
     /// The caller holds the slot, its frame is not lent, and no other slice of it lives.
     #[inline(always)]

@@ -54,7 +54,7 @@ pub use ledger::{
     CpuSnapshot, DropReason, Drops, MoveCounts, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
 };
 pub use limits::*;
-pub use packet::{Batch, NoRoom, Packet, Packets};
+pub use packet::{Batch, NoRoom, Packet, Packets, Received};
 pub use platform::{Machine, Platform, Timestamp, WallTime};
 pub use rps_map::{bucket_of, even_share};
 pub use rx::{Completions, DeviceError, Filled, Input, Lending, LinkType, Polled, QueueMemory, RxQueue};
@@ -64,4 +64,4 @@ pub use steerage_mem::hash::{
     FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, ParseFlowKeyError, ParseHashKeyError, protocol,
 };
 pub use steerage_mem::park::Bell;
-pub use steerage_mem::{Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, Kept, Page, RegionError};
+pub use steerage_mem::{Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, Kept, Page, RegionError};

@@ -148,6 +148,11 @@ impl Flow {
         flow
     }
 
+    /// Whether the place is free.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.key == Self::vacant().key
+    }
+
     /// Whether the packet is of this flow. No compare stops at the first difference: there nearly never is one.
     #[inline(always)]
     pub(super) fn is(&self, seen: &Seen) -> bool {

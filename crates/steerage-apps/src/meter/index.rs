@@ -1,5 +1,7 @@
 //! From a hash to the places in the table that may hold its flow: open addressing, eight entries to a cache line.
 
+use steerage::HugeVec;
+
 /// How many entries the smallest index has room for.
 const SLOTS_MIN: usize = 1024;
 
@@ -11,7 +13,7 @@ pub(super) const NONE: u32 = u32::MAX;
 /// which keeps runs short; what is taken out lets those behind it move up, so that there are no tombstones.
 #[derive(Debug)]
 pub(super) struct Index {
-    slots: Vec<u64>,
+    slots: HugeVec<u64>,
     /// So many of the hash's lower bits do not count.
     shift: u32,
     len: usize,
@@ -23,7 +25,7 @@ impl Index {
     }
 
     fn of_size(slots: usize) -> Self {
-        Self { slots: vec![0; slots], shift: u32::BITS - slots.ilog2(), len: 0 }
+        Self { slots: HugeVec::filled(0, slots), shift: u32::BITS - slots.ilog2(), len: 0 }
     }
 
     #[inline(always)]
@@ -34,6 +36,12 @@ impl Index {
     #[inline(always)]
     fn next(&self, slot: usize) -> usize {
         (slot + 1) & (self.slots.len() - 1)
+    }
+
+    /// Asks for what is looked up by that hash.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, hash: u32) {
+        self.slots.prefetch(self.home(hash));
     }
 
     /// The first place whose flow has that hash: nearly always the right one, if there is a right one. Else [`NONE`].

@@ -1,5 +1,7 @@
 //! Lists of places in the table: each place is in one list of a kind at most, and leaves it without a search.
 
+use steerage::HugeVec;
+
 use super::index::NONE;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,14 +20,14 @@ struct Ends {
 /// Doubly linked lists through nodes of their own, beside the flows, so that a neighbour's change does not touch a flow.
 #[derive(Debug)]
 pub(super) struct Lists {
-    nodes: Vec<Node>,
+    nodes: HugeVec<Node>,
     ends: Vec<Ends>,
 }
 
 impl Lists {
-    /// So many lists, all empty.
-    pub(super) fn new(lists: usize) -> Self {
-        let mut all = Self { nodes: Vec::new(), ends: Vec::new() };
+    /// So many lists, all empty, of so many places.
+    pub(super) fn new(lists: usize, places: usize) -> Self {
+        let mut all = Self { nodes: HugeVec::with_capacity(places), ends: Vec::new() };
         all.extend_to(lists);
         all
     }
@@ -50,8 +52,8 @@ impl Lists {
     /// Puts a place, which is in none of the lists, at a list's end.
     pub(super) fn push(&mut self, list: usize, place: u32) {
         let at = place as usize;
-        if self.nodes.len() <= at {
-            self.nodes.resize(at + 1, Node { before: NONE, after: NONE, list: NONE });
+        while self.nodes.len() <= at {
+            self.nodes.push(Node { before: NONE, after: NONE, list: NONE });
         }
         let last = std::mem::replace(&mut self.ends[list].last, place);
         self.nodes[at] = Node { before: last, after: NONE, list: list as u32 };
@@ -86,7 +88,7 @@ mod tests {
     proptest! {
         #[test]
         fn they_are_queues(steps in prop::collection::vec((0u32..16, 0usize..4), 0..200)) {
-            let mut lists = Lists::new(4);
+            let mut lists = Lists::new(4, 16);
             let mut model: [VecDeque<u32>; 4] = Default::default();
             for (place, list) in steps {
                 if let Some(old) = model.iter_mut().find(|places| places.contains(&place)) {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use steerage::CPUS_MAX;
+
 /// Places for flows. Touched once when a flow begins and once when it ends, never by a packet of a known flow.
 #[derive(Debug)]
 pub(super) struct Room {
@@ -14,6 +16,11 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { max, taken: AtomicUsize::new(0) })
+    }
+
+    /// How many there can be on one CPU at most: all, and for each CPU the one that it gets though there is no place.
+    pub(super) fn flows_max(&self) -> usize {
+        self.max + CPUS_MAX
     }
 }
 

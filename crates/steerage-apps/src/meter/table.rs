@@ -3,13 +3,13 @@
 //! | part | what it is for |
 //! |---|---|
 //! | `index` | from a packet's hash to a flow's place: touched by every packet |
-//! | `chunks` | the flows themselves, two cache lines each: touched by every packet |
+//! | `flows` | the flows themselves, two cache lines each: touched by every packet |
 //! | `wheel` | whom to look at when: touched when a flow begins, ends or is looked at |
 //! | `buckets` | which flows move together: touched when a flow begins or ends |
 
 use std::sync::Arc;
 
-use steerage::{BUCKETS, BucketId};
+use steerage::{BUCKETS, BucketId, HugeVec};
 
 use super::flow::Flow;
 use super::index::Index;
@@ -19,17 +19,13 @@ use super::room::{Room, Seats};
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 use super::wheel::Wheel;
 
-/// Flows that memory is taken for at a time: 64 KiB. In pieces, since to grow one piece is to copy it while packets wait.
-const CHUNK: usize = 512;
-
 /// How many flows are looked at for one that has been idle for long enough to make room. Those that had a packet since the
 /// last look are passed over once, as in the CLOCK algorithm (Corbato, 1968).
 const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Table {
     index: Index,
-    /// [`CHUNK`] each.
-    chunks: Vec<Box<[Flow]>>,
+    flows: HugeVec<Flow>,
     /// Places that are free: of ended flows, the last one first, since it is in the cache.
     free: Vec<u32>,
     len: usize,
@@ -52,13 +48,14 @@ fn list_of(bucket: BucketId) -> usize {
 
 impl Table {
     pub(super) fn new(timeouts: Timeouts, room: &Arc<Room>) -> Self {
+        let flows_max = room.flows_max();
         Self {
             index: Index::new(),
-            chunks: Vec::new(),
+            flows: HugeVec::with_capacity(flows_max),
             free: Vec::new(),
             len: 0,
-            wheel: Wheel::new(timeouts.inactive.saturating_add(nanos(LATE_MAX))),
-            buckets: Lists::new(0),
+            wheel: Wheel::new(timeouts.inactive.saturating_add(nanos(LATE_MAX)), flows_max),
+            buckets: Lists::new(0, flows_max),
             seats: Seats::none(room),
             timeouts,
         }
@@ -77,12 +74,24 @@ impl Table {
     /// What is at a place, which may be another flow than one thinks, or none.
     #[inline(always)]
     pub(super) fn at(&self, place: u32) -> Option<&Flow> {
-        self.chunks.get(place as usize / CHUNK).map(|chunk| &chunk[place as usize % CHUNK])
+        self.flows.get(place as usize)
     }
 
     #[inline(always)]
     pub(super) fn at_mut(&mut self, place: u32) -> Option<&mut Flow> {
-        self.chunks.get_mut(place as usize / CHUNK).map(|chunk| &mut chunk[place as usize % CHUNK])
+        self.flows.get_mut(place as usize)
+    }
+
+    /// Asks for what [`candidate`](Self::candidate) looks at.
+    #[inline(always)]
+    pub(super) fn prefetch_candidate(&self, hash: u32) {
+        self.index.prefetch(hash);
+    }
+
+    /// Asks for the flow at a place.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, place: u32) {
+        self.flows.prefetch(place as usize);
     }
 
     pub(super) fn find(&self, key: &Key, hash: u32) -> Option<u32> {
@@ -120,15 +129,13 @@ impl Table {
             self.buckets.extend_to((usize::from(flow.bucket.group) + 1) * BUCKETS);
         }
         self.buckets.push(list, place);
-        self.chunks[place as usize / CHUNK][place as usize % CHUNK] = flow;
+        self.flows[place as usize] = flow;
         self.len += 1;
     }
 
     fn new_place(&mut self) -> u32 {
-        let first = self.chunks.len() * CHUNK;
-        self.chunks.push(vec![Flow::vacant(); CHUNK].into_boxed_slice());
-        self.free.extend((first as u32 + 1..(first + CHUNK) as u32).rev());
-        first as u32
+        self.flows.push(Flow::vacant());
+        self.flows.len() as u32 - 1
     }
 
     /// Ends a flow.
@@ -139,8 +146,7 @@ impl Table {
 
     /// The flow, whose seat is left to the caller.
     fn take_out(&mut self, place: u32) -> Flow {
-        let chunk = &mut self.chunks[place as usize / CHUNK];
-        let flow = std::mem::replace(&mut chunk[place as usize % CHUNK], Flow::vacant());
+        let flow = std::mem::replace(&mut self.flows[place as usize], Flow::vacant());
         self.index.remove(flow.hash, place);
         self.wheel.remove(place);
         self.buckets.remove(place);
@@ -211,11 +217,8 @@ impl Table {
         }
     }
 
-    /// All flows.
-    pub(super) fn into_flows(self) -> Vec<Flow> {
-        let mut is_free = vec![false; self.chunks.len() * CHUNK];
-        self.free.iter().for_each(|place| is_free[*place as usize] = true);
-        let flows = self.chunks.iter().flat_map(|chunk| chunk.iter());
-        flows.zip(is_free).filter(|(_, free)| !free).map(|(flow, _)| *flow).collect()
+    /// All flows, and vacant ones among them.
+    pub(super) fn into_flows(self) -> HugeVec<Flow> {
+        self.flows
     }
 }

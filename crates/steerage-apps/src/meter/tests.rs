@@ -205,7 +205,8 @@ proptest! {
         }
         let left: BTreeMap<u32, u64> = world.open.iter().map(|(id, (packets, _))| (*id, *packets)).collect();
         let mut flows = BTreeMap::new();
-        for flow in world.tables.drain(..).flat_map(Table::into_flows) {
+        let tables = world.tables.drain(..).map(Table::into_flows);
+        for flow in tables.flat_map(|flows| flows.to_vec()).filter(|flow| !flow.is_vacant()) {
             let (one, other) = flow.key.addresses();
             flows.insert(one.min(other) as u32, flow.traffic().0.packets);
         }

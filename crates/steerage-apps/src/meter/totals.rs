@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
-use steerage::WallTime;
+use steerage::{HugeVec, WallTime};
 
 use super::flow::{Flow, FlowEnd};
-use super::key::Key;
 use super::record::{Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
@@ -102,7 +101,7 @@ impl Totals {
 #[derive(Debug)]
 pub struct MeterReport {
     pub(super) totals: Totals,
-    pub(super) open: Vec<Flow>,
+    pub(super) open: HugeVec<Flow>,
     /// What time it was by the packets.
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
@@ -127,33 +126,76 @@ pub struct Metered {
     pub earliest: Option<WallTime>,
 }
 
+/// The flows that the end of the run cut off, or that had said their last word: nobody has written them yet.
+#[derive(Debug)]
+pub struct OpenFlows {
+    tables: Vec<HugeVec<Flow>>,
+    /// What time it was, and when a flow is over.
+    end: Option<(u64, Timeouts)>,
+}
+
+impl OpenFlows {
+    fn flows(&self) -> impl Iterator<Item = &Flow> {
+        self.tables.iter().flat_map(|flows| flows.iter()).filter(|flow| !flow.is_vacant())
+    }
+
+    fn record(&self, flow: &Flow) -> FlowRecord {
+        let why = self.end.map_or(FlowEnd::Forced, |(now, timeouts)| flow.reason_at_the_end(now, &timeouts));
+        FlowRecord::new(*flow, why)
+    }
+
+    /// Their records, in the order in which they began.
+    pub fn into_records(self) -> Vec<FlowRecord> {
+        let mut flows: Vec<&Flow> = self.flows().collect();
+        flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
+        flows.into_iter().map(|flow| self.record(flow)).collect()
+    }
+
+    /// Queues of different masks, a CPU that was declared dead, and fragments that came before their datagram's first can
+    /// leave a flow in parts: those of the same hash are looked at.
+    fn merge(&mut self) {
+        let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
+            let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());
+            taken.map(move |(place, flow)| (flow.hash, table as u16, place as u32))
+        });
+        let mut places: Vec<(u32, u16, u32)> = places.collect();
+        places.sort_unstable();
+        for same in places.chunk_by(|one, next| one.0 == next.0).filter(|same| same.len() > 1) {
+            for (nth, (_, table, place)) in same.iter().enumerate() {
+                let flow = self.tables[usize::from(*table)][*place as usize];
+                let known = same[..nth]
+                    .iter()
+                    .find(|(_, table, place)| self.tables[usize::from(*table)][*place as usize].key == flow.key);
+                if let Some((_, first_table, first_place)) = known {
+                    self.tables[usize::from(*first_table)][*first_place as usize].merge(&flow);
+                    self.tables[usize::from(*table)][*place as usize] = Flow::vacant();
+                }
+            }
+        }
+    }
+}
+
 impl Metered {
-    /// Puts together what the CPUs say. The records of flows that the end cut off, or that had said their last word, are
-    /// returned as well: nobody has written them yet.
+    /// Puts together what the CPUs say. Flows that the end cut off count too; they are returned as well, to be written.
     ///
     /// `top` is how many of the records with the most bytes are wanted, as the CPUs were told. They are exactly those: one
     /// that is among them is among those of its CPU, or goes on.
-    pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, Vec<FlowRecord>) {
-        let (mut totals, mut open) = (Totals::new(top), Vec::new());
-        let (mut cpus, mut end) = (0, None);
+    pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {
+        let mut totals = Totals::new(top);
+        let mut open = OpenFlows { tables: Vec::new(), end: None };
         for report in reports {
             totals.add_all(report.totals);
             // Whoever had the last packet knows how late it was.
-            let (now, timeouts) = end.unwrap_or((report.now, report.timeouts));
-            end = Some((now.max(report.now), timeouts));
-            cpus += usize::from(!report.open.is_empty());
-            open.extend(report.open);
+            let (now, timeouts) = open.end.unwrap_or((report.now, report.timeouts));
+            open.end = Some((now.max(report.now), timeouts));
+            if !report.open.is_empty() {
+                open.tables.push(report.open);
+            }
         }
-        if cpus > 1 {
-            open = merged(open);
+        if open.tables.len() > 1 {
+            open.merge();
         }
-        let last = |flow: &Flow| {
-            let why = end.map_or(FlowEnd::Forced, |(now, timeouts)| flow.reason_at_the_end(now, &timeouts));
-            FlowRecord::new(*flow, why)
-        };
-        let mut rest: Vec<FlowRecord> = open.iter().map(last).collect();
-        rest.sort_unstable_by_key(|record| (record.flow().first, record.flow().key));
-        rest.iter().for_each(|record| totals.add(record));
+        open.flows().for_each(|flow| totals.add(&open.record(flow)));
         let metered = Self {
             total: totals.total,
             evicted: totals.evicted,
@@ -162,15 +204,50 @@ impl Metered {
             top: totals.top.into_records(),
             earliest: (totals.total > 0).then_some(WallTime::from_nanos(totals.earliest)),
         };
-        (metered, rest)
+        (metered, open)
     }
 }
 
-/// Queues of different masks, and a CPU that was declared dead, can leave a flow in parts.
-fn merged(flows: Vec<Flow>) -> Vec<Flow> {
-    let mut whole: HashMap<Key, Flow> = HashMap::with_capacity(flows.len());
-    for flow in flows {
-        whole.entry(flow.key).and_modify(|known| known.merge(&flow)).or_insert(flow);
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use steerage::BucketId;
+
+    use super::*;
+    use crate::meter::flow::Seen;
+    use crate::meter::key::Key;
+
+    /// A packet of flow `n`, at that second.
+    fn flow(n: u32, second: u64, hash: u32) -> Flow {
+        let time = second * 1_000_000_000;
+        let seen = Seen { time, hash, bytes: 100, ..Seen::of(Key::v4((n, 1), (9, 9), 17)) };
+        let mut flow = Flow::begin(&seen, BucketId { group: 0, bucket: 0 });
+        flow.add(&seen);
+        flow
     }
-    whole.into_values().collect()
+
+    fn report(flows: &[Flow]) -> MeterReport {
+        let mut open = HugeVec::with_capacity(flows.len() + 2);
+        // Places that are free are no flows.
+        [&[Flow::vacant()], flows, &[Flow::vacant()]].concat().into_iter().for_each(|flow| open.push(flow));
+        let timeouts = Timeouts::new(Duration::from_secs(300), Duration::from_secs(60));
+        MeterReport { totals: Totals::new(10), open, now: 0, timeouts, handled_bytes: 0 }
+    }
+
+    #[test]
+    fn parts_of_a_flow_on_several_cpus_are_one_record() {
+        // The third has another's hash, the fourth is on one CPU only.
+        let cpus = [
+            report(&[flow(1, 5, 1), flow(2, 1, 2), flow(4, 9, 4)]),
+            report(&[flow(3, 3, 2), flow(2, 2, 2), flow(1, 4, 1)]),
+            report(&[flow(2, 7, 2)]),
+        ];
+        let (metered, open) = Metered::of(cpus, 10);
+        assert_eq!(metered.total, 4);
+        let packets = |record: &FlowRecord| (record.first().as_nanos() / 1_000_000_000, record.forth().packets);
+        let records: Vec<_> = open.into_records().iter().map(packets).collect();
+        assert_eq!(records, [(1, 3), (3, 1), (4, 2), (9, 1)]);
+        assert_eq!(metered.top.iter().map(|record| record.bytes()).collect::<Vec<_>>(), [300, 200, 100, 100]);
+    }
 }

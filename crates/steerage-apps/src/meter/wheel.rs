@@ -19,9 +19,9 @@ pub(super) struct Wheel {
 }
 
 impl Wheel {
-    /// For timeouts of so many nanoseconds at most.
-    pub(super) fn new(timeout: u64) -> Self {
-        Self { lists: Lists::new(PLACES as usize), span: timeout / PLACES_OF_A_TIMEOUT + 1, cursor: 0 }
+    /// For timeouts of so many nanoseconds at most, and so many flows.
+    pub(super) fn new(timeout: u64, flows_max: usize) -> Self {
+        Self { lists: Lists::new(PLACES as usize, flows_max), span: timeout / PLACES_OF_A_TIMEOUT + 1, cursor: 0 }
     }
 
     fn list(place: u64) -> usize {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn flows_are_due_when_their_time_is_over_and_not_before() {
-        let mut wheel = Wheel::new(TIMEOUT);
+        let mut wheel = Wheel::new(TIMEOUT, 100);
         let start = 1_700_000_000_000_000_000;
         assert_eq!(wheel.due(start), None);
         (0..100).for_each(|flow| wheel.put(flow, start + u64::from(flow) * TIMEOUT / 100));
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn wherever_the_clock_jumps_all_are_found() {
-        let mut wheel = Wheel::new(TIMEOUT);
+        let mut wheel = Wheel::new(TIMEOUT, 100);
         let day = 86_400_000_000_000;
         wheel.due(100 * day);
         (0..10).for_each(|flow| wheel.put(flow, 100 * day + TIMEOUT));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn later_is_never_in_the_same_round() {
-        let mut wheel = Wheel::new(TIMEOUT);
+        let mut wheel = Wheel::new(TIMEOUT, 100);
         wheel.due(1000 * TIMEOUT);
         wheel.put(1, 1000 * TIMEOUT);
         let now = 1001 * TIMEOUT;

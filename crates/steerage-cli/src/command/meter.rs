@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use steerage::WallTime;
 use steerage::flow::Layers;
 use steerage_apps::meter::{
-    FilePattern, FlowFormat, FlowRecord, FlowWriter, FlowsTo, MeterOptions, Metered, Metering, Rotation,
+    FilePattern, FlowFormat, FlowWriter, FlowsTo, MeterOptions, Metered, Metering, OpenFlows, Rotation,
 };
 
 use crate::args::MeterArgs;
@@ -46,8 +46,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
     let reports = ended.outcome.reports;
     let handled_bytes = reports.iter().map(|(cpu, report)| (*cpu, report.handled_bytes)).collect();
-    let (metered, rest) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), flows.top);
-    let written = finish(writer, rest);
+    let (metered, open) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), flows.top);
+    let written = finish(writer, open);
     let ended_by = if written.is_err() { Some(EndedBy::Error) } else { ended.report.ended_by };
     let report = Report { handled_bytes, ended_by, flows: Some(metered), ..ended.report };
     // Flows that go to standard output have it to themselves.
@@ -56,8 +56,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     written.and(reported)
 }
 
-fn finish(writer: Option<FlowWriter>, rest: Vec<FlowRecord>) -> Result<(), Error> {
-    writer.map_or(Ok(()), |writer| writer.finish(rest)).map_err(Error::Flows)
+fn finish(writer: Option<FlowWriter>, open: OpenFlows) -> Result<(), Error> {
+    writer.map_or(Ok(()), |writer| writer.finish(open.into_records())).map_err(Error::Flows)
 }
 
 /// The time of day, for packets whose device notes none.

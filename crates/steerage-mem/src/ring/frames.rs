@@ -61,6 +61,13 @@ impl<'a> Frame<'a> {
         Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
     }
 
+    /// What the device knows of the frame, where it wrote that down, and the frame's bytes.
+    #[inline(always)]
+    pub fn with_header(&self) -> (Option<FrameHeader>, &[u8]) {
+        // SAFETY: as `bytes` and `header`.
+        unsafe { self.ring.memory.framed(&self.slot) }
+    }
+
     /// What the device knows of the frame, where it wrote that down.
     #[inline]
     pub fn header(&self) -> Option<FrameHeader> {

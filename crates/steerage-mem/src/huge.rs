@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use crate::region::{HUGE_BYTES, map_small, map_transparent, prefetch_write, unmap};
+use crate::region::{HUGE_BYTES, map_small, map_transparent, prefetch_read, unmap};
 
 /// A vector that never moves: it has address space for all that it may ever hold, and takes memory as it is filled.
 ///
@@ -71,15 +71,15 @@ impl<T: Copy> HugeVec<T> {
         self.len += 1;
     }
 
-    /// Asks for an entry that is going to be changed soon: its first line and the next. Nothing, if there is no such entry.
+    /// Asks for an entry that is going to be looked at soon: its first line and the next. Nothing, if there is no such entry.
     #[inline(always)]
     pub fn prefetch(&self, at: usize) {
         if at < self.len {
             // SAFETY: within the mapping, as checked.
             let entry = unsafe { self.base.add(at) }.as_ptr().cast::<u8>();
-            prefetch_write(entry);
+            prefetch_read(entry);
             if size_of::<T>() > LINE_BYTES {
-                prefetch_write(entry.wrapping_add(LINE_BYTES));
+                prefetch_read(entry.wrapping_add(LINE_BYTES));
             }
         }
     }

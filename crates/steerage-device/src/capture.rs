@@ -25,6 +25,7 @@ mod info;
 mod links;
 mod pace;
 mod pcapng;
+mod save;
 mod source;
 mod walk;
 mod window;
@@ -40,6 +41,7 @@ use steerage::{Blocks, Completions, DeviceError, Input, LinkType, POLL_BUDGET, P
 pub use info::CaptureInfo;
 pub use links::link_name;
 pub use pace::{Pace, ParsePaceError};
+pub use save::create;
 
 use classic::Classic;
 use files::{Files, Open};

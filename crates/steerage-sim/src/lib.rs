@@ -8,16 +8,19 @@
 //! |---|---|
 //! | [`chance`] | the random numbers, and Zipf's law |
 //! | [`traffic`] | a receive queue with frames whose order can be checked |
+//! | [`wire`] | outputs that notice what leaves out of order |
 //! | [`witness`] | a packet function that notices what must never be |
 //! | [`world`] | CPUs, their clocks, and what happens when |
 #![forbid(unsafe_code)]
 
 pub mod chance;
 pub mod traffic;
+pub mod wire;
 pub mod witness;
 pub mod world;
 
 pub use chance::Chance;
 pub use traffic::{Traffic, TrafficOptions};
+pub use wire::Wire;
 pub use witness::{Mood, Witness, WitnessHandler};
 pub use world::{Costs, World};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
-use steerage::{BUCKETS, Batch, BucketId, Cpu, CpuId, Handler, Kept};
+use steerage::{BUCKETS, Batch, BucketId, Cpu, CpuId, Handler, Kept, TxId};
 
 use crate::chance::Chance;
 use crate::traffic;
@@ -28,6 +28,8 @@ pub struct Mood {
     pub keeps_once_in: u64,
     /// Discards a packet.
     pub discards_once_in: u64,
+    /// Transmits a packet, by the output of its queue's number.
+    pub transmits_once_in: u64,
     /// Sleeps for up to this long, on real threads.
     pub sleeps_up_to: Duration,
     /// How often it does.
@@ -147,6 +149,8 @@ impl Handler for WitnessHandler {
                 }
             } else if self.chance.once_in(mood.discards_once_in) {
                 packet.discard();
+            } else if self.chance.once_in(mood.transmits_once_in) {
+                packet.transmit(TxId(queue as u8));
             }
         }
         while self.kept.len() > 64 {

@@ -3,10 +3,11 @@
 //! `STEERAGE_SEED=n cargo test -p steerage-sim --test history` runs that seed alone, `STEERAGE_SEEDS=n` the first n.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use steerage::{Builder, CpuId, CpuMask, FlowHasher, Handle, HashKey, Instance};
-use steerage_sim::{Chance, Costs, Mood, TrafficOptions, Witness, WitnessHandler, World};
+use steerage::{Builder, CpuId, CpuMask, DropReason, FlowHasher, Handle, HashKey, Instance};
+use steerage_sim::{Chance, Costs, Mood, TrafficOptions, Wire, Witness, WitnessHandler, World};
 
 /// Phases a run may take: some 20 times what they do take.
 const STEPS_MAX: u64 = 20_000_000;
@@ -23,17 +24,19 @@ struct Run {
     single_queues: bool,
 }
 
-fn instance(run: &Run, witness: &Arc<Witness>) -> Instance<WitnessHandler> {
-    let (witness, seed) = (Arc::clone(witness), run.seed);
-    Builder::new()
+fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc<Wire>) {
+    let (witness, wire, seed) = (Arc::clone(witness), Arc::new(Wire::default()), run.seed);
+    let outputs = wire.outputs(run.traffic.queues, 40, seed);
+    let builder = outputs.into_iter().fold(Builder::new(), Builder::output);
+    let instance = builder
         .virtual_cpus(run.cpus)
         .backlog(100)
         .kept_max(200)
         .check_order(true)
         .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
         .input(run.traffic.input())
-        .build(move |cpu| witness.handler(cpu, seed))
-        .unwrap()
+        .build(move |cpu| witness.handler(cpu, seed));
+    (instance.unwrap(), wire)
 }
 
 /// Any CPUs, seldom none; once in eight, of one queue alone.
@@ -52,7 +55,8 @@ fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
 /// Runs it to the end; returns its history. `deaths`: whether CPUs may be declared dead, whose buckets others then have.
 fn play(run: &Run, deaths: bool) -> u64 {
     let witness = Witness::new(run.mood);
-    let mut world = World::new(instance(run, &witness), run.costs, run.seed);
+    let (instance, wire) = instance(run, &witness);
+    let mut world = World::new(instance, run.costs, run.seed);
     let queues = run.traffic.queues;
     world.run(STEPS_MAX, |handle, _, chance| {
         if chance.once_in(run.masks_once_in) {
@@ -68,12 +72,15 @@ fn play(run: &Run, deaths: bool) -> u64 {
     assert_eq!(ledger.received(), run.traffic.frames * queues as u64, "seed {seed}");
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
     assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+    assert_eq!(wire.late.load(SeqCst), 0, "seed {seed}: packets left out of order");
+    assert_eq!(wire.sent.load(SeqCst), ledger.verdicts().transmitted, "seed {seed}");
+    assert_eq!(ledger.outputs.iter().map(|output| output.packets).sum::<u64>(), wire.sent.load(SeqCst), "seed {seed}");
     assert_eq!(ledger.pages_free, ledger.pages, "seed {seed}: pages are not home");
     if run.traffic.can_wait && run.mood.panics_once_in == 0 {
-        assert_eq!(ledger.dropped().total(), 0, "seed {seed}: a source that can wait lost something");
+        assert_eq!(ledger.dropped().total(), ledger.dropped().get(DropReason::TxFull), "seed {seed}: a source that can wait lost something");
     }
     if run.traffic.can_wait && run.mood.panics_once_in == 0 && !run.single_queues {
-        let gaps = witness.gaps.load(std::sync::atomic::Ordering::SeqCst);
+        let gaps = witness.gaps.load(SeqCst);
         assert_eq!(gaps, 0, "seed {seed}: flows whose state did not come along");
     }
     if !deaths {
@@ -124,6 +131,7 @@ fn small(seed: u64) -> Run {
             panics_in_moves_once_in: 0,
             keeps_once_in: [0, 20][chance.below(2) as usize],
             discards_once_in: 10,
+            transmits_once_in: [0, 2][chance.below(2) as usize],
             ..Mood::default()
         },
         costs: Costs { packet: Duration::from_nanos(chance.below(400)), ..Costs::default() },
@@ -193,7 +201,8 @@ fn stalls_are_waited_for_and_revoked() {
         run.costs.stalls_once_in = 400;
         run.costs.stall = Duration::from_millis(60);
         let witness = Witness::new(run.mood);
-        let mut world = World::new(instance(&run, &witness), run.costs, seed);
+        let (instance, wire) = instance(&run, &witness);
+        let mut world = World::new(instance, run.costs, seed);
         world.run(STEPS_MAX, |handle, _, chance| {
             if chance.once_in(500) {
                 change_a_mask(handle, &run, chance);
@@ -204,8 +213,9 @@ fn stalls_are_waited_for_and_revoked() {
         assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
         witness.verdict().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        assert_eq!(wire.late.load(SeqCst), 0, "seed {seed}: packets left out of order");
         let of = |reason| ledger.dropped().get(reason);
-        dropped += of(steerage::DropReason::Moving) + of(steerage::DropReason::Revoked);
+        dropped += of(DropReason::Moving) + of(DropReason::Revoked);
     }
     assert!(dropped > 0 || std::env::var("STEERAGE_SEED").is_ok(), "no move ever took too long: this tests nothing");
 }
@@ -226,7 +236,8 @@ fn the_dead_are_left_and_come_back() {
         run.costs.stall = Duration::from_secs(6);
         run.masks_once_in = 3_000;
         let witness = Witness::new(run.mood);
-        let mut world = World::new(instance(&run, &witness), run.costs, seed);
+        let (instance, wire) = instance(&run, &witness);
+        let mut world = World::new(instance, run.costs, seed);
         world.run(STEPS_MAX, |handle, _, chance| {
             if chance.once_in(run.masks_once_in) {
                 change_a_mask(handle, &run, chance);
@@ -239,6 +250,8 @@ fn the_dead_are_left_and_come_back() {
         assert_eq!((ledger.in_flight(), handle.held()), (0, 0), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
         assert_eq!(ledger.pages_free, ledger.pages, "seed {seed}: pages are not home");
+        assert_eq!(wire.late.load(SeqCst), 0, "seed {seed}: packets left out of order");
+        assert_eq!(wire.sent.load(SeqCst), ledger.verdicts().transmitted, "seed {seed}");
         deaths += ledger.cpus.iter().map(|cpu| cpu.deaths).sum::<u64>();
     }
     assert!(deaths > 0 || std::env::var("STEERAGE_SEED").is_ok(), "nobody ever died: this tests nothing");

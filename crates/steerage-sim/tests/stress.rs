@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use steerage::{Builder, CpuId, CpuMask, DropReason, Handle, Outcome};
-use steerage_sim::{Chance, Mood, TrafficOptions, Witness};
+use steerage_sim::{Chance, Mood, TrafficOptions, Wire, Witness};
 
 /// A run takes milliseconds, seconds at worst on a crowded machine: whoever gets here hangs.
 const HANG_AFTER: Duration = Duration::from_secs(300);
@@ -41,6 +41,7 @@ impl Run {
                 panics_in_moves_once_in: 0,
                 keeps_once_in: [0, 40][chance.below(2) as usize],
                 discards_once_in: 20,
+                transmits_once_in: [0, 3][chance.below(2) as usize],
                 sleeps_up_to: Duration::from_micros(300),
                 sleeps_once_in: [0, 100][chance.below(2) as usize],
             },
@@ -52,7 +53,10 @@ impl Run {
     fn play(&self, limit: Option<Duration>) -> u64 {
         let witness = Witness::new(self.mood);
         let (for_handlers, seed) = (Arc::clone(&witness), self.seed);
-        let running = Builder::new()
+        let wire = Arc::new(Wire::default());
+        let outputs = wire.outputs(self.traffic.queues, 0, self.seed);
+        let builder = outputs.into_iter().fold(Builder::new(), Builder::output);
+        let running = builder
             .virtual_cpus(self.cpus)
             .backlog(100)
             .kept_max(2_000)
@@ -76,7 +80,10 @@ impl Run {
                 handle.stop();
             }
         }
-        self.check(&handle, running.join(), &witness)
+        let received = self.check(&handle, running.join(), &witness);
+        let (sent, late) = (wire.sent.load(Ordering::SeqCst), wire.late.load(Ordering::SeqCst));
+        assert_eq!((sent, late), (handle.snapshot().verdicts().transmitted, 0), "seed {}", self.seed);
+        received
     }
 
     fn change_a_mask(&self, handle: &Handle, chance: &mut Chance) {
@@ -159,6 +166,7 @@ fn one_long_run() {
                 panics_in_moves_once_in: 5_000,
                 keeps_once_in: 100,
                 discards_once_in: 100,
+                transmits_once_in: 3,
                 sleeps_up_to: Duration::from_millis(2),
                 sleeps_once_in: 1_000,
             },

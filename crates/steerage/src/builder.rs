@@ -26,6 +26,7 @@ use crate::rps_map::CpuIndex;
 use crate::rx::{DeviceError, Input};
 use crate::shared::{Core, Shared};
 use crate::softnet::Inbound;
+use crate::tx::{Output, open_outputs};
 
 /// Why an instance could not be put together. Its text says what was tried and what to do.
 #[non_exhaustive]
@@ -34,9 +35,9 @@ pub enum BuildError {
     NoInput,
     /// There are no CPUs.
     NoCpus,
-    /// More CPUs or queues than an instance can have.
+    /// More CPUs, queues or outputs than an instance can have.
     TooMany {
-        /// `CPUs` or `receive queues`.
+        /// `CPUs`, `receive queues` or `outputs`.
         what: &'static str,
         /// How many were asked for.
         asked: usize,
@@ -169,6 +170,7 @@ pub struct Builder {
     pub(crate) cpus: Option<CpuMask>,
     pub(crate) rps_cpus: Option<CpuMask>,
     pub(crate) inputs: Vec<AskedInput>,
+    pub(crate) outputs: Vec<Output>,
     pub(crate) hasher: Option<FlowHasher>,
     pub(crate) flow_key: Option<FlowKeyFn>,
     pub(crate) layers: Layers,
@@ -178,6 +180,7 @@ pub struct Builder {
     pub(crate) kept_max: usize,
     pub(crate) memory_max: usize,
     pub(crate) check_order: bool,
+    pub(crate) always_hash: bool,
     pub(crate) pin: bool,
     pub(crate) idle_poll: Duration,
 }
@@ -201,6 +204,7 @@ impl Builder {
             cpus: None,
             rps_cpus: None,
             inputs: Vec::new(),
+            outputs: Vec::new(),
             hasher: None,
             flow_key: None,
             layers: Layers::Inner,
@@ -210,6 +214,7 @@ impl Builder {
             kept_max: KEPT_DEFAULT,
             memory_max: MEMORY_MAX_DEFAULT,
             check_order: false,
+            always_hash: false,
             pin: true,
             idle_poll: IDLE_POLL,
         }
@@ -257,6 +262,13 @@ impl Builder {
     #[must_use]
     pub fn input_on(mut self, input: Input, rx_cpus: &[CpuId], mask: Option<CpuMask>) -> Self {
         self.inputs.push(AskedInput { input, rx_cpus: rx_cpus.to_vec(), mask });
+        self
+    }
+
+    /// A device to send by. The first that is given is [`TxId(0)`](crate::TxId), and so on.
+    #[must_use]
+    pub fn output(mut self, output: Output) -> Self {
+        self.outputs.push(output);
         self
     }
 
@@ -330,6 +342,15 @@ impl Builder {
         self
     }
 
+    /// Whether frames are hashed also where nothing has to be chosen, since one CPU has all of them. For functions that go by
+    /// [`flow_hash`](crate::Packet::flow_hash) and want a datagram's fragments together: only hashing at arrival remembers
+    /// them. Default: no.
+    #[must_use]
+    pub fn always_hash(mut self, yes: bool) -> Self {
+        self.always_hash = yes;
+        self
+    }
+
     /// How long a CPU polls on before it sleeps. Default 50 us.
     #[must_use]
     pub fn idle_poll(mut self, time: Duration) -> Self {
@@ -347,7 +368,7 @@ impl Builder {
         F: Fn(CpuId) -> H + Send + Sync + 'static,
     {
         let start = Instant::now();
-        let (plan, inputs) = Plan::of(self)?;
+        let (mut plan, inputs) = Plan::of(self)?;
         let mut queues = plan.open_queues(inputs, H::AFFINITY)?;
         let (region, pages, memory_bytes) = plan.map_memory(&queues)?;
         let shared_pool = SharedPool::new(pages);
@@ -362,6 +383,7 @@ impl Builder {
             owned[owner].push(wiring.wire(id, queue, &mut inbound));
         }
         let Wiring { controls, infos, .. } = wiring;
+        let (outputs, sends) = open_outputs(std::mem::take(&mut plan.asked.outputs), &plan.cpus)?;
 
         let bells = (0..cpus).map(|_| Bell::new()).collect::<Result<_, _>>();
         let core = Core {
@@ -371,6 +393,7 @@ impl Builder {
             cpu_ledgers: (0..cpus).map(|_| CpuLedger::default()).collect(),
             open_queues: AtomicUsize::new(infos.len()),
             queues: infos,
+            outputs,
             pool: shared_pool,
             region,
             memory_bytes,
@@ -385,9 +408,9 @@ impl Builder {
         }
         let shared = Arc::new(Shared { steering, core: Arc::new(core) });
         let make: MakeHandler<H> = Arc::new(make);
-        let parts = owned.into_iter().zip(inbound).enumerate();
-        let parts = parts.map(|(at, (queues, inbound))| {
-            CpuPart::new(at as CpuIndex, Arc::clone(&make), Arc::clone(&shared), queues, inbound)
+        let parts = owned.into_iter().zip(inbound).zip(sends).enumerate();
+        let parts = parts.map(|(at, ((queues, inbound), outputs))| {
+            CpuPart::new(at as CpuIndex, Arc::clone(&make), Arc::clone(&shared), queues, inbound, outputs)
         });
         Ok(Instance::new(parts.collect(), shared, plan.asked.pin, plan.asked.idle_poll))
     }

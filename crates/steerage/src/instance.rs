@@ -18,6 +18,7 @@ use crate::queue::OwnedQueue;
 use crate::rps_map::CpuIndex;
 use crate::shared::{Core, Shared};
 use crate::softnet::{Inbound, Softnet};
+use crate::tx::OwnedTx;
 
 /// Makes a CPU's handler, there.
 pub(crate) type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
@@ -107,6 +108,7 @@ pub struct CpuPart<H: Handler> {
     pub(crate) stops: StopsUnlessFinished,
     pub(crate) queues: Vec<OwnedQueue>,
     pub(crate) inbound: Vec<Inbound>,
+    pub(crate) outputs: Vec<OwnedTx>,
 }
 
 impl<H: Handler> fmt::Debug for CpuPart<H> {
@@ -122,9 +124,10 @@ impl<H: Handler> CpuPart<H> {
         shared: Arc<Shared<H::Moved>>,
         queues: Vec<OwnedQueue>,
         inbound: Vec<Inbound>,
+        outputs: Vec<OwnedTx>,
     ) -> Self {
         let stops = StopsUnlessFinished { core: Arc::clone(&shared.core), finished: false };
-        Self { index, make, shared, stops, queues, inbound }
+        Self { index, make, shared, stops, queues, inbound, outputs }
     }
 
     /// The CPU that it stands for.

@@ -5,6 +5,7 @@
 //! read before received, so it is never negative; at rest it equals what the rings and parking lots hold.
 
 use std::array;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use steerage_mem::{Backing, ring::Gauge};
@@ -12,6 +13,7 @@ use steerage_mem::{Backing, ring::Gauge};
 use crate::counter::Counter;
 use crate::cpu::CpuId;
 use crate::flow::fragments::FragmentCounts;
+use crate::rx::DeviceError;
 
 /// Why a packet was lost. Each lost packet adds one to exactly one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,11 +29,23 @@ pub enum DropReason {
     Revoked,
     /// Its handler panicked before it was done with it.
     HandlerPanicked,
+    /// The output that it was to be sent by had no room.
+    TxFull,
+    /// The output that it was to be sent by cannot send it: it is too long, of another link type, or the output failed.
+    TxRefused,
 }
 
 impl DropReason {
     /// All of them, in the order of a packet's way.
-    pub const ALL: [Self; 5] = [Self::Device, Self::BacklogFull, Self::Moving, Self::Revoked, Self::HandlerPanicked];
+    pub const ALL: [Self; 7] = [
+        Self::Device,
+        Self::BacklogFull,
+        Self::Moving,
+        Self::Revoked,
+        Self::HandlerPanicked,
+        Self::TxFull,
+        Self::TxRefused,
+    ];
 
     /// Its name in reports and metrics.
     pub fn name(self) -> &'static str {
@@ -41,6 +55,8 @@ impl DropReason {
             Self::Moving => "moving",
             Self::Revoked => "revoked",
             Self::HandlerPanicked => "handler_panicked",
+            Self::TxFull => "tx_full",
+            Self::TxRefused => "tx_refused",
         }
     }
 }
@@ -146,8 +162,28 @@ pub(crate) struct ConsumerLedger {
     pub(crate) consumed: Counter,
     pub(crate) discarded: Counter,
     pub(crate) kept: Counter,
+    pub(crate) transmitted: Counter,
     pub(crate) dropped: DropCounters,
     pub(crate) reordered: Counter,
+}
+
+/// What one CPU counts of what it sends by one output.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct TxLedger {
+    pub(crate) packets: Counter,
+    pub(crate) bytes: Counter,
+    error: Mutex<Option<String>>,
+}
+
+impl TxLedger {
+    pub(crate) fn failed(&self, error: &DeviceError) {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+    }
+
+    pub(crate) fn error(&self) -> Option<String> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// What a CPU counts of itself.
@@ -178,12 +214,14 @@ pub struct Verdicts {
     pub discarded: u64,
     /// Kept beyond their batch.
     pub kept: u64,
+    /// Sent by an output.
+    pub transmitted: u64,
 }
 
 impl Verdicts {
     /// How many were delivered in all.
     pub fn total(&self) -> u64 {
-        self.consumed + self.discarded + self.kept
+        self.consumed + self.discarded + self.kept + self.transmitted
     }
 
     /// Adds all of `other`.
@@ -191,6 +229,7 @@ impl Verdicts {
         self.consumed += other.consumed;
         self.discarded += other.discarded;
         self.kept += other.kept;
+        self.transmitted += other.transmitted;
     }
 }
 
@@ -303,6 +342,22 @@ pub struct CpuSnapshot {
     pub deaths: u64,
 }
 
+/// What was sent by an output.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct OutputSnapshot {
+    /// Its name.
+    pub device: String,
+    /// What it is.
+    pub kind: &'static str,
+    /// Packets sent.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What ended it on a CPU, if an error did.
+    pub error: Option<String>,
+}
+
 /// What moves have come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -323,6 +378,8 @@ pub struct Snapshot {
     pub queues: Vec<QueueSnapshot>,
     /// CPU by CPU.
     pub cpus: Vec<CpuSnapshot>,
+    /// Output by output.
+    pub outputs: Vec<OutputSnapshot>,
     /// What moves have come to.
     pub moves: MoveCounts,
     /// What packet memory is made of.

@@ -15,6 +15,7 @@
 //! | `queue` | poll, steer, publish, reclaim: all that the receiving CPU does |
 //! | `softnet`, `sleep` | the round of one CPU, in phases, and how it sleeps: [`Softnet`] |
 //! | `packet`, `handler` | metadata built late; the packet function: [`Packet`], [`Handler`] |
+//! | `tx` | where packets go that a function transmits: [`TxQueue`], [`Output`] |
 //! | `gate` | what a handler did counts, or its CPU was declared dead |
 //! | `moves`, `duties` | buckets change their CPU, and nothing is reordered |
 //! | `ledger`, `shared` | received = delivered + dropped by reason + in flight |
@@ -45,13 +46,14 @@ mod shared;
 mod sleep;
 mod softnet;
 pub mod testing;
+mod tx;
 
 pub use builder::{BuildError, Builder};
 pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
 pub use handler::{Affinity, BucketId, Cpu, Handler};
 pub use instance::{CpuPart, Handle, Instance, Outcome, Running};
 pub use ledger::{
-    CpuSnapshot, DropReason, Drops, MoveCounts, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
+    CpuSnapshot, DropReason, Drops, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
 };
 pub use limits::*;
 pub use packet::{Batch, NoRoom, Packet, Packets, Received};
@@ -60,6 +62,7 @@ pub use rps_map::{bucket_of, even_share};
 pub use rx::{Completions, DeviceError, Filled, Input, Lending, LinkType, Polled, QueueMemory, RxQueue};
 pub use sleep::Armed;
 pub use softnet::{Phase, Softnet, Stepped};
+pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxId, TxQueue};
 pub use steerage_mem::hash::{
     FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, ParseFlowKeyError, ParseHashKeyError, protocol,
 };

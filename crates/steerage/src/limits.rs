@@ -117,6 +117,9 @@ pub const JOIN_LOOK: Duration = Duration::from_millis(50);
 /// The most CPUs of one instance. A map entry has 16 bits, but each CPU costs a ring for each queue.
 pub const CPUS_MAX: usize = 1024;
 
+/// The most outputs of one instance: a verdict has a byte for its output.
+pub const OUTPUTS_MAX: usize = 256;
+
 /// The most receive queues of one instance.
 pub const QUEUES_MAX: usize = 1024;
 

@@ -11,19 +11,21 @@ use steerage_mem::{FrameHeader, Home, Kept, Page};
 use crate::handler::BucketId;
 use crate::hashing::Hashing;
 use crate::limits::{HANDLE_BUDGET, HEADROOM, POOL_BULK};
-use crate::platform::WallTime;
+use crate::platform::{Timestamp, WallTime};
 use crate::pool::SharedPool;
 use crate::rps_map::bucket_of;
 use crate::rx::LinkType;
+use crate::tx::{Outgoing, TxId};
 
 /// What was done with a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Verdict {
+pub(crate) enum Verdict {
     /// Nothing yet: consumed, once the handler returns.
     #[default]
     Open,
     Discarded,
     Kept,
+    Transmitted(TxId),
 }
 
 /// There is no page to spare, or too many packets are kept already.
@@ -76,13 +78,25 @@ impl Actions {
         }
     }
 
-    /// How many of the first `count` packets were discarded, and how many kept.
-    pub(crate) fn discarded_and_kept(&self, count: usize) -> (u64, u64) {
-        if !self.acted.get() {
-            return (0, 0);
-        }
-        let of = |verdict| self.verdicts[..count].iter().filter(|v| **v == verdict).count() as u64;
-        (of(Verdict::Discarded), of(Verdict::Kept))
+    /// Whether anything was done with a packet of the batch.
+    pub(crate) fn any(&self) -> bool {
+        self.acted.get()
+    }
+
+    /// With how many of the first `count` packets that was done.
+    pub(crate) fn count(&self, count: usize, verdict: Verdict) -> u64 {
+        self.verdicts[..count].iter().filter(|v| **v == verdict).count() as u64
+    }
+
+    /// How many go to outputs that there aren't.
+    pub(crate) fn astray(&self, count: usize, outputs: usize) -> u64 {
+        let astray = |verdict: &Verdict| matches!(verdict, Verdict::Transmitted(to) if usize::from(to.0) >= outputs);
+        self.verdicts[..count].iter().filter(|verdict| astray(verdict)).count() as u64
+    }
+
+    /// The packets of `frames` that go to an output.
+    pub(crate) fn outgoing<'a>(&'a self, frames: Frames<'a>, to: TxId, now: Timestamp) -> Outgoing<'a> {
+        Outgoing { frames, verdicts: self.verdicts.iter(), copies: self.copies.iter(), to, now }
     }
 }
 
@@ -197,6 +211,18 @@ impl<'a> Iterator for Packets<'a> {
 
 impl ExactSizeIterator for Packets<'_> {}
 
+/// Of a frame, which may have been written elsewhere.
+#[inline(always)]
+pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p [u8]>) -> Received<'p> {
+    let (header, data) = frame.with_header();
+    let link = match LinkType::of_code(frame.link()) {
+        LinkType::UNKNOWN => header.map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
+        read => read,
+    };
+    let (time, wire_len) = header.map_or((None, data.len()), |header| (time_of(&header), header.wire_len as usize));
+    Received { data: written.unwrap_or(data), link, time, wire_len }
+}
+
 #[inline(always)]
 fn time_of(header: &FrameHeader) -> Option<WallTime> {
     (header.nanos != FrameHeader::NO_TIME).then_some(WallTime::from_nanos(header.nanos))
@@ -254,14 +280,7 @@ impl Packet<'_> {
     /// of what it costs to ask for one after the other.
     #[inline(always)]
     pub fn received(&self) -> Received<'_> {
-        let (header, frame) = self.frame.with_header();
-        let link = match LinkType::of_code(self.frame.link()) {
-            LinkType::UNKNOWN => self.link(),
-            read => read,
-        };
-        let (time, wire_len) =
-            header.map_or((None, frame.len()), |header| (time_of(&header), header.wire_len as usize));
-        Received { data: self.written().unwrap_or(frame), link, time, wire_len }
+        received(&self.frame, self.written())
     }
 
     /// The frame, to be written. A frame in lent memory is copied to a page first.
@@ -325,6 +344,15 @@ impl Packet<'_> {
         if *self.verdict == Verdict::Open {
             self.acted.set(true);
             *self.verdict = Verdict::Discarded;
+        }
+    }
+
+    /// Sends the packet by an output, once this batch's handler has returned. What there is no room for, or the output
+    /// cannot send, drops, counted (`tx_full`, `tx_refused`); so does what goes to an output that there isn't.
+    pub fn transmit(self, to: TxId) {
+        if *self.verdict == Verdict::Open {
+            self.acted.set(true);
+            *self.verdict = Verdict::Transmitted(to);
         }
     }
 

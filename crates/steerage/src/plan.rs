@@ -14,7 +14,7 @@ use crate::handler::Affinity;
 use crate::hashing::Hashing;
 use crate::ledger::RingLedger;
 use crate::limits::{
-    BACKLOG_MAX, CPUS_MAX, HEADROOM, PAGE_BYTES_MIN, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, QUEUES_MAX,
+    BACKLOG_MAX, CPUS_MAX, HEADROOM, OUTPUTS_MAX, PAGE_BYTES_MIN, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, QUEUES_MAX,
 };
 use crate::moves::QueueControl;
 use crate::pool::{PagePool, SharedPool};
@@ -72,6 +72,9 @@ impl Plan {
         }
         if count > QUEUES_MAX {
             return Err(BuildError::TooMany { what: "receive queues", asked: count, most: QUEUES_MAX });
+        }
+        if asked.outputs.len() > OUTPUTS_MAX {
+            return Err(BuildError::TooMany { what: "outputs", asked: asked.outputs.len(), most: OUTPUTS_MAX });
         }
         let workers = match asked.cpus.take() {
             Some(cpus) => cpus,
@@ -265,6 +268,7 @@ impl Wiring<'_> {
             memory,
             hashing: (!queue.by_device).then_some(queue.hashing),
             checks_order: asked.check_order,
+            always_hash: asked.always_hash,
             map,
             producers,
             lot: parking_lot(lot),

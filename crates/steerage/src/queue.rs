@@ -29,6 +29,7 @@ pub(crate) struct OwnedQueue {
     hashing: Option<Hashing>,
     fragments: FragmentTable,
     pub(crate) checks_order: bool,
+    always_hash: bool,
     pub(crate) can_wait: bool,
 
     frames: Vec<Completion>,
@@ -73,6 +74,7 @@ pub(crate) struct QueueParts {
     pub(crate) memory: Memory,
     pub(crate) hashing: Option<Hashing>,
     pub(crate) checks_order: bool,
+    pub(crate) always_hash: bool,
     pub(crate) map: RpsMap,
     /// By CPU.
     pub(crate) producers: Vec<Producer>,
@@ -95,6 +97,7 @@ impl OwnedQueue {
             hashing: parts.hashing,
             fragments: FragmentTable::new(),
             checks_order: parts.checks_order,
+            always_hash: parts.always_hash || parts.checks_order,
             frames: Vec::with_capacity(POLL_BUDGET),
             prefetch: 0,
             single: parts.map.single().is_some(),
@@ -223,7 +226,7 @@ impl OwnedQueue {
         if link != LinkType::ETHERNET {
             self.frames.iter_mut().for_each(|frame| frame.set_link(link.code()));
         }
-        let Some(hashing) = self.hashing.as_ref().filter(|_| !self.single || self.checks_order) else { return };
+        let Some(hashing) = self.hashing.as_ref().filter(|_| !self.single || self.always_hash) else { return };
         let unhashed = FrameBatch { frames: &mut self.frames, memory: &self.memory, link, now };
         let unparsed = hashing.hash_batch(unhashed, &mut self.fragments);
         self.ledger.hashed(unparsed, self.fragments.take_counts());

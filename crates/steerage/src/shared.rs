@@ -10,8 +10,8 @@ use steerage_mem::{Home, Region};
 use crate::cpu::CpuId;
 use crate::gate::Gate;
 use crate::ledger::{
-    CpuLedger, CpuSnapshot, DropReason, Drops, PoolSnapshot, QueueError, QueueLedger, QueueSnapshot, RingLedger,
-    Snapshot, Verdicts,
+    CpuLedger, CpuSnapshot, DropReason, Drops, OutputSnapshot, PoolSnapshot, QueueError, QueueLedger, QueueSnapshot,
+    RingLedger, Snapshot, TxLedger, Verdicts,
 };
 use crate::moves::Steering;
 use crate::pool::{PoolCounters, SharedPool};
@@ -33,6 +33,7 @@ pub(crate) struct Core {
     pub(crate) gates: Vec<Gate>,
     pub(crate) cpu_ledgers: Vec<CpuLedger>,
     pub(crate) queues: Vec<QueueInfo>,
+    pub(crate) outputs: Vec<OutputInfo>,
     pub(crate) pool: Arc<SharedPool>,
     pub(crate) region: Arc<Region>,
     pub(crate) memory_bytes: u64,
@@ -63,6 +64,27 @@ pub(crate) struct QueueInfo {
     /// The steering group that handlers know it by. Relaxed throughout: it changes only while nothing of the queue is under
     /// way, so whoever takes a frame sees, by the frame's ring (P1), the group that it was sent under.
     pub(crate) group: AtomicU16,
+}
+
+/// What is known of an output from outside.
+#[derive(Debug)]
+pub(crate) struct OutputInfo {
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    /// By CPU.
+    pub(crate) ledgers: Vec<Arc<TxLedger>>,
+}
+
+impl OutputInfo {
+    fn snapshot(&self) -> OutputSnapshot {
+        OutputSnapshot {
+            device: self.name.clone(),
+            kind: self.kind,
+            packets: self.ledgers.iter().map(|ledger| ledger.packets.get()).sum(),
+            bytes: self.ledgers.iter().map(|ledger| ledger.bytes.get()).sum(),
+            error: self.ledgers.iter().find_map(|ledger| ledger.error()),
+        }
+    }
 }
 
 impl Core {
@@ -130,6 +152,7 @@ impl<M> Shared<M> {
             elapsed: core.start.elapsed(),
             queues,
             cpus,
+            outputs: core.outputs.iter().map(OutputInfo::snapshot).collect(),
             moves,
             backing: core.region.backing(),
             pages: core.region.pages() as u64,
@@ -191,6 +214,7 @@ impl QueueInfo {
             verdicts.consumed += counts.consumed.get();
             verdicts.discarded += counts.discarded.get();
             verdicts.kept += counts.kept.get();
+            verdicts.transmitted += counts.transmitted.get();
             dropped.merge(&counts.dropped.read());
             reordered += counts.reordered.get();
         }

@@ -24,6 +24,7 @@ use crate::queue::{OrderCheck, OwnedQueue};
 use crate::rps_map::CpuIndex;
 use crate::rx::DeviceError;
 use crate::shared::Shared;
+use crate::tx::OwnedTx;
 
 /// What a round came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +92,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     own_rings: usize,
     pub(crate) spare: Spare,
     actions: Actions,
+    /// By their numbers.
+    outputs: Vec<OwnedTx>,
     /// Bucket and arrival number of the frames in hand, where order is checked.
     numbers: Vec<(usize, u64)>,
 
@@ -127,7 +130,7 @@ impl<H: Handler, P: Platform> std::fmt::Debug for Softnet<H, P> {
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
     pub(crate) fn new(part: CpuPart<H>, mut platform: P) -> Self {
-        let CpuPart { index, make, shared, stops, queues, mut inbound } = part;
+        let CpuPart { index, make, shared, stops, queues, mut inbound, outputs } = part;
         inbound.sort_by_key(|ring| ring.owner != index);
         let own_rings = inbound.iter().filter(|ring| ring.owner == index).count();
         let others = inbound.len() - own_rings;
@@ -147,6 +150,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             inbound,
             own_rings,
             actions: Actions::new(),
+            outputs,
             numbers: Vec::with_capacity(HANDLE_BUDGET),
             phase: Phase::Control,
             round_start: Timestamp::ZERO,

@@ -3,15 +3,47 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
+use steerage_mem::ring::Consumer;
+
 use super::{Handled, Softnet};
 use crate::gate::Dead;
 use crate::handler::Handler;
-use crate::ledger::DropReason;
+use crate::ledger::{ConsumerLedger, DropReason};
 use crate::limits::HANDLE_BUDGET;
-use crate::packet::{Batch, BatchContext};
-use crate::platform::Platform;
+use crate::packet::{Actions, Batch, BatchContext, Verdict};
+use crate::platform::{Platform, Timestamp};
 use crate::rps_map::bucket_of;
 use crate::rx::LinkType;
+use crate::tx::{OwnedTx, TxId};
+
+/// Counts what was done with the packets in hand, and sends those that are to be sent. Returns how many these were in all.
+#[inline(never)]
+fn act(
+    actions: &Actions,
+    frames: &mut Consumer,
+    outputs: &mut [OwnedTx],
+    now: Timestamp,
+    counts: &ConsumerLedger,
+) -> u64 {
+    let count = frames.in_hand();
+    let (discarded, kept) = (actions.count(count, Verdict::Discarded), actions.count(count, Verdict::Kept));
+    counts.discarded.add(discarded);
+    counts.kept.add(kept);
+    let mut acted = discarded + kept;
+    for (nth, output) in outputs.iter_mut().enumerate() {
+        let to = TxId(nth as u8);
+        let packets = actions.count(count, Verdict::Transmitted(to));
+        if packets > 0 {
+            let dropped = output.send(packets, &mut actions.outgoing(frames.frames(), to, now));
+            dropped.iter().for_each(|(reason, packets)| counts.dropped.add(*reason, *packets));
+            counts.transmitted.add(packets - dropped.iter().map(|(_, packets)| packets).sum::<u64>());
+            acted += packets;
+        }
+    }
+    let astray = actions.astray(count, outputs.len());
+    counts.dropped.add(DropReason::TxRefused, astray);
+    acted + astray
+}
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
     pub(super) fn handle(&mut self, nth: usize) {
@@ -73,15 +105,13 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if handled_as == Handled::Revoked {
             counts.dropped.add(DropReason::Revoked, count as u64);
         } else {
-            let (discarded, kept) = self.actions.discarded_and_kept(count);
-            let open = count as u64 - discarded - kept;
+            let mut open = count as u64;
+            if self.actions.any() {
+                open -= act(&self.actions, &mut ring.consumer, &mut self.outputs, self.cpu.now, counts);
+            }
             match handled_as {
                 Handled::Panicked => counts.dropped.add(DropReason::HandlerPanicked, open),
                 _ => counts.consumed.add(open),
-            }
-            if discarded + kept > 0 {
-                counts.discarded.add(discarded);
-                counts.kept.add(kept);
             }
             if let Some(order) = &ring.order {
                 let late = self.numbers.iter().filter(|(bucket, arrival)| order.completed(*bucket, *arrival)).count();

@@ -1,0 +1,159 @@
+//! Sending: where packets go that a function transmits.
+//!
+//! Each CPU has a queue of its own to each output, so nobody waits for a lock. What a batch transmits is sent once its
+//! handler has returned, in the order in which it arrived, and before the batch counts as finished: a flow that moves to
+//! another CPU is not sent from there before all that was sent here has left.
+
+use std::fmt;
+use std::sync::Arc;
+
+use steerage_mem::Kept;
+use steerage_mem::ring::{Frame, Frames};
+
+use crate::cpu::CpuId;
+use crate::ledger::{DropReason, TxLedger};
+use crate::platform::Timestamp;
+use crate::packet::{Received, Verdict, received};
+use crate::rx::DeviceError;
+use crate::shared::OutputInfo;
+
+/// An output, by its number in the order in which the [`Builder`](crate::Builder) was given them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TxId(pub u8);
+
+/// One CPU's way into an output: what a device that sends implements.
+pub trait TxQueue: Send {
+    /// Sends packets, in their order, and has done with them when it returns: it copies those that it cannot send at once.
+    /// Must not block, nor allocate once warm. Called once for each batch that has packets for it.
+    ///
+    /// # Errors
+    /// An error ends this CPU's queue: what is transmitted to it from then on is refused. So is all of this batch.
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
+}
+
+/// What became of the packets that were to be sent. Those in neither count found no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Given to the device.
+    pub packets: u64,
+    /// Their bytes, of link header and all.
+    pub bytes: u64,
+    /// Not such as the device can send: too long, of another link type.
+    pub refused: u64,
+}
+
+/// Makes an output's queue for a CPU.
+pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send>;
+
+/// A device to send by, as given to the builder.
+pub struct Output {
+    /// Its name: what the user called it.
+    pub name: String,
+    /// What it is: `pcap`.
+    pub kind: &'static str,
+    /// Makes its queues, one for each CPU, when the instance is built.
+    pub open: OpenTx,
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.kind)
+    }
+}
+
+/// The packets of a batch that go to one output.
+pub struct Outgoing<'a> {
+    pub(crate) frames: Frames<'a>,
+    pub(crate) verdicts: std::slice::Iter<'a, Verdict>,
+    pub(crate) copies: std::slice::Iter<'a, Option<Kept>>,
+    pub(crate) to: TxId,
+    pub(crate) now: Timestamp,
+}
+
+impl fmt::Debug for Outgoing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outgoing packets to output {}", self.to.0)
+    }
+}
+
+impl<'a> Outgoing<'a> {
+    /// The time at which the batch was begun.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The next packet. Not an `Iterator`, since a packet is read where it lies and only until the next.
+    pub fn next_packet(&mut self) -> Option<OutgoingPacket<'a>> {
+        loop {
+            let frame = self.frames.next()?;
+            let copy = self.copies.next().and_then(Option::as_ref);
+            if *self.verdicts.next()? == Verdict::Transmitted(self.to) {
+                return Some(OutgoingPacket { frame, copy });
+            }
+        }
+    }
+}
+
+/// A packet on its way out.
+#[derive(Debug)]
+pub struct OutgoingPacket<'a> {
+    frame: Frame<'a>,
+    /// Where a lent frame was written.
+    copy: Option<&'a Kept>,
+}
+
+impl OutgoingPacket<'_> {
+    /// What there is to send, and what its own device noted of it.
+    #[inline]
+    pub fn received(&self) -> Received<'_> {
+        received(&self.frame, self.copy.map(|copy| &**copy))
+    }
+}
+
+/// One CPU's queue to an output, and what is counted of it.
+pub(crate) struct OwnedTx {
+    pub(crate) name: String,
+    /// Gone once it failed.
+    pub(crate) queue: Option<Box<dyn TxQueue>>,
+    pub(crate) ledger: Arc<TxLedger>,
+}
+
+impl OwnedTx {
+    /// Sends the batch's `count` packets that are for it. Returns for what reason how many drop.
+    pub(crate) fn send(&mut self, count: u64, packets: &mut Outgoing<'_>) -> [(DropReason, u64); 2] {
+        let sent = match self.queue.as_mut().map(|queue| queue.send(packets)) {
+            Some(Ok(sent)) => sent,
+            None => Sent { refused: count, ..Sent::default() },
+            Some(Err(error)) => {
+                tracing::error!(device = %self.name, "{error}");
+                self.ledger.failed(&error);
+                self.queue = None;
+                Sent { refused: count, ..Sent::default() }
+            }
+        };
+        self.ledger.packets.add(sent.packets);
+        self.ledger.bytes.add(sent.bytes);
+        // A device that counts more than it was given is wrong; the ledger balances all the same.
+        let refused = sent.refused.min(count.saturating_sub(sent.packets));
+        [(DropReason::TxRefused, refused), (DropReason::TxFull, count.saturating_sub(sent.packets + refused))]
+    }
+}
+
+/// Makes each CPU's queue to each output. Returns by output what is known of it, and by CPU its queues.
+pub(crate) fn open_outputs(
+    outputs: Vec<Output>,
+    cpus: &[CpuId],
+) -> Result<(Vec<OutputInfo>, Vec<Vec<OwnedTx>>), DeviceError> {
+    let mut sends: Vec<Vec<OwnedTx>> = cpus.iter().map(|_| Vec::new()).collect();
+    let mut infos = Vec::with_capacity(outputs.len());
+    for Output { name, kind, mut open } in outputs {
+        let mut ledgers = Vec::with_capacity(cpus.len());
+        for (cpu, sends) in cpus.iter().zip(&mut sends) {
+            let ledger = Arc::default();
+            ledgers.push(Arc::clone(&ledger));
+            sends.push(OwnedTx { name: name.clone(), queue: Some(open(*cpu)?), ledger });
+        }
+        infos.push(OutputInfo { name, kind, ledgers });
+    }
+    Ok((infos, sends))
+}

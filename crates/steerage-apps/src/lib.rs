@@ -5,13 +5,16 @@
 //! | function | what it does |
 //! |---|---|
 //! | [`Count`] | counts packets and bytes |
+//! | [`Fanout`] | deals flows out to several outputs |
 //! | [`Survey`] | tells how traffic would spread, and what stands in the way |
 //! | [`meter::Meter`] | meters flows, and writes them |
 #![forbid(unsafe_code)]
 
 mod count;
+mod fanout;
 pub mod meter;
 mod survey;
 
 pub use count::{Count, Counted};
+pub use fanout::Fanout;
 pub use survey::{SURVEY_FLOWS_MAX, Specimen, Survey, Surveyed, SurveyedFlow, Weight};

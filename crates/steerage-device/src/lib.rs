@@ -5,6 +5,7 @@
 //! | [`capture`] | capture files, pcap or pcapng, packed or not, and pipes |
 //! | [`synthetic`] | frames made up, by the flow and the number |
 //! | [`filter`] | what of an interface is wanted, in tcpdump's words |
+//! | [`output`] | where packets go: capture files |
 //! | [`limit`] | a device around a device: ends after so many frames |
 //!
 //! [`open`] makes one from what a person writes. A device is a [`steerage::RxQueue`] for each of its queues, and is
@@ -16,6 +17,7 @@
 pub mod capture;
 pub mod filter;
 pub mod limit;
+pub mod output;
 pub mod synthetic;
 
 use std::fmt;

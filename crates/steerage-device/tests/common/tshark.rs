@@ -9,6 +9,7 @@ const BY_ITSELF: [&str; 6] =
     ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
 
 /// What is payload to us and tshark reads on in: OpenFlow, a control protocol in TCP, quotes packets of other networks.
+#[allow(dead_code, reason = "not every test that asks tshark looks into payload")]
 pub(crate) const PAYLOAD: [&str; 1] = ["openflow"];
 
 /// The captures of shared/captures, beside the workspace; none if they are not there.

@@ -1,0 +1,93 @@
+//! What a person writes for an output.
+
+use std::fmt;
+
+use steerage::{DeviceError, Output};
+
+use crate::capture;
+
+/// What an output that is a capture file begins with.
+const PCAP: &str = "pcap:";
+
+/// The most outputs that one spec may stand for.
+const EXPANDED_MAX: usize = steerage::OUTPUTS_MAX;
+
+/// Why there is no output.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// It is written wrong: a mistake in a command line.
+    Spec {
+        /// As it was written.
+        spec: String,
+        /// What is wrong, and what to write.
+        wrong: &'static str,
+    },
+    /// It could not be made.
+    Device(DeviceError),
+}
+
+impl fmt::Display for OutputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spec { spec, wrong } => write!(f, "output {spec}: {wrong}"),
+            Self::Device(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for OutputError {}
+
+/// The outputs that `spec` stands for: `pcap:FILE`, where numbers in braces stand for each of them, as in
+/// `pcap:part{0..3}.pcapng`.
+///
+/// # Errors
+/// [`OutputError::Spec`] for what is no output, or braces without numbers.
+///
+/// ```
+/// let names = steerage_device::output::expand("pcap:part{0..2}.pcapng")?;
+/// assert_eq!(names, ["pcap:part0.pcapng", "pcap:part1.pcapng", "pcap:part2.pcapng"]);
+/// # Ok::<(), steerage_device::output::OutputError>(())
+/// ```
+pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
+    let wrong = |wrong| OutputError::Spec { spec: spec.to_owned(), wrong };
+    if spec.strip_prefix(PCAP).is_none_or(str::is_empty) {
+        return Err(wrong("write pcap: and the name of a capture file"));
+    }
+    let Some((before, rest)) = spec.split_once('{') else { return Ok(vec![spec.to_owned()]) };
+    let braces = "in braces write two numbers, such as {0..3}";
+    let (range, behind) = rest.split_once('}').ok_or_else(|| wrong(braces))?;
+    let (first, last) = range.split_once("..").ok_or_else(|| wrong(braces))?;
+    let number = |text: &str| text.parse::<usize>().map_err(|_| wrong(braces));
+    let (first, last) = (number(first)?, number(last)?);
+    if first > last || last - first >= EXPANDED_MAX {
+        return Err(wrong("the numbers in braces rise, and stand for 256 outputs at most"));
+    }
+    Ok((first..=last).map(|number| format!("{before}{number}{behind}")).collect())
+}
+
+/// Makes the output that one `spec` names.
+///
+/// # Errors
+/// [`OutputError`] for what is no output, and one that cannot be made.
+pub fn open(spec: &str) -> Result<Output, OutputError> {
+    match spec.strip_prefix(PCAP) {
+        Some(path) if !path.is_empty() => capture::create(path).map_err(OutputError::Device),
+        _ => Err(OutputError::Spec { spec: spec.to_owned(), wrong: "write pcap: and the name of a capture file" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_stand_for_numbers() {
+        assert_eq!(expand("pcap:a").unwrap(), ["pcap:a"]);
+        assert_eq!(expand("pcap:a{9..11}").unwrap(), ["pcap:a9", "pcap:a10", "pcap:a11"]);
+        assert_eq!(expand("pcap:{0..255}").unwrap().len(), 256);
+        for wrong in ["", "a", "pcap:", "pcap:{", "pcap:{}", "pcap:{1}", "pcap:{1..}", "pcap:{2..1}", "pcap:{0..256}"] {
+            assert!(expand(wrong).is_err(), "{wrong}");
+        }
+    }
+}

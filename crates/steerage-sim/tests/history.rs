@@ -77,7 +77,11 @@ fn play(run: &Run, deaths: bool) -> u64 {
     assert_eq!(ledger.outputs.iter().map(|output| output.packets).sum::<u64>(), wire.sent.load(SeqCst), "seed {seed}");
     assert_eq!(ledger.pages_free, ledger.pages, "seed {seed}: pages are not home");
     if run.traffic.can_wait && run.mood.panics_once_in == 0 {
-        assert_eq!(ledger.dropped().total(), ledger.dropped().get(DropReason::TxFull), "seed {seed}: a source that can wait lost something");
+        assert_eq!(
+            ledger.dropped().total(),
+            ledger.dropped().get(DropReason::TxFull),
+            "seed {seed}: a source that can wait lost something"
+        );
     }
     if run.traffic.can_wait && run.mood.panics_once_in == 0 && !run.single_queues {
         let gaps = witness.gaps.load(SeqCst);

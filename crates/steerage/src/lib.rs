@@ -53,7 +53,8 @@ pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
 pub use handler::{Affinity, BucketId, Cpu, Handler};
 pub use instance::{CpuPart, Handle, Instance, Outcome, Running};
 pub use ledger::{
-    CpuSnapshot, DropReason, Drops, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
+    CpuSnapshot, DropReason, Drops, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot,
+    Verdicts,
 };
 pub use limits::*;
 pub use packet::{Batch, NoRoom, Packet, Packets, Received};
@@ -62,9 +63,9 @@ pub use rps_map::{bucket_of, even_share};
 pub use rx::{Completions, DeviceError, Filled, Input, Lending, LinkType, Polled, QueueMemory, RxQueue};
 pub use sleep::Armed;
 pub use softnet::{Phase, Softnet, Stepped};
-pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxId, TxQueue};
 pub use steerage_mem::hash::{
     FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, ParseFlowKeyError, ParseHashKeyError, protocol,
 };
 pub use steerage_mem::park::Bell;
 pub use steerage_mem::{Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, Kept, Page, RegionError};
+pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxId, TxQueue};

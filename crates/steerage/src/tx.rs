@@ -12,8 +12,8 @@ use steerage_mem::ring::{Frame, Frames};
 
 use crate::cpu::CpuId;
 use crate::ledger::{DropReason, TxLedger};
-use crate::platform::Timestamp;
 use crate::packet::{Received, Verdict, received};
+use crate::platform::Timestamp;
 use crate::rx::DeviceError;
 use crate::shared::OutputInfo;
 

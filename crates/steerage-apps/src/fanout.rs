@@ -22,7 +22,7 @@ impl Handler for Fanout {
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
             // The same for whichever CPU has the flow: it may move, its output stays.
-            let output = u64::from(packet.flow_hash().0) * self.outputs as u64 >> 32;
+            let output = (u64::from(packet.flow_hash().0) * self.outputs as u64) >> 32;
             packet.transmit(TxId(output as u8));
         }
     }

@@ -104,7 +104,7 @@ pub(crate) struct Ended<R> {
 /// What the run waits for.
 enum Event<R> {
     Asked(Asked),
-    Ended(Outcome<R>),
+    Ended(Box<Outcome<R>>),
 }
 
 /// Starts the instance and waits until its input ends, the plan's time is over or a signal asks to stop.
@@ -132,13 +132,13 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
         let _ = writeln!(io::stderr(), "{note}");
     }
     let waiter = thread::Builder::new().name("join".to_owned()).spawn(move || {
-        let _ = events_in.send(Event::Ended(running.join()));
+        let _ = events_in.send(Event::Ended(Box::new(running.join())));
     });
     waiter.map_err(|error| Error::System { operation: "start a thread to wait for the end", error })?;
 
     loop {
         match events.recv_timeout(run.time_to_wait()) {
-            Ok(Event::Ended(outcome)) => return Ok(run.ended(outcome)),
+            Ok(Event::Ended(outcome)) => return Ok(run.ended(*outcome)),
             Ok(Event::Asked(Asked::Stop)) => run.stop(EndedBy::Signal),
             Ok(Event::Asked(Asked::Report)) => run.report_now()?,
             Err(RecvTimeoutError::Timeout) => {}

@@ -1,4 +1,5 @@
 //! Capture files that are written: what is read from them again, by tshark and by us.
+#![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 #[path = "common/tshark.rs"]
 mod tshark;

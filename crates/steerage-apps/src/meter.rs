@@ -9,8 +9,9 @@
 //! | `key`, `index`, `table` | from the flow to its place; `lists`, `wheel`, `room` say who ends when, moves, or makes room |
 //! | `flow`, `timeouts` | what is counted, and when a record ends |
 //! | `record`, `export`, `file`, `pattern` | what is told of a flow, and where it is written |
-//! | `totals` | what all CPUs come to |
+//! | `totals`, `counts` | what all CPUs come to, at the end and so far |
 
+mod counts;
 mod export;
 mod file;
 mod flow;
@@ -36,6 +37,7 @@ use std::time::Duration;
 use steerage::flow::Layers;
 use steerage::{Batch, BucketId, Cpu, HANDLE_BUDGET, Handler, Packet, Received, Timestamp, WallTime};
 
+pub use counts::FlowCounts;
 pub use export::{ExportError, Exporter, FlowFormat, FlowWriter, FlowsTo, Rotation};
 pub use flow::{FlowEnd, Traffic};
 pub use pattern::{FilePattern, ParsePatternError};
@@ -43,6 +45,7 @@ pub use record::FlowRecord;
 pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
 pub use totals::{MeterReport, Metered, OpenFlows};
 
+use counts::{AllTold, Told};
 use export::RECORDS_AT_A_TIME;
 use flow::{Flow, Seen};
 use fragments::{Datagrams, DepartedDatagrams};
@@ -117,6 +120,7 @@ pub struct Metering {
     options: MeterOptions,
     seeds: Seeds,
     room: Arc<Room>,
+    told: AllTold,
     exporter: Option<Exporter>,
 }
 
@@ -141,7 +145,14 @@ impl Metering {
     /// ```
     pub fn new(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let flows_max = options.flows_max.clamp(1, FLOWS_MAX);
-        Self { options, seeds: Seeds::by_chance(), room: Room::new(flows_max), exporter }
+        let (seeds, room) = (Seeds::by_chance(), Room::new(flows_max));
+        Self { options, seeds, room, told: AllTold::default(), exporter }
+    }
+
+    /// How many flows there are and were, while the meters run; once they are gone, what they told last. To be asked from any
+    /// thread.
+    pub fn so_far(&self) -> FlowCounts {
+        self.told.sum(&self.room)
     }
 
     /// A CPU's meter.
@@ -158,6 +169,7 @@ impl Metering {
             batch: Box::new([Seen::of(Key::other()); HANDLE_BUDGET]),
             places: [NONE; HANDLE_BUDGET],
             totals: Totals::new(self.options.top),
+            told: self.told.one_more(),
             exporter: self.exporter.clone(),
             ended: Vec::new(),
             ended_since: 0,
@@ -179,6 +191,8 @@ pub struct Meter {
     batch: Box<[Seen; HANDLE_BUDGET]>,
     places: [u32; HANDLE_BUDGET],
     totals: Totals,
+    /// The same, for others to see.
+    told: Arc<Told>,
     exporter: Option<Exporter>,
     /// Records that wait for enough company to be handed over, and since when.
     ended: Vec<FlowRecord>,
@@ -286,6 +300,7 @@ impl Meter {
 
     fn end(&mut self, record: FlowRecord) {
         self.totals.add(&record);
+        self.told.tell(&self.totals);
         if self.exporter.is_some() {
             if self.ended.is_empty() {
                 self.ended_since = self.clock.now();
@@ -301,6 +316,7 @@ impl Meter {
         if let (Some(exporter), false) = (&self.exporter, self.ended.is_empty()) {
             let records = std::mem::replace(&mut self.ended, Vec::with_capacity(RECORDS_AT_A_TIME));
             self.totals.lost += exporter.send(records, self.clock.now());
+            self.told.tell(&self.totals);
         }
     }
 

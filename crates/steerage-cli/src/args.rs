@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use steerage::flow::Layers;
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
 use steerage_apps::meter::{FLOWS_DEFAULT, FLOWS_MAX};
 use steerage_device::capture::Pace;
@@ -96,10 +97,6 @@ pub(crate) struct ExplainArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
     pub(crate) top: usize,
 
-    /// Go by the outermost IP header: a tunnel stays together
-    #[arg(long)]
-    pub(crate) outer: bool,
-
     /// Look at the first N packets only
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
     pub(crate) packets: Option<u64>,
@@ -164,10 +161,6 @@ pub(crate) struct FlowArgs {
     #[arg(long, value_name = "N", default_value_t = FLOWS_DEFAULT, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, FLOWS_MAX))]
     pub(crate) max_flows: usize,
-
-    /// Go by the outermost IP header, not by what is in tunnels
-    #[arg(long)]
-    pub(crate) outer: bool,
 }
 
 #[derive(Debug, Args)]
@@ -254,9 +247,18 @@ pub(crate) struct HashArgs {
     /// Microsoft's, as in most network cards]
     #[arg(long, value_name = "HEX", verbatim_doc_comment)]
     pub(crate) hash_key: Option<HashKey>,
+
+    /// Go by the outermost IP header: what is in a tunnel stays together
+    #[arg(long)]
+    pub(crate) outer: bool,
 }
 
 impl HashArgs {
+    /// Which flow counts where packets are in tunnels.
+    pub(crate) fn layers(&self) -> Layers {
+        if self.outer { Layers::Outer } else { Layers::Inner }
+    }
+
     /// Whether each run draws a key of its own.
     pub(crate) fn has_key_by_chance(&self) -> bool {
         self.hash_key.is_none() && matches!(self.hash, HashChoice::Auto | HashChoice::Aes | HashChoice::Siphash)
@@ -300,7 +302,11 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Exit with 3 if a packet was lost or out of order; includes --check-order
+    /// Report also each DURATION, in one line: see docs/report.md
+    #[arg(long, value_name = "DURATION", value_parser = interval)]
+    pub(crate) interval: Option<Duration>,
+
+    /// Exit with 3 if a packet was lost or reordered; includes --check-order
     #[arg(long)]
     pub(crate) strict: bool,
 
@@ -335,6 +341,13 @@ const PERIOD_MIN: Duration = Duration::from_secs(1);
 
 fn period(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|time| if time < PERIOD_MIN { Err("write 1 s or more".to_owned()) } else { Ok(time) })
+}
+
+/// The shortest time between two reports: below, a run would be busier with reporting than a person is with reading.
+const INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|time| if time < INTERVAL_MIN { Err("write 10 ms or more".to_owned()) } else { Ok(time) })
 }
 
 fn packets(text: &str) -> Result<u64, &'static str> {

@@ -28,6 +28,8 @@ pub(crate) struct Live {
     due: Option<Instant>,
     /// Lines on the screen that are ours.
     lines: usize,
+    /// What was drawn last.
+    table: Vec<String>,
     before: Counts,
     /// The files being read, if there are any, and since when.
     capture: Option<Arc<CaptureInfo>>,
@@ -39,7 +41,7 @@ impl Live {
     pub(crate) fn new(wanted: bool, capture: Option<Arc<CaptureInfo>>) -> Self {
         let start = Instant::now();
         let before = Counts { at: start, cpus: Vec::new() };
-        Self { due: wanted.then(|| start + EVERY), lines: 0, before, capture, start }
+        Self { due: wanted.then(|| start + EVERY), lines: 0, table: Vec::new(), before, capture, start }
     }
 
     /// When it is to be drawn next.
@@ -61,28 +63,41 @@ impl Live {
             last.push_str(&read);
         }
         self.before = counts;
+        self.table = table;
+        self.draw();
+    }
+
+    fn draw(&mut self) {
         let mut frame = self.erasure();
         // Without wrapping, a line is one line on any terminal, and going up as many finds the first again.
         frame.push_str("\x1b[?7l");
-        table.iter().for_each(|line| {
+        self.table.iter().for_each(|line| {
             let _ = writeln!(frame, "{line}");
         });
         frame.push_str("\x1b[?7h");
-        self.lines = table.len();
+        self.lines = self.table.len();
         show(&frame);
     }
 
-    /// Takes it off the screen; it comes back when it is due.
-    pub(crate) fn clear(&mut self) {
+    /// Takes it off the screen, so that something else can be written there.
+    pub(crate) fn step_aside(&mut self) {
         if self.lines > 0 {
             show(&self.erasure());
             self.lines = 0;
         }
     }
 
+    /// Draws it again as it was, if it was there: with a table a second and reports each second, the one would mostly hide
+    /// the other.
+    pub(crate) fn come_back(&mut self) {
+        if self.due.is_some() && !self.table.is_empty() {
+            self.draw();
+        }
+    }
+
     /// Takes it off the screen for good.
     pub(crate) fn end(&mut self) {
-        self.clear();
+        self.step_aside();
         self.due = None;
     }
 

@@ -7,13 +7,15 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
+use steerage_apps::meter::Metering;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
 
 use crate::args::RunArgs;
 use crate::error::Error;
 use crate::live::{self, Live};
-use crate::report::{EndedBy, Recorded, Report, print};
+use crate::report::interval::Intervals;
+use crate::report::{EndedBy, Flows, Interval, Printer, Recorded, Report};
 use crate::signals::{self, Asked};
 
 /// How long a run may wait for the next event when none is due: there is no event to be missed, so any time will do.
@@ -31,14 +33,18 @@ pub(crate) struct Plan {
     pub(crate) seconds: Option<Duration>,
     /// The limit that the device was opened with.
     pub(crate) packets: Option<u64>,
-    /// Reports in JSON.
-    pub(crate) json: bool,
+    /// Where reports go.
+    pub(crate) printer: Printer,
+    /// How often there is one, if at all.
+    pub(crate) interval: Option<Duration>,
     /// What to tell on standard error once it runs.
     pub(crate) note: Option<&'static str>,
     /// The live table, if standard error is a terminal.
     pub(crate) live: bool,
     /// What is known of the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
+    /// Who knows of flows, if they are metered.
+    pub(crate) meters: Option<Metering>,
     /// What else can stop it.
     pub(crate) stopper: Stopper,
 }
@@ -50,10 +56,12 @@ impl Plan {
         Self {
             seconds: if endless { Some(ENDLESS) } else { args.stop.seconds.filter(|seconds| !seconds.is_zero()) },
             packets: args.stop.packets,
-            json: args.report.json,
+            printer: Printer::new(&args.report, false),
+            interval: args.report.interval,
             note: (endless && !args.report.quiet).then_some(ENDLESS_NOTE),
             live: !args.report.quiet && !verbose,
             capture,
+            meters: None,
             stopper: Stopper::default(),
         }
     }
@@ -125,6 +133,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
         start,
         deadline: plan.seconds.and_then(|seconds| start.checked_add(seconds)),
         stopped_by: None,
+        intervals: plan.interval.map(|every| Intervals::new(every, start)),
         live: Live::new(plan.live && live::is_possible(), plan.capture.clone()),
     };
     tracing::info!("running; signals are listened to");
@@ -147,7 +156,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
                 return Err(Error::System { operation: "wait for the end", error });
             }
         }
-        run.look_at_the_clock();
+        run.look_at_the_clock()?;
     }
 }
 
@@ -161,22 +170,36 @@ struct Run<'a> {
     deadline: Option<Instant>,
     /// Who asked first.
     stopped_by: Option<EndedBy>,
+    intervals: Option<Intervals>,
     live: Live,
 }
 
 impl Run<'_> {
     /// Until something is due by the clock.
     fn time_to_wait(&self) -> Duration {
-        let due = self.deadline.into_iter().chain(self.live.due()).min();
+        let interval = self.intervals.as_ref().map(Intervals::due);
+        let due = self.deadline.into_iter().chain(self.live.due()).chain(interval).min();
         due.map_or(LONG, |due| due.saturating_duration_since(Instant::now()))
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn look_at_the_clock(&mut self) -> Result<(), Error> {
         let now = Instant::now();
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.stop(EndedBy::Seconds);
         }
+        if self.intervals.as_ref().is_some_and(|intervals| intervals.due() <= now) {
+            let interval = self.interval(&self.handle.snapshot());
+            self.print(|printer| interval.map_or(Ok(()), |interval| printer.interval(&interval)))?;
+        }
         self.live.draw_if_due(now, || self.handle.snapshot());
+        Ok(())
+    }
+
+    fn interval(&mut self, snapshot: &Snapshot) -> Option<Interval> {
+        let interval = self.intervals.as_mut()?.next(Instant::now(), self.started, self.start, snapshot);
+        let recorded = self.plan.capture.as_deref().map(Recorded::of);
+        let flows = self.plan.meters.as_ref().map(Metering::so_far);
+        Some(interval.with_capture(recorded.as_ref()).with_flows_so_far(flows))
     }
 
     fn stop(&mut self, by: EndedBy) {
@@ -187,24 +210,33 @@ impl Run<'_> {
     }
 
     fn report_now(&mut self) -> Result<(), Error> {
-        self.live.clear();
-        match print(&self.report(self.handle.snapshot(), None), self.plan.json) {
+        let report = self.report(self.handle.snapshot(), None);
+        self.print(|printer| printer.report(&report))
+    }
+
+    /// Prints while the run goes on: the live table makes room, and comes back below.
+    fn print(&mut self, what: impl FnOnce(Printer) -> io::Result<()>) -> Result<(), Error> {
+        self.live.step_aside();
+        match what(self.plan.printer) {
             // Nobody will read the last report either.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.stop(EndedBy::Signal),
             other => other.map_err(Error::Report)?,
         }
+        self.live.come_back();
         Ok(())
     }
 
     fn ended<R>(mut self, outcome: Outcome<R>) -> Ended<R> {
         self.live.end();
         let by = self.stopped_by.unwrap_or_else(|| of_its_own(&outcome.snapshot, self.plan.packets));
-        Ended { report: self.report(outcome.snapshot.clone(), Some(by)), outcome }
+        let last = self.interval(&outcome.snapshot);
+        Ended { report: Report { last, ..self.report(outcome.snapshot.clone(), Some(by)) }, outcome }
     }
 
     fn report(&self, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
         let capture = self.plan.capture.as_deref().map(Recorded::of);
-        Report { capture, ..Report::new(self.started, self.start.elapsed(), ended_by, snapshot) }
+        let flows = self.plan.meters.as_ref().map(|meters| Flows::SoFar(meters.so_far()));
+        Report { capture, flows, ..Report::new(self.started, self.start.elapsed(), ended_by, snapshot) }
     }
 }
 

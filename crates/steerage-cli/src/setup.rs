@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use steerage::flow::Layers;
 use steerage::{Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance};
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
@@ -12,12 +11,10 @@ use crate::args::{CpuArgs, HashArgs, HashChoice, RunArgs, SteeringArgs};
 use crate::error::Error;
 use crate::machine;
 
-/// Opens the devices and puts an instance together around them, which steers by the flows of `layers`. `maker`, told whether
-/// they can wait, says what makes each CPU's handler. Returns with it what is known of
-/// the capture files, if there are any.
+/// Opens the devices and puts an instance together around them. `maker`, told whether they can wait, says what makes each
+/// CPU's handler. Returns with it what is known of the capture files, if there are any.
 pub(crate) fn instance<H, F>(
     args: &RunArgs,
-    layers: Layers,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
 where
@@ -30,7 +27,7 @@ where
     let check_order = args.steering.check_order || args.report.strict;
     let Opened { inputs, capture } = open(args)?;
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
-    let mut builder = builder.check_order(check_order).layers(layers);
+    let mut builder = builder.check_order(check_order);
     let mut rx = cpus.rx.clone();
     for input in inputs {
         let queues = input.queues.len();
@@ -103,7 +100,8 @@ impl Cpus {
 }
 
 fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
-    let mut builder = Builder::new().backlog(args.backlog).device_hash(args.hash.hash == HashChoice::Auto);
+    let device_hash = args.hash.hash == HashChoice::Auto;
+    let mut builder = Builder::new().backlog(args.backlog).layers(args.hash.layers()).device_hash(device_hash);
     if let Some(hasher) = hasher(&args.hash)? {
         builder = builder.hash(hasher);
     }

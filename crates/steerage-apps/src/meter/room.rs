@@ -22,6 +22,11 @@ impl Room {
     pub(super) fn flows_max(&self) -> usize {
         self.max + CPUS_MAX
     }
+
+    /// How many are taken: as many as there are flows.
+    pub(super) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
 }
 
 /// The places that one table, or a bucket on its way, has. They are free again when it is gone, however that happens.

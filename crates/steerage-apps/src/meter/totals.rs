@@ -65,8 +65,8 @@ impl Top {
 /// What one CPU counted of records that have ended.
 #[derive(Clone, Debug)]
 pub(super) struct Totals {
-    total: u64,
-    evicted: u64,
+    pub(super) total: u64,
+    pub(super) evicted: u64,
     pub(super) lost: u64,
     classes: Classes,
     top: Top,

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use steerage::flow::Layers;
 use steerage::{Builder, FlowHasher, FlowKey, HashKey};
 use steerage_apps::{Survey, Surveyed};
 use steerage_device::Opened;
@@ -11,6 +10,7 @@ use steerage_device::synthetic::SyntheticOptions;
 
 use crate::args::ExplainArgs;
 use crate::error::Error;
+use crate::report::Printer;
 use crate::report::explain::{self, Explanation, OfFlow, OfTraffic};
 use crate::run::{self, Plan, Stopper};
 use crate::setup;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     {
         return Err(error);
     }
-    let of_traffic = OfTraffic { device: args.what.join(" "), survey, packet: args.packet, layers: layers(args) };
+    let of_traffic = OfTraffic { device: args.what.join(" "), survey, packet: args.packet, layers: args.hash.layers() };
     print(&explanation(explain::What::Traffic(Box::new(of_traffic))), args.json)?;
     // What came before the fault is told; that there was one is told after it.
     error.map_or(Ok(()), Err)
@@ -54,7 +54,7 @@ fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
 /// Runs the traffic through the path on one CPU, so that packets are numbered in their order. That their order is checked
 /// has them hashed there as they would be for many CPUs, later fragments and all.
 fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surveyed, Option<Error>), Error> {
-    let layers = layers(args);
+    let layers = args.hash.layers();
     let wanted = args.packet;
     let builder = Builder::new().virtual_cpus(1).check_order(true).device_hash(false).layers(layers).hash(hasher);
     let Opened { inputs, capture } = open(args)?;
@@ -63,10 +63,12 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
     let plan = Plan {
         seconds: None,
         packets: args.packets,
-        json: args.json,
+        printer: Printer::to_stdout(args.json),
+        interval: None,
         note: None,
         live: !verbose && !args.json,
         capture,
+        meters: None,
         stopper: Stopper::default(),
     };
     let ended = run::to_end(instance, &plan)?;
@@ -75,10 +77,6 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
         Some((_cpu, survey)) => Ok((survey, error)),
         None => Err(error.unwrap_or(Error::Panicked(ended.outcome.failed))),
     }
-}
-
-fn layers(args: &ExplainArgs) -> Layers {
-    if args.outer { Layers::Outer } else { Layers::Inner }
 }
 
 fn open(args: &ExplainArgs) -> Result<Opened, Error> {

@@ -3,14 +3,13 @@
 use std::time::SystemTime;
 
 use steerage::WallTime;
-use steerage::flow::Layers;
 use steerage_apps::meter::{
     FilePattern, FlowFormat, FlowWriter, FlowsTo, MeterOptions, Metered, Metering, OpenFlows, Rotation,
 };
 
 use crate::args::MeterArgs;
 use crate::error::Error;
-use crate::report::{EndedBy, Report};
+use crate::report::{EndedBy, Flows, Printer, Report};
 use crate::run::{self, Plan, Stopper};
 use crate::setup;
 
@@ -21,10 +20,9 @@ const STDOUT: &str = "-";
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let flows = &args.flows;
     let to = flows.file.as_deref().map(|name| destination(name, args)).transpose()?;
-    let layers = if flows.outer { Layers::Outer } else { Layers::Inner };
     let stopper = Stopper::default();
-    let mut writer = None;
-    let (instance, capture) = setup::instance(&args.run, layers, |can_wait| {
+    let (mut writer, mut meters) = (None, None);
+    let (instance, capture) = setup::instance(&args.run, |can_wait| {
         if let Some((to, format)) = to {
             let stopper = stopper.clone();
             writer = Some(FlowWriter::start(to, format, move || stopper.stop()).map_err(Error::Flows)?);
@@ -34,14 +32,19 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
             inactive: flows.inactive,
             flows_max: flows.max_flows,
             top: flows.top,
-            layers,
+            layers: args.run.steering.hash.layers(),
             epoch: now(),
             can_wait,
         };
         let metering = Metering::new(options, writer.as_ref().map(|writer| writer.exporter(can_wait)));
+        meters = Some(metering.clone());
         Ok(move |_cpu| metering.meter())
     })?;
-    let ended = run::to_end(instance, &Plan { stopper, ..Plan::new(&args.run, verbose, capture) })?;
+    // Flows that go to standard output have it to themselves.
+    let beside = flows.file.as_deref() == Some(STDOUT);
+    let printer = Printer::new(&args.run.report, beside);
+    let plan = Plan { stopper, printer, meters, ..Plan::new(&args.run, verbose, capture) };
+    let ended = run::to_end(instance, &plan)?;
 
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
     let reports = ended.outcome.reports;
@@ -49,10 +52,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let (metered, open) = Metered::of(reports.into_iter().map(|(_cpu, report)| report), flows.top);
     let written = finish(writer, open);
     let ended_by = if written.is_err() { Some(EndedBy::Error) } else { ended.report.ended_by };
-    let report = Report { handled_bytes, ended_by, flows: Some(metered), ..ended.report };
-    // Flows that go to standard output have it to themselves.
-    let beside = flows.file.as_deref() == Some(STDOUT);
-    let reported = report.finish(&args.run.report, beside, left_behind, &failed);
+    let report = Report { handled_bytes, ended_by, flows: Some(Flows::Ended(metered)), ..ended.report };
+    let reported = report.finish(printer, args.run.report.strict, left_behind, &failed);
     written.and(reported)
 }
 

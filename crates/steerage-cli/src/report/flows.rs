@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use steerage::WallTime;
-use steerage_apps::meter::{FlowRecord, Metered, Traffic};
+use steerage_apps::meter::{FlowCounts, FlowRecord, Metered, Traffic};
 
+use super::Flows;
 use super::units::{grouped, time};
 
 /// Where the columns of times end.
@@ -16,22 +17,61 @@ const TIME_WIDTH: usize = 10;
 /// Kinds of flows that the head names; the others are few.
 const KINDS_SHOWN: usize = 4;
 
-#[derive(Serialize)]
-pub(super) struct Flows<'a> {
+/// The numbers of flows.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Counts {
+    active: u64,
     total: u64,
     evicted: u64,
     lost: u64,
-    top: &'a [FlowRecord],
 }
 
-impl<'a> Flows<'a> {
-    pub(super) fn of(metered: &'a Metered) -> Self {
-        Self { total: metered.total, evicted: metered.evicted, lost: metered.lost, top: &metered.top }
+impl Counts {
+    pub(super) fn of(flows: &Flows) -> Self {
+        match flows {
+            Flows::SoFar(so_far) => Self::so_far(so_far),
+            // Those that went on were cut off by the run's end.
+            Flows::Ended(Metered { total, evicted, lost, .. }) => {
+                Self { active: 0, total: *total, evicted: *evicted, lost: *lost }
+            }
+        }
+    }
+
+    pub(super) fn so_far(counts: &FlowCounts) -> Self {
+        Self { active: counts.active, total: counts.total, evicted: counts.evicted, lost: counts.lost }
+    }
+
+    /// `12 flows active, 345 so far, 0 evicted`.
+    pub(super) fn text(&self) -> String {
+        let (active, total, evicted) = (count(self.active, "flow"), grouped(self.total), grouped(self.evicted));
+        format!("{active} active, {total} so far, {evicted} evicted{}", not_written(self.lost))
     }
 }
 
-/// A head, and two lines for each of the flows with the most bytes.
-pub(super) fn page(metered: &Metered) -> String {
+/// In the JSON report.
+#[derive(Serialize)]
+pub(super) struct FlowsJson<'a> {
+    #[serde(flatten)]
+    counts: Counts,
+    top: Option<&'a [FlowRecord]>,
+}
+
+impl<'a> FlowsJson<'a> {
+    pub(super) fn of(flows: &'a Flows) -> Self {
+        let top = match flows {
+            Flows::SoFar(_) => None,
+            Flows::Ended(metered) => Some(metered.top.as_slice()),
+        };
+        Self { counts: Counts::of(flows), top }
+    }
+}
+
+/// A head, and of a run that has ended two lines for each of the flows with the most bytes.
+pub(super) fn page(flows: &Flows) -> String {
+    let metered = match flows {
+        Flows::SoFar(so_far) => return Counts::so_far(so_far).text() + "\n",
+        Flows::Ended(metered) => metered,
+    };
     let mut page = head(metered);
     if !metered.top.is_empty() {
         page = format!("{page:<width$}{:>TIME_WIDTH$} {:>TIME_WIDTH$}", "start", "length", width = KEY_WIDTH + 1);
@@ -57,11 +97,12 @@ fn head(metered: &Metered) -> String {
     if !kinds.is_empty() {
         let _ = write!(head, " ({})", kinds.join(", "));
     }
-    let _ = write!(head, ", {} evicted", grouped(metered.evicted));
-    if metered.lost > 0 {
-        let _ = write!(head, ", {} not written in time", grouped(metered.lost));
-    }
+    let _ = write!(head, ", {} evicted{}", grouped(metered.evicted), not_written(metered.lost));
     head
+}
+
+fn not_written(lost: u64) -> String {
+    if lost > 0 { format!(", {} not written in time", grouped(lost)) } else { String::new() }
 }
 
 fn lines(flow: &FlowRecord, earliest: WallTime) -> String {

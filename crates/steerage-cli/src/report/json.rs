@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, Serializer};
 use steerage::{CpuId, CpuMask, CpuSnapshot, Drops, PoolSnapshot, QueueSnapshot, Verdicts, WallTime};
 
-use super::flows::Flows;
+use super::flows::FlowsJson;
 use super::{EndedBy, Recorded, Report};
 
-const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 1;
 
 /// One line, with its newline.
 pub(super) fn line(report: &Report) -> io::Result<String> {
@@ -42,7 +42,7 @@ struct Root<'a> {
     cpus: Vec<Cpu>,
     input: InputEnd<'a>,
     capture: Option<Capture<'a>>,
-    flows: Option<Flows<'a>>,
+    flows: Option<FlowsJson<'a>>,
     moves: Moves,
     memory: Memory,
 }
@@ -76,7 +76,7 @@ impl<'a> Root<'a> {
                 offset: error.and_then(|error| error.offset),
             },
             capture: report.capture.as_ref().map(Capture::of),
-            flows: report.flows.as_ref().map(Flows::of),
+            flows: report.flows.as_ref().map(FlowsJson::of),
             moves: Moves { buckets: snapshot.moves.buckets, slices: snapshot.moves.slices },
             memory: Memory {
                 bytes: snapshot.memory_bytes,
@@ -270,15 +270,15 @@ struct Memory {
     pages_free: u64,
 }
 
-fn by_reason<S: Serializer>(drops: &Drops, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn by_reason<S: Serializer>(drops: &Drops, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(drops.iter().map(|(reason, packets)| (reason.name(), packets)))
 }
 
 /// To the microsecond: what a person can still read, and finer than anything here is timed.
-fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_micros() as f64 / 1e6)
 }
 
-fn rfc3339<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn rfc3339<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&humantime::format_rfc3339_micros(*time))
 }

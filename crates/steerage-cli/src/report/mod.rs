@@ -2,6 +2,7 @@
 
 pub(crate) mod explain;
 mod flows;
+pub(crate) mod interval;
 mod json;
 mod text;
 pub(crate) mod units;
@@ -10,11 +11,13 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use steerage::{CpuId, QueueError, Snapshot, WallTime};
-use steerage_apps::meter::Metered;
+use steerage_apps::meter::{FlowCounts, Metered};
 use steerage_device::capture::{CaptureInfo, link_name};
 
 use crate::args::ReportArgs;
 use crate::error::Error;
+
+pub(crate) use interval::Interval;
 
 /// Why a run came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -60,6 +63,15 @@ impl Recorded {
     }
 }
 
+/// What is known of flows.
+#[derive(Debug)]
+pub(crate) enum Flows {
+    /// Of a run that goes on.
+    SoFar(FlowCounts),
+    /// Of one that has ended.
+    Ended(Metered),
+}
+
 /// Everything that a report tells.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -75,31 +87,28 @@ pub(crate) struct Report {
     pub(crate) handled_bytes: Vec<(CpuId, u64)>,
     /// What the capture files hold, if there are any.
     pub(crate) capture: Option<Recorded>,
-    /// What was metered, once it has ended.
-    pub(crate) flows: Option<Metered>,
+    /// What was metered, if anything was.
+    pub(crate) flows: Option<Flows>,
+    /// What is left to tell of since the last interval, where there are intervals.
+    pub(crate) last: Option<Interval>,
 }
 
 impl Report {
     /// A report of what every command knows.
     pub(crate) fn new(started: SystemTime, elapsed: Duration, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
-        Self { started, elapsed, ended_by, snapshot, handled_bytes: Vec::new(), capture: None, flows: None }
+        Self { started, elapsed, ended_by, snapshot, handled_bytes: Vec::new(), capture: None, flows: None, last: None }
     }
 
-    /// Prints the last report, and says whether the run went well. `beside` standard output, where other things go, it is
-    /// printed to standard error, unless that is to be quiet.
+    /// Prints the last report, and says whether the run went well.
     pub(crate) fn finish(
         &self,
-        args: &ReportArgs,
-        beside: bool,
+        printer: Printer,
+        strict: bool,
         left_behind: usize,
         failed: &[CpuId],
     ) -> Result<(), Error> {
-        let printed = match beside {
-            false => print(self, args.json),
-            true if args.quiet => Ok(()),
-            true => print_to(&mut io::stderr().lock(), self, args.json),
-        };
-        match printed {
+        let last = self.last.as_ref().map_or(Ok(()), |last| printer.interval(&last.with_flows(self.flows.as_ref())));
+        match last.and_then(|()| printer.report(self)) {
             // Whoever read has seen enough: `steerage count | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(Error::Report)?,
@@ -115,7 +124,7 @@ impl Report {
         }
         let (dropped, in_flight) = (self.snapshot.dropped().total(), self.snapshot.in_flight());
         let reordered = self.snapshot.reordered().unwrap_or(0);
-        if args.strict && dropped + in_flight + reordered > 0 {
+        if strict && dropped + in_flight + reordered > 0 {
             return Err(Error::Strict { dropped, in_flight, reordered });
         }
         Ok(())
@@ -127,13 +136,56 @@ impl Report {
     }
 }
 
-/// Writes a report to standard output, whole or with an error.
-pub(crate) fn print(report: &Report, json: bool) -> io::Result<()> {
-    print_to(&mut io::stdout().lock(), report, json)
+/// Where reports go, and as what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Printer {
+    json: bool,
+    to: To,
 }
 
-fn print_to(out: &mut impl Write, report: &Report, json: bool) -> io::Result<()> {
-    let text = if json { json::line(report)? } else { text::page(report) };
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum To {
+    Stdout,
+    Stderr,
+    Nowhere,
+}
+
+impl Printer {
+    /// To standard output; `beside` other things that go there to standard error, unless that is to be quiet.
+    pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
+        let to = match beside {
+            false => To::Stdout,
+            true if args.quiet => To::Nowhere,
+            true => To::Stderr,
+        };
+        Self { json: args.json, to }
+    }
+
+    /// To standard output.
+    pub(crate) fn to_stdout(json: bool) -> Self {
+        Self { json, to: To::Stdout }
+    }
+
+    /// Writes a report, whole or with an error.
+    pub(crate) fn report(self, report: &Report) -> io::Result<()> {
+        self.write(|| if self.json { json::line(report) } else { Ok(text::page(report)) })
+    }
+
+    /// Writes what was done since the last one.
+    pub(crate) fn interval(self, interval: &Interval) -> io::Result<()> {
+        self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
+    }
+
+    fn write(self, text: impl FnOnce() -> io::Result<String>) -> io::Result<()> {
+        match self.to {
+            To::Stdout => write_to(&mut io::stdout().lock(), &text()?),
+            To::Stderr => write_to(&mut io::stderr().lock(), &text()?),
+            To::Nowhere => Ok(()),
+        }
+    }
+}
+
+fn write_to(out: &mut impl Write, text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes())?;
     out.flush()
 }

@@ -24,8 +24,8 @@ pub(super) fn page(report: &Report) -> String {
     let snapshot = &report.snapshot;
     let mut page = head(report);
     page.push('\n');
-    if let Some(metered) = &report.flows {
-        page.push_str(&flows::page(metered));
+    if let Some(flows) = &report.flows {
+        page.push_str(&flows::page(flows));
         page.push('\n');
     }
     for (at, line) in cpus(report).iter().enumerate() {

@@ -26,6 +26,16 @@ pub(crate) fn rate(packets: u64, time: Duration) -> String {
     }
 }
 
+/// `12.3 Mbit/s`: `bytes` in `time`.
+pub(crate) fn bit_rate(bytes: u64, time: Duration) -> String {
+    let per_second = if time.is_zero() { 0.0 } else { 8.0 * bytes as f64 / time.as_secs_f64() };
+    match per_second {
+        rate if rate >= 999_950_000.0 => format!("{:.1} Gbit/s", rate / 1e9),
+        rate if rate >= 999_950.0 => format!("{:.1} Mbit/s", rate / 1e6),
+        rate => format!("{:.1} kbit/s", rate / 1e3),
+    }
+}
+
 /// `0.4 ms`, `10.0 s`, `1:02:03`.
 pub(crate) fn time(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -82,6 +92,16 @@ mod tests {
         assert_eq!(texts, ["0 pps", "999 pps", "1.0 kpps", "999.9 kpps", "1.0 Mpps", "12.3 Mpps"]);
         assert_eq!(rate(601, Duration::from_micros(400)), "1.5 Mpps");
         assert_eq!(rate(1, Duration::ZERO), "0 pps");
+    }
+
+    #[test]
+    fn bit_rates_change_unit_likewise() {
+        let texts = [0, 100, 124_993, 124_994, 124_993_749, 124_993_750, 12_500_000_000]
+            .map(|bytes| bit_rate(bytes, Duration::from_secs(1)));
+        let expected =
+            ["0.0 kbit/s", "0.8 kbit/s", "999.9 kbit/s", "1.0 Mbit/s", "999.9 Mbit/s", "1.0 Gbit/s", "100.0 Gbit/s"];
+        assert_eq!(texts, expected);
+        assert_eq!(bit_rate(1, Duration::ZERO), "0.0 kbit/s");
     }
 
     #[test]

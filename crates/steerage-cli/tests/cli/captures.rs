@@ -133,3 +133,36 @@ fn what_is_no_capture_gives_no_report() {
     assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
     ran.complaint();
 }
+
+/// Eight flows in one tunnel: spread by themselves, and all on one CPU where the tunnel is what counts.
+#[test]
+fn a_tunnel_can_stay_together() {
+    let mut file = Vec::new();
+    let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
+    words.iter().for_each(|word| file.extend(word.to_le_bytes()));
+    for flow in 0..64_u8 {
+        // Ethernet, IP in IP (protocol 4), UDP.
+        let mut frame = vec![0; 14 + 20 + 20 + 8];
+        (frame[12], frame[14], frame[23]) = (8, 0x45, 4);
+        frame[16..18].copy_from_slice(&48_u16.to_be_bytes());
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        (frame[34], frame[43]) = (0x45, 17);
+        frame[36..38].copy_from_slice(&28_u16.to_be_bytes());
+        frame[46..54].copy_from_slice(&[192, 0, 2, flow, 192, 0, 2, 200]);
+        frame[54..58].copy_from_slice(&[0, 7, 0, 9]);
+        frame[58..60].copy_from_slice(&8_u16.to_be_bytes());
+        let len = frame.len() as u32;
+        [0, 0, len, len].iter().for_each(|word| file.extend(word.to_le_bytes()));
+        file.extend(frame);
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunnel.pcap");
+    fs::write(&path, file).unwrap();
+    let cpus_at_work = |more: &[&str]| {
+        // A hash without chance, so that the flows fall as they do each time.
+        let args = ["count", path.to_str().unwrap(), "--virtual-cpus", "4", "--hash", "toeplitz", "--check-order"];
+        let report = report(&[&args[..], more].concat());
+        let cpus = report["cpus"].as_array().unwrap();
+        cpus.iter().filter(|cpu| cpu["processed"].as_u64().unwrap() > 0).count()
+    };
+    assert_eq!((cpus_at_work(&[]), cpus_at_work(&["--outer"])), (4, 1));
+}

@@ -56,7 +56,8 @@ pub(crate) fn report(args: &[&str]) -> Value {
     ran.report()
 }
 
-fn sum(value: &Value) -> u64 {
+/// What the counts of an object come to.
+pub(crate) fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
@@ -120,6 +121,17 @@ impl Started {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
         line
+    }
+
+    /// The next line of standard error that `-v` did not write.
+    pub(crate) fn error_line(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.err.read_line(&mut line).unwrap(), 0, "it ended without another line");
+            if !line.contains(" INFO ") {
+                return line;
+            }
+        }
     }
 
     /// One byte of standard output, and the rest of it left in the pipe.

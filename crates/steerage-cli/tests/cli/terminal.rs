@@ -33,7 +33,9 @@ fn screen(terminal: &mut File, wanted: Option<&str>) -> String {
 
 fn out_of(mut child: Child) -> String {
     let mut out = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut out).unwrap();
+    }
     assert_eq!(child.wait().unwrap().code(), Some(0));
     out
 }
@@ -71,4 +73,27 @@ fn a_short_run_leaves_standard_error_alone() {
         assert_eq!(screen(&mut terminal, None), "");
         out_of(child);
     }
+}
+
+/// Reports at intervals are written above the table, which comes back below them.
+#[test]
+fn the_live_table_and_intervals_share_a_terminal() {
+    let pty = openpty(None, None).unwrap();
+    let args = ["count", "synthetic:rate=20000", "--virtual-cpus", "1", "--seconds", "0", "--interval", "700ms"];
+    let mut started = command(&args);
+    let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
+    // Its own copies of the terminal are closed with it.
+    drop(started);
+    let mut terminal = File::from(pty.master);
+    // The table, out of its way, a report, and the table again.
+    let mut drawn = screen(&mut terminal, Some("\x1b[?7h"));
+    while !drawn.contains("\x1b[J20") {
+        drawn += &screen(&mut terminal, Some("\x1b[?7h"));
+    }
+    let (_, below) = drawn.split_once("\x1b[J20").unwrap();
+    let (report, table) = below.split_once('\n').unwrap();
+    assert!(report.contains(" packets ") && table.starts_with("\x1b[?7l     CPU"), "{drawn:?}");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    screen(&mut terminal, None);
+    out_of(child);
 }

@@ -1,0 +1,253 @@
+//! What a run did since its last report: one line for people, or one object. docs/report.md says what each key means.
+
+use std::fmt::Write;
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Serialize;
+use steerage::{CpuId, Drops, Snapshot};
+use steerage_apps::meter::FlowCounts;
+
+use super::flows::Counts;
+use super::json::{SCHEMA, by_reason, rfc3339, seconds};
+use super::units::{bit_rate, grouped, percent, rate};
+use super::{Flows, Recorded};
+
+/// When the next is due, and what the last one told.
+#[derive(Debug)]
+pub(crate) struct Intervals {
+    every: Duration,
+    due: Instant,
+    last: Instant,
+    before: Read,
+}
+
+impl Intervals {
+    /// The first is due `every` after the start.
+    pub(crate) fn new(every: Duration, start: Instant) -> Self {
+        Self { every, due: start + every, last: start, before: Read::default() }
+    }
+
+    /// When the next is due.
+    pub(crate) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// The next is due at the next multiple from the start: being late once does not make all others late, and being very
+    /// late leaves some out.
+    fn reschedule(&mut self, now: Instant) {
+        if let Some(late) = now.checked_duration_since(self.due) {
+            let steps = late.as_nanos() / self.every.as_nanos().max(1) + 1;
+            self.due += self.every * u32::try_from(steps).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// What happened since the last one.
+    pub(crate) fn next(&mut self, now: Instant, started: SystemTime, start: Instant, snapshot: &Snapshot) -> Interval {
+        self.reschedule(now);
+        let read = Read::of(snapshot);
+        let before = std::mem::replace(&mut self.before, read);
+        let length = now.duration_since(std::mem::replace(&mut self.last, now));
+        let elapsed = now.duration_since(start);
+        let difference = self.before.since(&before);
+        Interval {
+            started,
+            time: started + elapsed,
+            elapsed,
+            length,
+            in_flight: snapshot.in_flight(),
+            difference: difference.sums,
+            total: self.before.sums,
+            cpus: difference.cpus,
+            capture: None,
+            flows: None,
+        }
+    }
+}
+
+/// What is subtracted from what.
+#[derive(Clone, Debug, Default)]
+struct Read {
+    sums: Sums,
+    cpus: Vec<Cpu>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Sums {
+    received: u64,
+    received_bytes: u64,
+    delivered: u64,
+    #[serde(serialize_with = "by_reason")]
+    dropped: Drops,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Cpu {
+    cpu: u16,
+    processed: u64,
+    #[serde(serialize_with = "by_reason")]
+    dropped: Drops,
+    #[serde(serialize_with = "seconds")]
+    busy_seconds: Duration,
+    /// What waits now: no difference.
+    backlog: u64,
+}
+
+fn minus(now: &Drops, before: &Drops) -> Drops {
+    let mut drops = Drops::default();
+    now.iter().for_each(|(reason, packets)| drops.add(reason, packets.saturating_sub(before.get(reason))));
+    drops
+}
+
+impl Read {
+    fn of(snapshot: &Snapshot) -> Self {
+        let sums = Sums {
+            received: snapshot.received(),
+            received_bytes: snapshot.received_bytes(),
+            delivered: snapshot.delivered(),
+            dropped: snapshot.dropped(),
+        };
+        let cpu = |cpu: &steerage::CpuSnapshot| Cpu {
+            cpu: cpu.cpu.0,
+            processed: cpu.processed,
+            dropped: cpu.dropped,
+            busy_seconds: cpu.busy,
+            backlog: cpu.backlog,
+        };
+        Self { sums, cpus: snapshot.cpus.iter().map(cpu).collect() }
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        let sums = Sums {
+            received: self.sums.received.saturating_sub(before.sums.received),
+            received_bytes: self.sums.received_bytes.saturating_sub(before.sums.received_bytes),
+            delivered: self.sums.delivered.saturating_sub(before.sums.delivered),
+            dropped: minus(&self.sums.dropped, &before.sums.dropped),
+        };
+        let cpu = |(at, now): (usize, &Cpu)| match before.cpus.get(at) {
+            None => *now,
+            Some(before) => Cpu {
+                processed: now.processed.saturating_sub(before.processed),
+                dropped: minus(&now.dropped, &before.dropped),
+                busy_seconds: now.busy_seconds.saturating_sub(before.busy_seconds),
+                ..*now
+            },
+        };
+        Self { sums, cpus: self.cpus.iter().enumerate().map(cpu).collect() }
+    }
+}
+
+/// One report of those that come at intervals.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Interval {
+    #[serde(serialize_with = "rfc3339")]
+    started: SystemTime,
+    #[serde(serialize_with = "rfc3339")]
+    time: SystemTime,
+    #[serde(rename = "seconds", serialize_with = "seconds")]
+    elapsed: Duration,
+    #[serde(rename = "interval_seconds", serialize_with = "seconds")]
+    length: Duration,
+    difference: Sums,
+    total: Sums,
+    in_flight: u64,
+    cpus: Vec<Cpu>,
+    capture: Option<Progress>,
+    flows: Option<Counts>,
+}
+
+/// How far the files have been read.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Progress {
+    bytes_read: u64,
+    bytes_total: Option<u64>,
+}
+
+impl Interval {
+    /// With what is known of flows by now.
+    pub(crate) fn with_flows(&self, flows: Option<&Flows>) -> Self {
+        Self { flows: flows.map(Counts::of), ..self.clone() }
+    }
+
+    /// With how many flows there are so far.
+    pub(crate) fn with_flows_so_far(self, flows: Option<FlowCounts>) -> Self {
+        Self { flows: flows.as_ref().map(Counts::so_far), ..self }
+    }
+
+    /// With how far the files have been read, where there are any.
+    pub(crate) fn with_capture(self, recorded: Option<&Recorded>) -> Self {
+        let progress = |of: &Recorded| Progress { bytes_read: of.bytes_read, bytes_total: of.bytes_total };
+        Self { capture: recorded.map(progress), ..self }
+    }
+
+    /// One line, with its newline.
+    pub(super) fn as_json(&self) -> io::Result<String> {
+        #[derive(Serialize)]
+        struct Root<'a> {
+            schema: u32,
+            r#type: &'static str,
+            #[serde(flatten)]
+            interval: &'a Interval,
+        }
+        let mut text = serde_json::to_string(&Root { schema: SCHEMA, r#type: "interval", interval: self })?;
+        text.push('\n');
+        Ok(text)
+    }
+
+    /// One line, with its newline: what can be compared from line to line stands below one another.
+    pub(super) fn as_text(&self) -> String {
+        let Sums { received, received_bytes, dropped, .. } = &self.difference;
+        let mut line = format!(
+            "{}  {:>11} packets  {:>15} bytes  {:>10}  {:>12}",
+            humantime::format_rfc3339_millis(self.time),
+            grouped(*received),
+            grouped(*received_bytes),
+            rate(*received, self.length),
+            bit_rate(*received_bytes, self.length),
+        );
+        if let Some((cpu, share)) = self.busiest() {
+            let _ = write!(line, "  busiest CPU {cpu} {share:.0} %");
+        }
+        if dropped.total() > 0 {
+            let reasons: Vec<String> =
+                dropped.iter().map(|(reason, packets)| format!("{} {}", reason.name(), grouped(packets))).collect();
+            let share = percent(dropped.total() as f64, *received as f64);
+            let _ = write!(line, "  dropped {share:.1} %: {}", reasons.join(", "));
+        }
+        if let Some(Progress { bytes_read, bytes_total: Some(total) }) = self.capture {
+            let _ = write!(line, "  {:.0} % read", percent(bytes_read as f64, total as f64).min(100.0));
+        }
+        if let Some(flows) = &self.flows {
+            let _ = write!(line, "  {}", flows.text());
+        }
+        line.push('\n');
+        line
+    }
+
+    /// Of several CPUs that had something to do, the one that handled the most, and its part of all.
+    fn busiest(&self) -> Option<(CpuId, f64)> {
+        let all: u64 = self.cpus.iter().map(|cpu| cpu.processed).sum();
+        let busiest = self.cpus.iter().rev().max_by_key(|cpu| cpu.processed)?;
+        let share = percent(busiest.processed as f64, all as f64);
+        (self.cpus.len() > 1 && all > 0).then_some((CpuId(busiest.cpu), share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Being late for one does not move those after it, and being very late leaves out what is past.
+    #[test]
+    fn they_do_not_drift() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut intervals = Intervals { every: second, due: start + second, last: start, before: Read::default() };
+        let mut due_after = |millis| {
+            intervals.reschedule(start + Duration::from_millis(millis));
+            intervals.due().duration_since(start).as_millis()
+        };
+        assert_eq!([1000, 2010, 3999, 6000, 9500].map(&mut due_after), [2000, 3000, 4000, 7000, 10_000]);
+        // Before its time, as at a run's end: nothing changes.
+        assert_eq!(due_after(9700), 10_000);
+    }
+}

@@ -2,6 +2,8 @@
 //!
 //! The groups are shared by all commands that receive packets; a command flattens [`RunArgs`] and adds its own.
 
+mod tools;
+
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -9,6 +11,8 @@ use steerage::flow::Layers;
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
 use steerage_apps::meter::{FLOWS_DEFAULT, FLOWS_MAX};
 use steerage_device::capture::Pace;
+
+pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
 
 /// Receive packet steering in user space: one busy receive queue spread over
 /// many CPUs, flow by flow, in order.
@@ -26,6 +30,8 @@ pub(crate) struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   steerage count                     10 s of synthetic traffic over all CPUs
+  steerage meter capture.pcap        who talked to whom
+  steerage run traffic.toml          what is written down there
   steerage count --help              every option of a command, with examples
 
 Exit status: 0 it went well, 1 an error, 2 a wrong command line,
@@ -44,6 +50,22 @@ pub(crate) enum Command {
     /// Explain where packets go, and whether traffic can be spread
     #[command(verbatim_doc_comment, after_help = EXPLAIN_HELP)]
     Explain(ExplainArgs),
+
+    /// Run what is written down in a file
+    #[command(verbatim_doc_comment, after_help = tools::RUN_HELP)]
+    Run(RunFileArgs),
+
+    /// Check such a file, and tell what it would do
+    #[command(verbatim_doc_comment, after_help = tools::CHECK_HELP)]
+    Check(RunFileArgs),
+
+    /// Print what has a shell complete the command line
+    #[command(verbatim_doc_comment, after_help = tools::COMPLETIONS_HELP)]
+    Completions(CompletionsArgs),
+
+    /// Print the manual page, or write those of all commands
+    #[command(verbatim_doc_comment, after_help = tools::MAN_HELP)]
+    Man(ManArgs),
 }
 
 const COUNT_HELP: &str = "\

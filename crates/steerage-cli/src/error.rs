@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use steerage::{BuildError, CpuId, CpuMask, MaskError, ParseFlowKeyError};
@@ -9,6 +10,8 @@ use steerage_apps::meter::ExportError;
 use steerage_device::OpenError;
 
 use crate::report::units::size;
+use crate::run_file::FileError;
+use crate::usage;
 
 /// Exit code: an error.
 const FAILED: u8 = 1;
@@ -20,6 +23,8 @@ const NOT_STRICT: u8 = 3;
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Error {
+    /// What stands behind a run file on the command line is wrong, or asks for help.
+    Usage(clap::Error),
     /// An option's mask or list of CPUs cannot be read.
     Mask { option: &'static str, error: MaskError },
     /// An option's list of CPUs names none.
@@ -48,6 +53,12 @@ pub(crate) enum Error {
     FlowsName { name: String, what: String },
     /// Flows could not be written.
     Flows(ExportError),
+    /// A run file is wrong.
+    RunFile(FileError),
+    /// What was checked would be refused.
+    Refused(String),
+    /// A manual page could not be written.
+    Page { path: PathBuf, error: io::Error },
     /// The report could not be written.
     Report(io::Error),
     /// `--strict`, and not every packet arrived in order.
@@ -55,12 +66,26 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// The options that it may be about.
+    pub(crate) fn options(&self) -> Vec<&'static str> {
+        match self {
+            Self::Mask { option, .. } | Self::NoCpu { option } => vec![option],
+            Self::Offline { .. } => vec!["--cpus", "--rx-cpu"],
+            Self::Hash { .. } => vec!["--hash"],
+            Self::NothingToPace => vec!["--pace"],
+            Self::Build(BuildError::NotOurCpu { .. }) => vec!["--rps-cpus", "--rps-cpus-list"],
+            Self::Build(BuildError::Memory { .. }) => vec!["--memory", "--backlog"],
+            Self::FlowsName { .. } => vec!["--flows"],
+            _ => Vec::new(),
+        }
+    }
+
     /// What the program exits with.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace | Self::Flow(_) => WRONG_COMMAND_LINE,
             Self::Open(OpenError::Spec(_)) => WRONG_COMMAND_LINE,
-            Self::FlowsName { .. } => WRONG_COMMAND_LINE,
+            Self::FlowsName { .. } | Self::Usage(_) => WRONG_COMMAND_LINE,
             Self::Build(BuildError::NotOurCpu { .. }) => WRONG_COMMAND_LINE,
             Self::Strict { .. } => NOT_STRICT,
             _ => FAILED,
@@ -108,6 +133,12 @@ impl fmt::Display for Error {
             }
             Self::FlowsName { name, what } => write!(f, "--flows {name}: {what}"),
             Self::Flows(error) => error.fmt(f),
+            Self::RunFile(error) => error.fmt(f),
+            Self::Refused(why) => f.write_str(why),
+            Self::Page { path, error } => {
+                write!(f, "cannot write a manual page to {}: {error}; name another directory", path.display())
+            }
+            Self::Usage(error) => f.write_str(&usage::message(error)),
             Self::Report(error) => {
                 write!(f, "cannot write the report to standard output: {error}; send it somewhere else")
             }

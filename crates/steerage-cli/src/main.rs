@@ -11,6 +11,7 @@ mod log;
 mod machine;
 mod report;
 mod run;
+mod run_file;
 mod setup;
 mod signals;
 mod usage;
@@ -20,7 +21,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command};
+use args::Cli;
+use error::Error;
 use report::units::printable;
 
 fn main() -> ExitCode {
@@ -28,14 +30,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage::answer(&error),
     };
-    log::start(cli.verbose);
-    let result = match &cli.command {
-        Command::Count(args) => command::count::run(args, cli.verbose > 0),
-        Command::Explain(args) => command::explain::run(args, cli.verbose > 0),
-        Command::Meter(args) => command::meter::run(args, cli.verbose > 0),
-    };
-    match result {
+    match command::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Error::Usage(error)) => usage::answer(&error),
         Err(error) => {
             // With standard error closed there is nobody left to tell but the exit code.
             let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&error.to_string()));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steerage::{Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance};
+use steerage::{BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance};
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::limit::Limit;
@@ -37,6 +37,34 @@ where
         rx.rotate_left(next);
     }
     Ok((builder.build(maker(can_wait)?)?, capture))
+}
+
+/// What can be found out of all this without opening a device: in two lines, which CPUs would do what.
+pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
+    let cpus = Cpus::read(&args.cpus)?;
+    steer(&args.steering)?;
+    for device in &args.devices {
+        steerage_device::check(device)?;
+    }
+    if args.pace.is_some() && args.devices.iter().all(|device| steerage_device::is_synthetic(device)) {
+        return Err(Error::NothingToPace);
+    }
+    let work = match (&cpus.work, args.cpus.virtual_cpus) {
+        (Some(work), _) => work.clone(),
+        (None, Some(count)) => (0..count as u16).map(CpuId).collect(),
+        (None, None) => machine::usable_cpus()?,
+    };
+    let rx: CpuMask = if cpus.rx.is_empty() { work.clone() } else { cpus.rx.iter().copied().collect() };
+    let rps = cpus.rps.as_ref().unwrap_or(&work);
+    if let Some(cpu) = rps.iter().find(|cpu| !work.contains(*cpu)) {
+        return Err(Error::Build(BuildError::NotOurCpu { cpu, ours: work.to_string() }));
+    }
+    let spread = if rps.is_empty() {
+        "packets stay where they are received".to_owned()
+    } else {
+        format!("packets are spread over {rps}")
+    };
+    Ok(format!("CPUs {work} work, {rx} receive, {spread}\n"))
 }
 
 fn open(args: &RunArgs) -> Result<Opened, Error> {

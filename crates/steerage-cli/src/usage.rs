@@ -21,10 +21,15 @@ pub(crate) fn answer(error: &clap::Error) -> ExitCode {
             ExitCode::from(WRONG_COMMAND_LINE)
         }
         _ => {
-            let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&one_line(&error.render().to_string())));
+            let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&message(error)));
             ExitCode::from(WRONG_COMMAND_LINE)
         }
     }
+}
+
+/// What is wrong, in one line.
+pub(crate) fn message(error: &clap::Error) -> String {
+    one_line(&error.render().to_string())
 }
 
 /// clap's message and its tips, without the usage that it repeats below them.

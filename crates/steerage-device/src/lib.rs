@@ -46,7 +46,16 @@ pub fn open(spec: &str) -> Result<Input, OpenError> {
     capture::open(spec).map_err(OpenError::Device)
 }
 
-fn is_synthetic(spec: &str) -> bool {
+/// Looks at what `spec` says without opening it.
+///
+/// # Errors
+/// [`OpenError::Spec`] for what is written wrong. That it is right does not mean that it can be opened.
+pub fn check(spec: &str) -> Result<(), OpenError> {
+    if is_synthetic(spec) { SyntheticOptions::parse(spec).map(drop).map_err(OpenError::Spec) } else { Ok(()) }
+}
+
+/// Whether `spec` names [`synthetic`] traffic.
+pub fn is_synthetic(spec: &str) -> bool {
     spec == "synthetic" || spec.starts_with("synthetic:")
 }
 

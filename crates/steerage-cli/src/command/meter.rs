@@ -57,6 +57,11 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     written.and(reported)
 }
 
+/// Whether flows can go where they are to go, as far as the name tells.
+pub(crate) fn check(args: &MeterArgs) -> Result<(), Error> {
+    args.flows.file.as_deref().map_or(Ok(()), |name| destination(name, args).map(drop))
+}
+
 fn finish(writer: Option<FlowWriter>, open: OpenFlows) -> Result<(), Error> {
     writer.map_or(Ok(()), |writer| writer.finish(open.into_records())).map_err(Error::Flows)
 }

@@ -9,6 +9,8 @@ mod intervals;
 mod meter;
 mod mistakes;
 mod program;
+mod run_files;
 mod runs;
 mod signals;
 mod terminal;
+mod tools;

@@ -1,0 +1,164 @@
+//! From keys to arguments, by what clap knows of the options.
+
+use clap::{Arg, ArgAction, Command, Id};
+use steerage_device::synthetic::SyntheticOptions;
+use toml::de::DeValue;
+
+use super::read::{Key, Keys, as_text};
+use super::{COMMAND, DEVICES, FileError, nearest};
+
+/// The device that has options of its own, behind its name.
+const WITH_OPTIONS: &str = "synthetic";
+
+/// What a file gives.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) options: Vec<GivenOption>,
+    pub(super) devices: Vec<GivenDevice>,
+}
+
+/// An option of the file.
+#[derive(Debug)]
+pub(super) struct GivenOption {
+    pub(super) id: Id,
+    pub(super) key: String,
+    pub(super) line: usize,
+    /// As on the command line.
+    pub(super) arguments: Vec<String>,
+    /// Whether a value could follow, and does not.
+    pub(super) is_bare: bool,
+}
+
+/// A device of the file.
+#[derive(Debug)]
+pub(super) struct GivenDevice {
+    pub(super) spec: String,
+    pub(super) line: usize,
+}
+
+/// What the keys come to as arguments of `command`.
+pub(super) fn of(command: &Command, file: &Keys<'_>) -> Result<Given, FileError> {
+    let mut given = Given { options: Vec::new(), devices: Vec::new() };
+    for key in &file.keys {
+        match key.name.as_str() {
+            COMMAND => {}
+            DEVICES => given.devices = devices(file, key)?,
+            name => match options(command).find(|arg| arg.get_long() == Some(name)) {
+                Some(arg) => given.options.extend(option(file, key, arg)?),
+                None => return Err(unknown(command, file, key)),
+            },
+        }
+    }
+    Ok(given)
+}
+
+/// The options that can be keys.
+fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+    let is_help = |arg: &Arg| {
+        matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version)
+    };
+    command.get_arguments().filter(move |arg| arg.get_long().is_some() && !is_help(arg))
+}
+
+fn unknown(command: &Command, file: &Keys<'_>, key: &Key<'_>) -> FileError {
+    let known = options(command).filter_map(Arg::get_long).chain([COMMAND, DEVICES]);
+    // An underscore is a likely slip, since TOML's keys often have them.
+    let near = nearest(&key.name.replace('_', "-"), known);
+    let near = near.map_or(String::new(), |near| format!("; a similar key exists: `{near}`"));
+    let message = format!("{}: `{}` has no such option{near}; see --help", key.name, command.get_name());
+    file.error(Some(key.line), message)
+}
+
+fn option(file: &Keys<'_>, key: &Key<'_>, arg: &Arg) -> Result<Option<GivenOption>, FileError> {
+    let wrong = |what: &str| Err(file.error(Some(key.line), format!("{}: {what}", key.name)));
+    let given = |arguments: Vec<String>, is_bare| {
+        Ok(Some(GivenOption { id: arg.get_id().clone(), key: key.name.clone(), line: key.line, arguments, is_bare }))
+    };
+    let takes_values = arg.get_action().takes_values();
+    let needs_value = takes_values && arg.get_num_args().is_none_or(|range| range.min_values() > 0);
+    match &key.value {
+        DeValue::Boolean(false) if !needs_value => Ok(None),
+        DeValue::Boolean(true) if !needs_value => given(vec![format!("--{}", key.name)], takes_values),
+        DeValue::Boolean(_) => wrong("write a value: it is no option to switch on or off"),
+        DeValue::Integer(times) if matches!(arg.get_action(), ArgAction::Count) => {
+            match as_text(&key.value).and_then(|times| times.parse::<u8>().ok()) {
+                Some(times) => given(vec![format!("--{}", key.name); times.into()], false),
+                None => wrong(&format!("{} is not how often it can be given", times.as_str())),
+            }
+        }
+        _ if !takes_values => wrong("write true or false"),
+        DeValue::Array(values) if matches!(arg.get_action(), ArgAction::Append) => {
+            let texts: Option<Vec<String>> = values.iter().map(|value| as_text(value.get_ref())).collect();
+            match texts {
+                Some(texts) => given(texts.iter().map(|text| format!("--{}={text}", key.name)).collect(), false),
+                None => wrong("write a list of strings or numbers"),
+            }
+        }
+        value => match as_text(value) {
+            Some(text) => given(vec![format!("--{}={text}", key.name)], false),
+            None => wrong(&format!("write a string or a number, not {}", kind(value))),
+        },
+    }
+}
+
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+        DeValue::Datetime(_) => "a date or time",
+        _ => "that",
+    }
+}
+
+/// `devices = "a"`, `devices = ["a", { name = "synthetic", rate = 1000 }]` or `[[devices]]`.
+fn devices(file: &Keys<'_>, key: &Key<'_>) -> Result<Vec<GivenDevice>, FileError> {
+    match &key.value {
+        DeValue::Array(values) if !values.is_empty() => {
+            let of_value =
+                |value: &toml::Spanned<DeValue<'_>>| device(file, file.line_at(value.span().start), value.get_ref());
+            values.iter().map(of_value).collect()
+        }
+        value => Ok(vec![device(file, key.line, value)?]),
+    }
+}
+
+fn device(file: &Keys<'_>, line: usize, value: &DeValue<'_>) -> Result<GivenDevice, FileError> {
+    let spec = match value {
+        DeValue::String(name) => name.to_string(),
+        DeValue::Table(table) => with_options(file, line, &file.within(table))?,
+        _ => {
+            let message = format!("{DEVICES}: write a name, a list of names, or a table with a `name`");
+            return Err(file.error(Some(line), message));
+        }
+    };
+    if spec.is_empty() || spec.starts_with('-') && spec != "-" {
+        let message = format!("{DEVICES}: `{spec}` would be read as an option: write ./{spec} for a file of that name");
+        return Err(file.error(Some(line), message));
+    }
+    steerage_device::check(&spec).map_err(|error| file.error(Some(line), format!("{DEVICES}: {error}")))?;
+    Ok(GivenDevice { spec, line })
+}
+
+/// A device in a table: its own options, as the command line has them behind the name.
+fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String, FileError> {
+    let Some(name) = table.get("name").and_then(|key| key.value.as_str()) else {
+        return Err(
+            file.error(Some(line), format!("{DEVICES}: a device needs a name: write such as name = \"synthetic\""))
+        );
+    };
+    let mut spec = name.to_owned();
+    for key in table.keys.iter().filter(|key| key.name != "name") {
+        let wrong = |what: String| file.error(Some(key.line), format!("{DEVICES}: {name}: {}: {what}", key.name));
+        if name != WITH_OPTIONS {
+            return Err(wrong(format!("only {WITH_OPTIONS} has options of its own: write others as keys of the file")));
+        }
+        let text = as_text(&key.value).filter(|text| !text.contains(','));
+        let text = text.ok_or_else(|| wrong("write a number, or a string without a comma".to_owned()))?;
+        let option = format!("{}={text}", key.name);
+        SyntheticOptions::parse(&format!("{name}:{option}"))
+            .map_err(|error| file.error(Some(key.line), format!("{DEVICES}: {error}")))?;
+        spec.push(if spec == name { ':' } else { ',' });
+        spec.push_str(&option);
+    }
+    Ok(spec)
+}

@@ -1,0 +1,190 @@
+//! What the file gives and what stands behind it on the command line, through clap as one command line.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command, FromArgMatches};
+
+use super::arguments::{Given, GivenDevice, GivenOption};
+use super::read::Keys;
+use super::{DEVICES, FileError};
+use crate::args::Cli;
+use crate::error::Error;
+use crate::usage;
+
+/// A run that was written down, ready to be run.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    /// As if it had stood on the command line.
+    pub(crate) cli: Cli,
+    /// That command line, without the program's name.
+    pub(crate) arguments: Vec<String>,
+    /// What is from the file, and from where in it.
+    pub(crate) origins: Vec<Origin>,
+    path: String,
+}
+
+/// An option or a device of the file.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    /// The key, or the device.
+    pub(crate) what: String,
+    is_device: bool,
+    pub(crate) line: usize,
+}
+
+impl Ready {
+    /// That error with the place in the file, if what it is about came from there.
+    pub(crate) fn blame(&self, error: Error) -> Error {
+        let origin = match &error {
+            Error::Open(open) => {
+                let message = open.to_string();
+                let devices = || self.origins.iter().filter(|origin| origin.is_device);
+                devices().find(|device| message.contains(&device.what)).or_else(|| devices().next())
+            }
+            other => {
+                let options = other.options();
+                let is_about = |origin: &&Origin| options.contains(&format!("--{}", origin.what).as_str());
+                self.origins.iter().filter(|origin| !origin.is_device).find(is_about)
+            }
+        };
+        match origin {
+            Some(origin) => {
+                FileError { path: self.path.clone(), line: Some(origin.line), message: error.to_string() }.into()
+            }
+            None => error,
+        }
+    }
+}
+
+/// Puts `more` over what the file gives.
+pub(super) fn with(
+    cli: &Command,
+    command: &Command,
+    file: &Keys<'_>,
+    given: Given,
+    more: &[String],
+) -> Result<Ready, Error> {
+    let overridden = Overridden::by(cli, command, more).map_err(Error::Usage)?;
+    // In the file alone, a wrong value is told even if it is overridden.
+    let needs_others = check_each(cli, command, file, &given.options)?;
+    let options: Vec<GivenOption> = given.options.into_iter().filter(|option| !overridden.has(option)).collect();
+    let devices = if overridden.devices { Vec::new() } else { given.devices };
+    let arguments = arguments(command, &options, &devices, more);
+
+    let parsed =
+        cli.clone().try_get_matches_from(std::iter::once("steerage").chain(arguments.iter().map(String::as_str)));
+    let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = parsed.map_err(|error| match blamed(&error, &options, &needs_others) {
+        Some(line) => file.error(Some(line), usage::message(&error)).into(),
+        None => Error::Usage(error),
+    })?;
+    let of_option = |option: GivenOption| Origin { what: option.key, is_device: false, line: option.line };
+    let of_device = |device: GivenDevice| Origin { what: device.spec, is_device: true, line: device.line };
+    let options = options.into_iter().map(of_option);
+    let mut origins: Vec<Origin> = options.chain(devices.into_iter().map(of_device)).collect();
+    origins.sort_by_key(|origin| origin.line);
+    Ok(Ready { cli, arguments, origins, path: file.path().to_owned() })
+}
+
+/// What of the file the command line overrides.
+struct Overridden {
+    matches: Option<ArgMatches>,
+    conflicts: Vec<(String, String)>,
+    devices: bool,
+}
+
+impl Overridden {
+    /// Finds out what is there, whatever else is wrong with it: that is for the real parse to say. The error is help, where
+    /// that is asked for.
+    fn by(cli: &Command, command: &Command, more: &[String]) -> Result<Self, clap::Error> {
+        let start = ["steerage", command.get_name()].into_iter();
+        let arguments = start.chain(more.iter().map(String::as_str));
+        let mut matches = cli.clone().ignore_errors(true).try_get_matches_from(arguments)?;
+        let matches = matches.remove_subcommand().map(|(_, matches)| matches);
+        let conflicts = command.get_arguments().flat_map(|arg| {
+            let others = command.get_arg_conflicts_with(arg).into_iter();
+            others.map(|other| (arg.get_id().to_string(), other.get_id().to_string()))
+        });
+        let mut overridden = Self { matches, conflicts: conflicts.collect(), devices: false };
+        overridden.devices = overridden.is_given(DEVICES);
+        Ok(overridden)
+    }
+
+    fn is_given(&self, id: &str) -> bool {
+        let source = self.matches.as_ref().and_then(|matches| matches.value_source(id));
+        source == Some(ValueSource::CommandLine)
+    }
+
+    /// The same option, or one that excludes it.
+    fn has(&self, option: &GivenOption) -> bool {
+        let id = option.id.as_str();
+        let excluded =
+            |(one, other): &(String, String)| one == id && self.is_given(other) || other == id && self.is_given(one);
+        self.is_given(id) || self.conflicts.iter().any(excluded)
+    }
+}
+
+/// Tries each option by itself, so that a wrong value is told with its line. Returns the options that want another one.
+fn check_each(
+    cli: &Command,
+    command: &Command,
+    file: &Keys<'_>,
+    options: &[GivenOption],
+) -> Result<Vec<String>, FileError> {
+    let mut needs_others = Vec::new();
+    for option in options {
+        let start = ["steerage", command.get_name()].into_iter();
+        let arguments = start.chain(option.arguments.iter().map(String::as_str));
+        match cli.clone().try_get_matches_from(arguments) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => needs_others.push(option.key.clone()),
+            Err(error) => {
+                return Err(file.error(Some(option.line), format!("{}: {}", option.key, value_message(&error))));
+            }
+        }
+    }
+    Ok(needs_others)
+}
+
+/// What is wrong with a value, without the name of the option: the key says it.
+fn value_message(error: &clap::Error) -> String {
+    let source = std::error::Error::source(error);
+    match (error.get(ContextKind::InvalidValue), source) {
+        (Some(ContextValue::String(value)), Some(source)) => format!("invalid value '{value}': {source}"),
+        _ => usage::message(error),
+    }
+}
+
+/// The line of the file that an error of the whole is about.
+fn blamed(error: &clap::Error, options: &[GivenOption], needs_others: &[String]) -> Option<usize> {
+    let named = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
+    };
+    let named: Vec<String> = [ContextKind::InvalidArg, ContextKind::PriorArg].into_iter().flat_map(named).collect();
+    let is_named = |option: &&GivenOption| {
+        let long = format!("--{}", option.key);
+        named.iter().any(|text| text.split([' ', '=', '[']).next() == Some(&long))
+    };
+    let needing = |option: &&GivenOption| needs_others.contains(&option.key);
+    let lacks_another = error.kind() == ErrorKind::MissingRequiredArgument;
+    let found = options.iter().find(is_named);
+    found.or_else(|| options.iter().find(needing).filter(|_| lacks_another)).map(|option| option.line)
+}
+
+/// One command line. An option that may have a value and has none stands last, so that nothing is taken for its value.
+fn arguments(command: &Command, options: &[GivenOption], devices: &[GivenDevice], more: &[String]) -> Vec<String> {
+    let of = |is_bare| {
+        let options = options.iter().filter(move |option| option.is_bare == is_bare);
+        options.flat_map(|option| option.arguments.iter().cloned())
+    };
+    let end = more.iter().position(|argument| argument == "--").unwrap_or(more.len());
+    let mut arguments = vec![command.get_name().to_owned()];
+    arguments.extend(devices.iter().map(|device| device.spec.clone()));
+    arguments.extend(of(false));
+    arguments.extend(more[..end].iter().cloned());
+    arguments.extend(of(true));
+    arguments.extend(more[end..].iter().cloned());
+    arguments
+}

@@ -1,0 +1,149 @@
+//! Completions and manual pages: made of the command line's definition, so nothing of it is missing.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::program::run;
+
+const COMMANDS: [&str; 7] = ["count", "meter", "explain", "run", "check", "completions", "man"];
+
+/// The long options of a command, by its help.
+fn long_options(command: &str) -> Vec<String> {
+    let help = run(&[command, "--help"]).out;
+    let (options, _) = help.split_once("DEVICE:").unwrap_or((&help, ""));
+    // `-c, --packets <N>  Stop after N packets`, or without the short one.
+    let of_line = |line: &str| {
+        let long = line.split_whitespace().take(2).find_map(|word| word.strip_prefix("--"))?;
+        long.split(['<', '[', '=', '.']).next().map(str::to_owned)
+    };
+    options.lines().filter_map(of_line).collect()
+}
+
+/// Whether a program is there. What is absent elsewhere has to be present where the gate runs.
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// What a checker has to say of `text`: its exit code, and everything it prints on standard error.
+fn check_with(program: &str, args: &[&str], text: &str) -> (Option<i32>, String) {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn the_commands_are_all() {
+    let help = run(&["--help"]).out;
+    let (_, list) = help.split_once("Commands:\n").unwrap();
+    let names: Vec<&str> =
+        list.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next()).collect();
+    let known = |name: &&str| COMMANDS.contains(name) || *name == "help";
+    assert!(COMMANDS.iter().all(|name| names.contains(name)), "{names:?}");
+    // A command of another change finds its way into these tests.
+    assert!(names.iter().all(|name| known(&name)), "add it to COMMANDS: {names:?}");
+    for command in COMMANDS {
+        assert!(run(&[command, "--help"]).out.contains("\nExamples:\n  "), "{command}");
+    }
+}
+
+#[test]
+fn completions_know_every_command_and_option() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = run(&["completions", shell]);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{shell}");
+        for command in COMMANDS {
+            assert!(ran.out.contains(command), "{shell}: {command}");
+            for option in long_options(command) {
+                // As fish writes it: `-l option`.
+                let known = ran.out.contains(&format!("--{option}")) || ran.out.contains(&format!("-l {option}"));
+                assert!(known, "{shell}: {command} --{option}");
+            }
+        }
+    }
+    assert!(long_options("meter").len() > 15);
+    let wrong = run(&["completions", "tcsh"]);
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.complaint().contains("possible values: bash, elvish, fish, powershell, zsh"), "{wrong:?}");
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that tests less has to say so")]
+fn shells_take_their_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        if !is_there(shell) {
+            assert!(shell != "bash", "every Linux machine that builds this has bash");
+            eprintln!("skipped: {shell} is not there");
+            continue;
+        }
+        let (code, said) = check_with(shell, &["-n"], &run(&["completions", shell]).out);
+        assert_eq!((code, said.as_str()), (Some(0), ""), "{shell}");
+    }
+    // What bash would offer.
+    let script = run(&["completions", "bash"]).out;
+    let offered = |words: &str| {
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n_steerage steerage \
+             \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"\necho \"${{COMPREPLY[@]}}\""
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(offered("steerage me"), "meter");
+    assert_eq!(offered("steerage meter --max-f"), "--max-flows");
+    assert_eq!(offered("steerage count --max-f"), "");
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that tests less has to say so")]
+fn manual_pages_are_whole_and_sound() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("man/man1");
+    let _ = fs::remove_dir_all(&directory);
+    let ran = run(&["man", directory.to_str().unwrap()]);
+    assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(0), "", ""));
+    let mut names: Vec<String> =
+        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let mut expected: Vec<String> = COMMANDS.iter().map(|command| format!("steerage-{command}.1")).collect();
+    expected.push("steerage.1".to_owned());
+    expected.sort();
+    assert_eq!(names, expected);
+    assert_eq!(fs::read_to_string(directory.join("steerage.1")).unwrap(), run(&["man"]).out);
+
+    for command in COMMANDS {
+        let page = fs::read_to_string(directory.join(format!("steerage-{command}.1"))).unwrap();
+        for section in ["TH", "SH NAME", "SH SYNOPSIS", "SH OPTIONS", "SH EXAMPLES"] {
+            assert!(page.contains(&format!("\n.{section}")), "{command}: {section}");
+        }
+        for option in long_options(command) {
+            let written = format!("\\-\\-{}", option.replace('-', "\\-"));
+            assert!(page.contains(&written), "{command}: {written}");
+        }
+    }
+    for name in names {
+        let page = fs::read_to_string(directory.join(&name)).unwrap();
+        match ["groff", "mandoc"].into_iter().find(|program| is_there(program)) {
+            Some("groff") => {
+                let (code, said) = check_with("groff", &["-man", "-Tutf8", "-ww", "-z"], &page);
+                assert_eq!((code, said.as_str()), (Some(0), ""), "{name}");
+            }
+            Some(_) => assert_eq!(check_with("mandoc", &["-Tlint", "-Wwarning"], &page).0, Some(0), "{name}"),
+            None => eprintln!("skipped for {name}: neither groff nor mandoc is there"),
+        }
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_an_error() {
+    let ran = run(&["man", "/dev/null/man1"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.complaint().contains("cannot write a manual page to /dev/null/man1"), "{ran:?}");
+}

@@ -9,6 +9,7 @@
 //! | `key`, `index`, `table` | from the flow to its place; `lists`, `wheel`, `room` say who ends when, moves, or makes room |
 //! | `flow`, `timeouts` | what is counted, and when a record ends |
 //! | `record`, `export`, `file`, `pattern` | what is told of a flow, and where it is written |
+//! | `patience` | how long the end waits for that |
 //! | `totals`, `counts` | what all CPUs come to, at the end and so far |
 
 mod counts;
@@ -19,6 +20,7 @@ mod fragments;
 mod index;
 mod key;
 mod lists;
+mod patience;
 mod pattern;
 mod read;
 mod record;
@@ -40,6 +42,7 @@ use steerage::{Batch, BucketId, Cpu, HANDLE_BUDGET, Handler, Packet, Received, T
 pub use counts::FlowCounts;
 pub use export::{ExportError, Exporter, FlowFormat, FlowWriter, FlowsTo, Rotation};
 pub use flow::{FlowEnd, Traffic};
+pub use patience::Hurry;
 pub use pattern::{FilePattern, ParsePatternError};
 pub use record::FlowRecord;
 pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
-use steerage_apps::meter::Metering;
+use steerage_apps::meter::{Hurry, Metering};
 use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
 
@@ -45,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     /// Who knows of flows, if they are metered.
     pub(crate) meters: Option<Metering>,
+    /// Who writes flows, if anybody does: to be told that somebody wants an end.
+    pub(crate) hurry: Option<Hurry>,
     /// What else can stop it.
     pub(crate) stopper: Stopper,
 }
@@ -62,6 +64,7 @@ impl Plan {
             live: !args.report.quiet && !verbose,
             capture,
             meters: None,
+            hurry: None,
             stopper: Stopper::default(),
         }
     }
@@ -119,9 +122,15 @@ enum Event<R> {
 pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<Ended<H::Report>, Error> {
     let (events_in, events) = mpsc::channel();
     // Before the start, so that no signal finds a run that it cannot end well.
-    let asked = events_in.clone();
-    signals::listen(move |what| asked.send(Event::Asked(what)).is_ok())
-        .map_err(|error| Error::System { operation: "listen for signals", error })?;
+    let (asked, hurry) = (events_in.clone(), plan.hurry.clone());
+    signals::listen(move |what| {
+        // Also of a run that is over, and only waits for a reader.
+        if what == Asked::Stop {
+            hurry.iter().for_each(Hurry::hurry);
+        }
+        asked.send(Event::Asked(what)).is_ok() || hurry.is_some()
+    })
+    .map_err(|error| Error::System { operation: "listen for signals", error })?;
 
     let (started, start) = (SystemTime::now(), Instant::now());
     let running = instance.start()?;
@@ -207,6 +216,7 @@ impl Run<'_> {
         self.stopped_by.get_or_insert(by);
         self.live.end();
         self.handle.stop();
+        self.plan.hurry.iter().for_each(Hurry::hurry);
     }
 
     fn report_now(&mut self) -> Result<(), Error> {

@@ -4,12 +4,15 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
-use super::file::FlowFile;
+use super::file::{FlowFile, STDOUT};
+use super::patience::{Hurry, Shared};
 use super::pattern::FilePattern;
 use super::record::FlowRecord;
 use super::timeouts::{LATE_MAX, nanos};
@@ -108,32 +111,47 @@ impl std::error::Error for ExportError {
     }
 }
 
-enum Message {
+#[derive(Debug)]
+pub(super) enum Message {
     /// Records, and what time it was when they ended.
     Ended(Vec<FlowRecord>, u64),
     /// There will be no more.
     End,
 }
 
+/// How the writer came to its end.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// By itself, if need be with a panic.
+    Itself(thread::Result<Result<(), ExportError>>),
+    /// Nobody took what it wrote.
+    GivenUp,
+}
+
 /// Where a meter leaves its records.
 #[derive(Clone, Debug)]
 pub struct Exporter {
     to: SyncSender<Message>,
+    shared: Arc<Shared>,
     waits: bool,
 }
 
 impl Exporter {
     /// Hands records over. Returns how many were lost: where the source cannot wait, what finds no room.
     pub(super) fn send(&self, records: Vec<FlowRecord>, now: u64) -> u64 {
-        let count = records.len() as u64;
+        let count = records.len();
         let message = Message::Ended(records, now);
         if self.waits {
-            // Nobody takes them only after the writer failed, and then the whole run does.
-            return if self.to.send(message).is_ok() { 0 } else { count };
+            self.shared.note_handed(count);
+            // Nobody takes them only after the writer failed or was given up, and then the whole run fails.
+            return if self.to.send(message).is_ok() { 0 } else { count as u64 };
         }
         match self.to.try_send(message) {
-            Ok(()) => 0,
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => count,
+            Ok(()) => {
+                self.shared.note_handed(count);
+                0
+            }
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => count as u64,
         }
     }
 }
@@ -142,7 +160,10 @@ impl Exporter {
 #[derive(Debug)]
 pub struct FlowWriter {
     to: SyncSender<Message>,
-    thread: JoinHandle<Result<(), ExportError>>,
+    shared: Arc<Shared>,
+    ended: Receiver<Ended>,
+    /// What the messages call the place that it writes to.
+    name: PathBuf,
 }
 
 impl FlowWriter {
@@ -156,52 +177,72 @@ impl FlowWriter {
         format: FlowFormat,
         on_failure: impl FnOnce() + Send + 'static,
     ) -> Result<Self, ExportError> {
-        let mut sink = Sink::new(to, format)?;
+        let name = match &to {
+            FlowsTo::Stdout => PathBuf::from(STDOUT),
+            FlowsTo::Files { name, .. } => PathBuf::from(name.as_str()),
+        };
         let (sender, messages) = mpsc::sync_channel(WAITING_MAX);
+        let (told, ended) = mpsc::channel();
+        let shared = Shared::new(messages, told);
+        let mut sink = Sink::new(to, format, Arc::clone(&shared))?;
+        let of_thread = Arc::clone(&shared);
         let write = move || {
-            let result = sink.write_all(&messages);
-            if result.is_err() {
+            let result = catch_unwind(AssertUnwindSafe(|| sink.write_all()));
+            if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // Dropped last, so that whoever finds nobody there knows that the failure was told.
-            drop(messages);
-            match result {
+            // Last, so that whoever finds nobody there knows that the failure was told.
+            of_thread.end(Ended::Itself(match result {
                 // Whoever read has seen enough.
-                Err(error) if error.is_closed_pipe() => Ok(()),
+                Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
                 other => other,
-            }
+            }));
         };
-        let thread = thread::Builder::new()
+        thread::Builder::new()
             .name("flows".to_owned())
             .spawn(write)
-            .map_err(|cause| ExportError::new("start a thread to write flows to", "a file", cause))?;
-        Ok(Self { to: sender, thread })
+            .map_err(|cause| ExportError::new("start a thread to write flows to", &name, cause))?;
+        Ok(Self { to: sender, shared, ended, name })
+    }
+
+    /// To be told when somebody asks to stop.
+    pub fn hurry(&self) -> Hurry {
+        Hurry(Arc::clone(&self.shared))
     }
 
     /// For the meters. One that `waits` stops its CPU while the writer is behind: right for a source that can wait, of which
     /// no record may be lost. Else records are lost, and counted.
     pub fn exporter(&self, waits: bool) -> Exporter {
-        Exporter { to: self.to.clone(), waits }
+        Exporter { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }
     }
 
-    /// Writes these as well, and ends.
+    /// Writes these as well, and ends. For a reader that takes nothing it waits without an end, until it is
+    /// [hurried](Hurry::hurry).
     ///
     /// # Errors
     /// If anything could not be written.
     pub fn finish(self, rest: Vec<FlowRecord>) -> Result<(), ExportError> {
         let end = rest.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
-        // If nobody takes them, the thread says why.
+        self.shared.note_handed(rest.len());
+        // If nobody takes them, it is told why.
         let _ = self.to.send(Message::Ended(rest, end));
         let _ = self.to.send(Message::End);
-        match self.thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
+        match self.ended.recv() {
+            Ok(Ended::Itself(Ok(result))) => result,
+            Ok(Ended::Itself(Err(panic))) => resume_unwind(panic),
+            Ok(Ended::GivenUp) | Err(_) => {
+                let left = self.shared.left();
+                let cause = io::Error::other(format!("nothing is taken there any more, and {left} flows were left"));
+                let error = ExportError::new("write flows to", self.name, cause);
+                Err(ExportError { advice: "let its reader read on, or write to a file", ..error })
+            }
         }
     }
 }
 
 /// What the thread writes to.
 struct Sink {
+    shared: Arc<Shared>,
     to: FlowsTo,
     format: FlowFormat,
     /// Files that are not complete, by the start of their period; what has no periods is one that starts at 0.
@@ -213,18 +254,18 @@ struct Sink {
 }
 
 impl Sink {
-    fn new(to: FlowsTo, format: FlowFormat) -> Result<Self, ExportError> {
-        let mut sink = Self { to, format, open: BTreeMap::new(), from: 0, names: HashSet::new() };
+    fn new(to: FlowsTo, format: FlowFormat, shared: Arc<Shared>) -> Result<Self, ExportError> {
+        let mut sink = Self { shared, to, format, open: BTreeMap::new(), from: 0, names: HashSet::new() };
         match &sink.to {
-            FlowsTo::Stdout => drop(sink.open.insert(0, FlowFile::stdout(format)?)),
+            FlowsTo::Stdout => drop(sink.open.insert(0, FlowFile::stdout(format, &sink.shared)?)),
             FlowsTo::Files { name, .. } if !name.has_time() => drop(sink.file(0, 0)?),
             FlowsTo::Files { name, .. } => FlowFile::check_directory(name.as_str())?,
         }
         Ok(sink)
     }
 
-    fn write_all(&mut self, messages: &Receiver<Message>) -> Result<(), ExportError> {
-        while let Ok(Message::Ended(records, now)) = messages.recv() {
+    fn write_all(&mut self) -> Result<(), ExportError> {
+        while let Ok(Message::Ended(records, now)) = self.shared.next() {
             self.write(&records, now)?;
         }
         while let Some((_, file)) = self.open.pop_first() {
@@ -236,7 +277,7 @@ impl Sink {
     fn write(&mut self, records: &[FlowRecord], now: u64) -> Result<(), ExportError> {
         let FlowsTo::Files { rotate: Some(rotate), .. } = self.to else {
             let Some(time) = records.iter().map(|record| record.first().as_nanos()).min() else { return Ok(()) };
-            return self.file(0, time)?.write(records);
+            return self.put(0, time, records);
         };
         let (period, late) = (nanos(rotate.period).max(1), rotate.late());
         // Later than that, it is in the first file that is not complete.
@@ -247,7 +288,7 @@ impl Sink {
         let from = self.from;
         for records in records.chunk_by(|one, next| start(one, from) == start(next, from)) {
             let start = start(&records[0], from);
-            self.file(start, start)?.write(records)?;
+            self.put(start, start, records)?;
         }
         while let Some(file) = self.open.first_entry() {
             let end = file.key().saturating_add(period);
@@ -262,6 +303,15 @@ impl Sink {
         Ok(())
     }
 
+    /// Writes to the file of a period, in pieces, so that it shows how it goes on.
+    fn put(&mut self, start: u64, time: u64, records: &[FlowRecord]) -> Result<(), ExportError> {
+        for records in records.chunks(RECORDS_AT_A_TIME) {
+            self.file(start, time)?.write(records)?;
+            self.shared.note_written(records.len());
+        }
+        Ok(())
+    }
+
     /// The file of the period that starts then, with that time in its name.
     fn file(&mut self, start: u64, time: u64) -> Result<&mut FlowFile, ExportError> {
         let entry = match self.open.entry(start) {
@@ -269,7 +319,7 @@ impl Sink {
             Entry::Vacant(entry) => entry,
         };
         let FlowsTo::Files { name, .. } = &self.to else {
-            return Ok(entry.insert(FlowFile::stdout(self.format)?));
+            return Ok(entry.insert(FlowFile::stdout(self.format, &self.shared)?));
         };
         let path = PathBuf::from(name.at(steerage::WallTime::from_nanos(time)));
         if !self.names.insert(path.clone()) {
@@ -305,13 +355,19 @@ mod tests {
         seconds.iter().map(record).collect()
     }
 
+    fn shared() -> (SyncSender<Message>, Arc<Shared>) {
+        let (messages_in, messages) = mpsc::sync_channel(1);
+        (messages_in, Shared::new(messages, mpsc::channel().0))
+    }
+
     #[test]
     fn a_file_is_complete_when_no_flow_of_its_period_can_end() {
         let directory = std::env::temp_dir().join(format!("steerage-export-{}", std::process::id()));
         let pattern = directory.join("%H%M.jsonl");
         let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");
         let rotate = Rotation { period: Duration::from_secs(300), inactive: Duration::from_secs(60) };
-        let mut sink = Sink::new(FlowsTo::Files { name, rotate: Some(rotate) }, FlowFormat::JsonLines).unwrap();
+        let (end, shared) = shared();
+        let mut sink = Sink::new(FlowsTo::Files { name, rotate: Some(rotate) }, FlowFormat::JsonLines, shared).unwrap();
         let names = || {
             let mut names: Vec<_> = fs::read_dir(&directory).unwrap().map(|e| e.unwrap().file_name()).collect();
             names.sort();
@@ -328,9 +384,8 @@ mod tests {
         assert_eq!(names(), ["2210.jsonl", "2215.jsonl.part"]);
         // All the same one of that period: it is in the first file that is open.
         sink.write(&records(&[5, 301]), (START + 722) * S).unwrap();
-        let (end, messages) = mpsc::sync_channel(1);
         end.send(Message::End).unwrap();
-        sink.write_all(&messages).unwrap();
+        sink.write_all().unwrap();
         assert_eq!(names(), ["2210.jsonl", "2215.jsonl"]);
         assert_eq!((lines("2210.jsonl"), lines("2215.jsonl")), (5, 3));
         fs::remove_dir_all(&directory).unwrap();
@@ -342,7 +397,7 @@ mod tests {
         let pattern = directory.join("%s.csv");
         let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");
         let rotate = Rotation { period: Duration::from_secs(1), inactive: Duration::from_secs(3600) };
-        let mut sink = Sink::new(FlowsTo::Files { name, rotate: Some(rotate) }, FlowFormat::Csv).unwrap();
+        let mut sink = Sink::new(FlowsTo::Files { name, rotate: Some(rotate) }, FlowFormat::Csv, shared().1).unwrap();
         for second in 0..2 * OPEN_MAX as u64 {
             sink.write(&records(&[second]), (START + second) * S).unwrap();
             assert!(sink.open.len() <= OPEN_MAX);

@@ -3,12 +3,14 @@
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Stdout, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use steerage::BucketId;
 
 use super::export::{ExportError, FlowFormat};
 use super::flow::{Flow, FlowEnd, Seen};
 use super::key::Key;
+use super::patience::Shared;
 use super::record::FlowRecord;
 
 /// What a file's name ends in until it is complete.
@@ -18,7 +20,7 @@ const PART: &str = ".part";
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// What the messages call standard output.
-const STDOUT: &str = "standard output";
+pub(super) const STDOUT: &str = "standard output";
 
 pub(super) struct FlowFile {
     out: Out,
@@ -29,7 +31,29 @@ pub(super) struct FlowFile {
 
 enum Out {
     File(BufWriter<File>),
-    Stdout(BufWriter<Stdout>),
+    Stdout(BufWriter<Watched>),
+}
+
+/// Written to a pipe at a time, so that it shows when a slow reader takes some: what a pipe takes whole or not at all
+/// (PIPE_BUF).
+const PIECE_BYTES: usize = 4096;
+
+/// Standard output, and who looks whether anything is taken there.
+struct Watched {
+    out: Stdout,
+    shared: Arc<Shared>,
+}
+
+impl Write for Watched {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(&bytes[..bytes.len().min(PIECE_BYTES)]);
+        self.shared.note_taken();
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 impl Write for Out {
@@ -59,8 +83,9 @@ fn parent_of(path: &Path) -> &Path {
 }
 
 impl FlowFile {
-    pub(super) fn stdout(format: FlowFormat) -> Result<Self, ExportError> {
-        let out = Out::Stdout(BufWriter::with_capacity(BUFFER_BYTES, io::stdout()));
+    pub(super) fn stdout(format: FlowFormat, shared: &Arc<Shared>) -> Result<Self, ExportError> {
+        let watched = Watched { out: io::stdout(), shared: Arc::clone(shared) };
+        let out = Out::Stdout(BufWriter::with_capacity(BUFFER_BYTES, watched));
         Self { out, format, path: None }.begin()
     }
 

@@ -1,75 +1,69 @@
 //! How long the end of a run waits for whoever reads what is written.
 //!
-//! A reader may stop reading for as long as it likes, as a pager does: a source that can wait then waits, and so does the end
-//! of a run that ends by itself. Once somebody has asked to stop, who takes nothing for [`PATIENCE`] is given up.
+//! A reader may stop for as long as it likes, as a pager does: a source that can wait then waits, and so does the end of a run
+//! that ends by itself. Once somebody has asked to stop, who takes nothing for [`PATIENCE`] is given up. The writer's thread
+//! cannot be called back from its write, and is left where it is.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvError};
+use std::sync::mpsc::{Receiver, RecvError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use steerage::DRAIN_MAX;
 
-/// How long may pass after a stop without anything being taken. Half of what a stop gives to packets in flight, so that a
-/// CPU that waits for the writer still comes to its own end in time.
-pub(super) const PATIENCE: Duration = DRAIN_MAX.checked_div(2).expect("two is not zero");
+use super::export::{Ended, Message};
 
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What the writer, those who hand over to it, and those who lose patience share.
+/// So many looks after which nothing had been taken are enough: half of what a stop gives to packets in flight, so that a CPU
+/// that waits for the writer still comes to its own end in time.
+const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
+
+/// What those who hand over, the writer, and those who lose patience with it share.
 #[derive(Debug)]
-pub(super) struct Shared<M> {
-    /// Where the writer takes from. Gone once it has been given up, so that nobody waits for room any more.
-    messages: Mutex<Option<Receiver<M>>>,
-    /// Told once the writer has been given up.
-    given_up: Box<dyn Tell>,
-    // Relaxed throughout: numbers by themselves, of which one is compared with itself.
+pub(super) struct Shared {
+    /// Where the writer takes from. Gone once there is no writer any more, so that nobody waits for it.
+    messages: Mutex<Option<Receiver<Message>>>,
+    ended: Sender<Ended>,
+    // Relaxed throughout: numbers by themselves, and no other memory hangs on them.
     handed: AtomicU64,
     written: AtomicU64,
     /// Goes up whenever something was taken.
     taken: AtomicU64,
     hurried: AtomicBool,
-    ended: AtomicBool,
 }
 
-/// Tells once that the writer was given up.
-pub(super) trait Tell: Send + Sync + std::fmt::Debug {
-    fn tell(&self);
-}
-
-impl<M: Send + 'static> Shared<M> {
-    pub(super) fn new(messages: Receiver<M>, given_up: Box<dyn Tell>) -> Arc<Self> {
-        Arc::new(Self {
-            messages: Mutex::new(Some(messages)),
-            given_up,
-            handed: AtomicU64::new(0),
-            written: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
-            hurried: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-        })
+impl Shared {
+    pub(super) fn new(messages: Receiver<Message>, ended: Sender<Ended>) -> Arc<Self> {
+        let zero = || AtomicU64::new(0);
+        let (handed, written, taken) = (zero(), zero(), zero());
+        let messages = Mutex::new(Some(messages));
+        Arc::new(Self { messages, ended, handed, written, taken, hurried: AtomicBool::new(false) })
     }
 
-    /// For the writer: the next message. None are left, or nobody cares any more.
-    pub(super) fn next(&self) -> Result<M, RecvError> {
+    /// For the writer: the next message, if there will be one.
+    pub(super) fn next(&self) -> Result<Message, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        messages.as_ref().ok_or(RecvError)?.recv()
+        let message = messages.as_ref().ok_or(RecvError)?.recv();
+        self.note_taken();
+        message
     }
 
-    /// For the writer: there will be nothing more to wait for, and who hands over finds nobody.
-    pub(super) fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
+    /// For the writer: there is none any more. Who hands over finds nobody, and who waits for the end has it.
+    pub(super) fn end(&self, ended: Ended) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // If nobody waits for it, nobody wants to know.
+        let _ = self.ended.send(ended);
     }
 
-    pub(super) fn note_handed(&self, records: u64) {
-        self.handed.fetch_add(records, Ordering::Relaxed);
+    pub(super) fn note_handed(&self, records: usize) {
+        self.handed.fetch_add(records as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn note_written(&self, records: u64) {
-        self.written.fetch_add(records, Ordering::Relaxed);
+    pub(super) fn note_written(&self, records: usize) {
+        self.written.fetch_add(records as u64, Ordering::Relaxed);
         self.note_taken();
     }
 
@@ -82,37 +76,41 @@ impl<M: Send + 'static> Shared<M> {
         self.handed.load(Ordering::Relaxed).saturating_sub(self.written.load(Ordering::Relaxed))
     }
 
-    /// From now on, patience is bounded.
-    pub(super) fn hurry(self: &Arc<Self>) {
-        if self.hurried.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let shared = Arc::clone(self);
-        // Without a thread for it, it is as if nobody had asked; a second signal still ends all.
-        let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.lose_patience());
-    }
-
-    /// Waits until nothing has been taken for too long, and gives the writer up.
+    /// Gives the writer up once nothing has been taken for too long.
     fn lose_patience(&self) {
-        let (mut seen, mut waited) = (None, Duration::ZERO);
-        while !self.ended.load(Ordering::Relaxed) {
+        let (mut seen, mut looks) = (None, 0);
+        loop {
             thread::sleep(LOOK);
             let taken = self.taken.load(Ordering::Relaxed);
-            // Whoever holds it waits for messages: there is nothing to take.
-            let Ok(mut messages) = self.messages.try_lock() else {
-                waited = Duration::ZERO;
-                continue;
-            };
-            if seen != Some(taken) {
-                (seen, waited) = (Some(taken), Duration::ZERO);
-                continue;
-            }
-            waited += LOOK;
-            if waited >= PATIENCE {
-                messages.take();
-                self.given_up.tell();
-                return;
+            match self.messages.try_lock() {
+                Ok(messages) if messages.is_none() => return,
+                Ok(mut messages) if seen == Some(taken) => {
+                    looks += 1;
+                    if looks == LOOKS {
+                        messages.take();
+                        let _ = self.ended.send(Ended::GivenUp);
+                        return;
+                    }
+                }
+                // The writer has the lock while it waits for messages: there was nothing to take.
+                _ => (seen, looks) = (Some(taken), 0),
             }
         }
+    }
+}
+
+/// Hurries the writer of flows, from any thread.
+#[derive(Clone, Debug)]
+pub struct Hurry(pub(super) Arc<Shared>);
+
+impl Hurry {
+    /// Somebody has asked to stop. From now on, who takes nothing of what is written for a second is given up.
+    pub fn hurry(&self) {
+        if self.0.hurried.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let shared = Arc::clone(&self.0);
+        // Without a thread it is as if nobody had asked.
+        let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.lose_patience());
     }
 }

@@ -69,6 +69,7 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
         live: !verbose && !args.json,
         capture,
         meters: None,
+        hurry: None,
         stopper: Stopper::default(),
     };
     let ended = run::to_end(instance, &plan)?;

@@ -43,7 +43,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     // Flows that go to standard output have it to themselves.
     let beside = flows.file.as_deref() == Some(STDOUT);
     let printer = Printer::new(&args.run.report, beside);
-    let plan = Plan { stopper, printer, meters, ..Plan::new(&args.run, verbose, capture) };
+    let hurry = writer.as_ref().map(FlowWriter::hurry);
+    let plan = Plan { stopper, printer, meters, hurry, ..Plan::new(&args.run, verbose, capture) };
     let ended = run::to_end(instance, &plan)?;
 
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);

@@ -265,6 +265,44 @@ fn who_reads_no_more_has_seen_enough() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
+/// The reader took some, and then nothing more: a stop waits for it, but not for ever.
+#[test]
+fn a_reader_that_stalls_does_not_hold_up_a_stop() {
+    // A source that can wait, so that its CPUs wait for the writer; and one that cannot.
+    for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
+        let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
+        let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
+        // By now there are more flows than a pipe has room for, and they are all written at the end if nothing else is.
+        (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
+        run.signal(Signal::SIGINT);
+        // The report, and why the exit code is what it is.
+        let report: Value = serde_json::from_str(&run.error_line()).unwrap();
+        assert_eq!(report["ended_by"], "error", "{device}");
+        let why = run.error_line();
+        assert!(
+            why.starts_with("steerage: cannot write flows to standard output: nothing is taken there any more, and ")
+        );
+        assert_eq!(run.end_unread(), Some(1), "{device}");
+    }
+}
+
+/// One that ends by itself waits for its reader, as a pager has it; until somebody asks for an end.
+#[test]
+fn a_reader_may_take_its_time() {
+    let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];
+    let mut run = Started::new(&args);
+    assert!(run.line().starts_with('{'));
+    run.signal(Signal::SIGINT);
+    let why = run.error_line();
+    assert!(why.starts_with("steerage: cannot write flows to standard output: nothing is taken"), "{why}");
+    assert_eq!(run.end_unread(), Some(1));
+
+    let mut patient = Started::new(&args);
+    // One at a time, through a pipe that has room for some hundreds.
+    let lines = std::iter::from_fn(|| Some(patient.line()).filter(|line| !line.is_empty())).count();
+    assert_eq!((lines, patient.end().code), (10_000, Some(0)));
+}
+
 #[test]
 fn a_run_that_is_stopped_completes_its_file() {
     let directory = directory("stopped");

@@ -49,7 +49,7 @@ fn the_commands_are_all() {
     let known = |name: &&str| COMMANDS.contains(name) || *name == "help";
     assert!(COMMANDS.iter().all(|name| names.contains(name)), "{names:?}");
     // A command of another change finds its way into these tests.
-    assert!(names.iter().all(|name| known(&name)), "add it to COMMANDS: {names:?}");
+    assert!(names.iter().all(known), "add it to COMMANDS: {names:?}");
     for command in COMMANDS {
         assert!(run(&[command, "--help"]).out.contains("\nExamples:\n  "), "{command}");
     }

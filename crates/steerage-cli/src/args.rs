@@ -92,6 +92,7 @@ Examples:
   steerage count capture.pcap --pace 2                  twice as fast as it was recorded
   steerage count --rx-cpu 0 --cpus 1-3                  CPU 0 only receives, 1 to 3 work
   steerage count synthetic:rate=1000000 --strict        fails unless all of 1 Mpps arrives
+  steerage count --seconds 0 --interval 10              a line each 10 s, until Ctrl-C
   steerage count --virtual-cpus 16 -c 1000000 --json    16 CPUs on any machine, for scripts";
 
 const EXPLAIN_HELP: &str = "\
@@ -145,7 +146,8 @@ Examples:
   steerage meter capture.pcap -n 3 --outer                 the same of tunnels as a whole
   steerage meter capture.pcap --flows flows.csv            all flows, into a file
   steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
-  steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m";
+  steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m
+  steerage meter capture.pcap --pace --interval 1m         how many flows there are, each minute";
 
 #[derive(Debug, Args)]
 pub(crate) struct MeterArgs {

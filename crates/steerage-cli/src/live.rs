@@ -9,6 +9,7 @@ use steerage::{CpuId, CpuSnapshot, Snapshot};
 use steerage_device::capture::CaptureInfo;
 
 use crate::report::units::{grouped, percent, rate, size, time};
+use crate::run::Plan;
 
 /// How often it is drawn.
 const EVERY: Duration = Duration::from_secs(1);
@@ -31,17 +32,27 @@ pub(crate) struct Live {
     /// What was drawn last.
     table: Vec<String>,
     before: Counts,
-    /// The files being read, if there are any, and since when.
+    /// The files being read, if there are any.
     capture: Option<Arc<CaptureInfo>>,
+    /// What else ends it.
+    packets: Option<u64>,
+    seconds: Option<Duration>,
     start: Instant,
 }
 
 impl Live {
     /// A table that is drawn a first time in a second, or never.
-    pub(crate) fn new(wanted: bool, capture: Option<Arc<CaptureInfo>>) -> Self {
-        let start = Instant::now();
-        let before = Counts { at: start, cpus: Vec::new() };
-        Self { due: wanted.then(|| start + EVERY), lines: 0, table: Vec::new(), before, capture, start }
+    pub(crate) fn new(wanted: bool, plan: &Plan, start: Instant) -> Self {
+        Self {
+            due: wanted.then(|| start + EVERY),
+            lines: 0,
+            table: Vec::new(),
+            before: Counts { at: start, cpus: Vec::new() },
+            capture: plan.capture.clone(),
+            packets: plan.packets,
+            seconds: plan.seconds,
+            start,
+        }
     }
 
     /// When it is to be drawn next.
@@ -58,13 +69,21 @@ impl Live {
         let snapshot = snapshot();
         let counts = Counts::of(&snapshot, now);
         let mut table = table(&self.before, &counts, &snapshot);
-        if let (Some(capture), Some(last)) = (&self.capture, table.last_mut()) {
-            let read = progress(capture.bytes_read(), capture.bytes_total(), now.duration_since(self.start));
-            last.push_str(&read);
+        if let Some(last) = table.last_mut() {
+            last.push_str(&self.progress(now.duration_since(self.start), snapshot.received()));
         }
         self.before = counts;
         self.table = table;
         self.draw();
+    }
+
+    /// How much there is left to do, as far as that is known.
+    fn progress(&self, elapsed: Duration, received: u64) -> String {
+        let read = self.capture.as_ref().map(|capture| (capture.bytes_read(), capture.bytes_total()));
+        let by_files = read.and_then(|(read, total)| rest(elapsed, read, total?));
+        let by_packets = self.packets.and_then(|packets| rest(elapsed, received, packets));
+        let by_clock = self.seconds.map(|seconds| seconds.saturating_sub(elapsed));
+        progress(read, [by_files, by_packets, by_clock].into_iter().flatten().min())
     }
 
     fn draw(&mut self) {
@@ -164,16 +183,23 @@ fn table(before: &Counts, now: &Counts, snapshot: &Snapshot) -> Vec<String> {
     lines
 }
 
-/// How much of the files has been read, and how long the rest will take at this rate.
-fn progress(read: u64, total: Option<u64>, elapsed: Duration) -> String {
-    match total.filter(|total| *total > 0 && read > 0) {
-        Some(total) => {
-            let part = (read as f64 / total as f64).min(1.0);
-            let left = elapsed.mul_f64((1.0 - part) / part);
-            format!("; {:.0} % of {} read, {} left", 100.0 * part, size(total), time(left))
+/// How long the rest will take at the rate so far. `None` before there is one.
+fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
+    (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
+}
+
+/// How much of the files has been read, if there are any, and the time left, if that is known.
+fn progress(read: Option<(u64, Option<u64>)>, left: Option<Duration>) -> String {
+    let read = match read {
+        Some((read, Some(total))) if total > 0 => {
+            format!("; {:.0} % of {} read", percent(read as f64, total as f64).min(100.0), size(total))
         }
-        None => format!("; {} read", size(read)),
-    }
+        Some((read, _)) => format!("; {} read", size(read)),
+        None => String::new(),
+    };
+    let left =
+        left.map_or(String::new(), |left| format!("{} {} left", if read.is_empty() { ";" } else { "," }, time(left)));
+    read + &left
 }
 
 /// Head, the busiest CPUs by their number, and what the others come to.
@@ -230,12 +256,16 @@ mod tests {
     #[test]
     fn progress_says_how_much_is_left() {
         let (gib, seconds) = (1 << 30, Duration::from_secs);
-        assert_eq!(progress(gib, Some(4 * gib), seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
-        assert_eq!(progress(4 * gib, Some(4 * gib), seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
+        let of_file = |read, total, elapsed| progress(Some((read, Some(total))), rest(elapsed, read, total));
+        assert_eq!(of_file(gib, 4 * gib, seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
+        assert_eq!(of_file(4 * gib, 4 * gib, seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
         // A file that grew, one of which nothing was read, and a pipe.
-        assert_eq!(progress(2 * gib, Some(gib), seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
-        assert_eq!(progress(0, Some(gib), seconds(1)), "; 0.0 MiB read");
-        assert_eq!(progress(3 << 20, None, seconds(1)), "; 3.0 MiB read");
+        assert_eq!(of_file(2 * gib, gib, seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
+        assert_eq!(of_file(0, gib, seconds(1)), "; 0 % of 1.0 GiB read");
+        assert_eq!(progress(Some((3 << 20, None)), None), "; 3.0 MiB read");
+        // What has no files, and an end all the same; and what has none.
+        assert_eq!(progress(None, rest(seconds(10), 500, 1000)), "; 10.0 s left");
+        assert_eq!(progress(None, None), "");
     }
 
     #[test]

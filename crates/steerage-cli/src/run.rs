@@ -143,7 +143,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
         deadline: plan.seconds.and_then(|seconds| start.checked_add(seconds)),
         stopped_by: None,
         intervals: plan.interval.map(|every| Intervals::new(every, start)),
-        live: Live::new(plan.live && live::is_possible(), plan.capture.clone()),
+        live: Live::new(plan.live && live::is_possible(), plan, start),
     };
     tracing::info!("running; signals are listened to");
     if let Some(note) = plan.note {
@@ -186,9 +186,13 @@ struct Run<'a> {
 impl Run<'_> {
     /// Until something is due by the clock.
     fn time_to_wait(&self) -> Duration {
-        let interval = self.intervals.as_ref().map(Intervals::due);
-        let due = self.deadline.into_iter().chain(self.live.due()).chain(interval).min();
+        let due = self.deadline.into_iter().chain(self.live.due()).chain(self.intervals_due()).min();
         due.map_or(LONG, |due| due.saturating_duration_since(Instant::now()))
+    }
+
+    /// Once it is asked to stop, what is left is told by the last one.
+    fn intervals_due(&self) -> Option<Instant> {
+        self.intervals.as_ref().filter(|_| self.stopped_by.is_none()).map(Intervals::due)
     }
 
     fn look_at_the_clock(&mut self) -> Result<(), Error> {
@@ -196,7 +200,7 @@ impl Run<'_> {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.stop(EndedBy::Seconds);
         }
-        if self.intervals.as_ref().is_some_and(|intervals| intervals.due() <= now) {
+        if self.intervals_due().is_some_and(|due| due <= now) {
             let interval = self.interval(&self.handle.snapshot());
             self.print(|printer| interval.map_or(Ok(()), |interval| printer.interval(&interval)))?;
         }

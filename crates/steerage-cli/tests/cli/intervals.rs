@@ -152,3 +152,11 @@ fn quiet_is_about_standard_error_alone() {
     let ran = run(&["count", "synthetic:packets=10", "--virtual-cpus", "1", "--interval", "1h", "--json", "-q"]);
     assert_eq!((ran.err.as_str(), objects(&ran.out).len()), ("", 2), "{ran:?}");
 }
+
+/// An interval that is over when the run is told as the last one, and not again as one of nothing.
+#[test]
+fn the_last_interval_is_the_rest() {
+    let args = ["count", ENDLESS, "--virtual-cpus", "1", "--seconds", "0.01", "--interval", "10ms", "--json"];
+    let types: Vec<Value> = objects(&run(&args).out).iter().map(|object| object["type"].clone()).collect();
+    assert_eq!(types, ["interval", "report"]);
+}

@@ -1,8 +1,9 @@
 //! On a terminal: the live table, which comes and goes without a trace, and notes.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
-use std::process::Child;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
@@ -73,6 +74,59 @@ fn a_short_run_leaves_standard_error_alone() {
         assert_eq!(screen(&mut terminal, None), "");
         out_of(child);
     }
+}
+
+/// A capture of `frames` frames of 1400 bytes, one a second, that look like chance.
+fn capture(name: &str, frames: u32) -> PathBuf {
+    let mut file = Vec::new();
+    let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
+    words.iter().for_each(|word| file.extend(word.to_le_bytes()));
+    let mut state = 1_u64;
+    for second in 0..frames {
+        [second, 0, 1400, 1400].iter().for_each(|word| file.extend(word.to_le_bytes()));
+        file.extend((0..1400).map(|_| {
+            // Knuth's MMIX generator.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        }));
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, file).unwrap();
+    path
+}
+
+/// Of several files, one of them packed: how much of them as they are stored.
+#[test]
+fn progress_is_by_the_bytes_of_all_files() {
+    let (plain, packed) = (capture("progress-1.pcap", 3000), capture("progress-2.pcap", 3000));
+    assert!(Command::new("gzip").args(["-1", "-f", "-k"]).arg(&packed).status().unwrap().success());
+    let packed = packed.with_extension("pcap.gz");
+    let stored = fs::metadata(&plain).unwrap().len() + fs::metadata(&packed).unwrap().len();
+    let expected = format!(" % of {:.1} MiB read, ", stored as f64 / f64::from(1 << 20));
+    for command in ["count", "meter"] {
+        // At its own pace it would take an hour and a half.
+        let files = [plain.to_str().unwrap(), packed.to_str().unwrap()];
+        let (child, mut terminal) = on_terminal(&[command, files[0], files[1], "--pace", "--virtual-cpus", "1"]);
+        let drawn = screen(&mut terminal, Some(" left"));
+        let (before, left) = drawn.split_once(&expected).unwrap_or_else(|| panic!("{expected} in {drawn:?}"));
+        // Some of the first file, and none of the second.
+        let part: u32 = before.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((1..50).contains(&part) && left.contains(" left"), "{drawn:?}");
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+        screen(&mut terminal, None);
+        out_of(child);
+    }
+}
+
+#[test]
+fn the_time_left_is_told_where_there_is_an_end() {
+    let (child, mut terminal) =
+        on_terminal(&["count", "synthetic:rate=1000", "--virtual-cpus", "1", "--seconds", "86400"]);
+    let drawn = screen(&mut terminal, Some(" left"));
+    assert!(drawn.contains(" dropped; 23:5"), "{drawn:?}");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    screen(&mut terminal, None);
+    out_of(child);
 }
 
 /// Reports at intervals are written above the table, which comes back below them.

@@ -2,6 +2,8 @@
 //!
 //! The groups are shared by all commands that receive packets; a command flattens [`RunArgs`] and adds its own.
 
+mod explain;
+mod meter;
 mod tools;
 
 use std::time::Duration;
@@ -9,9 +11,10 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use steerage::flow::Layers;
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
-use steerage_apps::meter::{FLOWS_DEFAULT, FLOWS_MAX};
 use steerage_device::capture::Pace;
 
+pub(crate) use explain::ExplainArgs;
+pub(crate) use meter::MeterArgs;
 pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
 
 /// Receive packet steering in user space: one busy receive queue spread over
@@ -48,7 +51,7 @@ pub(crate) enum Command {
     Meter(MeterArgs),
 
     /// Explain where packets go, and whether traffic can be spread
-    #[command(verbatim_doc_comment, after_help = EXPLAIN_HELP)]
+    #[command(verbatim_doc_comment, after_help = explain::EXPLAIN_HELP)]
     Explain(ExplainArgs),
 
     /// Run what is written down in a file
@@ -95,43 +98,6 @@ Examples:
   steerage count --seconds 0 --interval 10              a line each 10 s, until Ctrl-C
   steerage count --virtual-cpus 16 -c 1000000 --json    16 CPUs on any machine, for scripts";
 
-const EXPLAIN_HELP: &str = "\
-Of a flow: its key, hash and bucket, and its CPU among 2, 4, 8 and more. Of a capture or of
-synthetic traffic: the same for one packet, with the headers that made the key; the share that
-the busiest CPU would have; the largest flows; and what keeps traffic from spreading.
-
-Examples:
-  steerage explain 'tcp 10.0.0.1:5 > 10.0.0.2:80'
-  steerage explain capture.pcap                  is this traffic spreadable?
-  steerage explain capture.pcap --packet 17      why did that packet go there?
-  steerage explain capture.pcap --outer          the same if tunnels stay together";
-
-#[derive(Debug, Args)]
-pub(crate) struct ExplainArgs {
-    /// A flow such as 'tcp 10.0.0.1:5 > 10.0.0.2:80', or where packets come from
-    #[arg(value_name = "FLOW|DEVICE", required = true)]
-    pub(crate) what: Vec<String>,
-
-    /// Look closely at the Nth packet, from 1
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = packets)]
-    pub(crate) packet: u64,
-
-    /// Show the N largest flows
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
-    pub(crate) top: usize,
-
-    /// Look at the first N packets only
-    #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
-    pub(crate) packets: Option<u64>,
-
-    /// Explain in one line of JSON: see docs/explain.md
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) hash: HashArgs,
-}
-
 const METER_HELP: &str = "\
 DEVICE is as for count. What a flow is, and every column of its records: see docs/meter.md.
 
@@ -148,44 +114,6 @@ Examples:
   steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
   steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m
   steerage meter capture.pcap --pace --interval 1m         how many flows there are, each minute";
-
-#[derive(Debug, Args)]
-pub(crate) struct MeterArgs {
-    #[command(flatten)]
-    pub(crate) run: RunArgs,
-    #[command(flatten)]
-    pub(crate) flows: FlowArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Flows")]
-pub(crate) struct FlowArgs {
-    /// Show the N flows with the most bytes
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 10, allow_negative_numbers = true,
-        value_parser = top)]
-    pub(crate) top: usize,
-
-    /// Write flows as they end; see below
-    #[arg(long = "flows", value_name = "FILE")]
-    pub(crate) file: Option<String>,
-
-    /// Begin a new file for each DURATION of the packets' time
-    #[arg(long, value_name = "DURATION", requires = "file", value_parser = period)]
-    pub(crate) rotate: Option<Duration>,
-
-    /// Cut the record of a flow that goes on for so long
-    #[arg(long, value_name = "DURATION", default_value = "300", value_parser = duration)]
-    pub(crate) active: Duration,
-
-    /// End a flow that pauses for so long
-    #[arg(long, value_name = "DURATION", default_value = "60", value_parser = duration)]
-    pub(crate) inactive: Duration,
-
-    /// Most flows at a time; beyond, the longest idle ends
-    #[arg(long, value_name = "N", default_value_t = FLOWS_DEFAULT, allow_negative_numbers = true,
-        value_parser = |text: &str| number(text, FLOWS_MAX))]
-    pub(crate) max_flows: usize,
-}
 
 #[derive(Debug, Args)]
 pub(crate) struct CountArgs {
@@ -345,26 +273,12 @@ fn number(text: &str, most: usize) -> Result<usize, String> {
     number.ok_or_else(|| format!("write a number from 1 to {most}"))
 }
 
-/// How many flows a report can show: more are for a file.
-const TOP_MAX: usize = 10_000;
-
-fn top(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number <= TOP_MAX).ok_or_else(|| format!("write a number from 0 to {TOP_MAX}"))
-}
-
 /// A number of seconds, or with a unit.
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed = seconds(text).ok().or_else(|| humantime::parse_duration(text).ok());
     parsed
         .filter(|time| !time.is_zero())
         .ok_or_else(|| "write a number of seconds, or such as 500ms, 5m or 1h".to_owned())
-}
-
-/// The shortest that one file after the other makes sense for.
-const PERIOD_MIN: Duration = Duration::from_secs(1);
-
-fn period(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|time| if time < PERIOD_MIN { Err("write 1 s or more".to_owned()) } else { Ok(time) })
 }
 
 /// The shortest time between two reports: below, a run would be busier with reporting than a person is with reading.
@@ -431,7 +345,6 @@ mod tests {
         for wrong in ["", "0", "0s", "-1", "5 minutes ago", "inf"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
-        assert!(period("999ms").is_err() && period("1s").is_ok());
     }
 
     #[test]

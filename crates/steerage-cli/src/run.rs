@@ -201,11 +201,20 @@ impl Run<'_> {
             self.stop(EndedBy::Seconds);
         }
         if self.intervals_due().is_some_and(|due| due <= now) {
-            let interval = self.interval(&self.handle.snapshot());
-            self.print(|printer| interval.map_or(Ok(()), |interval| printer.interval(&interval)))?;
+            self.tell_interval(now)?;
         }
         self.live.draw_if_due(now, || self.handle.snapshot());
         Ok(())
+    }
+
+    /// A reader that reads no more does not hold up the run: what it is not told is part of what it is told next.
+    fn tell_interval(&mut self, now: Instant) -> Result<(), Error> {
+        if self.plan.printer.is_stalled() {
+            self.intervals.iter_mut().for_each(|intervals| intervals.skip(now));
+            return Ok(());
+        }
+        let interval = self.interval(&self.handle.snapshot());
+        self.print(|printer| interval.map_or(Ok(()), |interval| printer.interval(&interval)))
     }
 
     fn interval(&mut self, snapshot: &Snapshot) -> Option<Interval> {

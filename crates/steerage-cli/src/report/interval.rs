@@ -33,9 +33,9 @@ impl Intervals {
         self.due
     }
 
-    /// The next is due at the next multiple from the start: being late once does not make all others late, and being very
+    /// Leaves out the one that is due. The next is due at the next multiple from the start: being late once does not make all others late, and being very
     /// late leaves some out.
-    fn reschedule(&mut self, now: Instant) {
+    pub(crate) fn skip(&mut self, now: Instant) {
         if let Some(late) = now.checked_duration_since(self.due) {
             let steps = late.as_nanos() / self.every.as_nanos().max(1) + 1;
             self.due += self.every * u32::try_from(steps).unwrap_or(u32::MAX);
@@ -44,7 +44,7 @@ impl Intervals {
 
     /// What happened since the last one.
     pub(crate) fn next(&mut self, now: Instant, started: SystemTime, start: Instant, snapshot: &Snapshot) -> Interval {
-        self.reschedule(now);
+        self.skip(now);
         let read = Read::of(snapshot);
         let before = std::mem::replace(&mut self.before, read);
         let length = now.duration_since(std::mem::replace(&mut self.last, now));
@@ -243,7 +243,7 @@ mod tests {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut intervals = Intervals { every: second, due: start + second, last: start, before: Read::default() };
         let mut due_after = |millis| {
-            intervals.reschedule(start + Duration::from_millis(millis));
+            intervals.skip(start + Duration::from_millis(millis));
             intervals.due().duration_since(start).as_millis()
         };
         assert_eq!([1000, 2010, 3999, 6000, 9500].map(&mut due_after), [2000, 3000, 4000, 7000, 10_000]);

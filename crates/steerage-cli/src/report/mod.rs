@@ -8,8 +8,10 @@ mod text;
 pub(crate) mod units;
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::{CpuId, QueueError, Snapshot, WallTime};
 use steerage_apps::meter::{FlowCounts, Metered};
 use steerage_device::capture::{CaptureInfo, link_name};
@@ -174,6 +176,19 @@ impl Printer {
     /// Writes what was done since the last one.
     pub(crate) fn interval(self, interval: &Interval) -> io::Result<()> {
         self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
+    }
+
+    /// Whether whoever reads has to read on before there is room for more.
+    pub(crate) fn is_stalled(self) -> bool {
+        let (out, err) = (io::stdout(), io::stderr());
+        let fd = match self.to {
+            To::Stdout => out.as_fd(),
+            To::Stderr => err.as_fd(),
+            To::Nowhere => return false,
+        };
+        let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
+        // If it cannot be asked, or nobody reads any more, writing will tell.
+        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
     }
 
     fn write(self, text: impl FnOnce() -> io::Result<String>) -> io::Result<()> {

@@ -1,9 +1,14 @@
 //! `--interval`: reports while a run goes on, and what they add up to.
 
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::program::{Started, assert_balanced, run, sum};
+use crate::program::{Started, assert_balanced, command, run, sum};
 
 /// Traffic without an end, and slow enough that it takes no CPU from the other tests.
 const ENDLESS: &str = "synthetic:rate=20000,flows=50";
@@ -151,6 +156,35 @@ fn usr1_keeps_off_the_flows() {
 fn quiet_is_about_standard_error_alone() {
     let ran = run(&["count", "synthetic:packets=10", "--virtual-cpus", "1", "--interval", "1h", "--json", "-q"]);
     assert_eq!((ran.err.as_str(), objects(&ran.out).len()), ("", 2), "{ran:?}");
+}
+
+/// Nobody reads for a while, and the pipe has room for a few lines: the run goes on and ends in time. What it could not tell
+/// it tells with the last.
+#[test]
+fn a_reader_that_stalls_does_not_hold_up_the_run() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stalled-intervals");
+    let _ = fs::remove_dir_all(&directory);
+    let flows = directory.join("flows.csv");
+    let (read, write) = std::io::pipe().unwrap();
+    fcntl(&write, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    let args = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "1", "--interval", "10ms", "--json", "-n", "0"];
+    let mut started = command(&[&args[..], &["--flows", flows.to_str().unwrap()]].concat());
+    let mut child = started.stdout(write).spawn().unwrap();
+    // Our copy of the writing end.
+    drop(started);
+    // The file has its name once the run is over.
+    let begun = Instant::now();
+    while !flows.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(100), "it hangs");
+        // Looks again soon, and leaves the CPU to the run meanwhile.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut lines = objects(&std::io::read_to_string(read).unwrap());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let report = lines.pop().unwrap();
+    assert!(lines.len() <= 4096 / 300 + 2, "{}", lines.len());
+    let received: u64 = lines.iter().map(|interval| number(interval, "/difference/received")).sum();
+    assert_eq!(received, number(&report, "/received"));
 }
 
 /// An interval that is over when the run is told as the last one, and not again as one of nothing.

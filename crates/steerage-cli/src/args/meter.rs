@@ -1,0 +1,70 @@
+//! What `meter` can be told besides what all commands can that receive packets.
+
+use std::time::Duration;
+
+use clap::Args;
+use steerage_apps::meter::{FLOWS_DEFAULT, FLOWS_MAX};
+
+use super::{RunArgs, duration, number};
+
+#[derive(Debug, Args)]
+pub(crate) struct MeterArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) flows: FlowArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Flows")]
+pub(crate) struct FlowArgs {
+    /// Show the N flows with the most bytes
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10, allow_negative_numbers = true,
+        value_parser = top)]
+    pub(crate) top: usize,
+
+    /// Write flows as they end; see below
+    #[arg(long = "flows", value_name = "FILE")]
+    pub(crate) file: Option<String>,
+
+    /// Begin a new file for each DURATION of the packets' time
+    #[arg(long, value_name = "DURATION", requires = "file", value_parser = period)]
+    pub(crate) rotate: Option<Duration>,
+
+    /// Cut the record of a flow that goes on for so long
+    #[arg(long, value_name = "DURATION", default_value = "300", value_parser = duration)]
+    pub(crate) active: Duration,
+
+    /// End a flow that pauses for so long
+    #[arg(long, value_name = "DURATION", default_value = "60", value_parser = duration)]
+    pub(crate) inactive: Duration,
+
+    /// Most flows at a time; beyond, the longest idle ends
+    #[arg(long, value_name = "N", default_value_t = FLOWS_DEFAULT, allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, FLOWS_MAX))]
+    pub(crate) max_flows: usize,
+}
+
+/// How many flows a report can show: more are for a file.
+const TOP_MAX: usize = 10_000;
+
+fn top(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number <= TOP_MAX).ok_or_else(|| format!("write a number from 0 to {TOP_MAX}"))
+}
+
+/// The shortest that one file after the other makes sense for.
+const PERIOD_MIN: Duration = Duration::from_secs(1);
+
+fn period(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|time| if time < PERIOD_MIN { Err("write 1 s or more".to_owned()) } else { Ok(time) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_is_a_second_at_least() {
+        assert!(period("999ms").is_err() && period("1s").is_ok());
+    }
+}

@@ -3,6 +3,7 @@
 //! The groups are shared by all commands that receive packets; a command flattens [`RunArgs`] and adds its own.
 
 mod explain;
+mod fanout;
 mod meter;
 mod tools;
 
@@ -14,6 +15,7 @@ use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
 use steerage_device::capture::Pace;
 
 pub(crate) use explain::ExplainArgs;
+pub(crate) use fanout::FanoutArgs;
 pub(crate) use meter::MeterArgs;
 pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
 
@@ -49,6 +51,10 @@ pub(crate) enum Command {
     /// Meter flows: who talked to whom, when and how much
     #[command(verbatim_doc_comment, after_help = METER_HELP)]
     Meter(MeterArgs),
+
+    /// Deal flows out to several outputs, each to one of them
+    #[command(verbatim_doc_comment, after_help = fanout::FANOUT_HELP)]
+    Fanout(FanoutArgs),
 
     /// Explain where packets go, and whether traffic can be spread
     #[command(verbatim_doc_comment, after_help = explain::EXPLAIN_HELP)]

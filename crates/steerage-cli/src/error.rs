@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use steerage::{BuildError, CpuId, CpuMask, MaskError, ParseFlowKeyError};
 use steerage_apps::meter::ExportError;
 use steerage_device::OpenError;
+use steerage_device::output::OutputError;
 
 use crate::report::units::size;
 use crate::run_file::FileError;
@@ -39,6 +40,10 @@ pub(crate) enum Error {
     Flow(ParseFlowKeyError),
     /// The device cannot be opened.
     Open(OpenError),
+    /// There is no such output.
+    Output(OutputError),
+    /// An output would overwrite something of this run.
+    SameFile { spec: String, what: &'static str },
     /// The instance cannot be put together.
     Build(BuildError),
     /// The kernel refused something.
@@ -84,7 +89,9 @@ impl Error {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace | Self::Flow(_) => WRONG_COMMAND_LINE,
-            Self::Open(OpenError::Spec(_)) => WRONG_COMMAND_LINE,
+            Self::Open(OpenError::Spec(_)) | Self::Output(OutputError::Spec { .. }) | Self::SameFile { .. } => {
+                WRONG_COMMAND_LINE
+            }
             Self::FlowsName { .. } | Self::Usage(_) => WRONG_COMMAND_LINE,
             Self::Build(BuildError::NotOurCpu { .. }) => WRONG_COMMAND_LINE,
             Self::Strict { .. } => NOT_STRICT,
@@ -110,6 +117,8 @@ impl fmt::Display for Error {
             Self::NothingToPace => f.write_str("--pace is for capture files: give synthetic traffic a rate=N instead"),
             Self::Flow(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),
+            Self::Output(error) => error.fmt(f),
+            Self::SameFile { spec, what } => write!(f, "--to {spec}: that file is {what}: give each output its own"),
             // The library does not know what our options are called.
             Self::Build(BuildError::Memory { needed, cap, queues, cpus, backlog }) => write!(
                 f,

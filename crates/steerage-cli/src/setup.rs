@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steerage::{BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance};
+use steerage::{BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance, Output};
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::limit::Limit;
@@ -15,6 +15,19 @@ use crate::machine;
 /// CPU's handler. Returns with it what is known of the capture files, if there are any.
 pub(crate) fn instance<H, F>(
     args: &RunArgs,
+    maker: impl FnOnce(bool) -> Result<F, Error>,
+) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
+where
+    H: Handler,
+    F: Fn(CpuId) -> H + Send + Sync + 'static,
+{
+    sending(args, || Ok(Vec::new()), maker)
+}
+
+/// The same for a function that sends, by the outputs that `open` makes; it goes by flow hashes.
+pub(crate) fn sending<H, F>(
+    args: &RunArgs,
+    open_outputs: impl FnOnce() -> Result<Vec<Output>, Error>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
 where
@@ -36,6 +49,10 @@ where
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
+    // Last: where an input is not there, nothing is overwritten.
+    let outputs = open_outputs()?;
+    builder = builder.always_hash(!outputs.is_empty());
+    builder = outputs.into_iter().fold(builder, Builder::output);
     Ok((builder.build(maker(can_wait)?)?, capture))
 }
 

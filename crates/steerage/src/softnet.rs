@@ -279,7 +279,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if others > 0 {
             self.rotation = (self.rotation + 1) % others;
         }
-        if self.worked { Stepped::Worked } else { Stepped::Idle }
+        if self.worked {
+            return Stepped::Worked;
+        }
+        self.outputs.iter_mut().for_each(OwnedTx::flush);
+        Stepped::Idle
     }
 
     pub(crate) fn ledger(&self) -> &CpuLedger {
@@ -316,6 +320,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let all_closed = self.shared.core.all_closed();
         let drained = all_closed && self.inbound.iter().all(|ring| ring.consumer.waiting() == 0);
         self.finished = drained || self.drain_until.is_some_and(|until| now >= until);
+        if self.finished {
+            self.outputs.iter_mut().for_each(OwnedTx::flush);
+        }
     }
 
     fn tick(&mut self) {

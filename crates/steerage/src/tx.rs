@@ -29,6 +29,15 @@ pub trait TxQueue: Send {
     /// # Errors
     /// An error ends this CPU's queue: what is transmitted to it from then on is refused. So is all of this batch.
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
+
+    /// Lets go of what was held back for company: called when this CPU has nothing else to do, and at its end, if packets were
+    /// sent since. What another CPU sends later, of the same flow, must not leave before what is held back here.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); what was held back has been counted as sent.
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
 }
 
 /// What became of the packets that were to be sent. Those in neither count found no room.
@@ -112,30 +121,46 @@ impl OutgoingPacket<'_> {
 
 /// One CPU's queue to an output, and what is counted of it.
 pub(crate) struct OwnedTx {
-    pub(crate) name: String,
+    name: String,
     /// Gone once it failed.
-    pub(crate) queue: Option<Box<dyn TxQueue>>,
-    pub(crate) ledger: Arc<TxLedger>,
+    queue: Option<Box<dyn TxQueue>>,
+    ledger: Arc<TxLedger>,
+    /// Packets were sent since it was last flushed.
+    unflushed: bool,
 }
 
 impl OwnedTx {
     /// Sends the batch's `count` packets that are for it. Returns for what reason how many drop.
     pub(crate) fn send(&mut self, count: u64, packets: &mut Outgoing<'_>) -> [(DropReason, u64); 2] {
-        let sent = match self.queue.as_mut().map(|queue| queue.send(packets)) {
-            Some(Ok(sent)) => sent,
-            None => Sent { refused: count, ..Sent::default() },
-            Some(Err(error)) => {
-                tracing::error!(device = %self.name, "{error}");
-                self.ledger.failed(&error);
-                self.queue = None;
-                Sent { refused: count, ..Sent::default() }
-            }
-        };
+        let sent = self.queue.as_mut().map(|queue| queue.send(packets));
+        let sent = sent.and_then(|sent| self.unless_failed(sent)).unwrap_or(Sent { refused: count, ..Sent::default() });
+        self.unflushed = true;
         self.ledger.packets.add(sent.packets);
         self.ledger.bytes.add(sent.bytes);
         // A device that counts more than it was given is wrong; the ledger balances all the same.
         let refused = sent.refused.min(count.saturating_sub(sent.packets));
         [(DropReason::TxRefused, refused), (DropReason::TxFull, count.saturating_sub(sent.packets + refused))]
+    }
+}
+
+impl OwnedTx {
+    pub(crate) fn flush(&mut self) {
+        if std::mem::take(&mut self.unflushed) {
+            let flushed = self.queue.as_mut().map(|queue| queue.flush());
+            flushed.and_then(|flushed| self.unless_failed(flushed));
+        }
+    }
+
+    /// A failure ends it.
+    fn unless_failed<T>(&mut self, result: Result<T, DeviceError>) -> Option<T> {
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        tracing::error!(device = %self.name, "{error}");
+        self.ledger.failed(&error);
+        self.queue = None;
+        None
     }
 }
 
@@ -151,7 +176,7 @@ pub(crate) fn open_outputs(
         for (cpu, sends) in cpus.iter().zip(&mut sends) {
             let ledger = Arc::default();
             ledgers.push(Arc::clone(&ledger));
-            sends.push(OwnedTx { name: name.clone(), queue: Some(open(*cpu)?), ledger });
+            sends.push(OwnedTx { name: name.clone(), queue: Some(open(*cpu)?), ledger, unflushed: false });
         }
         infos.push(OutputInfo { name, kind, ledgers });
     }

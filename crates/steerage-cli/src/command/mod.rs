@@ -3,6 +3,7 @@
 mod completions;
 mod count;
 mod explain;
+mod fanout;
 mod man;
 mod meter;
 mod run_file;
@@ -29,6 +30,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
     match &cli.command {
         Command::Count(args) => count::run(args, verbose),
         Command::Explain(args) => explain::run(args, verbose),
+        Command::Fanout(args) => fanout::run(args, verbose),
         Command::Meter(args) => meter::run(args, verbose),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),

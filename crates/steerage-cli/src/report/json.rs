@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
-use steerage::{CpuId, CpuMask, CpuSnapshot, Drops, PoolSnapshot, QueueSnapshot, Verdicts, WallTime};
+use steerage::{CpuId, CpuMask, CpuSnapshot, Drops, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts, WallTime};
 
 use super::flows::FlowsJson;
 use super::{EndedBy, Recorded, Report};
@@ -40,6 +40,7 @@ struct Root<'a> {
     verdicts: ByVerdict,
     queues: Vec<Queue<'a>>,
     cpus: Vec<Cpu>,
+    outputs: Vec<OutputJson<'a>>,
     input: InputEnd<'a>,
     capture: Option<Capture<'a>>,
     flows: Option<FlowsJson<'a>>,
@@ -71,6 +72,7 @@ impl<'a> Root<'a> {
             verdicts: ByVerdict::of(&snapshot.verdicts()),
             queues: snapshot.queues.iter().map(Queue::of).collect(),
             cpus: snapshot.cpus.iter().map(|cpu| Cpu::of(cpu, handled_bytes(cpu.cpu))).collect(),
+            outputs: snapshot.outputs.iter().map(OutputJson::of).collect(),
             input: InputEnd {
                 error: error.map(|error| error.message.as_str()),
                 offset: error.and_then(|error| error.offset),
@@ -93,11 +95,17 @@ struct ByVerdict {
     consumed: u64,
     discarded: u64,
     kept: u64,
+    transmitted: u64,
 }
 
 impl ByVerdict {
     fn of(verdicts: &Verdicts) -> Self {
-        Self { consumed: verdicts.consumed, discarded: verdicts.discarded, kept: verdicts.kept }
+        Self {
+            consumed: verdicts.consumed,
+            discarded: verdicts.discarded,
+            kept: verdicts.kept,
+            transmitted: verdicts.transmitted,
+        }
     }
 }
 
@@ -214,6 +222,22 @@ impl Cpu {
             panics: cpu.panics,
             deaths: cpu.deaths,
         }
+    }
+}
+
+#[derive(Serialize)]
+struct OutputJson<'a> {
+    device: &'a str,
+    kind: &'static str,
+    packets: u64,
+    bytes: u64,
+    error: Option<&'a str>,
+}
+
+impl<'a> OutputJson<'a> {
+    fn of(output: &'a OutputSnapshot) -> Self {
+        let OutputSnapshot { device, kind, packets, bytes, error, .. } = output;
+        Self { device, kind, packets: *packets, bytes: *bytes, error: error.as_deref() }
     }
 }
 

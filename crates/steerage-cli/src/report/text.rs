@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use steerage::{CpuId, CpuMask, CpuSnapshot, DropReason, QueueSnapshot};
+use steerage::{CpuId, CpuMask, CpuSnapshot, DropReason, OutputSnapshot, QueueSnapshot};
 
 use super::units::{grouped, percent, printable, rate, recorded, size, time};
 use super::{Report, flows};
@@ -19,6 +19,9 @@ const GAP: &str = "   ";
 /// More receive queues than these are for the JSON report.
 const QUEUES_SHOWN: usize = 8;
 
+/// More outputs than these are for the JSON report.
+const OUTPUTS_SHOWN: usize = 16;
+
 /// The whole report.
 pub(super) fn page(report: &Report) -> String {
     let snapshot = &report.snapshot;
@@ -33,6 +36,9 @@ pub(super) fn page(report: &Report) -> String {
     }
     for (at, line) in queues(&snapshot.queues).iter().enumerate() {
         push(&mut page, if at == 0 { "queues" } else { "" }, line);
+    }
+    for (at, line) in outputs(&snapshot.outputs).iter().enumerate() {
+        push(&mut page, if at == 0 { "outputs" } else { "" }, line);
     }
     let (delivered, dropped) = (grouped(snapshot.delivered()), grouped(snapshot.dropped().total()));
     let (received, in_flight) = (grouped(snapshot.received()), grouped(snapshot.in_flight()));
@@ -153,6 +159,21 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     lines
 }
 
+/// What was sent, and by which output which part of it.
+fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
+    let all: u64 = outputs.iter().map(|output| output.packets).sum();
+    let line = |output: &OutputSnapshot| {
+        let share = percent(output.packets as f64, all as f64);
+        let (sent, bytes) = (packets(output.packets), grouped(output.bytes));
+        format!("{}: {sent} {bytes} bytes ({share:.1} %)", printable(&output.device))
+    };
+    let mut lines: Vec<String> = outputs.iter().take(OUTPUTS_SHOWN).map(line).collect();
+    if outputs.len() > OUTPUTS_SHOWN {
+        lines.push(format!("and {} more: --json has them all", outputs.len() - OUTPUTS_SHOWN));
+    }
+    lines
+}
+
 fn hash(name: &str) -> String {
     if name == "device" { "the device's hash".to_owned() } else { format!("{name} hash") }
 }
@@ -165,6 +186,8 @@ fn advice(reason: DropReason) -> &'static str {
         DropReason::Moving => "their flow moved to another CPU, too slowly",
         DropReason::Revoked => "they waited for a CPU that did not get on",
         DropReason::HandlerPanicked => "the packet function panicked; see -v",
+        DropReason::TxFull => "an output had no room for them",
+        DropReason::TxRefused => "an output cannot send them, or failed",
         _ => "see docs/report.md",
     }
 }

@@ -5,6 +5,7 @@
 
 mod captures;
 mod explain;
+mod fanout;
 mod intervals;
 mod meter;
 mod mistakes;

@@ -1,12 +1,13 @@
 //! Capture files as outputs: pcapng, as draft-ietf-opsawg-pcapng tells, in the machine's byte order, times in nanoseconds.
 //!
-//! All CPUs write to one file. Each appends what a batch gave it by one call, which the kernel does not mix with others'
-//! (`O_APPEND` on a regular file); into a pipe they take turns.
+//! All CPUs write to one file, and take turns: a batch at a time is appended to what waits, and whoever makes that long enough
+//! writes it out while the others go on. So packets stand in the file in the order in which they were sent, whichever CPU has a
+//! flow. A disk that is slower than what comes makes the CPUs wait for it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use steerage::{DeviceError, LinkType, Outgoing, Output, Received, Sent, TxQueue, WallTime};
@@ -22,8 +23,8 @@ const IF_TSRESOL: u16 = 9;
 /// Of a second: 10 to the minus 9th.
 const NANOSECONDS: u8 = 9;
 
-/// How much is written at a time at most, but for one packet more: a batch of common frames is far less.
-const WRITE_BYTES: usize = 1 << 20;
+/// How much waits until it is written: so much that a system call costs nothing a packet.
+const WRITE_BYTES: usize = 256 << 10;
 
 /// What a packet takes besides its bytes, and their padding.
 const PACKET_OVERHEAD: usize = 32 + 3;
@@ -37,19 +38,10 @@ const PACKET_OVERHEAD: usize = 32 + 3;
 pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
     let name = path.as_ref().to_string_lossy().into_owned();
     let failed = |operation, error| DeviceError::new(name.clone(), operation, error);
-    let file = OpenOptions::new().create(true).append(true).open(&path).map_err(|error| failed("create", error))?;
-    let is_regular = file.metadata().map_err(|error| failed("look at", error))?.is_file();
-    if is_regular {
-        file.set_len(0).map_err(|error| failed("empty", error))?;
-    }
-    let shared = Arc::new(SavedFile {
-        name: name.clone(),
-        turn: (!is_regular).then(Mutex::default),
-        file,
-        links: Mutex::default(),
-        epoch: now(),
-    });
-    shared.append(&section()).map_err(|error| failed("write to", error))?;
+    let file = File::create(&path).map_err(|error| failed("create", error))?;
+    (&file).write_all(&section()).map_err(|error| failed("write to", error))?;
+    let (waiting, written, links) = Default::default();
+    let shared = Arc::new(SavedFile { name: name.clone(), file, waiting, written, links, epoch: now() });
     let open = Box::new(move |_cpu| {
         let save = Save { file: Arc::clone(&shared), links: Vec::new(), bytes: Vec::with_capacity(1 << 16) };
         Ok(Box::new(save) as Box<dyn TxQueue>)
@@ -67,8 +59,10 @@ fn now() -> WallTime {
 struct SavedFile {
     name: String,
     file: File,
-    /// Where the kernel does not keep writes apart.
-    turn: Option<Mutex<()>>,
+    /// What waits to be written.
+    waiting: Mutex<Vec<u8>>,
+    /// What is being written, by whoever has it.
+    written: Mutex<Vec<u8>>,
     /// The link types that the file has an interface of, by the interface's number. Locked when a CPU meets one that is new
     /// to it.
     links: Mutex<Vec<LinkType>>,
@@ -78,13 +72,24 @@ struct SavedFile {
 
 impl SavedFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        let _turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-        (&self.file).write_all(bytes)
+        let mut waiting = lock(&self.waiting);
+        waiting.extend_from_slice(bytes);
+        if waiting.len() < WRITE_BYTES { Ok(()) } else { self.write(waiting) }
+    }
+
+    /// Writes what waits. The turn to write is taken before what waits is let go of: so it is written in its order.
+    fn write(&self, mut waiting: MutexGuard<'_, Vec<u8>>) -> io::Result<()> {
+        let mut written = lock(&self.written);
+        std::mem::swap(&mut *waiting, &mut *written);
+        drop(waiting);
+        let result = (&self.file).write_all(&written);
+        written.clear();
+        result
     }
 
     /// The interface of a link type. It is in the file before any packet of it is.
     fn interface_of(&self, link: LinkType) -> io::Result<u32> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = lock(&self.links);
         if let Some(known) = links.iter().position(|known| *known == link) {
             return Ok(known as u32);
         }
@@ -127,15 +132,21 @@ impl TxQueue for Save {
             packet_block(&mut self.bytes, interface, nanos, data, wire_len);
             sent.packets += 1;
             sent.bytes += data.len() as u64;
-            if self.bytes.len() >= WRITE_BYTES {
-                self.file.append(&self.bytes).map_err(failed)?;
-                self.bytes.clear();
-            }
         }
-        self.file.append(&self.bytes).map_err(failed)?;
+        let appended = self.file.append(&self.bytes);
         self.bytes.clear();
+        appended.map_err(failed)?;
         Ok(sent)
     }
+
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        let written = self.file.write(lock(&self.file.waiting));
+        written.map_err(|error| DeviceError::new(self.file.name.clone(), "write to", error))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A block of that type, with its length before and behind.

@@ -13,7 +13,7 @@ fn a_number_of_packets() {
     let report = report(&["count", "-c", "100000", "--virtual-cpus", "2"]);
     let expected = json!({ "schema": 1, "type": "report", "version": env!("CARGO_PKG_VERSION"), "ended_by": "packets",
         "received": 100_000, "received_bytes": 6_400_000, "delivered": 100_000, "dropped": {}, "in_flight": 0,
-        "filtered": 0, "reordered": null, "verdicts": { "consumed": 100_000, "discarded": 0, "kept": 0 },
+        "filtered": 0, "reordered": null, "verdicts": { "consumed": 100_000, "discarded": 0, "kept": 0, "transmitted": 0 },
         "input": { "error": null, "offset": null }, "flows": null });
     for (key, value) in expected.as_object().unwrap() {
         assert_eq!(&report[key], value, "{key}");

@@ -1,4 +1,28 @@
 //! What a live interface hands over, chosen in the kernel: a program of classic BPF, as tcpdump compiles its expressions to.
+//!
+//! There is no compiler here: the language is libpcap's, and a second compiler that differs from it now and then would let
+//! the wrong packets through without a word. So tcpdump itself compiles, or has compiled: the numbers that `tcpdump -ddd`
+//! prints are a filter as well. Either way the program is checked by the kernel's rules before a socket gets it.
+
+mod check;
+mod numbers;
+mod tcpdump;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+
+use steerage::LinkType;
+
+/// The longest text of a filter, in bytes: far more than the kernel's longest program takes as numbers (4096 lines of at
+/// most 28 bytes are 112 KiB), and short enough for an argument of a program (128 KiB).
+const TEXT_BYTES_MAX: usize = 120 << 10;
+
+/// The longest program: the kernel's `BPF_MAXINSNS`, include/uapi/linux/bpf_common.h.
+pub const INSTRUCTIONS_MAX: usize = 4096;
+
+/// How much of a wrong text an error shows, in characters.
+const SHOWN_CHARS_MAX: usize = 64;
 
 /// One instruction of classic BPF, laid out as the kernel's `struct sock_filter`.
 #[repr(C)]
@@ -14,7 +38,7 @@ pub struct Instruction {
     pub operand: u32,
 }
 
-/// A compiled filter.
+/// A compiled filter, which the kernel would take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     instructions: Box<[Instruction]>,
@@ -25,4 +49,152 @@ impl Filter {
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }
+
+    /// A program that was compiled elsewhere.
+    ///
+    /// # Errors
+    /// [`FilterError::Program`] for one that the kernel would refuse, by its rules: `bpf_check_classic` in
+    /// net/core/filter.c.
+    pub fn from_instructions(instructions: impl Into<Box<[Instruction]>>) -> Result<Self, FilterError> {
+        let instructions = instructions.into();
+        check::program(&instructions)?;
+        Ok(Self { instructions })
+    }
+
+    /// Makes a filter of what a person writes, for frames that begin as `link` says:
+    ///
+    /// - `not port 22`: an expression of tcpdump's (pcap-filter(7)). The `tcpdump` of the `PATH` compiles it, for
+    ///   `interface` if it is given and may be opened: only so does `vlan` find the tags that the kernel has taken out of
+    ///   the frames by the time a filter sees them.
+    /// - The numbers that `tcpdump -ddd` prints, on lines or with commas between them. Nothing is run.
+    /// - `@FILE`: either of the two, in a file.
+    ///
+    /// # Errors
+    /// [`FilterError`]; [`is_mistake`](FilterError::is_mistake) tells what is written wrong from what cannot be done.
+    ///
+    /// ```
+    /// use steerage::LinkType;
+    /// use steerage_device::filter::Filter;
+    ///
+    /// // IPv4: the bytes 12 and 13 of an Ethernet frame are 0x0800.
+    /// let filter = Filter::compile("4, 40 0 0 12, 21 0 1 2048, 6 0 0 262144, 6 0 0 0", None, LinkType::ETHERNET)?;
+    /// assert_eq!(filter.instructions().len(), 4);
+    /// # Ok::<(), steerage_device::filter::FilterError>(())
+    /// ```
+    pub fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Self, FilterError> {
+        let from_file;
+        let text = match text.trim_start().strip_prefix('@') {
+            Some(path) => {
+                from_file = read(path).map_err(|cause| FilterError::File { path: path.to_owned(), cause })?;
+                &from_file
+            }
+            None => text,
+        };
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(FilterError::Numbers(format!(
+                "it is longer than {} KiB: use a shorter one",
+                TEXT_BYTES_MAX >> 10
+            )));
+        }
+        if numbers::looks_like(text) { text.parse() } else { tcpdump::compile(text, interface, link) }
+    }
+}
+
+/// Reads a file that may be anything: no more of it than a filter can be.
+fn read(path: &str) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Why there is no filter: one line that says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FilterError {
+    /// The numbers are not those of a program: what is wrong.
+    Numbers(String),
+    /// The kernel would refuse the program.
+    Program {
+        /// The instruction, from 0.
+        at: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// tcpdump refuses the expression.
+    Expression {
+        /// Its beginning.
+        text: String,
+        /// What tcpdump said.
+        said: String,
+    },
+    /// Frames of this link type are not filtered.
+    Link(LinkType),
+    /// The file with the filter cannot be read.
+    File {
+        /// Its name.
+        path: String,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// There is no tcpdump.
+    NoTcpdump,
+    /// tcpdump could not be run to its end.
+    Tcpdump {
+        /// What was tried: completes "cannot ...".
+        operation: &'static str,
+        /// Why not.
+        cause: io::Error,
+    },
+}
+
+impl FilterError {
+    /// Whether the filter is written wrong, rather than something missing.
+    pub fn is_mistake(&self) -> bool {
+        matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. })
+    }
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Numbers(what) => write!(f, "the filter is not what `tcpdump -ddd` prints: {what}"),
+            Self::Program { at, what } => {
+                write!(
+                    f,
+                    "the kernel would refuse the filter: its instruction {at} {what}; have tcpdump -ddd print it anew"
+                )
+            }
+            Self::Expression { text, said } => {
+                write!(f, "tcpdump refuses the filter `{text}`: {said}; man pcap-filter has the language")
+            }
+            Self::Link(link) => write!(f, "frames of link type {} are not filtered: leave the filter out", link.0),
+            Self::File { path, cause } => write!(f, "cannot read the filter in {}: {cause}", path.escape_debug()),
+            Self::NoTcpdump => f.write_str(
+                "there is no tcpdump to compile the filter: install the package tcpdump, or give the numbers that \
+                 `tcpdump -ddd` prints for it on another machine",
+            ),
+            Self::Tcpdump { operation, cause } => write!(
+                f,
+                "cannot {operation} to compile the filter: {cause}; give the numbers that `tcpdump -ddd` prints instead"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for FilterError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::File { cause, .. } | Self::Tcpdump { cause, .. } => Some(cause),
+            _ => None,
+        }
+    }
+}
+
+/// The beginning of a text from elsewhere, on one line.
+fn shown(text: &str, chars_max: usize) -> String {
+    let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(chars_max).is_some() {
+        shown.push_str("...");
+    }
+    shown
 }

@@ -138,6 +138,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
     pub(crate) pace: Option<Pace>,
 
+    /// Of an interface only these packets: in tcpdump's words, its -ddd numbers, or @FILE
+    #[arg(short = 'f', long, value_name = "EXPR", help_heading = "Live")]
+    pub(crate) filter: Option<String>,
+
     #[command(flatten)]
     pub(crate) cpus: CpuArgs,
     #[command(flatten)]

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use steerage::{BuildError, CpuId, CpuMask, MaskError, ParseFlowKeyError};
 use steerage_apps::meter::ExportError;
 use steerage_device::OpenError;
+use steerage_device::filter::FilterError;
 use steerage_device::output::OutputError;
 
 use crate::report::units::size;
@@ -36,6 +37,10 @@ pub(crate) enum Error {
     Hash { name: &'static str, needs: &'static str, instead: &'static str },
     /// `--pace`, and no file.
     NothingToPace,
+    /// `-f`, and a device that is no interface.
+    NothingToFilter { device: String, filter: String },
+    /// `-f` says what cannot be compiled.
+    Filter(FilterError),
     /// What is to be explained looks like a flow and is none.
     Flow(ParseFlowKeyError),
     /// The device cannot be opened.
@@ -92,6 +97,8 @@ impl Error {
             Self::Open(OpenError::Spec(_)) | Self::Output(OutputError::Spec { .. }) | Self::SameFile { .. } => {
                 WRONG_COMMAND_LINE
             }
+            Self::NothingToFilter { .. } => WRONG_COMMAND_LINE,
+            Self::Filter(error) if error.is_mistake() => WRONG_COMMAND_LINE,
             Self::FlowsName { .. } | Self::Usage(_) => WRONG_COMMAND_LINE,
             Self::Build(BuildError::NotOurCpu { .. }) => WRONG_COMMAND_LINE,
             Self::Strict { .. } => NOT_STRICT,
@@ -115,6 +122,11 @@ impl fmt::Display for Error {
                 write!(f, "--hash {name}: this CPU has no {needs} instructions: use --hash {instead}")
             }
             Self::NothingToPace => f.write_str("--pace is for capture files: give synthetic traffic a rate=N instead"),
+            Self::NothingToFilter { device, filter } => write!(
+                f,
+                "-f is for interfaces, and {device} is none: of a file, tcpdump -r FILE -w - '{filter}' | steerage count -"
+            ),
+            Self::Filter(error) => error.fmt(f),
             Self::Flow(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),
             Self::Output(error) => error.fmt(f),

@@ -6,9 +6,11 @@
 mod args;
 mod command;
 mod error;
+mod filter;
 mod live;
 mod log;
 mod machine;
+mod privileges;
 mod report;
 mod run;
 mod run_file;

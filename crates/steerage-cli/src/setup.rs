@@ -1,5 +1,6 @@
 //! From the command line to an instance that is ready to start.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use steerage::{BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance, Output};
@@ -9,24 +10,29 @@ use steerage_device::limit::Limit;
 
 use crate::args::{CpuArgs, HashArgs, HashChoice, RunArgs, SteeringArgs};
 use crate::error::Error;
+use crate::filter;
 use crate::machine;
+use crate::privileges::{self, Files};
 
-/// Opens the devices and puts an instance together around them. `maker`, told whether they can wait, says what makes each
-/// CPU's handler. Returns with it what is known of the capture files, if there are any.
+/// Opens the devices, gives up the privileges that took, and puts an instance together around them. `maker`, told
+/// whether they can wait, says what makes each CPU's handler, and starts what writes to files of the name `written`.
+/// Returns with the instance what is known of the capture files, if there are any.
 pub(crate) fn instance<H, F>(
     args: &RunArgs,
+    written: Option<&Path>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    sending(args, || Ok(Vec::new()), maker)
+    sending(args, written, || Ok(Vec::new()), maker)
 }
 
 /// The same for a function that sends, by the outputs that `open` makes; it goes by flow hashes.
 pub(crate) fn sending<H, F>(
     args: &RunArgs,
+    written: Option<&Path>,
     open_outputs: impl FnOnce() -> Result<Vec<Output>, Error>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
@@ -53,7 +59,10 @@ where
     let outputs = open_outputs()?;
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
-    Ok((builder.build(maker(can_wait)?)?, capture))
+    let kept = privileges::give_up(&Files { read: args.devices.iter().map(Path::new).collect(), written })?;
+    let make = maker(can_wait)?;
+    kept.let_go()?;
+    Ok((builder.build(make)?, capture))
 }
 
 /// What can be found out of all this without opening a device: in two lines, which CPUs would do what.
@@ -85,6 +94,7 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
 }
 
 fn open(args: &RunArgs) -> Result<Opened, Error> {
+    args.devices.iter().try_for_each(|device| filter::of(args, device).map(drop))?;
     let opened = steerage_device::open_all(&args.devices, args.pace)?;
     if args.pace.is_some() && opened.capture.is_none() {
         return Err(Error::NothingToPace);

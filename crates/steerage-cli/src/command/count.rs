@@ -11,7 +11,7 @@ use crate::setup;
 /// Counts until the end and reports.
 pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
     let args = &args.run;
-    let (instance, capture) = setup::instance(args, |_| Ok(|_cpu| Count::default()))?;
+    let (instance, capture) = setup::instance(args, None, |_| Ok(|_cpu| Count::default()))?;
     let plan = Plan::new(args, verbose, capture);
     let ended = run::to_end(instance, &plan)?;
     let bytes = ended.outcome.reports.iter().map(|(cpu, counted)| (*cpu, counted.bytes)).collect();

@@ -1,6 +1,7 @@
 //! `steerage explain`: why a packet goes where it goes, and whether traffic can be spread at all.
 
 use std::io;
+use std::path::Path;
 
 use steerage::{Builder, FlowHasher, FlowKey, HashKey};
 use steerage_apps::{Survey, Surveyed};
@@ -10,6 +11,7 @@ use steerage_device::synthetic::SyntheticOptions;
 
 use crate::args::ExplainArgs;
 use crate::error::Error;
+use crate::privileges::{self, Files};
 use crate::report::Printer;
 use crate::report::explain::{self, Explanation, OfFlow, OfTraffic};
 use crate::run::{self, Plan, Stopper};
@@ -58,6 +60,7 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
     let wanted = args.packet;
     let builder = Builder::new().virtual_cpus(1).check_order(true).device_hash(false).layers(layers).hash(hasher);
     let Opened { inputs, capture } = open(args)?;
+    privileges::give_up(&Files { read: args.what.iter().map(Path::new).collect(), written: None })?.let_go()?;
     let builder = inputs.into_iter().fold(builder, Builder::input);
     let instance = builder.build(move |_cpu| Survey::new(layers, wanted))?;
     let plan = Plan {

@@ -16,7 +16,7 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let outputs = outputs(args)?;
     let fanout = Fanout::over(outputs.len());
     let open = || outputs.iter().map(|spec| output::open(spec).map_err(Error::Output)).collect();
-    let (instance, capture) = setup::sending(&args.run, open, |_| Ok(move |_cpu| fanout))?;
+    let (instance, capture) = setup::sending(&args.run, None, open, |_| Ok(move |_cpu| fanout))?;
     let plan = Plan::new(&args.run, verbose, capture);
     let ended = run::to_end(instance, &plan)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);

@@ -1,5 +1,6 @@
 //! `steerage meter`: who talked to whom, when and how much.
 
+use std::path::Path;
 use std::time::SystemTime;
 
 use steerage::WallTime;
@@ -22,7 +23,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let to = flows.file.as_deref().map(|name| destination(name, args)).transpose()?;
     let stopper = Stopper::default();
     let (mut writer, mut meters) = (None, None);
-    let (instance, capture) = setup::instance(&args.run, |can_wait| {
+    let written = flows.file.as_deref().filter(|name| *name != STDOUT).map(Path::new);
+    let (instance, capture) = setup::instance(&args.run, written, |can_wait| {
         if let Some((to, format)) = to {
             let stopper = stopper.clone();
             writer = Some(FlowWriter::start(to, format, move || stopper.stop()).map_err(Error::Flows)?);

@@ -9,6 +9,7 @@ mod fanout;
 mod intervals;
 mod meter;
 mod mistakes;
+mod privileges;
 mod program;
 mod run_files;
 mod runs;

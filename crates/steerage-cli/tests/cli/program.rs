@@ -116,6 +116,11 @@ impl Started {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The next line of standard output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();

@@ -1,0 +1,198 @@
+//! What a run may do while it handles packets: nothing that takes a capability.
+#![allow(clippy::print_stderr, reason = "a test that skips says why")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+
+use crate::program::{Started, run};
+
+/// Somebody who is not root, by Debian's numbers.
+const NOBODY: u32 = 65534;
+
+const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
+
+/// What takes longer than this has hung.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// By their number: linux/capability.h.
+const DAC_OVERRIDE: u64 = 1 << 1;
+const NET_RAW: u64 = 1 << 13;
+
+/// Without root there is nothing to give up: the test skips, but not in CI.
+fn is_root() -> bool {
+    let root = geteuid().is_root();
+    assert!(root || std::env::var_os("CI").is_none(), "these tests want root");
+    if !root {
+        eprintln!("skipped: not root");
+    }
+    root
+}
+
+/// A thread as /proc shows it.
+#[derive(Debug)]
+struct Task {
+    name: String,
+    status: String,
+}
+
+impl Task {
+    fn field(&self, key: &str) -> &str {
+        let line = self.status.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{key}: {self:?}"));
+        line[key.len()..].trim()
+    }
+
+    fn capabilities(&self, key: &str) -> u64 {
+        u64::from_str_radix(self.field(key), 16).unwrap()
+    }
+
+    /// Each set that a thread could act by, or get something from.
+    fn all(&self) -> u64 {
+        ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"]
+            .iter()
+            .map(|set| self.capabilities(set))
+            .fold(0, |all, set| all | set)
+    }
+}
+
+/// The run's threads, once those are there that handle packets.
+fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
+    let start = Instant::now();
+    loop {
+        let tasks: Vec<Task> = fs::read_dir(format!("/proc/{}/task", run.id()))
+            .unwrap()
+            .filter_map(|task| {
+                let path = task.ok()?.path();
+                let name = fs::read_to_string(path.join("comm")).ok()?.trim().to_owned();
+                Some(Task { name, status: fs::read_to_string(path.join("status")).ok()? })
+            })
+            .collect();
+        if tasks.iter().filter(|task| task.name.starts_with("steerage/")).count() >= at_least {
+            return tasks;
+        }
+        assert!(start.elapsed() < HANGS, "{tasks:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn stop(run: Started) {
+    run.signal(Signal::SIGTERM);
+    let ran = run.end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.report();
+}
+
+#[test]
+fn no_thread_of_a_run_has_a_capability() {
+    if !is_root() {
+        return;
+    }
+    let flows = temporary_directory("flows");
+    let name = flows.join("flows-%s.csv");
+    let with_flows = [&["meter"][..], &ENDLESS, &["--flows", name.to_str().unwrap()]].concat();
+    for args in [[&["count"][..], &ENDLESS].concat(), with_flows] {
+        let run = Started::new(&args);
+        let tasks = tasks(&run, 2);
+        assert!(tasks.len() > 3, "{tasks:?}");
+        for task in &tasks {
+            assert_eq!((task.all(), task.field("NoNewPrivs:")), (0, "1"), "{task:?}");
+        }
+        stop(run);
+    }
+    fs::remove_dir_all(flows).unwrap();
+}
+
+/// In a directory of somebody else's, root makes files by a capability: the thread that makes them keeps it, and it alone.
+#[test]
+fn what_files_need_stays_with_the_thread_that_writes_them() {
+    if !is_root() {
+        return;
+    }
+    let theirs = temporary_directory("theirs");
+    chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o755)).unwrap();
+    let name = theirs.join("%Y").join("flows-%s.csv");
+    let run = Started::new(
+        &[&["meter"][..], &ENDLESS, &["--flows", name.to_str().unwrap(), "--rotate", "1", "--active", "0.1"]].concat(),
+    );
+    for task in tasks(&run, 2) {
+        let kept = if task.name == "flows" { DAC_OVERRIDE } else { 0 };
+        assert_eq!((task.capabilities("CapEff:"), task.field("NoNewPrivs:")), (kept, "1"), "{task:?}");
+    }
+    // The second is made while the run goes on.
+    let start = Instant::now();
+    while files_in(&theirs).len() < 2 {
+        assert!(start.elapsed() < HANGS, "{:?}", files_in(&theirs));
+        std::thread::yield_now();
+    }
+    stop(run);
+    assert!(files_in(&theirs).iter().all(|path| path.extension().is_some_and(|end| end == "csv")));
+    fs::remove_dir_all(theirs).unwrap();
+}
+
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().map(|entry| entry.unwrap().path());
+    entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
+}
+
+/// A capture that only root's power over files can read is read: opened when its turn comes.
+#[test]
+fn captures_of_others_are_read() {
+    if !is_root() {
+        return;
+    }
+    let theirs = temporary_directory("captures");
+    let capture = theirs.join("theirs.pcap");
+    fs::write(&capture, EMPTY_PCAP).unwrap();
+    chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
+    let ran = run(&["count", capture.to_str().unwrap(), capture.to_str().unwrap(), "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(ran.report()["received"], 0);
+    fs::remove_dir_all(theirs).unwrap();
+}
+
+const EMPTY_PCAP: [u8; 24] = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0];
+
+/// As `setcap cap_net_raw+ep` would have it: no root, and this one capability, which is gone when packets come.
+#[test]
+fn one_capability_is_enough_and_goes_too() {
+    if !is_root() {
+        return;
+    }
+    // Root alone may look into the directory in which programs are built, wherever that is.
+    let program = std::env::temp_dir().join(format!("steerage-{}-unprivileged", std::process::id()));
+    fs::copy(env!("CARGO_BIN_EXE_steerage"), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,+net_raw"]);
+    command.args(["--ambient-caps=-all,+net_raw"]).arg(&program).arg("count").args(ENDLESS).arg("-v");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    match child {
+        Ok(child) => {
+            let run = Started::of(child);
+            for task in tasks(&run, 2) {
+                assert_eq!((task.all(), task.field("NoNewPrivs:")), (0, "1"), "{task:?}");
+                assert!(task.field("Uid:").starts_with("65534"), "{task:?}");
+                assert_ne!(task.capabilities("CapBnd:") & NET_RAW, 0, "{task:?}");
+            }
+            stop(run);
+        }
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "no setpriv (util-linux): {error}");
+            eprintln!("skipped: no setpriv (util-linux): {error}");
+        }
+    }
+    fs::remove_file(&program).unwrap();
+}
+
+fn temporary_directory(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("steerage-{}-{name}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    path
+}

@@ -2,6 +2,7 @@
 //!
 //! The groups are shared by all commands that receive packets; a command flattens [`RunArgs`] and adds its own.
 
+mod doctor;
 mod explain;
 mod fanout;
 mod meter;
@@ -14,6 +15,7 @@ use steerage::flow::Layers;
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
 use steerage_device::capture::Pace;
 
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
 pub(crate) use meter::MeterArgs;
@@ -59,6 +61,10 @@ pub(crate) enum Command {
     /// Explain where packets go, and whether traffic can be spread
     #[command(verbatim_doc_comment, after_help = explain::EXPLAIN_HELP)]
     Explain(ExplainArgs),
+
+    /// Tell what this machine offers, and what to do about each lack
+    #[command(verbatim_doc_comment, after_help = doctor::DOCTOR_HELP)]
+    Doctor(DoctorArgs),
 
     /// Run what is written down in a file
     #[command(verbatim_doc_comment, after_help = tools::RUN_HELP)]
@@ -138,8 +144,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
     pub(crate) pace: Option<Pace>,
 
-    /// Of an interface only these packets: in tcpdump's words, its -ddd numbers, or @FILE
-    #[arg(short = 'f', long, value_name = "EXPR", help_heading = "Live")]
+    /// Of an interface only what tcpdump would show: an expression, numbers or @FILE
+    /// (docs/filters.md)
+    #[arg(short = 'f', long, value_name = "EXPR", help_heading = "Live", verbatim_doc_comment)]
     pub(crate) filter: Option<String>,
 
     #[command(flatten)]

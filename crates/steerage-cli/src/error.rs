@@ -39,6 +39,8 @@ pub(crate) enum Error {
     NothingToPace,
     /// `-f`, and a device that is no interface.
     NothingToFilter { device: String, filter: String },
+    /// There is no such interface.
+    NoInterface(String),
     /// `-f` says what cannot be compiled.
     Filter(FilterError),
     /// What is to be explained looks like a flow and is none.
@@ -126,6 +128,7 @@ impl fmt::Display for Error {
                 f,
                 "-f is for interfaces, and {device} is none: of a file, tcpdump -r FILE -w - '{filter}' | steerage count -"
             ),
+            Self::NoInterface(name) => write!(f, "there is no interface {name}: `ip link` lists those that there are"),
             Self::Filter(error) => error.fmt(f),
             Self::Flow(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),

@@ -11,6 +11,7 @@ mod run_file;
 use std::io::{self, Write};
 
 use crate::args::{Cli, Command};
+use crate::doctor;
 use crate::error::Error;
 use crate::log;
 
@@ -32,6 +33,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Explain(args) => explain::run(args, verbose),
         Command::Fanout(args) => fanout::run(args, verbose),
         Command::Meter(args) => meter::run(args, verbose),
+        Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
         // A file is for commands that receive packets, and these do not.

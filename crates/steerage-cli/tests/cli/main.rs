@@ -4,6 +4,7 @@
 //! program has said that it listens.
 
 mod captures;
+mod doctor;
 mod explain;
 mod fanout;
 mod intervals;

@@ -1,0 +1,108 @@
+//! The files in which the kernel tells of itself, below a root.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use steerage::CpuMask;
+
+/// More than any kernel can be built for: the bound of a list that the kernel itself wrote.
+const CPU_IDS_MAX: usize = 1 << 16;
+
+/// A machine as its files show it. Any of them may be missing: containers hide some, other kernels have others.
+#[derive(Debug)]
+pub(super) struct Host {
+    root: PathBuf,
+}
+
+impl Host {
+    /// The one we run on.
+    pub(super) fn this() -> Self {
+        Self { root: PathBuf::from("/") }
+    }
+
+    /// One that is made up of files below `root`.
+    #[cfg(test)]
+    pub(super) fn below(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Where a file lies that is called `path`, from the root on and without the first slash.
+    pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// What it says, without the line's end.
+    pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+        Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
+    }
+
+    /// The number in it.
+    pub(super) fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
+        self.text(path)?.parse().ok()
+    }
+
+    /// The list of CPUs in it, if there are any.
+    pub(super) fn list(&self, path: impl AsRef<Path>) -> Option<CpuMask> {
+        CpuMask::parse_list(&self.text(path)?, CPU_IDS_MAX).ok().filter(|cpus| !cpus.is_empty())
+    }
+
+    /// What is in a directory, by the number behind `prefix`.
+    pub(super) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
+        let directory = directory.as_ref();
+        let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
+        let mut numbered: Vec<_> = entries
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let number = name.to_str()?.strip_prefix(prefix)?.parse().ok()?;
+                Some((number, directory.join(&name)))
+            })
+            .collect();
+        numbered.sort_unstable();
+        numbered
+    }
+
+    /// The last part of where a link points to.
+    pub(super) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
+        let target = fs::read_link(self.path(path)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+}
+
+/// Trees of files made up for tests.
+#[cfg(test)]
+pub(super) mod made {
+    use super::*;
+
+    /// A root that goes away with the test.
+    pub(crate) struct Made(PathBuf);
+
+    impl Made {
+        /// Files by their path, with what they say.
+        pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("steerage-doctor-{}-{name}", std::process::id()));
+            let made = Self(root);
+            for (path, text) in files {
+                let path = made.0.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, format!("{text}\n")).unwrap();
+            }
+            made
+        }
+
+        pub(crate) fn link(&self, path: &str, target: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(target, path).unwrap();
+        }
+
+        pub(crate) fn host(&self) -> Host {
+            Host::below(self.0.clone())
+        }
+    }
+
+    impl Drop for Made {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! An interface: whether packets come from it as they were on the wire, and by how many queues.
+
+use serde::Serialize;
+
+use super::Finding;
+use super::host::Host;
+use super::netlink::Features;
+
+/// Features that make one packet of several before anybody sees them, by ethtool's names and as its option is called.
+const MERGE: [(&str, &str); 3] = [("rx-gro", "gro"), ("rx-lro", "lro"), ("rx-gro-hw", "rx-gro-hw")];
+
+/// `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_XSK_ZEROCOPY`: linux/netdev.h.
+const XDP_BASIC: u64 = 1;
+const XDP_ZERO_COPY: u64 = 8;
+
+/// linux/if_arp.h.
+const ARPHRD_LOOPBACK: i64 = 772;
+
+/// `IFF_UP`: net/if.h.
+const UP: u32 = 1;
+
+/// What is known of it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Interface {
+    name: String,
+    /// `None` for one that is made of software.
+    driver: Option<String>,
+    mtu: Option<i64>,
+    /// As the kernel calls it: `up`, `down`, `unknown` of those that have no link.
+    state: Option<String>,
+    up: bool,
+    /// In Mbit/s, where there is a link with a speed.
+    speed: Option<i64>,
+    rx_queues: Vec<RxQueue>,
+    /// Offloads that are on, by ethtool's names; `None` if the kernel does not say.
+    features: Option<Vec<String>>,
+    #[serde(skip)]
+    fixed: Vec<String>,
+    #[serde(skip)]
+    loopback: bool,
+    xdp: Option<Xdp>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct RxQueue {
+    queue: u32,
+    /// The kernel's own mask: 0 if it does not steer.
+    rps_cpus: Option<String>,
+}
+
+/// How far the driver goes with XDP.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Xdp {
+    driver: bool,
+    zero_copy: bool,
+}
+
+impl Interface {
+    /// Whether there is one of that name.
+    pub(super) fn is_there(host: &Host, name: &str) -> bool {
+        let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
+        is_name && host.path(format!("sys/class/net/{name}/ifindex")).exists()
+    }
+
+    /// Reads what the kernel shows of it.
+    pub(super) fn look(host: &Host, name: &str, features: Option<&Features>) -> Self {
+        let at = |file: &str| format!("sys/class/net/{name}/{file}");
+        let flags =
+            host.text(at("flags")).and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
+        let queue =
+            |(queue, path): (u32, std::path::PathBuf)| RxQueue { queue, rps_cpus: host.text(path.join("rps_cpus")) };
+        let xdp = features.and_then(|features| features.xdp);
+        Self {
+            name: name.to_owned(),
+            driver: host.link(at("device/driver")),
+            mtu: host.number(at("mtu")),
+            state: host.text(at("operstate")),
+            up: flags.is_some_and(|flags| flags & UP != 0),
+            speed: host.number(at("speed")).filter(|speed| *speed > 0),
+            rx_queues: host.numbered(at("queues"), "rx-").into_iter().map(queue).collect(),
+            features: features.and_then(|features| features.on.clone()),
+            fixed: features.map(|features| features.fixed.clone()).unwrap_or_default(),
+            loopback: host.number(at("type")) == Some(ARPHRD_LOOPBACK),
+            xdp: xdp.map(|bits| Xdp { driver: bits & XDP_BASIC != 0, zero_copy: bits & XDP_ZERO_COPY != 0 }),
+        }
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let mut findings = vec![self.what_it_is(), self.link(), self.queues()];
+        findings.extend(self.kernel_steers());
+        findings.extend(self.features.as_ref().map(|on| self.merges(on)));
+        findings.extend(self.features.as_ref().map(|on| {
+            let hashing = on.iter().any(|name| name == "rx-hashing");
+            Finding::info("hardware hash", if hashing { "the card hashes flows" } else { "none" })
+        }));
+        findings.extend(self.xdp.as_ref().map(|xdp| match xdp {
+            Xdp { driver: true, zero_copy: true } => Finding::ok("XDP", "in the driver, zero-copy"),
+            Xdp { driver: true, zero_copy: false } => Finding::ok("XDP", "in the driver, with a copy"),
+            Xdp { driver: false, .. } => {
+                Finding::info("XDP", "not in the driver: generic XDP is no faster than AF_PACKET")
+            }
+        }));
+        findings
+    }
+
+    fn what_it_is(&self) -> Finding {
+        let driver = self.driver.as_deref().unwrap_or("none, it is virtual");
+        let mtu = self.mtu.map_or("unknown".to_owned(), |mtu| mtu.to_string());
+        Finding::info("interface", format!("{}: driver {driver}, MTU {mtu}", self.name))
+    }
+
+    fn link(&self) -> Finding {
+        let name = &self.name;
+        let state = self.state.as_deref().unwrap_or("unknown");
+        let speed = self.speed.map_or(String::new(), |speed| format!(", {speed} Mbit/s"));
+        match (self.up, state) {
+            (false, _) => Finding::lack("link", "it is switched off", format!("sudo ip link set {name} up")),
+            (true, "down" | "lowerlayerdown" | "dormant") => Finding::lack(
+                "link",
+                format!("{state}: nothing comes"),
+                "plug the cable in, or switch its other end on",
+            ),
+            (true, _) => Finding::ok("link", format!("{state}{speed}")),
+        }
+    }
+
+    fn queues(&self) -> Finding {
+        let found = match self.rx_queues.len() {
+            0 => "unknown".to_owned(),
+            1 => "1: one CPU takes all packets from it, and steerage spreads them".to_owned(),
+            several => format!("{several}: it spreads flows over as many CPUs by itself"),
+        };
+        Finding::info("rx queues", found)
+    }
+
+    /// The kernel's own steering comes before ours, and costs what ours saves.
+    fn kernel_steers(&self) -> Option<Finding> {
+        let is_set =
+            |queue: &&RxQueue| queue.rps_cpus.as_ref().is_some_and(|mask| mask.contains(|c| !"0,".contains(c)));
+        let masks: Vec<String> = self
+            .rx_queues
+            .iter()
+            .filter(is_set)
+            .map(|queue| format!("rx-{} {}", queue.queue, queue.rps_cpus.as_deref().unwrap_or_default()))
+            .collect();
+        (!masks.is_empty()).then(|| {
+            let off = format!("echo 0 | sudo tee /sys/class/net/{}/queues/rx-*/rps_cpus", self.name);
+            Finding::info("rps_cpus", format!("the kernel steers as well: {}", masks.join(", ")))
+                .or(format!("to leave it to steerage {off}"))
+        })
+    }
+
+    fn merges(&self, on: &[String]) -> Finding {
+        let is_on = |feature: &&(&str, &str)| on.iter().any(|other| other == feature.0);
+        let merging: Vec<(&str, &str)> = MERGE.iter().filter(is_on).copied().collect();
+        // The loopback interface has no wire to compare with.
+        if merging.is_empty() || self.loopback {
+            return Finding::ok("offloads", "none merges packets: they are seen as on the wire");
+        }
+        let names: Vec<&str> = merging.iter().map(|(_, option)| *option).collect();
+        let found = format!("{} may merge packets before they are seen here", names.join(", "));
+        let can_be_off = |feature: &&(&str, &str)| !self.fixed.iter().any(|other| other == feature.0);
+        let off: Vec<String> = merging.iter().filter(can_be_off).map(|(_, option)| format!("{option} off")).collect();
+        if off.is_empty() {
+            return Finding::info("offloads", found + ", and cannot be switched off");
+        }
+        Finding::lack("offloads", found, format!("sudo ethtool -K {} {}", self.name, off.join(" ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::super::host::made::Made;
+    use super::*;
+
+    fn found(interface: &Interface) -> String {
+        let line = |finding: Finding| format!("{:?} {}: {}\n", finding.state, finding.about, finding.found);
+        interface.findings().into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_cloud_machines_only_queue() {
+        let made = Made::new(
+            "cloud",
+            &[
+                ("sys/class/net/eth0/ifindex", "2"),
+                ("sys/class/net/eth0/mtu", "1500"),
+                ("sys/class/net/eth0/flags", "0x1003"),
+                ("sys/class/net/eth0/operstate", "up"),
+                ("sys/class/net/eth0/speed", "-1"),
+                ("sys/class/net/eth0/queues/rx-0/rps_cpus", "3"),
+                ("sys/class/net/eth0/queues/tx-0/xps_cpus", "0"),
+            ],
+        );
+        made.link("sys/class/net/eth0/device/driver", "../../bus/virtio/drivers/virtio_net");
+        let on = Some(vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()]);
+        let features = Features { on, fixed: vec!["rx-gro-hw".to_owned()], xdp: Some(XDP_BASIC) };
+        let interface = Interface::look(&made.host(), "eth0", Some(&features));
+        assert_eq!(
+            found(&interface),
+            "Info interface: eth0: driver virtio_net, MTU 1500\n\
+             Ok link: up\n\
+             Info rx queues: 1: one CPU takes all packets from it, and steerage spreads them\n\
+             Info rps_cpus: the kernel steers as well: rx-0 3\n\
+             Lack offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
+             Info hardware hash: none\n\
+             Ok XDP: in the driver, with a copy\n"
+        );
+        let off = interface.findings().into_iter().find(|one| one.state == State::Lack).unwrap().mend.unwrap();
+        assert_eq!(off, "sudo ethtool -K eth0 gro off");
+    }
+
+    #[test]
+    fn a_card_of_many_queues_that_is_down() {
+        let queues: Vec<String> = (0..16).map(|queue| format!("sys/class/net/p1/queues/rx-{queue}/rps_cpus")).collect();
+        let mut files: Vec<(&str, &str)> = queues.iter().map(|path| (path.as_str(), "00000000,00000000")).collect();
+        files.extend([("sys/class/net/p1/ifindex", "7"), ("sys/class/net/p1/flags", "0x1002")]);
+        let made = Made::new("down", &files);
+        let interface = Interface::look(&made.host(), "p1", None);
+        assert_eq!(
+            found(&interface),
+            "Info interface: p1: driver none, it is virtual, MTU unknown\n\
+             Lack link: it is switched off\n\
+             Info rx queues: 16: it spreads flows over as many CPUs by itself\n"
+        );
+        // In the order of their numbers, not of their names.
+        assert_eq!(
+            interface.rx_queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(),
+            (0..16).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn names_that_are_none_are_not_there() {
+        let made = Made::new("names", &[("sys/class/net/eth0/ifindex", "2"), ("sys/class/ifindex", "9")]);
+        let host = made.host();
+        assert!(Interface::is_there(&host, "eth0"));
+        for name in ["", ".", "..", "eth1", "../net/eth0", "eth0/"] {
+            assert!(!Interface::is_there(&host, name), "{name}");
+        }
+    }
+}

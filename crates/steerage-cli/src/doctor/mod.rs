@@ -1,0 +1,103 @@
+//! `steerage doctor`: what this machine offers for steering packets, and what to do about each lack. It only reads.
+//!
+//! What is found out is a list of [`Finding`]s, a line each; what a script may want as numbers is beside it. Files are read
+//! below a root that tests replace; what has to be tried on the living machine is in `probe`.
+
+mod cpus;
+mod host;
+mod interface;
+mod netlink;
+mod page;
+mod probe;
+mod system;
+
+use serde::Serialize;
+
+use crate::args::DoctorArgs;
+use crate::error::Error;
+use cpus::Cpus;
+use host::Host;
+use interface::Interface;
+use probe::{Capability, Probes};
+
+/// Whether something is as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ok,
+    Lack,
+    /// Neither: good to know.
+    Info,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    about: &'static str,
+    state: State,
+    found: String,
+    /// What to do about it, a command mostly.
+    mend: Option<String>,
+}
+
+impl Finding {
+    fn ok(about: &'static str, found: impl Into<String>) -> Self {
+        Self { about, state: State::Ok, found: found.into(), mend: None }
+    }
+
+    fn info(about: &'static str, found: impl Into<String>) -> Self {
+        Self { about, state: State::Info, found: found.into(), mend: None }
+    }
+
+    fn lack(about: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { about, state: State::Lack, found: found.into(), mend: Some(mend.into()) }
+    }
+
+    /// The same, with what could be done.
+    fn or(self, mend: impl Into<String>) -> Self {
+        Self { mend: Some(mend.into()), ..self }
+    }
+}
+
+/// All that was found.
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    schema: u32,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    version: &'static str,
+    kernel: String,
+    findings: Vec<Finding>,
+    capabilities: Vec<Capability>,
+    cpus: Cpus,
+    interface: Option<Interface>,
+}
+
+/// Looks, and tells.
+pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
+    let host = Host::this();
+    let probes = Probes::of_this_machine();
+    let interface = match &args.interface {
+        Some(name) if !Interface::is_there(&host, name) => return Err(Error::NoInterface(name.clone())),
+        Some(name) => Some(Interface::look(&host, name, netlink::features_of(name).as_ref())),
+        None => None,
+    };
+    page::print(&diagnose(&host, probes, interface), args.json)
+}
+
+fn diagnose(host: &Host, probes: Probes, interface: Option<Interface>) -> Diagnosis {
+    let cpus = Cpus::look(host, &probes);
+    let mut findings = system::findings(host, &probes);
+    findings.extend(cpus.findings());
+    findings.extend(interface.iter().flat_map(Interface::findings));
+    Diagnosis {
+        schema: 1,
+        kind: "doctor",
+        version: env!("CARGO_PKG_VERSION"),
+        kernel: system::kernel(host),
+        findings,
+        capabilities: probes.capabilities,
+        cpus,
+        interface,
+    }
+}

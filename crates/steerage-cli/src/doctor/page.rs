@@ -1,0 +1,45 @@
+//! The diagnosis as people read it, a line for each finding, or as one line of JSON.
+
+use std::io::{self, Write};
+
+use super::{Diagnosis, Finding, State};
+use crate::error::Error;
+
+pub(super) fn print(diagnosis: &Diagnosis, json: bool) -> Result<(), Error> {
+    let text = if json {
+        serde_json::to_string(diagnosis).map(|line| line + "\n").map_err(|error| Error::Report(error.into()))?
+    } else {
+        page(&diagnosis.findings)
+    };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(Error::Report),
+    }
+}
+
+fn page(findings: &[Finding]) -> String {
+    findings.iter().map(|finding| line(finding) + "\n").collect()
+}
+
+fn line(Finding { about, state, found, mend }: &Finding) -> String {
+    let state = match state {
+        State::Ok => "ok",
+        State::Lack => "lack",
+        State::Info => "-",
+    };
+    match mend {
+        Some(mend) => format!("{state:<5} {about:<13} {found}: {mend}"),
+        None => format!("{state:<5} {about:<13} {found}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_a_line() {
+        let findings = [Finding::ok("kernel", "6.18"), Finding::lack("FUSE", "no /dev/fuse", "sudo modprobe fuse")];
+        assert_eq!(page(&findings), "ok    kernel        6.18\nlack  FUSE          no /dev/fuse: sudo modprobe fuse\n");
+    }
+}

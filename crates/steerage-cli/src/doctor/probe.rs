@@ -1,0 +1,114 @@
+//! What can only be found out by trying it on the machine. Nothing that is tried changes anything.
+
+use std::env;
+use std::path::PathBuf;
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+use serde::Serialize;
+use steerage::{CpuMask, FlowHasher, HashKey};
+
+/// A capability that has to do with packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Capability {
+    pub(super) name: &'static str,
+    pub(super) held: bool,
+    /// What it is for.
+    #[serde(rename = "for")]
+    pub(super) what_for: &'static str,
+}
+
+const CAPABILITIES: [(CapabilitySet, &str, &str); 5] = [
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW", "listening to interfaces"),
+    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", "attaching XDP programs"),
+    (CapabilitySet::BPF, "CAP_BPF", "loading XDP programs"),
+    (CapabilitySet::SYS_NICE, "CAP_SYS_NICE", "priorities and NUMA placement"),
+    (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK", "locking memory beyond the limit"),
+];
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Probes {
+    /// Sockets that were opened, and closed again.
+    pub(super) af_packet: Result<(), Errno>,
+    pub(super) af_xdp: Result<(), Errno>,
+    /// Whether /dev/fuse may be opened.
+    pub(super) fuse: Result<(), Errno>,
+    pub(super) capabilities: Vec<Capability>,
+    /// How much memory may be locked, in bytes; `None` for any amount.
+    pub(super) memlock: Option<u64>,
+    /// The CPUs that this process may run on.
+    pub(super) allowed: Option<CpuMask>,
+    /// How many of them its quota is worth, by the standard library's reckoning.
+    pub(super) worth: Option<usize>,
+    pub(super) tcpdump: Option<PathBuf>,
+    pub(super) aes: bool,
+    pub(super) gfni: bool,
+}
+
+impl Probes {
+    pub(super) fn of_this_machine() -> Self {
+        Self {
+            af_packet: opens(AddressFamily::PACKET),
+            af_xdp: opens(AddressFamily::XDP),
+            fuse: accessat(CWD, "/dev/fuse", Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS),
+            capabilities: held(),
+            memlock: getrlimit(Resource::Memlock).current,
+            allowed: CpuMask::allowed().ok(),
+            worth: std::thread::available_parallelism().ok().map(usize::from),
+            tcpdump: in_path("tcpdump"),
+            aes: FlowHasher::aes(&HashKey::MICROSOFT).is_some(),
+            gfni: FlowHasher::toeplitz_gfni(&HashKey::MICROSOFT).is_some(),
+        }
+    }
+
+    /// Whether a capability is held.
+    pub(super) fn holds(&self, name: &str) -> bool {
+        self.capabilities.iter().any(|capability| capability.name == name && capability.held)
+    }
+}
+
+/// A socket without a protocol: it receives nothing, and is closed at once.
+fn opens(family: AddressFamily) -> Result<(), Errno> {
+    socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
+}
+
+fn held() -> Vec<Capability> {
+    let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    CAPABILITIES
+        .iter()
+        .map(|(set, name, what_for)| Capability { name, held: effective.contains(*set), what_for })
+        .collect()
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let is_program = |path: &PathBuf| path.is_file() && accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok();
+    env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
+}
+
+/// What a machine could come to, for tests.
+#[cfg(test)]
+pub(super) mod made {
+    use super::*;
+
+    /// A machine on which everything works.
+    pub(crate) fn probes() -> Probes {
+        let held = |(_, name, what_for): &(_, &'static str, &'static str)| Capability { name, held: true, what_for };
+        Probes {
+            af_packet: Ok(()),
+            af_xdp: Ok(()),
+            fuse: Ok(()),
+            capabilities: CAPABILITIES.iter().map(held).collect(),
+            memlock: None,
+            allowed: None,
+            worth: Some(2),
+            tcpdump: Some(PathBuf::from("/usr/bin/tcpdump")),
+            aes: true,
+            gfni: true,
+        }
+    }
+}

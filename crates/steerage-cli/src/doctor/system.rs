@@ -1,0 +1,216 @@
+//! The kernel and what it lets us do.
+
+use rustix::io::Errno;
+
+use super::Finding;
+use super::host::Host;
+use super::probe::{Capability, Probes};
+
+const PROGRAM: &str = "\"$(command -v steerage)\"";
+
+/// What an AF_XDP socket's packet memory takes, at least, to be of use: 16 MiB are 8,192 frames of 2 KiB.
+const LOCKED_BYTES_MIN: u64 = 16 << 20;
+
+/// The kernel's version.
+pub(super) fn kernel(host: &Host) -> String {
+    host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Everything but CPUs and interfaces.
+pub(super) fn findings(host: &Host, probes: &Probes) -> Vec<Finding> {
+    vec![
+        Finding::info("kernel", format!("Linux {}", kernel(host))),
+        capabilities(&probes.capabilities),
+        af_packet(probes),
+        af_xdp(probes),
+        filters(probes),
+        fuse(host, probes),
+        huge_pages(host),
+        locked_memory(probes),
+        hashes(probes),
+    ]
+}
+
+fn capabilities(all: &[Capability]) -> Finding {
+    let (held, absent): (Vec<_>, Vec<_>) = all.iter().partition(|capability| capability.held);
+    let names = |list: &[&Capability]| list.iter().map(|one| one.name).collect::<Vec<_>>().join(", ");
+    let what_for = |one: &&Capability| format!("{} ({})", one.name, one.what_for);
+    match (held.as_slice(), absent.as_slice()) {
+        (held, []) => Finding::ok("capabilities", names(held)),
+        (held, absent) => {
+            let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
+            let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
+            // Each lack that matters has a line of its own.
+            Finding::info("capabilities", format!("{held}without {absent}"))
+        }
+    }
+}
+
+fn af_packet(probes: &Probes) -> Finding {
+    match probes.af_packet {
+        Ok(()) => Finding::ok("AF_PACKET", "interfaces can be listened to"),
+        Err(Errno::PERM | Errno::ACCESS) => Finding::lack(
+            "AF_PACKET",
+            "no interface can be listened to without CAP_NET_RAW",
+            format!("run steerage with sudo, or once: sudo setcap cap_net_raw+ep {PROGRAM}"),
+        ),
+        Err(Errno::AFNOSUPPORT) => {
+            Finding::lack("AF_PACKET", "the kernel has none (CONFIG_PACKET)", "sudo modprobe af_packet")
+        }
+        Err(error) => {
+            Finding::lack("AF_PACKET", format!("no socket ({error})"), "let the sandbox allow AF_PACKET sockets")
+        }
+    }
+}
+
+fn af_xdp(probes: &Probes) -> Finding {
+    let may_attach = probes.holds("CAP_NET_ADMIN") && probes.holds("CAP_BPF");
+    match probes.af_xdp {
+        Ok(()) if may_attach => Finding::ok("AF_XDP", "sockets can be made, and XDP programs attached"),
+        Ok(()) | Err(Errno::PERM | Errno::ACCESS) => Finding::lack(
+            "AF_XDP",
+            "it takes CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF",
+            format!("run steerage with sudo, or once: sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep {PROGRAM}"),
+        ),
+        Err(Errno::AFNOSUPPORT) => {
+            Finding::lack("AF_XDP", "the kernel has none", "use a kernel with CONFIG_XDP_SOCKETS=y, or AF_PACKET")
+        }
+        Err(error) => Finding::lack("AF_XDP", format!("no socket ({error})"), "let the sandbox allow AF_XDP sockets"),
+    }
+}
+
+fn filters(probes: &Probes) -> Finding {
+    match &probes.tcpdump {
+        Some(path) => Finding::ok("filters", format!("compiled by {}", path.display())),
+        None => Finding::lack(
+            "filters",
+            "there is no tcpdump to compile them",
+            "sudo apt-get install tcpdump, or give -f the numbers of tcpdump -ddd",
+        ),
+    }
+}
+
+fn fuse(host: &Host, probes: &Probes) -> Finding {
+    match probes.fuse {
+        Ok(()) => Finding::ok("FUSE", "/dev/fuse can be opened"),
+        Err(Errno::NOENT) if host.text("proc/filesystems").is_some_and(|text| text.contains("fuse")) => {
+            Finding::lack("FUSE", "there is no /dev/fuse", "give the container the device: --device /dev/fuse")
+        }
+        Err(Errno::NOENT) => Finding::lack("FUSE", "there is no /dev/fuse", "sudo modprobe fuse"),
+        Err(error) => Finding::lack("FUSE", format!("/dev/fuse cannot be opened ({error})"), "run steerage with sudo"),
+    }
+}
+
+fn huge_pages(host: &Host) -> Finding {
+    const RESERVED: &str = "sys/kernel/mm/hugepages/hugepages-2048kB";
+    const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
+    let free = host.number(format!("{RESERVED}/free_hugepages")).unwrap_or(0);
+    let reserved = host.number(format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
+    // The choice in force has brackets around it.
+    let transparent = host.text("sys/kernel/mm/transparent_hugepage/enabled");
+    let transparent = transparent.is_some_and(|text| text.contains("[always]") || text.contains("[madvise]"));
+    match (free, transparent) {
+        (1.., _) => Finding::ok("huge pages", format!("{free} of {reserved} reserved ones of 2 MiB are free")),
+        (_, true) => Finding::ok("huge pages", "transparent ones; none reserved are free")
+            .or(format!("for certain ones {RESERVE}")),
+        (_, false) => Finding::lack(
+            "huge pages",
+            "none reserved are free, and transparent ones are off",
+            format!("{RESERVE}, or echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"),
+        ),
+    }
+}
+
+fn locked_memory(probes: &Probes) -> Finding {
+    match probes.memlock {
+        _ if probes.holds("CAP_IPC_LOCK") => Finding::ok("locked memory", "any amount, by CAP_IPC_LOCK"),
+        None => Finding::ok("locked memory", "any amount"),
+        Some(bytes) if bytes >= LOCKED_BYTES_MIN => Finding::ok("locked memory", format!("up to {} MiB", bytes >> 20)),
+        Some(bytes) => Finding::lack(
+            "locked memory",
+            format!("up to {} KiB, too little for AF_XDP", bytes >> 10),
+            "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service",
+        ),
+    }
+}
+
+fn hashes(probes: &Probes) -> Finding {
+    match (probes.aes, probes.gfni) {
+        (true, true) => Finding::ok("flow hash", "by AES; toeplitz by GFNI"),
+        (true, false) => Finding::ok("flow hash", "by AES; toeplitz by table"),
+        (false, _) => Finding::lack(
+            "flow hash",
+            "this CPU has no AES instructions, so SipHash is used",
+            "of a virtual machine, let it have the host's CPU (-cpu host)",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::super::host::made::Made;
+    use super::super::probe::made::probes;
+    use super::*;
+
+    fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
+        let findings = findings(host, probes);
+        // Whatever is lacking can be mended.
+        assert!(findings.iter().all(|one| one.state != State::Lack || one.mend.is_some()));
+        findings.into_iter().filter(|one| one.state == State::Lack).map(|one| (one.about, one.found)).collect()
+    }
+
+    #[test]
+    fn a_machine_with_everything_lacks_nothing() {
+        let made = Made::new(
+            "everything",
+            &[
+                ("proc/sys/kernel/osrelease", "6.18.0"),
+                ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64"),
+                ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60"),
+            ],
+        );
+        assert_eq!(lacks(&made.host(), &probes()), []);
+        let all = findings(&made.host(), &probes());
+        assert!(all.iter().any(|one| one.found == "60 of 64 reserved ones of 2 MiB are free"));
+        assert!(all.iter().any(|one| one.found == "Linux 6.18.0"));
+    }
+
+    #[test]
+    fn a_machine_with_nothing_says_each_lack() {
+        let made =
+            Made::new("nothing-else", &[("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")]);
+        let mut nothing = Probes {
+            af_packet: Err(Errno::PERM),
+            af_xdp: Err(Errno::AFNOSUPPORT),
+            fuse: Err(Errno::NOENT),
+            memlock: Some(64 << 10),
+            tcpdump: None,
+            aes: false,
+            gfni: false,
+            ..probes()
+        };
+        nothing.capabilities.iter_mut().for_each(|capability| capability.held = false);
+        let about: Vec<&str> = lacks(&made.host(), &nothing).iter().map(|(about, _)| *about).collect();
+        assert_eq!(about, ["AF_PACKET", "AF_XDP", "filters", "FUSE", "huge pages", "locked memory", "flow hash"]);
+        let capabilities = &findings(&made.host(), &nothing)[1].found;
+        assert!(
+            capabilities.starts_with("without CAP_NET_RAW (listening to interfaces), CAP_NET_ADMIN"),
+            "{capabilities}"
+        );
+    }
+
+    #[test]
+    fn one_capability_is_enough_to_listen() {
+        let made = Made::new("net-raw", &[("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")]);
+        let mut probes = Probes { memlock: Some(8 << 20), ..probes() };
+        probes.capabilities.iter_mut().for_each(|capability| capability.held = capability.name == "CAP_NET_RAW");
+        let about: Vec<&str> = lacks(&made.host(), &probes).iter().map(|(about, _)| *about).collect();
+        assert_eq!(about, ["AF_XDP", "locked memory"]);
+        assert_eq!(
+            findings(&made.host(), &probes)[1].found,
+            "CAP_NET_RAW; without CAP_NET_ADMIN (attaching XDP programs), CAP_BPF (loading XDP programs), CAP_SYS_NICE \
+             (priorities and NUMA placement), CAP_IPC_LOCK (locking memory beyond the limit)"
+        );
+    }
+}

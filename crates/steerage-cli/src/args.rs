@@ -144,8 +144,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
     pub(crate) pace: Option<Pace>,
 
-    /// Of an interface only what tcpdump would show: an expression, numbers or @FILE
-    /// (docs/filters.md)
+    /// Of an interface only what tcpdump would show: an
+    /// expression, numbers or @FILE; see docs/filters.md
     #[arg(short = 'f', long, value_name = "EXPR", help_heading = "Live", verbatim_doc_comment)]
     pub(crate) filter: Option<String>,
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use steerage::flow::Layers;
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
+use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
 use steerage_device::capture::Pace;
 
 pub(crate) use explain::ExplainArgs;
@@ -83,6 +84,7 @@ DEVICE:
                                  packets, rate, seed, mix (such as udp4+tcp6+vlan), queues
   FILE                           a capture: pcap or pcapng, as it is or packed by gzip or zstd
   -                              a capture that comes by standard input
+  IFACE                          an interface, listened to: see docs/interfaces.md
 
 Several files are read one after the other, as one capture; see docs/captures.md.
 
@@ -99,6 +101,7 @@ Examples:
   steerage count part1.pcap.gz part2.pcap.gz            a capture in parts, as one
   tcpdump -i eth0 -w - | steerage count -               whatever tcpdump sees
   steerage count capture.pcap --pace 2                  twice as fast as it was recorded
+  steerage count eth1                                   whatever comes and goes by eth1
   steerage count --rx-cpu 0 --cpus 1-3                  CPU 0 only receives, 1 to 3 work
   steerage count synthetic:rate=1000000 --strict        fails unless all of 1 Mpps arrives
   steerage count --seconds 0 --interval 10              a line each 10 s, until Ctrl-C
@@ -115,6 +118,7 @@ DURATION is a number of seconds, or such as 500ms, 5m or 1h.
 
 Examples:
   steerage meter capture.pcap                              the flows with the most bytes
+  steerage meter eth1 --seconds 60                         a minute of an interface
   steerage meter capture.pcap -n 3 --outer                 the same of tunnels as a whole
   steerage meter capture.pcap --flows flows.csv            all flows, into a file
   steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
@@ -139,6 +143,8 @@ pub(crate) struct RunArgs {
     pub(crate) pace: Option<Pace>,
 
     #[command(flatten)]
+    pub(crate) live: LiveArgs,
+    #[command(flatten)]
     pub(crate) cpus: CpuArgs,
     #[command(flatten)]
     pub(crate) steering: SteeringArgs,
@@ -146,6 +152,52 @@ pub(crate) struct RunArgs {
     pub(crate) stop: StopArgs,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+/// How interfaces are listened to.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Live")]
+pub(crate) struct LiveArgs {
+    /// Which packets: in, out or inout
+    #[arg(short = 'Q', long, value_name = "WAY", value_enum, default_value_t, hide_possible_values = true)]
+    pub(crate) direction: DirectionArg,
+
+    /// Only packets that are for this machine
+    #[arg(short = 'p', long)]
+    pub(crate) no_promiscuous: bool,
+
+    /// Size of each receive queue's ring, with K, M or G [default: 32M]
+    #[arg(short = 'B', long, value_name = "SIZE", value_parser = size)]
+    pub(crate) buffer_size: Option<usize>,
+
+    /// How long packets may wait for a block to be full of them:
+    /// when little comes, they are that late
+    #[arg(long, value_name = "DURATION", default_value = "10ms", verbatim_doc_comment, value_parser = block_timeout)]
+    pub(crate) block_timeout: Duration,
+
+    /// Receive queues of each interface, which the kernel spreads its flows over
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, QUEUES_MAX))]
+    pub(crate) queues: usize,
+}
+
+/// Which way packets go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DirectionArg {
+    In,
+    Out,
+    #[default]
+    Inout,
+}
+
+impl From<DirectionArg> for Direction {
+    fn from(direction: DirectionArg) -> Self {
+        match direction {
+            DirectionArg::In => Self::In,
+            DirectionArg::Out => Self::Out,
+            DirectionArg::Inout => Self::InOut,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -219,13 +271,14 @@ impl HashArgs {
 
     /// Whether each run draws a key of its own.
     pub(crate) fn has_key_by_chance(&self) -> bool {
-        self.hash_key.is_none() && matches!(self.hash, HashChoice::Auto | HashChoice::Aes | HashChoice::Siphash)
+        self.hash_key.is_none()
+            && matches!(self.hash, HashChoice::Auto | HashChoice::Device | HashChoice::Aes | HashChoice::Siphash)
     }
 }
 
 const HASH_HELP: &str = "\
 auto (the device's where it serves, else ours), aes, siphash, toeplitz,
-toeplitz-table, toeplitz-gfni";
+toeplitz-table, toeplitz-gfni, device (the kernel's, of interfaces)";
 
 /// Which hash flows are told apart by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -239,6 +292,8 @@ pub(crate) enum HashChoice {
     Toeplitz,
     ToeplitzTable,
     ToeplitzGfni,
+    /// The kernel's for live interfaces, though it keeps less together than ours.
+    Device,
 }
 
 #[derive(Debug, Args)]
@@ -292,6 +347,11 @@ const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 fn interval(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|time| if time < INTERVAL_MIN { Err("write 10 ms or more".to_owned()) } else { Ok(time) })
+}
+
+fn block_timeout(text: &str) -> Result<Duration, String> {
+    let within = |time: &Duration| (Duration::from_millis(1)..=BLOCK_TIMEOUT_MAX).contains(time);
+    duration(text).ok().filter(within).ok_or_else(|| "write a time from 1ms to 10s".to_owned())
 }
 
 fn packets(text: &str) -> Result<u64, &'static str> {

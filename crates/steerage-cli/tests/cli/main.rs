@@ -7,8 +7,11 @@ mod captures;
 mod explain;
 mod fanout;
 mod intervals;
+mod live;
 mod meter;
 mod mistakes;
+#[path = "../../../steerage-device/tests/common/net.rs"]
+mod net;
 mod program;
 mod run_files;
 mod runs;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use steerage::flow::Layers;
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
+use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
 use steerage_device::capture::Pace;
 
 pub(crate) use doctor::DoctorArgs;
@@ -89,6 +90,7 @@ DEVICE:
                                  packets, rate, seed, mix (such as udp4+tcp6+vlan), queues
   FILE                           a capture: pcap or pcapng, as it is or packed by gzip or zstd
   -                              a capture that comes by standard input
+  IFACE                          an interface, listened to: see docs/interfaces.md
 
 Several files are read one after the other, as one capture; see docs/captures.md.
 
@@ -105,6 +107,8 @@ Examples:
   steerage count part1.pcap.gz part2.pcap.gz            a capture in parts, as one
   tcpdump -i eth0 -w - | steerage count -               whatever tcpdump sees
   steerage count capture.pcap --pace 2                  twice as fast as it was recorded
+  steerage count eth1                                   whatever comes and goes by eth1
+  steerage count eth1 -f 'not port 22'                  the same without what tcpdump calls port 22
   steerage count --rx-cpu 0 --cpus 1-3                  CPU 0 only receives, 1 to 3 work
   steerage count synthetic:rate=1000000 --strict        fails unless all of 1 Mpps arrives
   steerage count --seconds 0 --interval 10              a line each 10 s, until Ctrl-C
@@ -121,6 +125,7 @@ DURATION is a number of seconds, or such as 500ms, 5m or 1h.
 
 Examples:
   steerage meter capture.pcap                              the flows with the most bytes
+  steerage meter eth1 --seconds 60                         a minute of an interface
   steerage meter capture.pcap -n 3 --outer                 the same of tunnels as a whole
   steerage meter capture.pcap --flows flows.csv            all flows, into a file
   steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
@@ -144,11 +149,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
     pub(crate) pace: Option<Pace>,
 
-    /// Of an interface only what tcpdump would show: an
-    /// expression, numbers or @FILE; see docs/filters.md
-    #[arg(short = 'f', long, value_name = "EXPR", help_heading = "Live", verbatim_doc_comment)]
-    pub(crate) filter: Option<String>,
-
+    #[command(flatten)]
+    pub(crate) live: LiveArgs,
     #[command(flatten)]
     pub(crate) cpus: CpuArgs,
     #[command(flatten)]
@@ -157,6 +159,57 @@ pub(crate) struct RunArgs {
     pub(crate) stop: StopArgs,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+/// How interfaces are listened to.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Live")]
+pub(crate) struct LiveArgs {
+    /// Of an interface only what tcpdump would show: an
+    /// expression, numbers or @FILE; see docs/filters.md
+    #[arg(short = 'f', long, value_name = "EXPR", verbatim_doc_comment)]
+    pub(crate) filter: Option<String>,
+
+    /// Which packets: in, out or inout
+    #[arg(short = 'Q', long, value_name = "WAY", value_enum, default_value_t, hide_possible_values = true)]
+    pub(crate) direction: DirectionArg,
+
+    /// Only packets that are for this machine
+    #[arg(short = 'p', long)]
+    pub(crate) no_promiscuous: bool,
+
+    /// Size of each receive queue's ring, with K, M or G [default: 32M]
+    #[arg(short = 'B', long, value_name = "SIZE", value_parser = size)]
+    pub(crate) buffer_size: Option<usize>,
+
+    /// How long packets may wait for a block to be full of them:
+    /// when little comes, they are that late
+    #[arg(long, value_name = "DURATION", default_value = "10ms", verbatim_doc_comment, value_parser = block_timeout)]
+    pub(crate) block_timeout: Duration,
+
+    /// Receive queues of an interface, each a share of flows
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, QUEUES_MAX))]
+    pub(crate) queues: usize,
+}
+
+/// Which way packets go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DirectionArg {
+    In,
+    Out,
+    #[default]
+    Inout,
+}
+
+impl From<DirectionArg> for Direction {
+    fn from(direction: DirectionArg) -> Self {
+        match direction {
+            DirectionArg::In => Self::In,
+            DirectionArg::Out => Self::Out,
+            DirectionArg::Inout => Self::InOut,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -230,13 +283,15 @@ impl HashArgs {
 
     /// Whether each run draws a key of its own.
     pub(crate) fn has_key_by_chance(&self) -> bool {
-        self.hash_key.is_none() && matches!(self.hash, HashChoice::Auto | HashChoice::Aes | HashChoice::Siphash)
+        self.hash_key.is_none()
+            && matches!(self.hash, HashChoice::Auto | HashChoice::Device | HashChoice::Aes | HashChoice::Siphash)
     }
 }
 
 const HASH_HELP: &str = "\
-auto (the device's where it serves, else ours), aes, siphash, toeplitz,
-toeplitz-table, toeplitz-gfni";
+auto (the device's where it serves, else ours), device (an interface's
+by the kernel), aes, siphash, toeplitz, toeplitz-table,
+toeplitz-gfni";
 
 /// Which hash flows are told apart by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -244,6 +299,8 @@ pub(crate) enum HashChoice {
     /// The device's own where it keeps together what must stay together, else AES, else SipHash.
     #[default]
     Auto,
+    /// The kernel's for live interfaces, though it keeps less together than ours.
+    Device,
     Aes,
     Siphash,
     /// What network cards compute, by the fastest means that this CPU has.
@@ -303,6 +360,11 @@ const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 fn interval(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|time| if time < INTERVAL_MIN { Err("write 10 ms or more".to_owned()) } else { Ok(time) })
+}
+
+fn block_timeout(text: &str) -> Result<Duration, String> {
+    let within = |time: &Duration| (Duration::from_millis(1)..=BLOCK_TIMEOUT_MAX).contains(time);
+    duration(text).ok().filter(within).ok_or_else(|| "write a time from 1ms to 10s".to_owned())
 }
 
 fn packets(text: &str) -> Result<u64, &'static str> {

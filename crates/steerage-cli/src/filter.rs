@@ -1,9 +1,9 @@
 //! `-f`: what of an interface is wanted.
 
 use std::fs;
-use std::path::Path;
 
 use steerage::LinkType;
+use steerage_device::af_packet::Named;
 use steerage_device::filter::Filter;
 
 use crate::args::RunArgs;
@@ -12,18 +12,17 @@ use crate::error::Error;
 /// Types of interfaces whose frames begin with an Ethernet header: `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`, linux/if_arp.h.
 const ETHERNET: [u32; 2] = [1, 772];
 
-/// The filter for a device of the command line, if there is to be one. Whoever opens an interface asks for it first: it
-/// takes a child process, and after the devices are open there are none.
-pub(crate) fn of(args: &RunArgs, device: &str) -> Result<Option<Filter>, Error> {
-    let Some(text) = &args.filter else { return Ok(None) };
-    if !is_interface(device) {
-        return Err(Error::NothingToFilter { device: device.to_owned(), filter: text.clone() });
-    }
-    Filter::compile(text, Some(device), link_of(device)).map(Some).map_err(Error::Filter)
-}
-
-fn is_interface(device: &str) -> bool {
-    !device.contains('/') && Path::new("/sys/class/net").join(device).exists()
+/// The filter for each device of the command line, in their order, if there are to be any. Whoever opens interfaces asks
+/// for them first: it takes a child process, and after the devices are open there are none.
+pub(crate) fn of_interfaces(args: &RunArgs) -> Result<Vec<Filter>, Error> {
+    let Some(text) = &args.live.filter else { return Ok(Vec::new()) };
+    let compile = |device: &String| match Named::read(device) {
+        Some(Named { interface, .. }) => {
+            Filter::compile(text, Some(interface), link_of(interface)).map_err(Error::Filter)
+        }
+        None => Err(Error::NothingToFilter { device: device.clone(), filter: text.clone() }),
+    };
+    args.devices.iter().map(compile).collect()
 }
 
 /// What its frames begin with: an Ethernet header, or else (tunnels) the IP header. For what has other headers, nothing is

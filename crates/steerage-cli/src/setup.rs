@@ -1,10 +1,12 @@
 //! From the command line to an instance that is ready to start.
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use steerage::{BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance, Output};
 use steerage_device::Opened;
+use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::limit::Limit;
 
@@ -44,7 +46,7 @@ where
     let cpus = Cpus::read(&args.cpus)?;
     let builder = cpus.apply(steer(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
-    let Opened { inputs, capture } = open(args)?;
+    let Opened { inputs, capture, .. } = open(args)?;
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
     let mut builder = builder.check_order(check_order);
     let mut rx = cpus.rx.clone();
@@ -94,8 +96,14 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
 }
 
 fn open(args: &RunArgs) -> Result<Opened, Error> {
-    args.devices.iter().try_for_each(|device| filter::of(args, device).map(drop))?;
-    let opened = steerage_device::open_all(&args.devices, args.pace)?;
+    let mut filters = filter::of_interfaces(args)?.into_iter();
+    let opened = steerage_device::open_all_with(&args.devices, args.pace, |interface| {
+        Ok(AfPacketOptions { filter: filters.next(), ..listening(interface, args) })
+    })?;
+    if !args.report.quiet {
+        // With standard error closed there is nobody to tell.
+        opened.notes.iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
+    }
     if args.pace.is_some() && opened.capture.is_none() {
         return Err(Error::NothingToPace);
     }
@@ -103,6 +111,21 @@ fn open(args: &RunArgs) -> Result<Opened, Error> {
         Some(packets) => Opened { inputs: Limit::over(opened.inputs, packets), ..opened },
         None => opened,
     })
+}
+
+/// How an interface is listened to.
+fn listening(interface: &str, args: &RunArgs) -> AfPacketOptions {
+    let live = &args.live;
+    let default = AfPacketOptions::new(interface);
+    AfPacketOptions {
+        queues: live.queues,
+        buffer: live.buffer_size.unwrap_or(default.buffer),
+        block_timeout: live.block_timeout,
+        promiscuous: !live.no_promiscuous,
+        direction: live.direction.into(),
+        kernel_hash: args.steering.hash.hash == HashChoice::Device,
+        ..default
+    }
 }
 
 /// The CPU masks of the command line, read by the kernel's rules.
@@ -155,7 +178,7 @@ impl Cpus {
 }
 
 fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
-    let device_hash = args.hash.hash == HashChoice::Auto;
+    let device_hash = matches!(args.hash.hash, HashChoice::Auto | HashChoice::Device);
     let mut builder = Builder::new().backlog(args.backlog).layers(args.hash.layers()).device_hash(device_hash);
     if let Some(hasher) = hasher(&args.hash)? {
         builder = builder.hash(hasher);
@@ -169,14 +192,14 @@ fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
 /// The hash that was asked for; `None` leaves it to the library.
 pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
     let key = match (args.hash, args.hash_key) {
-        (HashChoice::Auto, None) => return Ok(None),
+        (HashChoice::Auto | HashChoice::Device, None) => return Ok(None),
         (_, Some(key)) => key,
         (HashChoice::Aes | HashChoice::Siphash, None) => key_by_chance()?,
         // These are for agreement with hardware, and this is the key that hardware comes with.
         (HashChoice::Toeplitz | HashChoice::ToeplitzTable | HashChoice::ToeplitzGfni, None) => HashKey::MICROSOFT,
     };
     Ok(Some(match args.hash {
-        HashChoice::Auto => FlowHasher::keyed(&key),
+        HashChoice::Auto | HashChoice::Device => FlowHasher::keyed(&key),
         HashChoice::Siphash => FlowHasher::sip(&key),
         HashChoice::Toeplitz => FlowHasher::toeplitz(&key),
         HashChoice::ToeplitzTable => FlowHasher::toeplitz_table(&key),

@@ -72,7 +72,10 @@ mod tests {
             "invalid value '0' for '--backlog <N>': write a number from 1 to 1048576; see --help"
         );
         let hash = line_for(&["count", "--hash", "md5"]);
-        assert!(hash.starts_with("invalid value 'md5' for '--hash <HASH>' [possible values: auto, aes,"), "{hash}");
+        assert!(
+            hash.starts_with("invalid value 'md5' for '--hash <HASH>' [possible values: auto, device, aes,"),
+            "{hash}"
+        );
         assert!(!hash.contains('\n'), "{hash}");
         let pace = line_for(&["count", "--pace", "a\nb"]);
         assert!(!pace.contains('\n'), "{pace}");

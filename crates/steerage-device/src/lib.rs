@@ -2,6 +2,7 @@
 //!
 //! | module | device |
 //! |---|---|
+//! | [`af_packet`] | interfaces of this machine, listened to |
 //! | [`capture`] | capture files, pcap or pcapng, packed or not, and pipes |
 //! | [`synthetic`] | frames made up, by the flow and the number |
 //! | [`filter`] | what of an interface is wanted, in tcpdump's words |
@@ -12,8 +13,10 @@
 //! tried out with [`steerage::testing::QueueTester`].
 //!
 //! Architecture invariant: no device knows of CPUs, hashes or handlers, and none has a clock or a thread of its own.
-#![forbid(unsafe_code)]
+// But for the system calls of each device, in its `sys` module.
+#![deny(unsafe_code)]
 
+pub mod af_packet;
 pub mod capture;
 pub mod filter;
 pub mod limit;
@@ -21,15 +24,19 @@ pub mod output;
 pub mod synthetic;
 
 use std::fmt;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use steerage::{DeviceError, Input};
 
+use af_packet::{AfPacketOptions, Named};
 use capture::{Capture, CaptureInfo, Pace};
 use synthetic::{SpecError, SyntheticOptions};
 
-/// Opens what `spec` names: `synthetic`, `synthetic:option=value,...` ([`synthetic`]), or else the path of a capture
-/// file ([`capture`]), or `-` for one that comes by standard input. A file of the name `synthetic` is `./synthetic`.
+/// Opens what `spec` names: `synthetic`, `synthetic:option=value,...` ([`synthetic`]), an interface by its name or as
+/// `af_packet:NAME,option=value,...` ([`af_packet`]), or else the path of a capture file ([`capture`]), or `-` for one that
+/// comes by standard input. A file that has the name of a device or an interface is `./synthetic`, `./eth0`.
 ///
 /// # Errors
 /// [`OpenError::Spec`] for what is written wrong, [`OpenError::Device`] for what cannot be opened.
@@ -43,7 +50,25 @@ pub fn open(spec: &str) -> Result<Input, OpenError> {
     if is_synthetic(spec) {
         return SyntheticOptions::parse(spec).and_then(|options| options.open()).map_err(OpenError::Spec);
     }
+    if let Some(named) = Named::read(spec) {
+        return listen(named, AfPacketOptions::new(named.interface)).map(|listening| listening.input);
+    }
+    could_be_a_file(spec)?;
     capture::open(spec).map_err(OpenError::Device)
+}
+
+fn listen(named: Named<'_>, options: AfPacketOptions) -> Result<af_packet::AfPacket, OpenError> {
+    named.apply(options).map_err(OpenError::Spec)?.open().map_err(OpenError::Device)
+}
+
+/// Of a name that is no device: whether it may be a file's.
+fn could_be_a_file(name: &str) -> Result<(), OpenError> {
+    if name == "-" || name.contains('/') || Path::new(name).exists() {
+        return Ok(());
+    }
+    let cause = io::Error::new(io::ErrorKind::NotFound, "there is neither a file nor an interface of that name");
+    let error = DeviceError::new(name, "open it", cause);
+    Err(OpenError::Device(error.advise("`ls` shows the files here, `ip link` the interfaces")))
 }
 
 /// Looks at what `spec` says without opening it.
@@ -51,7 +76,12 @@ pub fn open(spec: &str) -> Result<Input, OpenError> {
 /// # Errors
 /// [`OpenError::Spec`] for what is written wrong. That it is right does not mean that it can be opened.
 pub fn check(spec: &str) -> Result<(), OpenError> {
-    if is_synthetic(spec) { SyntheticOptions::parse(spec).map(drop).map_err(OpenError::Spec) } else { Ok(()) }
+    let read = match Named::read(spec) {
+        _ if is_synthetic(spec) => SyntheticOptions::parse(spec).map(drop),
+        Some(named) => named.apply(AfPacketOptions::new(named.interface)).map(drop),
+        None => Ok(()),
+    };
+    read.map_err(OpenError::Spec)
 }
 
 /// Whether `spec` names [`synthetic`] traffic.
@@ -66,6 +96,8 @@ pub struct Opened {
     pub inputs: Vec<Input>,
     /// What is known of the capture files, if there are any.
     pub capture: Option<Arc<CaptureInfo>>,
+    /// What their user should know: a line each.
+    pub notes: Vec<String>,
 }
 
 /// Opens what each of `specs` names, as [`open`] does. All capture files are one device with one queue, which hands them
@@ -74,11 +106,29 @@ pub struct Opened {
 /// # Errors
 /// As [`open`].
 pub fn open_all(specs: &[impl AsRef<str>], pace: Option<Pace>) -> Result<Opened, OpenError> {
-    let files: Vec<&str> = specs.iter().map(AsRef::as_ref).filter(|spec| !is_synthetic(spec)).collect();
-    let mut opened = Opened { inputs: Vec::new(), capture: None };
+    open_all_with(specs, pace, |interface| Ok(AfPacketOptions::new(interface)))
+}
+
+/// The same, with each interface listened to as `live`, given its name, says. What is written behind a name goes before.
+///
+/// # Errors
+/// As [`open`], and those of `live`.
+pub fn open_all_with(
+    specs: &[impl AsRef<str>],
+    pace: Option<Pace>,
+    mut live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
+) -> Result<Opened, OpenError> {
+    let is_file = |spec: &&str| !is_synthetic(spec) && Named::read(spec).is_none();
+    let files: Vec<&str> = specs.iter().map(AsRef::as_ref).filter(is_file).collect();
+    let mut opened = Opened { inputs: Vec::new(), capture: None, notes: Vec::new() };
+    files.iter().try_for_each(|file| could_be_a_file(file))?;
     for spec in specs.iter().map(AsRef::as_ref) {
         if is_synthetic(spec) {
             opened.inputs.push(open(spec)?);
+        } else if let Some(named) = Named::read(spec).filter(|_| !files.contains(&spec)) {
+            let listening = listen(named, live(named.interface)?)?;
+            opened.inputs.push(listening.input);
+            opened.notes.extend(listening.notes);
         } else if opened.capture.is_none() {
             let capture = Capture::open_all(&files).map_err(OpenError::Device)?;
             opened.capture = Some(capture.info());

@@ -96,6 +96,14 @@ impl RxQueue for Limit {
         self.queue.can_wait()
     }
 
+    fn has_room(&self) -> bool {
+        self.queue.has_room()
+    }
+
+    fn stop(&mut self) -> bool {
+        self.queue.stop()
+    }
+
     fn device_hash(&self) -> Option<Affinity> {
         self.queue.device_hash()
     }

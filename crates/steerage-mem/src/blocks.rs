@@ -7,17 +7,20 @@
 //! A block is lent from front to back, so the part behind the last frame lent may be written while frames before it are
 //! out: a header in front of the next frame, or what a pipe brings in small pieces.
 
+use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::page::{Completion, FRAME_BYTES_MAX};
-use crate::region::{Region, RegionError};
+use crate::region::{Owner, Region, RegionError};
 
 /// The blocks of one queue, and what of each is out.
 #[derive(Debug)]
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
+    /// What may be taken besides, in bytes.
+    reserve: usize,
 }
 
 /// What of a block is out.
@@ -45,20 +48,35 @@ impl Blocks {
     pub fn map(count: usize, block_bytes: usize) -> Result<Self, RegionError> {
         // The tokens of single pages are not given out: a block is written through `writable` alone.
         let (region, _tokens) = Region::map(count, block_bytes)?;
-        Ok(Self { region, lent: vec![Lent::default(); count].into() })
+        Ok(Self { region, lent: vec![Lent::default(); count].into(), reserve: 0 })
     }
 
-    /// Blocks in memory that somebody else mapped: `count` of them, of `block_bytes` bytes, from `base` on.
+    /// Blocks in memory that somebody else mapped: `count` of them, of `block_bytes` bytes, from `base` on. `owner` is
+    /// dropped when nobody can reach them any more; what may be taken besides to keep them so, `reserve` bytes, counts as
+    /// theirs.
     ///
     /// # Errors
     /// [`RegionError`] for a size of nothing or too much.
     ///
     /// # Safety
-    /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until the last `Arc` of
-    /// [`region`](Self::region) is gone, and that nobody else writes while a frame lent from their block is out.
-    pub unsafe fn foreign(base: NonNull<u8>, count: usize, block_bytes: usize) -> Result<Self, RegionError> {
+    /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until `owner` is dropped. Nobody
+    /// else changes a block's bytes, as they are read from there, while a frame lent from it is out or a [`Tail`] of it
+    /// is held; and whoever calls [`tail`](Self::tail) or [`readable`](Self::readable) does so only for a block that
+    /// nobody else writes meanwhile.
+    pub unsafe fn foreign(
+        base: NonNull<u8>,
+        count: usize,
+        block_bytes: usize,
+        owner: impl Any + Send + Sync,
+        reserve: usize,
+    ) -> Result<Self, RegionError> {
         let lent = vec![Lent::default(); count].into();
-        Ok(Self { region: Region::foreign(base, count, block_bytes)?, lent })
+        Ok(Self { region: Region::foreign(base, count, block_bytes, Owner::new(owner))?, lent, reserve })
+    }
+
+    /// All the memory they may come to, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.region.bytes() + self.reserve
     }
 
     /// The memory they lie in.
@@ -241,6 +259,25 @@ mod tests {
         assert!(blocks.lend(1, 0, 1).is_none());
         assert!(blocks.lend(0, 1, usize::MAX).is_none());
         assert!(blocks.lend(0, 100, 28).is_some());
+    }
+
+    /// Whoever holds the region, and be it without the blocks, keeps the memory.
+    #[test]
+    fn the_owner_of_foreign_memory_goes_last() {
+        #[repr(align(64))]
+        struct Bytes([u8; 256]);
+        let memory = Box::leak(Box::new(Bytes([7; 256])));
+        let base = NonNull::from(&mut memory.0).cast();
+        let owner = Arc::new(());
+        // SAFETY: the memory is leaked, and nobody else knows of it.
+        let mut blocks = unsafe { Blocks::foreign(base, 2, 128, Arc::clone(&owner), 1000) }.unwrap();
+        assert_eq!(blocks.memory_bytes(), 256 + 1000);
+        assert_eq!(blocks.tail(1).unwrap().bytes()[127], 7);
+        let region = Arc::clone(blocks.region());
+        drop(blocks);
+        assert_eq!(Arc::strong_count(&owner), 2);
+        drop(region);
+        assert_eq!(Arc::strong_count(&owner), 1);
     }
 
     #[test]

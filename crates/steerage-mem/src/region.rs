@@ -1,6 +1,7 @@
 //! Page memory: mapped once, divided into pages of one size, each with a number that no other page of this process
 //! ever had or will have.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -85,6 +86,21 @@ impl std::error::Error for RegionError {
     }
 }
 
+/// What foreign memory is kept mapped by: it goes when the region goes.
+pub(crate) struct Owner(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Owner")
+    }
+}
+
+impl Owner {
+    pub(crate) fn new(owner: impl Any + Send + Sync) -> Self {
+        Self(Box::new(owner))
+    }
+}
+
 /// Page memory, unmapped when the last that refers to it is gone.
 #[derive(Debug)]
 pub struct Region {
@@ -95,6 +111,8 @@ pub struct Region {
     backing: Backing,
     /// Bytes to unmap at the end; 0 for memory that belongs to somebody else.
     mapped: usize,
+    /// Whoever keeps memory of somebody else's mapped.
+    _owner: Option<Owner>,
     /// For each page, the one below it in a [`Home`](crate::Home)'s stack. A page is in one stack at most.
     pub(crate) below: Box<[AtomicU32]>,
 }
@@ -140,6 +158,7 @@ impl Region {
             count: pages as u32,
             backing,
             mapped,
+            _owner: None,
             below: (0..pages).map(|_| AtomicU32::new(BLANK)).collect(),
         };
         let tokens = (first..first + pages as u32).map(Page::new).collect();
@@ -147,14 +166,20 @@ impl Region {
     }
 
     /// Memory that somebody else mapped: see [`Blocks::foreign`](crate::Blocks::foreign), which keeps the promises.
-    pub(crate) fn foreign(base: NonNull<u8>, blocks: usize, block_bytes: usize) -> Result<Arc<Self>, RegionError> {
+    pub(crate) fn foreign(
+        base: NonNull<u8>,
+        blocks: usize,
+        block_bytes: usize,
+        owner: Owner,
+    ) -> Result<Arc<Self>, RegionError> {
         if blocks == 0 || block_bytes == 0 || u32::try_from(block_bytes).is_err() {
             return Err(RegionError::Size { pages: blocks, page_bytes: block_bytes });
         }
         let first = take_numbers(blocks)?;
         let backing = Backing::Foreign;
         let below = Box::new([]);
-        Ok(Arc::new(Self { base, page_bytes: block_bytes, first, count: blocks as u32, backing, mapped: 0, below }))
+        let (page_bytes, count, _owner) = (block_bytes, blocks as u32, Some(owner));
+        Ok(Arc::new(Self { base, page_bytes, first, count, backing, mapped: 0, _owner, below }))
     }
 
     /// What the memory is made of.

@@ -58,6 +58,14 @@ pub const FRAGMENT_WAYS: usize = 4;
 /// from a datagram's first fragment to its last; what is lost on the way keeps its place for [`FRAGMENT_TIME`].
 pub const FRAGMENT_SETS: usize = 1024 / FRAGMENT_WAYS;
 
+/// How long a live queue that has room of its own waits for a CPU whose backlog is full. What the kernel shows a block at a
+/// time comes at the speed of memory, and a CPU that sleeps, or that another program has for a time slice or two, takes a while
+/// to come round; after that long it does not keep up.
+pub const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How often it is looked meanwhile whether there is room: in so long a CPU works off a backlog's part of light work.
+pub const FULL_LOOK: Duration = Duration::from_micros(100);
+
 /// How many frames may wait for one CPU from one queue: Linux's `netdev_max_backlog` and its default.
 pub const BACKLOG_DEFAULT: usize = 1000;
 

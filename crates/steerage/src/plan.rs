@@ -169,7 +169,7 @@ impl Plan {
         let pages = queues.iter().map(each).fold(self.cpus.len() * POOL_BULK, usize::saturating_add);
         let slot_bytes = if self.asked.check_order { 24 } else { 16 };
         let rings = queues.len() * (self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS) * slot_bytes;
-        let lent: usize = queues.iter().filter_map(|q| q.blocks.as_ref()).map(|blocks| blocks.region().bytes()).sum();
+        let lent: usize = queues.iter().filter_map(|q| q.blocks.as_ref()).map(Blocks::memory_bytes).sum();
         let tables = queues.len() * FragmentTable::BYTES;
         let needed = (pages as u64).saturating_mul(page_bytes as u64).saturating_add((rings + lent + tables) as u64);
         if needed > self.asked.memory_max as u64 {

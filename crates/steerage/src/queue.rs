@@ -10,7 +10,7 @@ use steerage_mem::{Blocks, Completion, Memory};
 use crate::flow::fragments::FragmentTable;
 use crate::hashing::{FrameBatch, Hashing};
 use crate::ledger::{DropReason, QueueLedger, RingLedger};
-use crate::limits::{BUCKET_SHIFT, BUCKETS, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS};
+use crate::limits::{BUCKET_SHIFT, BUCKETS, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS};
 use crate::moves::BucketMove;
 use crate::platform::Timestamp;
 use crate::pool::PagePool;
@@ -50,6 +50,8 @@ pub(crate) struct OwnedQueue {
     pub(crate) ended: bool,
     /// A target had no room when it was last to be polled.
     pub(crate) blocked: bool,
+    /// Of a queue that waits for a while only: since when a target has had none.
+    full_since: Option<Timestamp>,
     /// The epoll listens to the device.
     pub(crate) listens: bool,
     parked: Option<Parked>,
@@ -108,6 +110,7 @@ impl OwnedQueue {
             polled: Polled::More,
             ended: false,
             blocked: false,
+            full_since: None,
             listens: false,
             parked: None,
             ledger: parts.ledger,
@@ -138,7 +141,7 @@ impl OwnedQueue {
         if self.pool.cached() < POLL_BUDGET {
             self.reclaim_all();
         }
-        let budget = if self.can_wait { self.room_everywhere() } else { POLL_BUDGET };
+        let budget = self.budget(now);
         if budget == 0 {
             self.blocked = true;
             return Ok(());
@@ -150,10 +153,11 @@ impl OwnedQueue {
             now,
             wire_bytes: 0,
             lost: 0,
+            copied: 0,
             prefetch: 0,
         };
         let polled = self.rx.poll(&mut out, budget);
-        let (wire_bytes, lost) = (out.wire_bytes, out.lost);
+        let (wire_bytes, lost, copied) = (out.wire_bytes, out.lost, out.copied);
         self.prefetch = out.prefetch;
         let count = self.frames.len();
         if count as u64 + lost > 0 {
@@ -162,6 +166,9 @@ impl OwnedQueue {
         }
         if lost > 0 {
             self.ledger.dropped.add(DropReason::Device, lost);
+        }
+        if copied > 0 {
+            self.ledger.copied.add(copied);
         }
         match polled {
             Ok(polled) => {
@@ -176,9 +183,33 @@ impl OwnedQueue {
         }
     }
 
+    /// The run is to end: no more polls, or a few until the device has handed over what has come.
+    pub(crate) fn stop(&mut self) {
+        if !self.ended {
+            self.ended = !self.rx.stop();
+            // Whatever time it named, what is left is due now.
+            self.polled = Polled::More;
+        }
+    }
+
     /// How many frames the last poll brought.
     pub(crate) fn polled_frames(&self) -> usize {
         self.frames.len()
+    }
+
+    /// How many frames may come now.
+    fn budget(&mut self, now: Timestamp) -> usize {
+        if !self.can_wait && !self.rx.has_room() {
+            return POLL_BUDGET;
+        }
+        let room = self.room_everywhere();
+        if self.can_wait || room > 0 {
+            self.full_since = None;
+            return room;
+        }
+        // Who does not get on in time has had its chance, until there was room again.
+        let since = *self.full_since.get_or_insert(now);
+        if now.since(since) < PATIENCE { 0 } else { POLL_BUDGET }
     }
 
     /// How many frames may come so that each of them finds room wherever it has to go: a whole budget, or none. Polling

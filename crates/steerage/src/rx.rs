@@ -71,6 +71,18 @@ pub trait RxQueue: Send {
         false
     }
 
+    /// Whether a queue that cannot wait for ever has room for what comes in the next [`PATIENCE`](crate::PATIENCE). For that
+    /// long it is then not polled while a CPU has no room for what it may hand over; after that what finds no room drops.
+    fn has_room(&self) -> bool {
+        false
+    }
+
+    /// The run is to end: what comes from now on is not wanted. True if the queue is to be polled on, hands over what has come
+    /// by now and then says [`Polled::Ended`]; false if it can be left as it is.
+    fn stop(&mut self) -> bool {
+        false
+    }
+
     /// What the hashes that the device sets keep together, if it sets one on every frame.
     fn device_hash(&self) -> Option<Affinity> {
         None
@@ -260,6 +272,7 @@ pub struct Completions<'a> {
     pub(crate) now: Timestamp,
     pub(crate) wire_bytes: u64,
     pub(crate) lost: u64,
+    pub(crate) copied: u64,
     pub(crate) prefetch: usize,
 }
 
@@ -356,6 +369,11 @@ impl Completions<'_> {
         self.lost += frames;
     }
 
+    /// Says that `frames` of lent memory were copied so that the device can go on: they are counted, and that is all.
+    pub fn copied(&mut self, frames: u64) {
+        self.copied += frames;
+    }
+
     /// How many frames this poll has handed over.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -395,9 +413,18 @@ impl Lending<'_> {
     /// they do not lie within it.
     #[inline(always)]
     pub fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> bool {
+        self.push_hashed(at, len, header, None)
+    }
+
+    /// The same, with the flow's hash if the device computes one.
+    #[inline(always)]
+    pub fn push_hashed(&mut self, at: usize, len: usize, header: FrameHeader, hash: Option<FlowHash>) -> bool {
         let Some(to) = self.tail.bytes().get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return false };
         *to = header.to_bytes();
-        let Some(frame) = self.tail.lend(at, len) else { return false };
+        let Some(mut frame) = self.tail.lend(at, len) else { return false };
+        if let Some(hash) = hash {
+            frame.set_hash(hash);
+        }
         self.frames.push(frame.with_header());
         *self.wire_bytes += u64::from(header.wire_len);
         true

@@ -236,6 +236,7 @@ impl QueueInfo {
             unparsed: self.ledger.unparsed.get(),
             fragments_full: self.ledger.fragments_full.get(),
             fragments_aged: self.ledger.fragments_aged.get(),
+            copied: self.ledger.copied.get(),
             reordered: self.checks_order.then_some(reordered),
             pool: PoolSnapshot {
                 alloc_fast: self.pool.alloc_fast.get(),

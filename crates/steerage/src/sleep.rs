@@ -9,7 +9,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use steerage_mem::park::Bell;
 
 use crate::handler::Handler;
-use crate::limits::{DRAIN_LOOK, MOVE_LOOK};
+use crate::limits::{DRAIN_LOOK, FULL_LOOK, MOVE_LOOK};
 use crate::platform::{Platform, Timestamp};
 use crate::queue::OwnedQueue;
 use crate::rx::Polled;
@@ -103,7 +103,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             if queue.ended {
                 sooner(now + DRAIN_LOOK);
             } else if queue.blocked {
-                queue.wake_when_there_is_room();
+                if queue.can_wait {
+                    queue.wake_when_there_is_room();
+                } else {
+                    sooner(now + FULL_LOOK);
+                }
                 if queue.has_room() {
                     return None;
                 }

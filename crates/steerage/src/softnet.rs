@@ -312,7 +312,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
         if self.shared.core.is_stopping() && self.drain_until.is_none() {
             self.drain_until = Some(now + DRAIN_MAX);
-            self.queues.iter_mut().for_each(|queue| queue.ended = true);
+            self.queues.iter_mut().for_each(OwnedQueue::stop);
         }
         if self.queues.iter().any(|queue| queue.ended) {
             self.close_queues();

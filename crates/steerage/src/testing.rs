@@ -56,6 +56,7 @@ pub struct QueueTester {
     hold: bool,
     wire_bytes: u64,
     lost: u64,
+    copied: u64,
     failed: Option<DeviceError>,
 }
 
@@ -88,6 +89,7 @@ impl QueueTester {
             hold: false,
             wire_bytes: 0,
             lost: 0,
+            copied: 0,
             failed: None,
         })
     }
@@ -152,6 +154,16 @@ impl QueueTester {
         self.lost
     }
 
+    /// How many frames it said it copied, over all polls.
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Tells the queue that the run is to end: see [`RxQueue::stop`].
+    pub fn stop(&mut self) -> bool {
+        self.queue.stop()
+    }
+
     /// The lengths on the wire of all frames so far, in bytes.
     pub fn wire_bytes(&self) -> u64 {
         self.wire_bytes
@@ -174,11 +186,13 @@ impl QueueTester {
             now,
             wire_bytes: 0,
             lost: 0,
+            copied: 0,
             prefetch: 0,
         };
         let polled = self.queue.poll(&mut out, budget);
         self.wire_bytes += out.wire_bytes;
         self.lost += out.lost;
+        self.copied += out.copied;
         assert!(self.frames.len() <= budget, "{} frames for a budget of {budget}", self.frames.len());
         polled.or_else(|error| match self.frames.is_empty() {
             true => Err(error),

@@ -53,6 +53,10 @@ pub(super) fn page(report: &Report) -> String {
     if unparsed > 0 {
         push(&mut page, "unparsed", &format!("{}, steered by their link addresses", packets(unparsed)));
     }
+    let copied: u64 = snapshot.queues.iter().map(|queue| queue.copied).sum();
+    if copied > 0 {
+        push(&mut page, "copied", &format!("{}, held too long to stay in the device's ring", packets(copied)));
+    }
     let order = match snapshot.reordered() {
         None => "not checked (--check-order)".to_owned(),
         Some(reordered) => format!("checked, {} reordered", grouped(reordered)),

@@ -8,8 +8,11 @@ mod doctor;
 mod explain;
 mod fanout;
 mod intervals;
+mod live;
 mod meter;
 mod mistakes;
+#[path = "../../../steerage-device/tests/common/net.rs"]
+mod net;
 mod privileges;
 mod program;
 mod run_files;

@@ -45,6 +45,12 @@ fn a_wrong_command_line_is_2() {
         "count --backlog 0",
         "count --backlog 1048577",
         "count --memory 1T",
+        "count -Q up",
+        "count --block-timeout 0",
+        "count --block-timeout 11s",
+        "count --queues 0",
+        "count --queues 257",
+        "count af_packet:lo,queue=1",
         "count synthetic:flow=1",
         "count synthetic:rate=0",
     ] {
@@ -85,6 +91,11 @@ fn a_complaint_says_what_to_do() {
     assert_eq!(
         ran.complaint(),
         "steerage: -f is for interfaces, and a.pcap is none: of a file, tcpdump -r FILE -w - 'not port 22' | steerage count -"
+    );
+    assert_eq!(
+        fails(1, "count nowhere"),
+        "steerage: nowhere: cannot open it: there is neither a file nor an interface of that name; `ls` shows the files \
+         here, `ip link` the interfaces"
     );
     let memory = fails(1, "count --memory 1M --virtual-cpus 4");
     assert!(memory.contains("--backlog") && memory.contains("4 CPU(s)"), "{memory}");

@@ -14,6 +14,7 @@ const SHOWN_CHARS_MAX: usize = 64;
 /// Why a text does not say what to make: the option, its value and what is allowed, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
+    device: &'static str,
     option: String,
     value: String,
     wrong: String,
@@ -21,7 +22,12 @@ pub struct SpecError {
 
 impl SpecError {
     fn new(option: &str, value: impl fmt::Display, wrong: impl Into<String>) -> Self {
-        Self { option: shown(option), value: shown(&value.to_string()), wrong: wrong.into() }
+        Self::of("synthetic", option, value, wrong)
+    }
+
+    /// Of another device.
+    pub(crate) fn of(device: &'static str, option: &str, value: impl fmt::Display, wrong: impl Into<String>) -> Self {
+        Self { device, option: shown(option), value: shown(&value.to_string()), wrong: wrong.into() }
     }
 
     /// The option's name, as it was written.
@@ -32,10 +38,10 @@ impl SpecError {
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { option, value, wrong } = self;
+        let Self { device, option, value, wrong } = self;
         match value.is_empty() {
-            true => write!(f, "synthetic: option `{option}` {wrong}"),
-            false => write!(f, "synthetic: option `{option}={value}` {wrong}"),
+            true => write!(f, "{device}: option `{option}` {wrong}"),
+            false => write!(f, "{device}: option `{option}={value}` {wrong}"),
         }
     }
 }

@@ -1,0 +1,249 @@
+//! Live interfaces by AF_PACKET: it listens, and takes nothing from anybody. docs/interfaces.md is for those who use it.
+//!
+//! A socket with a TPACKET_V3 ring is a queue. The kernel copies each frame into a block of the ring and shows the block when
+//! it is full or its time is over; its frames are lent where they lie, with a [`FrameHeader`](steerage::FrameHeader) in front
+//! of each. Several sockets share an interface by PACKET_FANOUT. What the kernel drops because the ring is full is
+//! [lost](steerage::Completions::lost), and counted.
+//!
+//! The kernel fills a ring's blocks in turn and stops at the first that has not been given back. So that no handler can stop
+//! it, a block that stays out is replaced by a copy: `af_packet/ring.rs` tells how.
+//!
+//! The order of setting up is libpcap's, so that nothing gets in that was not asked for: a socket without a protocol, its
+//! ring, a filter that lets nothing through, the interface, the group, and at last the filter that was wanted.
+
+mod interface;
+mod program;
+mod queue;
+mod ring;
+mod spec;
+#[allow(unsafe_code)]
+mod sys;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use steerage::{DeviceError, Input, RxQueue};
+
+use crate::filter::Filter;
+use interface::Interface;
+use queue::{Parts, Queue};
+use ring::Ring;
+use sys::{Memory, Shape, Socket};
+
+pub use spec::Named;
+
+/// A ring's size by default, in bytes: at a million small frames a second, 0.2 s of them.
+pub const BUFFER_DEFAULT: usize = 32 << 20;
+
+/// The smallest ring: as few blocks as still let one be rescued while others are filled.
+pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
+
+/// The largest ring. The kernel counts its bytes in 32 bits, and nothing pages it out.
+pub const BUFFER_MAX: usize = 2 << 30;
+
+/// How long the kernel may hold a block back that is not full, by default. Nobody who counts or meters minds 10 ms, and a
+/// hundred wake-ups a second are little; where it matters, 1 ms is a setting away.
+pub const BLOCK_TIMEOUT_DEFAULT: Duration = Duration::from_millis(10);
+
+/// The longest that a block may be held back: beyond, a person would think that nothing comes.
+pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(10);
+
+/// The most sockets for an interface: what the kernel allows in a fanout group by default (`PACKET_FANOUT_MAX`).
+pub const QUEUES_MAX: usize = 256;
+
+/// The longest frame that is asked for: what tcpdump holds to be the most, and longer than receive offload makes them.
+pub const SNAPLEN_MAX: usize = 262_144;
+
+/// A block is that large if the ring has room for [`BLOCKS`] of them: a frame of [`SNAPLEN_MAX`] fits.
+const BLOCK_BYTES_MAX: usize = 512 << 10;
+/// And no smaller: frames merged by receive offload are up to 64 KiB long.
+const BLOCK_BYTES_MIN: usize = 128 << 10;
+/// How many blocks a ring has if it can: so many can be out, or be held back by their time, before the ring is full.
+const BLOCKS: usize = 64;
+const BLOCKS_MIN: usize = 4;
+
+/// Room that the kernel leaves before each frame, in bytes: for the header and a VLAN tag that is put back, so that neither
+/// touches what the kernel has written there.
+const RESERVE_BYTES: u32 = 8;
+
+const _: () = assert!(BLOCK_BYTES_MAX >= SNAPLEN_MAX + 4096 && BLOCK_BYTES_MIN >= (64 << 10) + 4096);
+const _: () = assert!(BLOCK_BYTES_MIN.is_power_of_two() && BLOCK_BYTES_MAX.is_power_of_two());
+
+const PERMISSION: &str = "it takes CAP_NET_RAW: run it with sudo, or once: sudo setcap cap_net_raw+ep PROGRAM";
+
+/// Which frames are wanted, by which way they go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// Those that the interface receives.
+    In,
+    /// Those that this machine sends by it.
+    Out,
+    /// Both. On the loopback interface, where each frame goes out and comes in, those that come in.
+    #[default]
+    InOut,
+}
+
+/// What to listen to, and how.
+#[derive(Clone, Debug)]
+pub struct AfPacketOptions {
+    /// The interface's name.
+    pub interface: String,
+    /// Sockets that share its frames by flow, each of them a queue.
+    pub queues: usize,
+    /// Each socket's ring, in bytes.
+    pub buffer: usize,
+    /// How long the kernel may hold frames back until it has a block full of them; whole milliseconds.
+    pub block_timeout: Duration,
+    /// Whether frames for other machines are wanted as well.
+    pub promiscuous: bool,
+    /// Which way frames go.
+    pub direction: Direction,
+    /// How much of each frame is wanted, in bytes; `None` for all of it.
+    pub snaplen: Option<usize>,
+    /// What the kernel is to let through; `None` for everything.
+    pub filter: Option<Filter>,
+    /// Whether the kernel is to hash each frame's flow. See docs/interfaces.md for what that does not keep together.
+    pub kernel_hash: bool,
+}
+
+/// An interface that is listened to.
+#[derive(Debug)]
+pub struct AfPacket {
+    /// The device.
+    pub input: Input,
+    /// What its user should know: a line each.
+    pub notes: Vec<String>,
+}
+
+impl AfPacketOptions {
+    /// The interface, with every default.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            queues: 1,
+            buffer: BUFFER_DEFAULT,
+            block_timeout: BLOCK_TIMEOUT_DEFAULT,
+            promiscuous: true,
+            direction: Direction::default(),
+            snaplen: None,
+            filter: None,
+            kernel_hash: false,
+        }
+    }
+
+    /// Begins to listen: what comes from here on is received, from the first poll on.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if there is no such interface, it may not be listened to, its type is not supported, or there is no
+    /// memory for its ring.
+    pub fn open(&self) -> Result<AfPacket, DeviceError> {
+        let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
+        let interface = Interface::look(&self.interface, &first)?;
+        if interface.cooked && self.filter.is_some() {
+            let cause = io::Error::from(io::ErrorKind::Unsupported);
+            return Err(self.error("filter what has a link header of its own", cause).advise("leave the filter out"));
+        }
+        let shape = self.shape()?;
+        let mut sockets = Vec::new();
+        if !interface.cooked {
+            sockets.push(first);
+        }
+        let queues = self.queues.clamp(1, QUEUES_MAX);
+        while sockets.len() < queues {
+            let socket = Socket::new(interface.cooked);
+            sockets.push(socket.map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?);
+        }
+        let mut rings = Vec::with_capacity(queues);
+        let mut group = None;
+        for socket in &sockets {
+            rings.push(self.listen(socket, &interface, shape, &mut group)?);
+        }
+        let direction = self.direction_on(&interface);
+        let snaplen = self.snaplen.map(|bytes| bytes.clamp(1, SNAPLEN_MAX) as u32);
+        let program = program::program(direction, self.filter.as_ref(), snaplen);
+        let mut inputs: Vec<Box<dyn RxQueue>> = Vec::with_capacity(queues);
+        for (socket, ring) in sockets.into_iter().zip(rings) {
+            match &program {
+                Some(program) => socket.attach(program),
+                None => socket.detach(),
+            }
+            .map_err(|e| self.error("attach the filter", e))?;
+            let queue = Queue::new(Parts {
+                name: self.interface.clone(),
+                interface: interface.clone(),
+                promiscuous: self.promiscuous,
+                hashes: self.kernel_hash,
+                socket,
+                ring,
+                timeout: self.block_timeout,
+            });
+            inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
+        }
+        let input = Input::new(self.interface.clone(), "af_packet", inputs);
+        Ok(AfPacket { input, notes: interface.notes() })
+    }
+
+    /// Sets a socket up so far that it listens, and lets nothing through yet.
+    fn listen(
+        &self,
+        socket: &Socket,
+        interface: &Interface,
+        shape: Shape,
+        group: &mut Option<u16>,
+    ) -> Result<Ring, DeviceError> {
+        let cannot = |operation| move |cause| self.error(operation, cause);
+        socket
+            .make_ring(&shape, RESERVE_BYTES)
+            .map_err(|e| self.error("make the socket's ring", e).advise("ask for a smaller buffer (-B)"))?;
+        let memory = Memory::map(socket.as_fd(), shape).map_err(cannot("map the socket's ring"))?;
+        socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
+        if self.direction_on(interface) == Direction::In && self.queues == 1 {
+            // Kernels before 4.20 don't know it, and a group overlooks it; the filter leaves them out as well.
+            let _ = socket.ignore_outgoing();
+        }
+        socket.bind(interface.index).map_err(cannot("listen to the interface"))?;
+        if self.promiscuous {
+            socket.promiscuous(interface.index, true).map_err(cannot("make the interface promiscuous"))?;
+        }
+        if self.queues > 1 {
+            *group = Some(socket.join_fanout(*group).map_err(cannot("share the interface by PACKET_FANOUT"))?);
+        }
+        Ok(Ring::new(memory))
+    }
+
+    /// On the loopback interface each frame is seen twice: as it goes out, and as it comes in.
+    fn direction_on(&self, interface: &Interface) -> Direction {
+        match self.direction {
+            Direction::InOut if interface.loopback => Direction::In,
+            direction => direction,
+        }
+    }
+
+    fn shape(&self) -> Result<Shape, DeviceError> {
+        if !(BUFFER_MIN..=BUFFER_MAX).contains(&self.buffer) {
+            let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("{} bytes", self.buffer));
+            return Err(self.error("make a ring of that size", cause).advise("use 512K to 2G for the buffer (-B)"));
+        }
+        let each = (self.buffer / BLOCKS).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
+        let block_bytes = 1 << each.ilog2();
+        let timeout = self.block_timeout.clamp(Duration::from_millis(1), BLOCK_TIMEOUT_MAX);
+        Ok(Shape {
+            blocks: self.buffer / block_bytes,
+            block_bytes,
+            timeout_millis: timeout.as_millis() as u32,
+            hash: self.kernel_hash,
+        })
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::new(self.interface.clone(), operation, cause)
+    }
+}
+
+const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
+
+/// Whether there is an interface of that name.
+pub fn is_interface(name: &str) -> bool {
+    interface::index_of(name).is_some()
+}

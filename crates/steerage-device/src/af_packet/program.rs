@@ -1,0 +1,89 @@
+//! What the kernel lets through to a socket: the direction, the user's filter and the length to cut at, in one program of
+//! classic BPF.
+
+use super::Direction;
+use crate::filter::{Filter, Instruction};
+
+/// `BPF_RET | BPF_K`: let so many bytes through, or nothing.
+const RETURN: u16 = 0x06;
+/// `BPF_LD | BPF_W | BPF_ABS`.
+const LOAD: u16 = 0x20;
+/// `BPF_JMP | BPF_JEQ | BPF_K`.
+const JUMP_EQUAL: u16 = 0x15;
+
+/// Where the kernel's own knowledge of a frame is loaded from (`SKF_AD_OFF + SKF_AD_PKTTYPE`, linux/filter.h): which way it
+/// goes.
+const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
+/// `PACKET_OUTGOING` (linux/if_packet.h).
+const OUTGOING: u32 = 4;
+
+const fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> Instruction {
+    Instruction { code, jump_true, jump_false, operand }
+}
+
+/// Lets nothing through.
+pub(super) const NOTHING: [Instruction; 1] = [instruction(RETURN, 0, 0, 0)];
+
+/// The program, or `None` where everything is wanted whole.
+pub(super) fn program(direction: Direction, filter: Option<&Filter>, snaplen: Option<u32>) -> Option<Vec<Instruction>> {
+    let mut program = Vec::new();
+    match direction {
+        Direction::InOut => {}
+        Direction::In => {
+            program.extend([instruction(LOAD, 0, 0, PACKET_TYPE), instruction(JUMP_EQUAL, 0, 1, OUTGOING)])
+        }
+        Direction::Out => {
+            program.extend([instruction(LOAD, 0, 0, PACKET_TYPE), instruction(JUMP_EQUAL, 1, 0, OUTGOING)])
+        }
+    }
+    if !program.is_empty() {
+        program.extend(NOTHING);
+    }
+    let most = snaplen.unwrap_or(u32::MAX);
+    match filter {
+        // What it lets through, it lets through by a length.
+        Some(filter) => program.extend(filter.instructions().iter().map(|each| match each.code {
+            RETURN => Instruction { operand: each.operand.min(most), ..*each },
+            _ => *each,
+        })),
+        None if program.is_empty() && snaplen.is_none() => return None,
+        None => program.push(instruction(RETURN, 0, 0, most)),
+    }
+    Some(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel would do with it.
+    fn run(program: &[Instruction], packet_type: u32) -> u32 {
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let Instruction { code, jump_true, jump_false, operand } = program[at];
+            at += 1;
+            match code {
+                LOAD => accumulator = if operand == PACKET_TYPE { packet_type } else { panic!("{operand:x}") },
+                JUMP_EQUAL => at += usize::from(if accumulator == operand { jump_true } else { jump_false }),
+                RETURN => return operand,
+                _ => panic!("{code:x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn each_direction_lets_its_own_through() {
+        for (direction, incoming, outgoing) in
+            [(Direction::In, 96, 0), (Direction::Out, 0, 96), (Direction::InOut, 96, 96)]
+        {
+            let program = program(direction, None, Some(96)).unwrap();
+            assert_eq!([run(&program, 0), run(&program, 3), run(&program, OUTGOING)], [incoming, incoming, outgoing]);
+        }
+    }
+
+    #[test]
+    fn nothing_is_run_where_all_is_wanted() {
+        assert_eq!(program(Direction::InOut, None, None), None);
+        assert_eq!(run(&program(Direction::In, None, None).unwrap(), 0), u32::MAX);
+    }
+}

@@ -1,0 +1,387 @@
+//! One socket, as a receive queue.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use steerage::{
+    Affinity, Completion, Completions, DRAIN_MAX, DeviceError, FlowHash, FrameHeader, HEADROOM, Lending, LinkType,
+    Polled, QueueMemory, RxQueue, Timestamp,
+};
+
+use super::interface::Interface;
+use super::program;
+use super::ring::{Current, Ring};
+use super::sys::{Frame, Socket};
+use crate::capture::COPY_BYTES_MAX;
+
+/// How often the kernel is asked what it dropped and whether something is wrong while more comes: two system calls.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How often it is looked whether an interface that is down is up again, or gone.
+const DOWN_LOOK: Duration = Duration::from_millis(20);
+
+/// How long after a stop CPUs are waited for that have no room: half of the time that there is.
+const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
+
+/// Of an Ethernet frame, what stands before a VLAN tag.
+const ADDRESS_BYTES: usize = 12;
+/// A tag: its type and what it says (IEEE 802.1Q).
+const TAG_BYTES: usize = 4;
+
+/// What is known of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    Up,
+    Down,
+    Gone,
+}
+
+/// One socket and its ring.
+#[derive(Debug)]
+pub(super) struct Queue {
+    name: String,
+    interface: Interface,
+    promiscuous: bool,
+    /// Frames' hashes are the kernel's.
+    hashes: bool,
+    socket: Socket,
+    /// Tells of each event of the socket once: a block that is still out would else keep it readable.
+    events: Epoll,
+    ring: Ring,
+    current: Option<Current>,
+    /// Frames that the kernel put into the ring, as far as it was asked, and those that were met there.
+    accepted: u64,
+    met: u64,
+    freezes: u64,
+    link: Link,
+    looked: Timestamp,
+    /// Frames have come since the events were taken.
+    came: bool,
+    stopping: bool,
+    /// Since when, and that it has taken so long that nobody is waited for any more.
+    stopped: Option<Timestamp>,
+    hurries: bool,
+    /// How long it can take until what has come is shown.
+    patience: Duration,
+    give_up: Option<Timestamp>,
+}
+
+/// What a [`Queue`] is made of.
+pub(super) struct Parts {
+    pub(super) name: String,
+    pub(super) interface: Interface,
+    pub(super) promiscuous: bool,
+    pub(super) hashes: bool,
+    pub(super) socket: Socket,
+    pub(super) ring: Ring,
+    pub(super) timeout: Duration,
+}
+
+impl Queue {
+    pub(super) fn new(parts: Parts) -> io::Result<Self> {
+        let Parts { name, interface, promiscuous, hashes, socket, ring, timeout } = parts;
+        let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLERR | EpollFlags::EPOLLET;
+        events.add(&socket, EpollEvent::new(flags, 0))?;
+        let link = if interface.up { Link::Up } else { Link::Down };
+        Ok(Self {
+            name,
+            interface,
+            promiscuous,
+            hashes,
+            socket,
+            events,
+            ring,
+            current: None,
+            accepted: 0,
+            met: 0,
+            freezes: 0,
+            link,
+            looked: Timestamp::ZERO,
+            came: true,
+            stopping: false,
+            stopped: None,
+            hurries: false,
+            // A block's time may begin anew with the block, and the machine may be busy.
+            patience: 4 * timeout + Duration::from_millis(500),
+            give_up: None,
+        })
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::new(self.name.clone(), operation, cause)
+    }
+
+    /// Takes the next block, if there is one.
+    fn begin(&mut self, out: &mut Completions<'_>) -> Result<bool, DeviceError> {
+        let Some(blocks) = out.blocks() else { return Err(self.error("lend frames", no_blocks())) };
+        let begun = self.ring.begin(blocks, self.socket.as_fd());
+        if begun.is_some() {
+            let rescued = self.ring.rescue(blocks);
+            out.copied(rescued);
+            self.came = true;
+        }
+        self.current = begun;
+        Ok(self.current.is_some())
+    }
+
+    /// Hands over up to `room` frames of the current block. Returns how many it met.
+    fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> usize {
+        let Some(mut current) = self.current else { return 0 };
+        let most = room.min(current.frames as usize);
+        let walked =
+            if current.lends { self.lend(out, &mut current, most) } else { self.copy(out, &mut current, most) };
+        self.met += walked as u64;
+        current.frames -= (walked as u32).min(current.frames);
+        self.current = Some(current);
+        if current.frames == 0 {
+            self.ring.end(&current);
+            self.current = None;
+        }
+        walked
+    }
+
+    /// Lends `count` frames where they lie. Returns how many it met: all that are left in the block, if the kernel says of one
+    /// what cannot be, for then those behind it cannot be found.
+    fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
+        let (mut lent, mut met) = (0, 0);
+        if let Some(mut lending) = out.lending(current.block, current.used) {
+            while met < count {
+                let Some(frame) = self.ring.frame(current) else { break };
+                met += 1;
+                current.at += frame.next;
+                lent += usize::from(self.lend_one(&mut lending, &frame));
+            }
+        }
+        let met = if met < count { current.frames as usize } else { met };
+        out.lost((met - lent) as u64);
+        met
+    }
+
+    #[inline(always)]
+    fn lend_one(&self, lending: &mut Lending<'_>, frame: &Frame) -> bool {
+        let Some(mut at) = frame.at.checked_sub(lending.offset()) else { return false };
+        let mut len = frame.len;
+        if let Some(tag) = frame.tag.filter(|_| !self.interface.cooked) {
+            if put_tag_back(lending.bytes(), at, len, tag) {
+                (at, len) = (at - TAG_BYTES, len + TAG_BYTES);
+            }
+        }
+        let hash = self.hashes.then_some(FlowHash(frame.hash));
+        lending.push_hashed(at, len, self.header(frame, len - frame.len), hash)
+    }
+
+    /// Copies `count` frames to pages. Returns the same.
+    #[cold]
+    fn copy(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
+        let (mut copied, mut met) = (0, 0);
+        while met < count {
+            let Some(frame) = self.ring.frame(current) else { break };
+            met += 1;
+            copied += usize::from(self.copy_one(out, current, &frame));
+            current.at += frame.next;
+        }
+        let met = if met < count { current.frames as usize } else { met };
+        out.lost((met - copied) as u64);
+        out.copied(copied as u64);
+        met
+    }
+
+    /// One that is longer than a page is cut: that is still more than nothing of it.
+    fn copy_one(&self, out: &mut Completions<'_>, current: &Current, frame: &Frame) -> bool {
+        let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ADDRESS_BYTES);
+        let tag_bytes = tag.map_or(0, |_| TAG_BYTES);
+        let len = (frame.len + tag_bytes).min(out.frame_bytes_max());
+        let Some(mut page) = out.take_page() else { return false };
+        let header = self.header(frame, tag_bytes);
+        let (headroom, to) = out.page_mut(&mut page).split_at_mut(HEADROOM);
+        if let Some(before) = headroom.last_chunk_mut() {
+            *before = header.to_bytes();
+        }
+        let to = &mut to[..len];
+        let copied = match tag {
+            Some(tag) => {
+                let (addresses, rest) = to.split_at_mut(ADDRESS_BYTES);
+                let (between, rest) = rest.split_at_mut(TAG_BYTES);
+                between.copy_from_slice(&tag);
+                self.ring.copy_to(current, frame.at, addresses)
+                    && self.ring.copy_to(current, frame.at + ADDRESS_BYTES, rest)
+            }
+            None => self.ring.copy_to(current, frame.at, to),
+        };
+        if !copied {
+            out.give_page(page);
+            return false;
+        }
+        let mut completion = Completion::new(page, HEADROOM as u32, len).with_header();
+        if self.hashes {
+            completion.set_hash(FlowHash(frame.hash));
+        }
+        out.push(completion, header.wire_len as usize);
+        true
+    }
+
+    /// What is noted of a frame into which a tag of so many bytes was put back.
+    fn header(&self, frame: &Frame, tag_bytes: usize) -> FrameHeader {
+        FrameHeader {
+            nanos: frame.nanos,
+            wire_len: frame.wire_len.saturating_add(tag_bytes as u32),
+            link: self.interface.link.0,
+            interface: 0,
+        }
+    }
+
+    /// Asks the kernel what it dropped, and how the interface is.
+    fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
+        self.looked = out.now();
+        let counted = self.socket.statistics().map_err(|e| self.error("read the socket's statistics", e))?;
+        self.accepted += u64::from(counted.packets.saturating_sub(counted.drops));
+        out.lost(u64::from(counted.drops));
+        self.freezes += u64::from(counted.freezes);
+        let wrong = self.socket.take_error().map_err(|e| self.error("read the socket's error", e))?;
+        if wrong.is_some() || self.link == Link::Down {
+            self.look_at_link();
+        }
+        Ok(())
+    }
+
+    fn look_at_link(&mut self) {
+        let name = self.socket.name_of(self.interface.index);
+        let link = match name.and_then(|name| self.socket.is_up(&name)) {
+            Ok(true) => Link::Up,
+            Ok(false) => Link::Down,
+            Err(_) => Link::Gone,
+        };
+        if link != self.link {
+            match link {
+                Link::Up => tracing::info!(device = %self.name, "the interface is up again"),
+                Link::Down => tracing::warn!(device = %self.name, "the interface is down; going on when it is up"),
+                Link::Gone => tracing::warn!(device = %self.name, "the interface is gone"),
+            }
+            self.link = link;
+        }
+    }
+
+    /// There is no block to be had: says for how long that may be so.
+    fn drained(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
+        let now = out.now();
+        // Once for whatever came, however long it is quiet then: what was dropped with it is to be told.
+        if self.came || self.stopping || self.link != Link::Up || now.since(self.looked) >= LOOK {
+            self.look(out)?;
+            // The kernel may have shown a block before it was asked.
+            if self.ring.is_ready() {
+                return Ok(Polled::More);
+            }
+            if self.stopping || self.link == Link::Gone {
+                return self.ended(out);
+            }
+            if self.link == Link::Down {
+                return Ok(Polled::NotBefore(now + DOWN_LOOK));
+            }
+            // Of no interest but that it has been told: what comes from here on is told anew.
+            let _ = self.events.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO);
+            self.came = false;
+            if self.ring.is_ready() {
+                return Ok(Polled::More);
+            }
+        }
+        Ok(Polled::Drained)
+    }
+
+    /// What to say when there will be no more, once everything that came is handed over. What the kernel does not show in
+    /// time is lost, and counted.
+    fn ended(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
+        let now = out.now();
+        let hidden = self.accepted.saturating_sub(self.met);
+        let give_up = *self.give_up.get_or_insert(now + self.patience);
+        if hidden > 0 && now < give_up {
+            return Ok(Polled::NotBefore(now + LOOK));
+        }
+        out.lost(hidden);
+        self.met += hidden;
+        if self.link == Link::Gone && !self.stopping {
+            let cause = io::Error::from_raw_os_error(libc::ENODEV);
+            return Err(self.error("go on listening", cause).advise("the interface was deleted"));
+        }
+        Ok(Polled::Ended)
+    }
+}
+
+impl RxQueue for Queue {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        let blocks = self.ring.blocks().map_err(|error| Ring::no_memory(&self.name, error))?;
+        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: self.interface.frame_bytes_max.min(COPY_BYTES_MAX) })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        if let Some(blocks) = out.blocks() {
+            self.ring.give_back(blocks);
+        }
+        if self.stopping {
+            let since = *self.stopped.get_or_insert(out.now());
+            self.hurries = out.now().since(since) > STOP_PATIENCE;
+        }
+        let mut room = budget;
+        while room > 0 {
+            if self.current.is_none() && !self.begin(out)? {
+                return self.drained(out);
+            }
+            room = room.saturating_sub(self.walk(out, room));
+        }
+        if out.now().since(self.looked) >= LOOK {
+            self.look(out)?;
+        }
+        Ok(Polled::More)
+    }
+
+    fn link(&self) -> LinkType {
+        self.interface.link
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.events.0.as_fd())
+    }
+
+    fn has_room(&self) -> bool {
+        self.ring.has_room() && !self.hurries
+    }
+
+    fn stop(&mut self) -> bool {
+        // From here on the kernel keeps everything from it. What it has by then it shows when the block's time is over.
+        self.stopping = self.socket.attach(&program::NOTHING).is_ok();
+        self.stopping
+    }
+
+    fn device_hash(&self) -> Option<Affinity> {
+        self.hashes.then_some(Affinity::BothDirections)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // The socket lives on while somebody has its memory mapped: it is to do nothing any more. If that cannot be said,
+        // it costs time and no more.
+        let _ = self.socket.attach(&program::NOTHING);
+        if self.promiscuous {
+            let _ = self.socket.promiscuous(self.interface.index, false);
+        }
+        if self.freezes > 0 {
+            tracing::info!(device = %self.name, times = self.freezes, "the ring was full");
+        }
+    }
+}
+
+/// Moves the addresses of the frame at `at` forward, and puts the tag behind them. False if there is no room.
+fn put_tag_back(bytes: &mut [u8], at: usize, len: usize, tag: [u8; TAG_BYTES]) -> bool {
+    let Some(start) = at.checked_sub(TAG_BYTES).filter(|_| len >= ADDRESS_BYTES) else { return false };
+    let Some(frame) = bytes.get_mut(start..at + ADDRESS_BYTES) else { return false };
+    frame.copy_within(TAG_BYTES.., 0);
+    frame[ADDRESS_BYTES..].copy_from_slice(&tag);
+    true
+}
+
+fn no_blocks() -> io::Error {
+    io::Error::other("the queue's own blocks were not given to it")
+}

@@ -1,0 +1,158 @@
+//! How a ring's blocks go out and come home.
+//!
+//! The kernel fills the blocks in turn, and stops at the first that it has not got back, whatever else is free. So a block
+//! that stays out too long is *rescued*: a copy of it is put where its frames are read, and the kernel gets the block. Until
+//! the last of those frames is home, what the kernel puts into that block cannot be lent, and is copied frame by frame.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use steerage::{Blocks, DeviceError, RegionError};
+
+use super::sys::{Frame, Memory};
+
+/// The part of a ring that is to be free for the kernel: if less is, the block that has been out the longest is rescued.
+const FREE_PART: usize = 4;
+
+/// What lies where a block's frames are lent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The ring's block.
+    Block,
+    /// A copy of what it once held.
+    Copy,
+}
+
+/// A block whose frames are being handed over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Current {
+    pub(super) block: usize,
+    /// How many of its frames are left.
+    pub(super) frames: u32,
+    /// Where the next one's header is.
+    pub(super) at: usize,
+    /// How much of the block is used.
+    pub(super) used: usize,
+    /// Whether its frames can be lent; else they have to be copied.
+    pub(super) lends: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    memory: Memory,
+    places: Box<[Place]>,
+    /// The block that the kernel fills next, or has.
+    next: usize,
+    /// Those that were handed over and have not been given back, oldest first, with how much of each is used.
+    out: VecDeque<(usize, usize)>,
+    /// Nothing could be mapped for a copy: said once.
+    rescue_failed: bool,
+}
+
+impl Ring {
+    pub(super) fn new(memory: Memory) -> Self {
+        let blocks = memory.shape().blocks;
+        Self {
+            memory,
+            places: vec![Place::Block; blocks].into(),
+            next: 0,
+            out: VecDeque::with_capacity(blocks),
+            rescue_failed: false,
+        }
+    }
+
+    pub(super) fn blocks(&self) -> Result<Blocks, RegionError> {
+        self.memory.blocks()
+    }
+
+    /// Whether the kernel has filled the block whose turn it is.
+    pub(super) fn is_ready(&self) -> bool {
+        self.memory.is_filled(self.next)
+    }
+
+    /// Whether half of the ring is free for the kernel.
+    pub(super) fn has_room(&self) -> bool {
+        let count = self.memory.shape().blocks;
+        !self.memory.is_filled((self.next + count / 2) % count)
+    }
+
+    /// Gives those blocks back whose frames are all home.
+    pub(super) fn give_back(&mut self, blocks: &Blocks) {
+        let memory = &self.memory;
+        self.out.retain(|(block, _)| {
+            let out = blocks.out(*block) > 0;
+            if !out {
+                memory.give_back(*block);
+            }
+            out
+        });
+    }
+
+    /// The next block, if the kernel has filled it.
+    pub(super) fn begin(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>) -> Option<Current> {
+        let block = self.next;
+        let filled = self.memory.filled(block)?;
+        // If it cannot be mapped, its frames are copied this time as well.
+        if self.places[block] == Place::Copy && blocks.out(block) == 0 && self.memory.restore(socket, block).is_ok() {
+            self.places[block] = Place::Block;
+        }
+        let lends = self.places[block] == Place::Block;
+        Some(Current { block, frames: filled.frames, at: filled.first, used: filled.used, lends })
+    }
+
+    #[inline]
+    pub(super) fn frame(&self, current: &Current) -> Option<Frame> {
+        self.memory.frame(current.block, current.at, current.used)
+    }
+
+    pub(super) fn copy_to(&self, current: &Current, at: usize, to: &mut [u8]) -> bool {
+        self.memory.copy_to(current.block, at, to)
+    }
+
+    /// All of the block's frames were handed over.
+    pub(super) fn end(&mut self, current: &Current) {
+        if current.lends {
+            self.out.push_back((current.block, current.used));
+        } else {
+            self.memory.give_back(current.block);
+        }
+        self.next = (current.block + 1) % self.memory.shape().blocks;
+    }
+
+    /// Rescues the block that has been out the longest if the kernel has too few before it. Returns how many frames of it
+    /// were out: they were copied.
+    pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
+        let Some(&(block, used)) = self.out.front() else { return 0 };
+        if !self.is_in_the_way(block) {
+            return 0;
+        }
+        let frames = blocks.out(block);
+        if frames > 0 {
+            if let Err(error) = self.memory.rescue(block, used) {
+                if !std::mem::replace(&mut self.rescue_failed, true) {
+                    tracing::warn!("cannot copy a block of an AF_PACKET ring whose frames are held: {error}");
+                }
+                return 0;
+            }
+            self.places[block] = Place::Copy;
+        }
+        self.out.pop_front();
+        self.memory.give_back(block);
+        u64::from(frames)
+    }
+
+    /// Whether the kernel will come to `block`, which is out, before it has filled a part of the ring.
+    fn is_in_the_way(&self, block: usize) -> bool {
+        let count = self.memory.shape().blocks;
+        let part = count / FREE_PART;
+        let before = (block + count - self.next) % count;
+        // The kernel goes in order: if it has not filled the one so far before, those in between are free.
+        before <= part || self.memory.is_filled((block + count - part) % count)
+    }
+
+    /// No more than the ring's name for errors.
+    pub(super) fn no_memory(device: &str, error: RegionError) -> DeviceError {
+        DeviceError::new(device, "number the ring's blocks", io::Error::other(error))
+    }
+}

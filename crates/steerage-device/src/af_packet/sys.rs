@@ -1,0 +1,253 @@
+//! The system calls of packet sockets, and the memory that is shared with the kernel. All of this device's `unsafe` is here.
+//!
+//! Layouts and numbers are those of the kernel's `linux/if_packet.h`, `linux/sockios.h` and `linux/ethtool.h`.
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::filter::Instruction;
+
+mod ring;
+
+pub(super) use ring::{Frame, Memory, Shape};
+
+const PACKET_ADD_MEMBERSHIP: c_int = 1;
+const PACKET_DROP_MEMBERSHIP: c_int = 2;
+const PACKET_RX_RING: c_int = 5;
+const PACKET_STATISTICS: c_int = 6;
+const PACKET_VERSION: c_int = 10;
+const PACKET_RESERVE: c_int = 12;
+const PACKET_FANOUT: c_int = 18;
+const PACKET_IGNORE_OUTGOING: c_int = 23;
+const PACKET_MR_PROMISC: u16 = 1;
+const PACKET_FANOUT_HASH: u32 = 0;
+const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
+const TPACKET_V3: c_int = 2;
+const ETH_P_ALL: u16 = 3;
+
+const SIOCGIFNAME: c_ulong = 0x8910;
+const SIOCGIFFLAGS: c_ulong = 0x8913;
+const SIOCGIFMTU: c_ulong = 0x8921;
+const SIOCGIFHWADDR: c_ulong = 0x8927;
+const SIOCETHTOOL: c_ulong = 0x8946;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GGRO: u32 = 0x2b;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+const IFF_UP: u16 = 1;
+
+/// The longest name of an interface, with the zero behind it.
+const NAME_BYTES: usize = libc::IFNAMSIZ;
+
+/// What the kernel has counted since it was last asked.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Statistics {
+    /// Frames that passed the filter, with those that found no room.
+    pub(super) packets: u32,
+    /// Those that found no room.
+    pub(super) drops: u32,
+    /// Times that the ring was full.
+    pub(super) freezes: u32,
+}
+
+/// `struct ifreq`: a name and what is asked or answered.
+#[repr(C, align(8))]
+struct Request {
+    name: [u8; NAME_BYTES],
+    answer: [u8; 24],
+}
+
+impl Request {
+    fn of(name: &str) -> io::Result<Self> {
+        let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
+        match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
+            Some(to) => to.copy_from_slice(name.as_bytes()),
+            None => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        Ok(request)
+    }
+
+    fn short(&self) -> u16 {
+        u16::from_ne_bytes([self.answer[0], self.answer[1]])
+    }
+
+    fn int(&self) -> i32 {
+        i32::from_ne_bytes([self.answer[0], self.answer[1], self.answer[2], self.answer[3]])
+    }
+}
+
+/// A packet socket.
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Socket {
+    /// A socket that listens to nothing yet; `cooked` if frames are to come without their link header.
+    pub(super) fn new(cooked: bool) -> io::Result<Self> {
+        let kind = if cooked { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
+        // SAFETY: takes numbers only.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// `T` is a number or a structure of the layout that the kernel wants for `option`.
+    fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+        let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+        // SAFETY: the kernel reads `len` bytes, which are those of `value`.
+        checked(unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, at, len) })
+    }
+
+    fn get<T: Copy + Default>(&self, level: c_int, option: c_int) -> io::Result<T> {
+        let mut value = T::default();
+        let mut len = size_of::<T>() as libc::socklen_t;
+        let at = std::ptr::from_mut(&mut value).cast();
+        // SAFETY: the kernel writes at most `len` bytes, which are those of `value`; it is only used with types of plain
+        // numbers, for which any bytes will do.
+        checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), level, option, at, &raw mut len) })?;
+        Ok(value)
+    }
+
+    /// Makes the ring, with `reserve` bytes of room before each frame.
+    pub(super) fn make_ring(&self, shape: &Shape, reserve: u32) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V3)?;
+        self.set(libc::SOL_PACKET, PACKET_RESERVE, &reserve)?;
+        self.set(libc::SOL_PACKET, PACKET_RX_RING, &shape.request())
+    }
+
+    /// Lets nothing through but what `program` lets; it replaces the program before at once.
+    pub(super) fn attach(&self, program: &[Instruction]) -> io::Result<()> {
+        let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // `Instruction` has the layout of `sock_filter`.
+        let filter = program.as_ptr().cast::<libc::sock_filter>().cast_mut();
+        // The kernel copies the instructions while it is called, and `program` lives until then.
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len, filter })
+    }
+
+    /// Lets everything through.
+    pub(super) fn detach(&self) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)
+    }
+
+    /// Begins to listen to the interface, to every protocol.
+    pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: ETH_P_ALL.to_be(),
+            sll_ifindex: interface as i32,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        let (at, len) = (std::ptr::from_ref(&address).cast(), size_of_val(&address) as libc::socklen_t);
+        // SAFETY: `len` bytes at `at` are the address.
+        checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
+    }
+
+    /// Whether the interface is to take in frames that are for others, as long as the socket wants it.
+    pub(super) fn promiscuous(&self, interface: u32, yes: bool) -> io::Result<()> {
+        let option = if yes { PACKET_ADD_MEMBERSHIP } else { PACKET_DROP_MEMBERSHIP };
+        let request = libc::packet_mreq {
+            mr_ifindex: interface as i32,
+            mr_type: PACKET_MR_PROMISC,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set(libc::SOL_PACKET, option, &request)
+    }
+
+    /// Leaves out what this machine sends, before it costs anything. Since Linux 4.20.
+    pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
+    }
+
+    /// Shares the interface's frames with the group's other sockets, by flow. `None` founds a group. Returns its number.
+    pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
+        let of = |group: u16, flags: u32| u32::from(group) | (PACKET_FANOUT_HASH | flags) << 16;
+        match group {
+            None => self.set(libc::SOL_PACKET, PACKET_FANOUT, &of(0, PACKET_FANOUT_FLAG_UNIQUEID))?,
+            Some(group) => self.set(libc::SOL_PACKET, PACKET_FANOUT, &of(group, 0))?,
+        }
+        Ok(self.get::<u32>(libc::SOL_PACKET, PACKET_FANOUT)? as u16)
+    }
+
+    /// What was counted since the last call.
+    pub(super) fn statistics(&self) -> io::Result<Statistics> {
+        self.get(libc::SOL_PACKET, PACKET_STATISTICS)
+    }
+
+    /// What is wrong with the socket, told once: that the interface went down, mostly.
+    pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
+        Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
+    }
+
+    fn ask(&self, operation: c_ulong, request: &mut Request) -> io::Result<()> {
+        // SAFETY: `request` is as large as any `ifreq`, and it holds no pointer for the kernel to follow but where
+        // `ethtool` put one to something that lives.
+        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
+    }
+
+    /// What the interface is called now.
+    pub(super) fn name_of(&self, interface: u32) -> io::Result<String> {
+        let mut request = Request::of("")?;
+        request.answer[..4].copy_from_slice(&interface.to_ne_bytes());
+        self.ask(SIOCGIFNAME, &mut request)?;
+        let name = request.name.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(name).into_owned())
+    }
+
+    /// The interface's type, an `ARPHRD_` number.
+    pub(super) fn hardware_type(&self, name: &str) -> io::Result<u16> {
+        let mut request = Request::of(name)?;
+        self.ask(SIOCGIFHWADDR, &mut request)?;
+        Ok(request.short())
+    }
+
+    /// The longest packet it sends, without the link header.
+    pub(super) fn mtu(&self, name: &str) -> io::Result<usize> {
+        let mut request = Request::of(name)?;
+        self.ask(SIOCGIFMTU, &mut request)?;
+        Ok(request.int().max(0) as usize)
+    }
+
+    /// Whether it is up.
+    pub(super) fn is_up(&self, name: &str) -> io::Result<bool> {
+        let mut request = Request::of(name)?;
+        self.ask(SIOCGIFFLAGS, &mut request)?;
+        Ok(request.short() & IFF_UP != 0)
+    }
+
+    /// Whether the interface merges what it receives by (generic, large) receive offload.
+    pub(super) fn merges(&self, name: &str) -> io::Result<(bool, bool)> {
+        let generic = self.ethtool(name, ETHTOOL_GGRO)?;
+        let flags = self.ethtool(name, ETHTOOL_GFLAGS)?;
+        Ok((generic != 0, flags & ETH_FLAG_LRO != 0))
+    }
+
+    fn ethtool(&self, name: &str, command: u32) -> io::Result<u32> {
+        // `struct ethtool_value`.
+        let mut value = [command, 0];
+        let mut request = Request::of(name)?;
+        let at: *mut c_void = value.as_mut_ptr().cast();
+        request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
+        self.ask(SIOCETHTOOL, &mut request)?;
+        // SAFETY: it lives, and the kernel is done with it. Volatile, since only the kernel wrote it.
+        Ok(unsafe { std::ptr::read_volatile(&raw const value[1]) })
+    }
+}
+
+/// What a system call that returns nothing but success has said.
+fn checked(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,14 +1,15 @@
 //! From keys to arguments, by what clap knows of the options.
 
 use clap::{Arg, ArgAction, Command, Id};
-use steerage_device::synthetic::SyntheticOptions;
+use steerage_device::af_packet::is_interface;
 use toml::de::DeValue;
 
 use super::read::{Key, Keys, as_text};
 use super::{COMMAND, DEVICES, FileError, nearest};
 
-/// The device that has options of its own, behind its name.
-const WITH_OPTIONS: &str = "synthetic";
+/// The devices that have options of their own, behind their names.
+const SYNTHETIC: &str = "synthetic";
+const AF_PACKET: &str = "af_packet:";
 
 /// What a file gives.
 #[derive(Debug)]
@@ -146,19 +147,25 @@ fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String
             file.error(Some(line), format!("{DEVICES}: a device needs a name: write such as name = \"synthetic\""))
         );
     };
-    let mut spec = name.to_owned();
+    // Where the options stand behind a colon of their own, or behind the interface's name.
+    let interface = name.strip_prefix(AF_PACKET).or(Some(name).filter(|name| is_interface(name)));
+    let mut spec = interface.map_or(name.to_owned(), |interface| format!("{AF_PACKET}{interface}"));
     for key in table.keys.iter().filter(|key| key.name != "name") {
         let wrong = |what: String| file.error(Some(key.line), format!("{DEVICES}: {name}: {}: {what}", key.name));
-        if name != WITH_OPTIONS {
-            return Err(wrong(format!("only {WITH_OPTIONS} has options of its own: write others as keys of the file")));
+        if name != SYNTHETIC && interface.is_none() {
+            let message =
+                "only synthetic traffic and interfaces have options of their own: write others as keys of the file";
+            return Err(wrong(message.to_owned()));
         }
         let text = as_text(&key.value).filter(|text| !text.contains(','));
         let text = text.ok_or_else(|| wrong("write a number, or a string without a comma".to_owned()))?;
-        let option = format!("{}={text}", key.name);
-        SyntheticOptions::parse(&format!("{name}:{option}"))
-            .map_err(|error| file.error(Some(key.line), format!("{DEVICES}: {error}")))?;
-        spec.push(if spec == name { ':' } else { ',' });
-        spec.push_str(&option);
+        spec.push(if spec == SYNTHETIC { ':' } else { ',' });
+        let alone = match interface {
+            Some(interface) => format!("{AF_PACKET}{interface},{}={text}", key.name),
+            None => format!("{SYNTHETIC}:{}={text}", key.name),
+        };
+        steerage_device::check(&alone).map_err(|error| file.error(Some(key.line), format!("{DEVICES}: {error}")))?;
+        spec.push_str(&format!("{}={text}", key.name));
     }
     Ok(spec)
 }

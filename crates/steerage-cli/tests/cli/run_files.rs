@@ -7,7 +7,9 @@ use crate::program::{Ran, run};
 
 /// Writes a file of the test's own, and runs a command on it.
 fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-files");
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("run_files").replace("::", "-");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     fs::create_dir_all(&directory).unwrap();
     let path = directory.join(name);
     fs::write(&path, text).unwrap();
@@ -142,13 +144,20 @@ fn a_mistake_is_told_with_its_line() {
         assert_eq!(count(lines), format!("wrong.toml:{message}"), "{lines}");
     }
     let hash = count("hash = \"md5\"");
-    assert!(hash.starts_with("wrong.toml:2: hash: ") && hash.contains("possible values: auto, aes"), "{hash}");
+    assert!(hash.starts_with("wrong.toml:2: hash: ") && hash.contains("possible values: auto, device, aes"), "{hash}");
     let device = count("devices = [\n\"synthetic:packets=1\",\n\"synthetic:flow=1\"]");
     assert!(device.starts_with("wrong.toml:4: devices: synthetic: option `flow=1` does not exist"), "{device}");
     let device = count("[[devices]]\nname = \"synthetic\"\nflow = 1");
     assert!(device.starts_with("wrong.toml:4: devices: synthetic: option `flow=1` does not exist"), "{device}");
     let device = count("[[devices]]\nname = \"capture.pcap\"\nrate = 1");
-    assert!(device.starts_with("wrong.toml:4: devices: capture.pcap: rate: only synthetic has options"), "{device}");
+    assert!(
+        device.starts_with(
+            "wrong.toml:4: devices: capture.pcap: rate: only synthetic traffic and interfaces have options"
+        ),
+        "{device}"
+    );
+    let interface = count("[[devices]]\nname = \"lo\"\nqueues = 2\nbuffer = 1");
+    assert!(interface.starts_with("wrong.toml:5: devices: af_packet: option `buffer=1`"), "{interface}");
     let pace = count("pace = 2\nvirtual-cpus = 1");
     assert!(pace.starts_with("wrong.toml:2: --pace is for capture files"), "{pace}");
     let mask = count("virtual-cpus = 2\ncpus = \"0\"\nrps-cpus-list = \"1\"");

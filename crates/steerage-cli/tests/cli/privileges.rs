@@ -60,9 +60,10 @@ impl Task {
     }
 }
 
-/// The run's threads, once those are there that handle packets.
+/// The run's threads, once those are there that handle packets, and all have their names: a new one has its maker's.
 fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
     let start = Instant::now();
+    let program = fs::read_to_string(format!("/proc/{}/comm", run.id())).unwrap().trim().to_owned();
     loop {
         let tasks: Vec<Task> = fs::read_dir(format!("/proc/{}/task", run.id()))
             .unwrap()
@@ -72,7 +73,8 @@ fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
                 Some(Task { name, status: fs::read_to_string(path.join("status")).ok()? })
             })
             .collect();
-        if tasks.iter().filter(|task| task.name.starts_with("steerage/")).count() >= at_least {
+        let workers = tasks.iter().filter(|task| task.name.starts_with("steerage/")).count();
+        if workers >= at_least && tasks.iter().filter(|task| task.name == program).count() == 1 {
             return tasks;
         }
         assert!(start.elapsed() < HANGS, "{tasks:?}");

@@ -5,8 +5,9 @@
 //! | [`af_packet`] | interfaces of this machine, listened to |
 //! | [`capture`] | capture files, pcap or pcapng, packed or not, and pipes |
 //! | [`synthetic`] | frames made up, by the flow and the number |
+//! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
 //! | [`filter`] | what of an interface is wanted, in tcpdump's words |
-//! | [`output`] | where packets go: capture files |
+//! | [`output`] | where packets go: capture files, TUN and TAP |
 //! | [`limit`] | a device around a device: ends after so many frames |
 //!
 //! [`open`] makes one from what a person writes. A device is a [`steerage::RxQueue`] for each of its queues, and is
@@ -22,6 +23,7 @@ pub mod filter;
 pub mod limit;
 pub mod output;
 pub mod synthetic;
+pub mod tap;
 
 use std::fmt;
 use std::io;
@@ -33,10 +35,12 @@ use steerage::{DeviceError, Input};
 use af_packet::{AfPacketOptions, Named};
 use capture::{Capture, CaptureInfo, Pace};
 use synthetic::{SpecError, SyntheticOptions};
+use tap::TapOptions;
 
 /// Opens what `spec` names: `synthetic`, `synthetic:option=value,...` ([`synthetic`]), an interface by its name or as
-/// `af_packet:NAME,option=value,...` ([`af_packet`]), or else the path of a capture file ([`capture`]), or `-` for one that
-/// comes by standard input. A file that has the name of a device or an interface is `./synthetic`, `./eth0`.
+/// `af_packet:NAME,option=value,...` ([`af_packet`]), the other end of one as `tap:NAME` or `tun:NAME` ([`tap`]), or else the
+/// path of a capture file ([`capture`]), or `-` for one that comes by standard input. A file that has the name of a device or
+/// an interface is `./synthetic`, `./eth0`.
 ///
 /// # Errors
 /// [`OpenError::Spec`] for what is written wrong, [`OpenError::Device`] for what cannot be opened.
@@ -49,6 +53,10 @@ use synthetic::{SpecError, SyntheticOptions};
 pub fn open(spec: &str) -> Result<Input, OpenError> {
     if is_synthetic(spec) {
         return SyntheticOptions::parse(spec).and_then(|options| options.open()).map_err(OpenError::Spec);
+    }
+    if tap::is_spec(spec) {
+        let tap = TapOptions::parse(spec).map_err(OpenError::Spec)?.open();
+        return tap.and_then(|tap| tap.input()).map_err(OpenError::Device);
     }
     if let Some(named) = Named::read(spec) {
         return listen(named, AfPacketOptions::new(named.interface)).map(|listening| listening.input);
@@ -118,12 +126,12 @@ pub fn open_all_with(
     pace: Option<Pace>,
     mut live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
 ) -> Result<Opened, OpenError> {
-    let is_file = |spec: &&str| !is_synthetic(spec) && Named::read(spec).is_none();
+    let is_file = |spec: &&str| !is_synthetic(spec) && !tap::is_spec(spec) && Named::read(spec).is_none();
     let files: Vec<&str> = specs.iter().map(AsRef::as_ref).filter(is_file).collect();
     let mut opened = Opened { inputs: Vec::new(), capture: None, notes: Vec::new() };
     files.iter().try_for_each(|file| could_be_a_file(file))?;
     for spec in specs.iter().map(AsRef::as_ref) {
-        if is_synthetic(spec) {
+        if is_synthetic(spec) || tap::is_spec(spec) {
             opened.inputs.push(open(spec)?);
         } else if let Some(named) = Named::read(spec).filter(|_| !files.contains(&spec)) {
             let listening = listen(named, live(named.interface)?)?;

@@ -5,9 +5,14 @@ use std::fmt;
 use steerage::{DeviceError, Output};
 
 use crate::capture;
+use crate::synthetic::SpecError;
+use crate::tap::{self, TapOptions};
 
 /// What an output that is a capture file begins with.
 const PCAP: &str = "pcap:";
+
+/// What to write.
+const KINDS: &str = "write pcap:FILE, tap:NAME or tun:NAME";
 
 /// The most outputs that one spec may stand for.
 const EXPANDED_MAX: usize = steerage::OUTPUTS_MAX;
@@ -23,6 +28,8 @@ pub enum OutputError {
         /// What is wrong, and what to write.
         wrong: &'static str,
     },
+    /// An option of it is written wrong.
+    Option(SpecError),
     /// It could not be made.
     Device(DeviceError),
 }
@@ -31,6 +38,7 @@ impl fmt::Display for OutputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Spec { spec, wrong } => write!(f, "output {spec}: {wrong}"),
+            Self::Option(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),
         }
     }
@@ -38,8 +46,8 @@ impl fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
-/// The outputs that `spec` stands for: `pcap:FILE`, where numbers in braces stand for each of them, as in
-/// `pcap:part{0..3}.pcapng`.
+/// The outputs that `spec` stands for: `pcap:FILE`, `tap:NAME` or `tun:NAME`, where numbers in braces stand for each of them,
+/// as in `pcap:part{0..3}.pcapng`.
 ///
 /// # Errors
 /// [`OutputError::Spec`] for what is no output, or braces without numbers.
@@ -51,8 +59,8 @@ impl std::error::Error for OutputError {}
 /// ```
 pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
     let wrong = |wrong| OutputError::Spec { spec: spec.to_owned(), wrong };
-    if spec.strip_prefix(PCAP).is_none_or(str::is_empty) {
-        return Err(wrong("write pcap: and the name of a capture file"));
+    if !tap::is_spec(spec) && spec.strip_prefix(PCAP).is_none_or(str::is_empty) {
+        return Err(wrong(KINDS));
     }
     let Some((before, rest)) = spec.split_once('{') else { return Ok(vec![spec.to_owned()]) };
     let braces = "in braces write two numbers, such as {0..3}";
@@ -66,14 +74,18 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
     Ok((first..=last).map(|number| format!("{before}{number}{behind}")).collect())
 }
 
-/// Makes the output that one `spec` names.
+/// Makes the output that one `spec` names. An interface that is an input as well is shared with it: see [`tap`].
 ///
 /// # Errors
 /// [`OutputError`] for what is no output, and one that cannot be made.
 pub fn open(spec: &str) -> Result<Output, OutputError> {
+    if tap::is_spec(spec) {
+        let tap = TapOptions::parse(spec).map_err(OutputError::Option)?.open();
+        return tap.map(|tap| tap.output()).map_err(OutputError::Device);
+    }
     match spec.strip_prefix(PCAP) {
         Some(path) if !path.is_empty() => capture::create(path).map_err(OutputError::Device),
-        _ => Err(OutputError::Spec { spec: spec.to_owned(), wrong: "write pcap: and the name of a capture file" }),
+        _ => Err(OutputError::Spec { spec: spec.to_owned(), wrong: KINDS }),
     }
 }
 
@@ -85,6 +97,7 @@ mod tests {
     fn braces_stand_for_numbers() {
         assert_eq!(expand("pcap:a").unwrap(), ["pcap:a"]);
         assert_eq!(expand("pcap:a{9..11}").unwrap(), ["pcap:a9", "pcap:a10", "pcap:a11"]);
+        assert_eq!(expand("tap:ids{0..1},mtu=9000").unwrap(), ["tap:ids0,mtu=9000", "tap:ids1,mtu=9000"]);
         assert_eq!(expand("pcap:{0..255}").unwrap().len(), 256);
         for wrong in ["", "a", "pcap:", "pcap:{", "pcap:{}", "pcap:{1}", "pcap:{1..}", "pcap:{2..1}", "pcap:{0..256}"] {
             assert!(expand(wrong).is_err(), "{wrong}");

@@ -1,0 +1,354 @@
+//! TUN and TAP: interfaces of the kernel whose other end is here. docs/outputs.md is for those who use them.
+//!
+//! What the kernel sends by the interface is received here, and what is sent here the kernel receives by it: a TAP's packets
+//! begin with an Ethernet header, a TUN's with IPv4 or IPv6. An interface is made if there is none, and gone when nobody has
+//! it open any more; one that exists is attached to. Each of its queues is a file descriptor, read by one CPU, packet by
+//! packet, into pages; any CPU writes to it, a packet at a time, which the kernel does not mix with others'.
+//!
+//! An interface cannot be attached to twice, so an input and an output of one name share it: [`Tap`] gives both, and what
+//! [`open`](crate::open) and [`output::open`](crate::output::open) are asked for by name is shared within a process and
+//! network namespace.
+//!
+//! No offload is asked for: the kernel finishes checksums and cuts segments before it hands packets over, so that what comes
+//! is what would be on a wire.
+
+mod queue;
+mod send;
+mod spec;
+#[allow(unsafe_code)]
+mod sys;
+mod vnet;
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use steerage::{DeviceError, Input, LinkType, Output, RxQueue, TxQueue};
+
+use sys::{Control, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
+
+pub use spec::is_spec;
+
+/// The most queues of an interface: the kernel's `MAX_TAP_QUEUES`.
+pub const QUEUES_MAX: usize = 256;
+
+/// The least MTU: what every IPv4 host must take (RFC 791), and the kernel's least.
+pub const MTU_MIN: usize = 68;
+
+/// The greatest MTU: the kernel's for a TAP, 65535 less an Ethernet header.
+pub const MTU_MAX: usize = 65521;
+
+/// Ethernet's, where nothing is known.
+const MTU_DEFAULT: usize = 1500;
+
+/// An Ethernet header and two VLAN tags: what stands before what the MTU counts.
+const LINK_BYTES: usize = 14 + 2 * 4;
+
+const MODULE: &str = "load the module: sudo modprobe tun; in a container: --device /dev/net/tun";
+const PERMISSION: &str =
+    "it takes CAP_NET_ADMIN, or an interface made for you: sudo ip tuntap add NAME mode tap user $USER (or mode tun)";
+const BUSY: &str = "end the program that has it; only one that all of them open with several queues can be shared";
+const OTHER: &str =
+    "there is one of that name and of another kind (ip -d link show NAME): choose another name, or make it multi_queue";
+
+/// What an interface's packets begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// An Ethernet header.
+    Tap,
+    /// An IPv4 or IPv6 header.
+    Tun,
+}
+
+impl Layer {
+    /// Its name: `tap` or `tun`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tap => "tap",
+            Self::Tun => "tun",
+        }
+    }
+
+    fn link(self) -> LinkType {
+        match self {
+            Self::Tap => LinkType::ETHERNET,
+            Self::Tun => LinkType::RAW,
+        }
+    }
+
+    /// Whether packets of that type are such as the interface takes.
+    fn takes(self, link: LinkType) -> bool {
+        const IP: [LinkType; 5] =
+            [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
+        match self {
+            Self::Tap => link == LinkType::ETHERNET,
+            Self::Tun => IP.contains(&link),
+        }
+    }
+
+    fn flag(self) -> u16 {
+        match self {
+            Self::Tap => IFF_TAP,
+            Self::Tun => IFF_TUN,
+        }
+    }
+}
+
+/// Which interface, and how it is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapOptions {
+    /// TUN or TAP.
+    pub layer: Layer,
+    /// The interface's name.
+    pub name: String,
+    /// How many queues; the kernel spreads flows over them. `None` for one, or as many as this process has of it already.
+    pub queues: Option<usize>,
+    /// The longest packet, without an Ethernet header. `None` to leave it as it is: 1500 for one that is made.
+    pub mtu: Option<usize>,
+}
+
+/// A TUN or TAP interface.
+#[derive(Clone, Debug)]
+pub struct Tap(Arc<Shared>);
+
+/// What an interface's queues share.
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    layer: Layer,
+    /// The network namespace that it was opened in.
+    namespace: Namespace,
+    queues: Vec<TunFd>,
+    /// What stands before each packet: nothing, unless a caller's file descriptor wants it so.
+    header_bytes: usize,
+    mtu: usize,
+    /// Somebody receives from it.
+    is_input: AtomicBool,
+    /// It was deleted, and somebody who sends said so.
+    gone: AtomicBool,
+}
+
+/// A device's and a file's number.
+type Namespace = (u64, u64);
+
+/// The interfaces that this process has open by name. Locked when one is opened.
+static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+impl TapOptions {
+    /// The interface `name`, with every default.
+    pub fn new(layer: Layer, name: impl Into<String>) -> Self {
+        Self { layer, name: name.into(), queues: None, mtu: None }
+    }
+
+    /// Opens the interface: shares it if this process has it open, else attaches to it, else makes it and sets it up.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if it may not be made, is of another kind, another program has it, or this one has it with other
+    /// queues or another MTU.
+    pub fn open(&self) -> Result<Tap, DeviceError> {
+        if let Some(wrong) = spec::wrong_name(&self.name) {
+            let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("its name {wrong}"));
+            return Err(self.error("open the interface", cause));
+        }
+        let namespace = namespace();
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|shared| shared.strong_count() > 0);
+        let of_name = |shared: &Arc<Shared>| shared.name == self.name && shared.namespace == namespace;
+        if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(of_name) {
+            return self.share(shared);
+        }
+        let shared = Arc::new(self.attach(namespace)?);
+        open.push(Arc::downgrade(&shared));
+        Ok(Tap(shared))
+    }
+
+    fn share(&self, shared: Arc<Shared>) -> Result<Tap, DeviceError> {
+        let differs = if shared.layer != self.layer {
+            format!("it is open as {}", shared.layer.name())
+        } else if self.queues.is_some_and(|queues| queues != shared.queues.len()) {
+            format!("it is open with {} queue(s)", shared.queues.len())
+        } else if self.mtu.is_some_and(|mtu| mtu != shared.mtu) {
+            format!("it is open with an MTU of {}", shared.mtu)
+        } else {
+            return Ok(Tap(shared));
+        };
+        let cause = io::Error::new(io::ErrorKind::AlreadyExists, differs);
+        Err(self.error("open the interface again", cause).advise("name its options once, and the same"))
+    }
+
+    fn attach(&self, namespace: Namespace) -> Result<Shared, DeviceError> {
+        let asked = self.queues.unwrap_or(1);
+        if !(1..=QUEUES_MAX).contains(&asked) || self.mtu.is_some_and(|mtu| !(MTU_MIN..=MTU_MAX).contains(&mtu)) {
+            let wrong = format!("queues are 1 to {QUEUES_MAX}, an MTU {MTU_MIN} to {MTU_MAX}");
+            return Err(self.error("open the interface", io::Error::new(io::ErrorKind::InvalidInput, wrong)));
+        }
+        let control = Control::open().map_err(|e| self.error("open a socket", e))?;
+        let is_new = control.mtu(&self.name).is_err();
+        let queues = self.attach_queues(asked, is_new)?;
+        let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
+        if flags & IFF_VNET_HDR != 0 {
+            // Ours would have gone but for another program's queue.
+            let cause = io::Error::other("another program has queues of it that want a header before each packet");
+            return Err(self.error("attach to the interface", cause).advise(BUSY));
+        }
+        // Who had it before may have left them on.
+        queues[0].refuse_offloads().map_err(|e| self.error("turn off the interface's offloads", e))?;
+        if let Some(mtu) = self.mtu {
+            control.set_mtu(&name, mtu).map_err(|e| self.error("set the interface's MTU", e))?;
+        }
+        if is_new {
+            control.set_up(&name).map_err(|e| self.error("set the interface up", e))?;
+        }
+        let mtu = control.mtu(&name).map_err(|e| self.error("look at the interface", e))?;
+        Ok(Shared::new(name, self.layer, namespace, queues, 0, mtu))
+    }
+
+    fn attach_queues(&self, asked: usize, is_new: bool) -> Result<Vec<TunFd>, DeviceError> {
+        let flags = self.layer.flag() | IFF_NO_PI;
+        let mut queues = Vec::with_capacity(asked);
+        let mut multi = if asked > 1 { IFF_MULTI_QUEUE } else { 0 };
+        while queues.len() < asked {
+            let queue = TunFd::open().map_err(|e| {
+                let advice = if e.kind() == io::ErrorKind::PermissionDenied { PERMISSION } else { MODULE };
+                DeviceError::new(sys::CLONE_DEVICE, "open it", e).advise(advice)
+            })?;
+            match queue.attach(&self.name, flags | multi) {
+                Ok(()) => queues.push(queue),
+                // One that was made for several queues wants to be told that it is.
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) && !is_new && multi == 0 => multi = IFF_MULTI_QUEUE,
+                Err(e) => {
+                    let advice = match e.raw_os_error() {
+                        Some(libc::EPERM) => PERMISSION,
+                        Some(libc::EBUSY) => BUSY,
+                        Some(libc::EINVAL) if !is_new => OTHER,
+                        _ => "",
+                    };
+                    let operation = if is_new { "make the interface" } else { "attach to the interface" };
+                    return Err(self.error(operation, e).advise(advice));
+                }
+            }
+        }
+        Ok(queues)
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::new(self.name.clone(), operation, cause)
+    }
+}
+
+impl Tap {
+    /// An interface by file descriptors that the caller has: each is a queue, all of one interface. They are made
+    /// non-blocking, and the kernel is told to leave no checksum and no cutting to whoever reads them. A header before each
+    /// packet (`IFF_VNET_HDR`) is read and written; without `IFF_NO_PI` they are refused.
+    ///
+    /// Packets are received up to the `mtu`; `None` for that of the interface of that name in this namespace, or 1500.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if they are not such file descriptors.
+    pub fn from_fds(fds: Vec<OwnedFd>, mtu: Option<usize>) -> Result<Self, DeviceError> {
+        let error = |operation, cause| DeviceError::new("tun file descriptor", operation, cause);
+        let refused = |wrong| Err(error("take it", io::Error::new(io::ErrorKind::InvalidInput, wrong)));
+        let queues: Vec<TunFd> = fds.into_iter().map(TunFd::from).collect();
+        let Some(first) = queues.first() else { return refused("there is none") };
+        let (name, flags) = first.attached().map_err(|e| error("ask for its interface", e))?;
+        if flags & IFF_NO_PI == 0 {
+            return refused("it was made without IFF_NO_PI: make it with that");
+        }
+        let layer = if flags & IFF_TAP != 0 { Layer::Tap } else { Layer::Tun };
+        let mut header_bytes = 0;
+        if flags & IFF_VNET_HDR != 0 {
+            header_bytes = first.header_bytes().map_err(|e| error("ask for its header", e))?;
+            first.header_little_endian().map_err(|e| error("set its header's byte order", e))?;
+            if !(vnet::HEADER_BYTES_MIN..=vnet::HEADER_BYTES_MAX).contains(&header_bytes) {
+                return refused("its header before each packet (TUNSETVNETHDRSZ) is not 10 to 64 bytes long");
+            }
+        }
+        for queue in &queues {
+            if queue.attached().map_err(|e| error("ask for its interface", e))?.0 != name {
+                return refused("they are of several interfaces");
+            }
+            let flags = fcntl(queue, FcntlArg::F_GETFL).map(|flags| OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK);
+            let set = flags.and_then(|flags| fcntl(queue, FcntlArg::F_SETFL(flags)));
+            set.map_err(|e| error("make it non-blocking", e.into()))?;
+        }
+        first.refuse_offloads().map_err(|e| error("turn off its offloads", e))?;
+        let here = || Control::open().and_then(|control| control.mtu(&name)).unwrap_or(MTU_DEFAULT);
+        let mtu = mtu.unwrap_or_else(here);
+        Ok(Self(Arc::new(Shared::new(name, layer, namespace(), queues, header_bytes, mtu))))
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// TUN or TAP.
+    pub fn layer(&self) -> Layer {
+        self.0.layer
+    }
+
+    /// A device to receive from it: what the kernel sends by the interface.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if there is one already.
+    pub fn input(&self) -> Result<Input, DeviceError> {
+        // Relaxed: it guards nothing but itself.
+        if self.0.is_input.swap(true, Ordering::Relaxed) {
+            let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
+            return Err(DeviceError::new(self.name(), "receive from the interface", cause).advise("name it once"));
+        }
+        let queue = |nth| Box::new(queue::Queue::new(Arc::clone(&self.0), nth)) as Box<dyn RxQueue>;
+        Ok(Input::new(self.name(), self.layer().name(), (0..self.0.queues.len()).map(queue).collect()))
+    }
+
+    /// A device to send by it: the kernel receives that by the interface. The CPUs share its queues in turn.
+    pub fn output(&self) -> Output {
+        let shared = Arc::clone(&self.0);
+        let mut next = 0;
+        let open = Box::new(move |_cpu| {
+            let send = send::Send::new(Arc::clone(&shared), next);
+            next = (next + 1) % shared.queues.len();
+            Ok(Box::new(send) as Box<dyn TxQueue>)
+        });
+        Output { name: self.name().to_owned(), kind: self.layer().name(), open }
+    }
+}
+
+impl Shared {
+    fn new(
+        name: String,
+        layer: Layer,
+        namespace: Namespace,
+        queues: Vec<TunFd>,
+        header_bytes: usize,
+        mtu: usize,
+    ) -> Self {
+        let (is_input, gone) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { name, layer, namespace, queues, header_bytes, mtu, is_input, gone }
+    }
+
+    /// The longest frame that is received.
+    fn frame_bytes_max(&self) -> usize {
+        self.mtu + if self.layer == Layer::Tap { LINK_BYTES } else { 0 }
+    }
+
+    /// What to say of an error of a system call.
+    fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        let cause = if is_gone(&cause) { io::Error::new(cause.kind(), "the interface was deleted") } else { cause };
+        DeviceError::new(self.name.clone(), operation, cause)
+    }
+}
+
+/// Whether it says that the interface was deleted.
+fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBADFD)
+}
+
+/// The network namespace of this thread. Where /proc does not say, there is but one.
+fn namespace() -> Namespace {
+    fs::metadata("/proc/thread-self/ns/net").map_or((0, 0), |file| (file.dev(), file.ino()))
+}

@@ -1,0 +1,82 @@
+//! One queue of an interface, to receive from.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use steerage::{Completion, Completions, DeviceError, HEADROOM, LinkType, Polled, QueueMemory, RxQueue};
+
+use super::vnet::{self, HEADER_BYTES_MAX};
+use super::{Shared, TunFd};
+
+/// When to look again for pages, all of which are in use: the kernel's queue (500 packets by default) fills in that time at
+/// five million packets a second.
+const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    shared: Arc<Shared>,
+    nth: usize,
+    header: [u8; HEADER_BYTES_MAX],
+}
+
+impl Queue {
+    pub(super) fn new(shared: Arc<Shared>, nth: usize) -> Self {
+        Self { shared, nth, header: [0; HEADER_BYTES_MAX] }
+    }
+
+    fn fd(&self) -> &TunFd {
+        &self.shared.queues[self.nth]
+    }
+
+    /// Reads a packet to `room`. Returns its length; `None` for one that is no use: longer than there is room, or left
+    /// unfinished in a way that cannot be helped here.
+    fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
+        let header = &mut self.header[..self.shared.header_bytes];
+        let read = self.shared.queues[self.nth].read(header, room)?;
+        // One that fills all of the room may have been longer.
+        let Some(len) = read.checked_sub(header.len()).filter(|len| (1..room.len()).contains(len)) else {
+            return Ok(None);
+        };
+        let is_finished = header.is_empty() || vnet::finish(header, &mut room[..len]);
+        Ok(is_finished.then_some(len))
+    }
+}
+
+impl RxQueue for Queue {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        // A byte more, so that what is too long is seen to be.
+        Ok(QueueMemory::Pages { frame_bytes_max: self.shared.frame_bytes_max() + 1 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        for _ in 0..budget {
+            let Some(mut page) = out.take_page() else { return Ok(Polled::NotBefore(out.now() + NO_PAGE_WAIT)) };
+            match self.read(&mut out.page_mut(&mut page)[HEADROOM..]) {
+                Ok(Some(len)) => out.push(Completion::new(page, HEADROOM as u32, len), len),
+                Ok(None) => {
+                    out.give_page(page);
+                    out.lost(1);
+                }
+                Err(error) => {
+                    out.give_page(page);
+                    return match error.kind() {
+                        io::ErrorKind::WouldBlock => Ok(Polled::Drained),
+                        io::ErrorKind::Interrupted => Ok(Polled::More),
+                        _ => Err(self.shared.error("receive from the interface", error)),
+                    };
+                }
+            }
+        }
+        Ok(Polled::More)
+    }
+
+    fn link(&self) -> LinkType {
+        self.shared.layer.link()
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd().as_fd())
+    }
+}

@@ -1,0 +1,110 @@
+//! `tap:NAME,queues=2`, as a person writes it.
+
+use super::sys::NAME_BYTES;
+use super::{Layer, MTU_MAX, MTU_MIN, QUEUES_MAX, TapOptions};
+use crate::synthetic::SpecError;
+
+/// The options, in the order in which an error lists them.
+const OPTIONS: [&str; 2] = ["queues", "mtu"];
+
+/// The layer that `spec` begins with, and what stands behind it. `None` if it is no TAP or TUN.
+fn split(spec: &str) -> Option<(Layer, &str)> {
+    let (layer, rest) = spec.split_once(':')?;
+    match layer {
+        "tap" => Some((Layer::Tap, rest)),
+        "tun" => Some((Layer::Tun, rest)),
+        _ => None,
+    }
+}
+
+/// Whether `spec` names one: begins with `tap:` or `tun:`.
+pub fn is_spec(spec: &str) -> bool {
+    split(spec).is_some()
+}
+
+impl TapOptions {
+    /// Reads `tap:NAME,option=value,...` or `tun:NAME,...`.
+    ///
+    /// # Errors
+    /// [`SpecError`] for what cannot be an interface's name, an option that there isn't or that is named twice, and a value
+    /// outside of what is allowed.
+    pub fn parse(spec: &str) -> Result<Self, SpecError> {
+        let Some((layer, rest)) = split(spec) else {
+            return Err(SpecError::of("tap", spec, "", "is not this device: write `tap:NAME` or `tun:NAME`"));
+        };
+        let device = layer.name();
+        let (name, list) = rest.split_once(',').unwrap_or((rest, ""));
+        if let Some(wrong) = wrong_name(name) {
+            return Err(SpecError::of(device, "NAME", name, wrong));
+        }
+        let mut options = Self::new(layer, name);
+        let mut seen = Vec::with_capacity(OPTIONS.len());
+        for item in list.split(',').filter(|item| !item.is_empty()) {
+            let (option, value) = item.split_once('=').unwrap_or((item, ""));
+            let wrong = |wrong: String| SpecError::of(device, option, value, wrong);
+            if seen.contains(&option) {
+                return Err(wrong("is named twice: name it once".into()));
+            }
+            let within = |least: usize, most: usize| {
+                let number = value.parse().ok().filter(|number| (least..=most).contains(number));
+                number.ok_or_else(|| wrong(format!("is not a number from {least} to {most}")))
+            };
+            match option {
+                "queues" => options.queues = Some(within(1, QUEUES_MAX)?),
+                "mtu" => options.mtu = Some(within(MTU_MIN, MTU_MAX)?),
+                _ => return Err(wrong(format!("does not exist: there are {}", OPTIONS.join(", ")))),
+            }
+            seen.push(option);
+        }
+        Ok(options)
+    }
+}
+
+/// What the kernel would not take as a name, or take for a pattern.
+pub(super) fn wrong_name(name: &str) -> Option<&'static str> {
+    let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
+    match name {
+        "" => Some("is missing: write `tap:NAME` or `tun:NAME`"),
+        "." | ".." => Some("cannot be an interface's name"),
+        _ if name.len() >= NAME_BYTES => Some("is too long: an interface's name has 15 bytes at most"),
+        _ if name.contains(odd) => Some("cannot be an interface's name: leave out / : % and blanks"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_stand_behind_the_name() {
+        let options = TapOptions::parse("tap:ids0,queues=4,mtu=9000").unwrap();
+        assert_eq!((options.layer, options.name.as_str()), (Layer::Tap, "ids0"));
+        assert_eq!((options.queues, options.mtu), (Some(4), Some(9000)));
+        let options = TapOptions::parse("tun:vpn").unwrap();
+        assert_eq!((options.layer, options.queues, options.mtu), (Layer::Tun, None, None));
+        assert!(!is_spec("tap") && !is_spec("tap0") && !is_spec("pcap:tap:x") && is_spec("tap:"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for wrong in [
+            "tap:",
+            "tun:,queues=2",
+            "tap:a/b",
+            "tap:tap%d",
+            "tap:a b",
+            "tap:sixteen-bytes-16",
+            "tap:x,queues",
+            "tap:x,queues=0",
+            "tap:x,queues=257",
+            "tap:x,mtu=67",
+            "tap:x,mtu=1500,mtu=1500",
+            "tap:x,speed=9",
+        ] {
+            let error = TapOptions::parse(wrong).unwrap_err().to_string();
+            assert!(error.contains(": option `"), "{error}");
+        }
+        assert!(TapOptions::parse("eth0").is_err());
+    }
+}

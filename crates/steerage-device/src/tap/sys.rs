@@ -1,0 +1,190 @@
+//! The system calls of TUN and TAP. All of this device's `unsafe` is here.
+//!
+//! Layouts and numbers are those of the kernel's `linux/if_tun.h`, `linux/if.h` and `linux/sockios.h`.
+
+use std::ffi::{c_int, c_ulong};
+use std::fs::OpenOptions;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+pub(super) const IFF_TUN: u16 = libc::IFF_TUN as u16;
+pub(super) const IFF_TAP: u16 = libc::IFF_TAP as u16;
+pub(super) const IFF_NO_PI: u16 = libc::IFF_NO_PI as u16;
+pub(super) const IFF_MULTI_QUEUE: u16 = libc::IFF_MULTI_QUEUE as u16;
+pub(super) const IFF_VNET_HDR: u16 = libc::IFF_VNET_HDR as u16;
+const IFF_UP: u16 = libc::IFF_UP as u16;
+
+const SIOCGIFFLAGS: c_ulong = 0x8913;
+const SIOCSIFFLAGS: c_ulong = 0x8914;
+const SIOCGIFMTU: c_ulong = 0x8921;
+const SIOCSIFMTU: c_ulong = 0x8922;
+
+/// The longest name of an interface, with the zero behind it.
+pub(super) const NAME_BYTES: usize = libc::IFNAMSIZ;
+
+/// Where TUN and TAP interfaces are made.
+pub(super) const CLONE_DEVICE: &str = "/dev/net/tun";
+
+/// `struct ifreq`: a name and what is asked or answered.
+#[repr(C, align(8))]
+struct Request {
+    name: [u8; NAME_BYTES],
+    answer: [u8; 24],
+}
+
+impl Request {
+    fn of(name: &str) -> io::Result<Self> {
+        let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
+        match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
+            Some(to) => to.copy_from_slice(name.as_bytes()),
+            None => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        Ok(request)
+    }
+
+    fn with_short(mut self, value: u16) -> Self {
+        self.answer[..2].copy_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    fn with_int(mut self, value: i32) -> Self {
+        self.answer[..4].copy_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    fn short(&self) -> u16 {
+        u16::from_ne_bytes([self.answer[0], self.answer[1]])
+    }
+
+    fn int(&self) -> i32 {
+        i32::from_ne_bytes([self.answer[0], self.answer[1], self.answer[2], self.answer[3]])
+    }
+
+    fn name(&self) -> String {
+        let name = self.name.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    }
+}
+
+fn ask(fd: BorrowedFd<'_>, operation: c_ulong, request: &mut Request) -> io::Result<()> {
+    // SAFETY: `request` is as large as any `ifreq` and holds no pointer; the operations used here read and write no more.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
+}
+
+/// What a system call that returns nothing but success has said.
+fn checked(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A queue of a TUN or TAP interface.
+#[derive(Debug)]
+pub(super) struct TunFd(OwnedFd);
+
+impl AsFd for TunFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for TunFd {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl TunFd {
+    /// One that belongs to no interface yet.
+    pub(super) fn open() -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(CLONE_DEVICE)?;
+        Ok(Self(file.into()))
+    }
+
+    /// Makes it a queue of the interface `name`, which is made if there is none.
+    pub(super) fn attach(&self, name: &str, flags: u16) -> io::Result<()> {
+        ask(self.as_fd(), libc::TUNSETIFF as c_ulong, &mut Request::of(name)?.with_short(flags))
+    }
+
+    /// The interface's name and flags.
+    pub(super) fn attached(&self) -> io::Result<(String, u16)> {
+        let mut request = Request::of("")?;
+        ask(self.as_fd(), libc::TUNGETIFF as c_ulong, &mut request)?;
+        Ok((request.name(), request.short()))
+    }
+
+    /// Has the kernel finish every checksum and cut what is longer than the MTU before it hands packets over.
+    pub(super) fn refuse_offloads(&self) -> io::Result<()> {
+        let none: c_ulong = 0;
+        // SAFETY: takes a number.
+        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, none) })
+    }
+
+    /// How long the header before each packet is, if there is one (`IFF_VNET_HDR`).
+    pub(super) fn header_bytes(&self) -> io::Result<usize> {
+        let mut bytes: c_int = 0;
+        // SAFETY: the kernel writes an int.
+        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETVNETHDRSZ as _, &raw mut bytes) })?;
+        Ok(bytes.max(0) as usize)
+    }
+
+    /// Has that header's numbers be little-endian, whatever the machine is.
+    pub(super) fn header_little_endian(&self) -> io::Result<()> {
+        let yes: c_int = 1;
+        // SAFETY: the kernel reads an int.
+        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETLE as _, &raw const yes) })
+    }
+
+    /// Takes the next packet and, where `header` is not empty, what stands before it. Returns how long both are: what does
+    /// not fit is cut off.
+    pub(super) fn read(&self, header: &mut [u8], packet: &mut [u8]) -> io::Result<usize> {
+        let mut parts = [IoSliceMut::new(header), IoSliceMut::new(packet)];
+        let first = usize::from(parts[0].is_empty());
+        let parts = &mut parts[first..];
+        // SAFETY: `IoSliceMut` has the layout of `iovec`, and the kernel writes no more than these slices.
+        let read = unsafe { libc::readv(self.0.as_raw_fd(), parts.as_mut_ptr().cast(), parts.len() as c_int) };
+        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
+    }
+
+    /// Sends a packet, behind `header` where it is not empty.
+    pub(super) fn write(&self, header: &[u8], packet: &[u8]) -> io::Result<()> {
+        let parts = [IoSlice::new(header), IoSlice::new(packet)];
+        let parts = &parts[usize::from(header.is_empty())..];
+        // SAFETY: `IoSlice` has the layout of `iovec`, and the kernel reads no more than these slices.
+        let written = unsafe { libc::writev(self.0.as_raw_fd(), parts.as_ptr().cast(), parts.len() as c_int) };
+        // The kernel takes a packet whole or not at all.
+        if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Any socket of the namespace: a way to ask about its interfaces by name.
+#[derive(Debug)]
+pub(super) struct Control(OwnedFd);
+
+impl Control {
+    pub(super) fn open() -> io::Result<Self> {
+        // SAFETY: takes numbers only.
+        let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        checked(fd)?;
+        // SAFETY: the descriptor is new, and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn ask(&self, operation: c_ulong, mut request: Request) -> io::Result<Request> {
+        ask(self.0.as_fd(), operation, &mut request)?;
+        Ok(request)
+    }
+
+    /// The longest packet that the interface takes, without a link header.
+    pub(super) fn mtu(&self, name: &str) -> io::Result<usize> {
+        Ok(self.ask(SIOCGIFMTU, Request::of(name)?)?.int().max(0) as usize)
+    }
+
+    pub(super) fn set_mtu(&self, name: &str, mtu: usize) -> io::Result<()> {
+        self.ask(SIOCSIFMTU, Request::of(name)?.with_int(mtu as i32)).map(drop)
+    }
+
+    pub(super) fn set_up(&self, name: &str) -> io::Result<()> {
+        let flags = self.ask(SIOCGIFFLAGS, Request::of(name)?)?.short();
+        self.ask(SIOCSIFFLAGS, Request::of(name)?.with_short(flags | IFF_UP)).map(drop)
+    }
+}

@@ -1,0 +1,101 @@
+//! The header that may stand before each packet (`IFF_VNET_HDR`): the virtio network device's, chapter 5.1.6 of
+//! virtio 1.2, little-endian. It tells what the sender has left to the device: checksums, and cutting.
+//!
+//! We ask for it never; where a caller's file descriptor has it, it is read, and the kernel is told to leave nothing to us.
+//! What it had queued before it was told comes with a checksum to be finished, which is done here, or uncut, which is
+//! refused.
+
+/// The checksum from `csum_start` on is to be finished.
+const NEEDS_CSUM: u8 = 1;
+/// Nothing is to be cut.
+const GSO_NONE: u8 = 0;
+/// A flag beside the kind of cutting.
+const GSO_ECN: u8 = 0x80;
+
+/// The header's shortest form, in bytes.
+pub(super) const HEADER_BYTES_MIN: usize = 10;
+
+/// The longest that is taken: what the kernel knows has 24.
+pub(super) const HEADER_BYTES_MAX: usize = 64;
+
+/// Does what the header says is left to do. False for what cannot be done.
+#[must_use]
+pub(super) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
+    let Some([flags, gso, _, _, _, _, start_low, start_high, offset_low, offset_high]) = header.first_chunk() else {
+        return false;
+    };
+    if gso & !GSO_ECN != GSO_NONE {
+        return false;
+    }
+    if flags & NEEDS_CSUM == 0 {
+        return true;
+    }
+    let start = usize::from(u16::from_le_bytes([*start_low, *start_high]));
+    let offset = usize::from(u16::from_le_bytes([*offset_low, *offset_high]));
+    let Some(summed) = packet.get_mut(start..) else { return false };
+    let sum = checksum(summed);
+    let Some(place) = summed.get_mut(offset..).and_then(<[u8]>::first_chunk_mut) else { return false };
+    *place = sum;
+    true
+}
+
+/// The Internet checksum (RFC 1071) of what is there, the pseudo-header's sum standing in the checksum's place already.
+/// Never zero, which UDP has for "none" (RFC 768).
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let (pairs, last) = bytes.split_at(bytes.len() & !1);
+    let words = pairs.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let mut sum: u64 = words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    match !(sum as u16) {
+        0 => [0xff; 2],
+        sum => sum.to_be_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(flags: u8, gso: u8, start: u16, offset: u16) -> Vec<u8> {
+        [&[flags, gso, 0, 0, 0, 0][..], &start.to_le_bytes(), &offset.to_le_bytes(), &[0, 0]].concat()
+    }
+
+    #[test]
+    fn a_checksum_is_finished() {
+        // RFC 1071, section 3: 0001 f203 f4f5 f6f7 sum to ddf2, so the checksum is 220d.
+        let mut packet = [9, 9, 0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7, 0, 0];
+        assert!(finish(&header(NEEDS_CSUM, 0, 2, 8), &mut packet));
+        assert_eq!(packet[10..], [0x22, 0x0d]);
+        // Of an odd length.
+        let mut packet = [0, 0, 0, 1, 0xf2];
+        assert!(finish(&header(NEEDS_CSUM, GSO_ECN, 0, 0), &mut packet));
+        assert_eq!(packet[..2], [0x0d, 0xfe]);
+        // None of zero.
+        let mut packet = [0, 0, 0xff, 0xff];
+        assert!(finish(&header(NEEDS_CSUM, 0, 0, 0), &mut packet));
+        assert_eq!(packet, [0xff; 4]);
+    }
+
+    #[test]
+    fn what_is_done_already_stays_as_it_is() {
+        let mut packet = [1, 2, 3];
+        assert!(finish(&header(0, 0, 77, 77), &mut packet));
+        // "The checksum was looked at."
+        assert!(finish(&header(2, 0, 0, 0), &mut packet));
+        assert_eq!(packet, [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        let mut packet = [0; 20];
+        for wrong in [header(0, 1, 0, 0), header(NEEDS_CSUM, 4, 0, 0), header(NEEDS_CSUM, 0, 21, 0)] {
+            assert!(!finish(&wrong, &mut packet), "{wrong:?}");
+        }
+        for (start, offset) in [(19, 0), (0, 19), (10, 9), (u16::MAX, u16::MAX)] {
+            assert!(!finish(&header(NEEDS_CSUM, 0, start, offset), &mut packet), "{start} {offset}");
+        }
+        assert!(!finish(&[0; 9], &mut packet));
+    }
+}

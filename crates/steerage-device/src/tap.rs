@@ -17,6 +17,8 @@ mod send;
 mod spec;
 #[allow(unsafe_code)]
 mod sys;
+#[cfg(test)]
+mod tests;
 mod vnet;
 
 use std::fs;
@@ -196,7 +198,7 @@ impl TapOptions {
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }
         // Who had it before may have left them on.
-        queues[0].refuse_offloads().map_err(|e| self.error("turn off the interface's offloads", e))?;
+        queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
         if let Some(mtu) = self.mtu {
             control.set_mtu(&name, mtu).map_err(|e| self.error("set the interface's MTU", e))?;
         }
@@ -243,7 +245,7 @@ impl TapOptions {
 impl Tap {
     /// An interface by file descriptors that the caller has: each is a queue, all of one interface. They are made
     /// non-blocking, and the kernel is told to leave no checksum and no cutting to whoever reads them. A header before each
-    /// packet (`IFF_VNET_HDR`) is read and written; without `IFF_NO_PI` they are refused.
+    /// packet (`IFF_VNET_HDR`) is read and written. They must have been made with `IFF_NO_PI`; the kernel does not tell.
     ///
     /// Packets are received up to the `mtu`; `None` for that of the interface of that name in this namespace, or 1500.
     ///
@@ -255,9 +257,6 @@ impl Tap {
         let queues: Vec<TunFd> = fds.into_iter().map(TunFd::from).collect();
         let Some(first) = queues.first() else { return refused("there is none") };
         let (name, flags) = first.attached().map_err(|e| error("ask for its interface", e))?;
-        if flags & IFF_NO_PI == 0 {
-            return refused("it was made without IFF_NO_PI: make it with that");
-        }
         let layer = if flags & IFF_TAP != 0 { Layer::Tap } else { Layer::Tun };
         let mut header_bytes = 0;
         if flags & IFF_VNET_HDR != 0 {
@@ -275,7 +274,7 @@ impl Tap {
             let set = flags.and_then(|flags| fcntl(queue, FcntlArg::F_SETFL(flags)));
             set.map_err(|e| error("make it non-blocking", e.into()))?;
         }
-        first.refuse_offloads().map_err(|e| error("turn off its offloads", e))?;
+        first.set_offloads(0).map_err(|e| error("turn off its offloads", e))?;
         let here = || Control::open().and_then(|control| control.mtu(&name)).unwrap_or(MTU_DEFAULT);
         let mtu = mtu.unwrap_or_else(here);
         Ok(Self(Arc::new(Shared::new(name, layer, namespace(), queues, header_bytes, mtu))))

@@ -112,11 +112,11 @@ impl TunFd {
         Ok((request.name(), request.short()))
     }
 
-    /// Has the kernel finish every checksum and cut what is longer than the MTU before it hands packets over.
-    pub(super) fn refuse_offloads(&self) -> io::Result<()> {
-        let none: c_ulong = 0;
+    /// What the kernel may leave to whoever reads. With none it finishes every checksum, and cuts what is longer than the
+    /// MTU, before it hands packets over.
+    pub(super) fn set_offloads(&self, offloads: c_ulong) -> io::Result<()> {
         // SAFETY: takes a number.
-        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, none) })
+        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })
     }
 
     /// How long the header before each packet is, if there is one (`IFF_VNET_HDR`).

@@ -1,0 +1,194 @@
+//! Network namespaces made for one test and gone with it, and what the kernel in them can be asked to send.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+
+/// No test waits longer for what has to come.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+/// How long an answer is waited for before it is asked for again.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// Namespaces that nothing joins yet. There is no IPv6 in them but where a test gives an address.
+pub(crate) struct Namespaces(Vec<String>);
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Namespaces {
+    /// `None`, and why on standard error, where this may not be done; on a machine that has to, a failure.
+    pub(crate) fn new(count: usize) -> Option<Self> {
+        let name = |_| format!("st-{}-tap-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let namespaces = Self((0..count).map(name).collect());
+        let made = namespaces.0.iter().all(|name| ip(&format!("netns add {name}")));
+        if !made || !fs::exists("/dev/net/tun").unwrap_or(false) {
+            assert!(std::env::var_os("CI").is_none(), "no namespaces or no /dev/net/tun, and CI says that there are");
+            eprintln!("skipped: it takes root to make network namespaces, and /dev/net/tun");
+            return None;
+        }
+        for nth in 0..count {
+            namespaces.must(nth, "link set lo up");
+        }
+        Some(namespaces)
+    }
+
+    /// Runs `ip` in one of them, well.
+    pub(crate) fn must(&self, nth: usize, args: &str) {
+        assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
+    }
+
+    /// What `body` returns when it is run in one of them, on a thread of its own.
+    pub(crate) fn within<R: Send>(&self, nth: usize, body: impl FnOnce() -> R + Send) -> R {
+        thread::scope(|scope| {
+            let run = || {
+                setns(File::open(format!("/run/netns/{}", self.0[nth])).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+                body()
+            };
+            scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+fn ip(args: &str) -> bool {
+    let is_end = args.starts_with("netns del");
+    let stderr = if is_end { Stdio::null() } else { Stdio::inherit() };
+    Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
+}
+
+/// Waits until `done`.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < HANG, "in vain: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Asks `ask` for an answer until `is_answer`, again where none comes in time.
+fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnMut(&[u8]) -> bool) {
+    socket.set_read_timeout(Some(ANSWER)).unwrap();
+    let (start, mut answer) = (Instant::now(), [0; 65536]);
+    loop {
+        assert!(start.elapsed() < HANG, "{to} does not answer");
+        // The way there may not be found yet.
+        if socket.send_to(ask, to).is_err() {
+            thread::sleep(Duration::from_millis(2));
+            continue;
+        }
+        loop {
+            match socket.recv_from(&mut answer) {
+                Ok((len, _)) if is_answer(&answer[..len]) => return,
+                Ok(_) => {}
+                Err(error) if is_late(&error) => break,
+                Err(error) => panic!("{to}: {error}"),
+            }
+        }
+    }
+}
+
+/// Pings `to` from here, with `bytes` of payload, until it answers.
+pub(crate) fn ping(to: IpAddr, bytes: usize) {
+    let (family, protocol, ask, answer) = match to {
+        IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp, 8, 0),
+        IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6, 128, 129),
+    };
+    let socket: UdpSocket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).unwrap().into();
+    let mut echo = vec![0x5a; 8 + bytes];
+    echo[..8].copy_from_slice(&[ask, 0, 0, 0, 0x12, 0x34, 0, 1]);
+    if to.is_ipv4() {
+        // RFC 1071; of IPv6 the kernel does it.
+        let words = echo.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+        let sum: u32 = words.sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        echo[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    // IPv4 comes with its header.
+    let at = if to.is_ipv4() { 20 } else { 0 };
+    let is_ours = |got: &[u8]| got.get(at).is_some_and(|kind| *kind == answer) && got[at + 4..] == echo[4..];
+    asked(&socket, SocketAddr::new(to, 0), &echo, is_ours);
+}
+
+/// Sends datagrams of `bytes` from here to `to`, and has each of them come back.
+pub(crate) fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).unwrap();
+    for number in 0..count {
+        let mut payload = vec![number as u8; bytes.max(4)];
+        payload[..4].copy_from_slice(&number.to_be_bytes());
+        asked(&socket, to, &payload, |answer| answer == payload);
+    }
+}
+
+/// A socket whose datagrams a thread sends back to where they came from, for as long as it lives.
+pub(crate) struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub(crate) SocketAddr);
+
+impl Echo {
+    /// On any port of `address`, which is one of this namespace.
+    pub(crate) fn new(address: IpAddr) -> Self {
+        let socket = UdpSocket::bind((address, 0)).unwrap();
+        let at = socket.local_addr().unwrap();
+        let ours = socket.try_clone().unwrap();
+        let answer = move || {
+            let mut buffer = [0; 65536];
+            while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                if len == 0 {
+                    break;
+                }
+                let _ = socket.send_to(&buffer[..len], from);
+            }
+        };
+        Self(Some((ours, thread::spawn(answer))), at)
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        if let Some((socket, answers)) = self.0.take() {
+            nix::sys::socket::shutdown(std::os::fd::AsRawFd::as_raw_fd(&socket), nix::sys::socket::Shutdown::Both).ok();
+            let _ = answers.join();
+        }
+    }
+}
+
+/// Has the kernel carry `bytes` by TCP from one namespace to an address in another, and compares each.
+pub(crate) fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr, bytes: usize) {
+    let listener = namespaces.within(to, || TcpListener::bind((address, 0)).unwrap());
+    let at = listener.local_addr().unwrap();
+    let chunk = |nth: usize| -> Vec<u8> { (0..1000).map(|at| (nth * 31 + at * 7 + (nth >> 8)) as u8).collect() };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(HANG)).unwrap();
+            let mut got = vec![0; 1000];
+            for nth in 0..bytes / 1000 {
+                stream.read_exact(&mut got).unwrap();
+                assert!(got == chunk(nth), "what TCP carried is not what was sent");
+            }
+            assert_eq!(stream.read(&mut got).unwrap(), 0);
+        });
+        let mut stream = namespaces.within(from, || TcpStream::connect_timeout(&at, HANG).unwrap());
+        stream.set_write_timeout(Some(HANG)).unwrap();
+        for nth in 0..bytes / 1000 {
+            stream.write_all(&chunk(nth)).unwrap();
+        }
+    });
+}

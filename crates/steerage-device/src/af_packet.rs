@@ -15,6 +15,7 @@ mod interface;
 mod program;
 mod queue;
 mod ring;
+mod send;
 mod spec;
 #[allow(unsafe_code)]
 mod sys;
@@ -31,6 +32,7 @@ use queue::{Parts, Queue};
 use ring::Ring;
 use sys::{Memory, Shape, Socket};
 
+pub use send::AfPacketOutput;
 pub use spec::Named;
 
 /// A ring's size by default, in bytes: at a million small frames a second, 0.2 s of them.
@@ -62,6 +64,10 @@ const BLOCK_BYTES_MIN: usize = 128 << 10;
 /// How many blocks a ring has if it can: so many can be out, or be held back by their time, before the ring is full.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
+
+/// How much a socket may have on its way out, in bytes, as the kernel counts them: some 1800 frames of 1500 bytes, more than
+/// a card's ring holds. By default it is 90.
+const SEND_BUFFER: i32 = 4 << 20;
 
 /// Room that the kernel leaves before each frame, in bytes: for the header and a VLAN tag that is put back, so that neither
 /// touches what the kernel has written there.

@@ -2,12 +2,12 @@
 //!
 //! | module | device |
 //! |---|---|
-//! | [`af_packet`] | interfaces of this machine, listened to |
+//! | [`af_packet`] | interfaces of this machine, listened to and sent by |
 //! | [`capture`] | capture files, pcap or pcapng, packed or not, and pipes |
 //! | [`synthetic`] | frames made up, by the flow and the number |
 //! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
 //! | [`filter`] | what of an interface is wanted, in tcpdump's words |
-//! | [`output`] | where packets go: capture files, TUN and TAP |
+//! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
 //! | [`limit`] | a device around a device: ends after so many frames |
 //!
 //! [`open`] makes one from what a person writes. A device is a [`steerage::RxQueue`] for each of its queues, and is
@@ -21,6 +21,10 @@ pub mod af_packet;
 pub mod capture;
 pub mod filter;
 pub mod limit;
+mod namespace;
+#[cfg(test)]
+#[path = "../tests/common/netns.rs"]
+mod netns;
 pub mod output;
 pub mod synthetic;
 pub mod tap;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use steerage::{DeviceError, Output};
 
+use crate::af_packet::{AfPacketOutput, Named};
 use crate::capture;
 use crate::synthetic::SpecError;
 use crate::tap::{self, TapOptions};
@@ -12,7 +13,7 @@ use crate::tap::{self, TapOptions};
 const PCAP: &str = "pcap:";
 
 /// What to write.
-const KINDS: &str = "write pcap:FILE, tap:NAME or tun:NAME";
+const KINDS: &str = "write pcap:FILE, tap:NAME, tun:NAME, or the name of an interface";
 
 /// The most outputs that one spec may stand for.
 const EXPANDED_MAX: usize = steerage::OUTPUTS_MAX;
@@ -46,7 +47,7 @@ impl fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
-/// The outputs that `spec` stands for: `pcap:FILE`, `tap:NAME` or `tun:NAME`, where numbers in braces stand for each of them,
+/// The outputs that `spec` stands for: `pcap:FILE`, `tap:NAME`, `tun:NAME`, `af_packet:IFACE` or an interface's bare name, where numbers in braces stand for each of them,
 /// as in `pcap:part{0..3}.pcapng`.
 ///
 /// # Errors
@@ -59,10 +60,9 @@ impl std::error::Error for OutputError {}
 /// ```
 pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
     let wrong = |wrong| OutputError::Spec { spec: spec.to_owned(), wrong };
-    if !tap::is_spec(spec) && spec.strip_prefix(PCAP).is_none_or(str::is_empty) {
-        return Err(wrong(KINDS));
-    }
-    let Some((before, rest)) = spec.split_once('{') else { return Ok(vec![spec.to_owned()]) };
+    let Some((before, rest)) = spec.split_once('{') else {
+        return if is_output(spec) { Ok(vec![spec.to_owned()]) } else { Err(wrong(KINDS)) };
+    };
     let braces = "in braces write two numbers, such as {0..3}";
     let (range, behind) = rest.split_once('}').ok_or_else(|| wrong(braces))?;
     let (first, last) = range.split_once("..").ok_or_else(|| wrong(braces))?;
@@ -71,7 +71,15 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
     if first > last || last - first >= EXPANDED_MAX {
         return Err(wrong("the numbers in braces rise, and stand for 256 outputs at most"));
     }
-    Ok((first..=last).map(|number| format!("{before}{number}{behind}")).collect())
+    let names: Vec<String> = (first..=last).map(|number| format!("{before}{number}{behind}")).collect();
+    if names.iter().all(|name| is_output(name)) { Ok(names) } else { Err(wrong(KINDS)) }
+}
+
+fn is_output(spec: &str) -> bool {
+    match spec.strip_prefix(PCAP) {
+        Some(path) => !path.is_empty(),
+        None => tap::is_spec(spec) || Named::read(spec).is_some(),
+    }
 }
 
 /// Makes the output that one `spec` names. An interface that is an input as well is shared with it: see [`tap`].
@@ -85,6 +93,10 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
     }
     match spec.strip_prefix(PCAP) {
         Some(path) if !path.is_empty() => capture::create(path).map_err(OutputError::Device),
+        None if Named::read(spec).is_some() => {
+            let output: AfPacketOutput = spec.parse().map_err(OutputError::Option)?;
+            output.open().map_err(OutputError::Device)
+        }
         _ => Err(OutputError::Spec { spec: spec.to_owned(), wrong: KINDS }),
     }
 }
@@ -98,6 +110,8 @@ mod tests {
         assert_eq!(expand("pcap:a").unwrap(), ["pcap:a"]);
         assert_eq!(expand("pcap:a{9..11}").unwrap(), ["pcap:a9", "pcap:a10", "pcap:a11"]);
         assert_eq!(expand("tap:ids{0..1},mtu=9000").unwrap(), ["tap:ids0,mtu=9000", "tap:ids1,mtu=9000"]);
+        assert_eq!(expand("lo").unwrap(), ["lo"]);
+        assert!(expand("no-such-{0..3}").is_err() && open("pcap:").is_err() && open("af_packet:lo,queues=2").is_err());
         assert_eq!(expand("pcap:{0..255}").unwrap().len(), 256);
         for wrong in ["", "a", "pcap:", "pcap:{", "pcap:{}", "pcap:{1}", "pcap:{1..}", "pcap:{2..1}", "pcap:{0..256}"] {
             assert!(expand(wrong).is_err(), "{wrong}");

@@ -21,16 +21,15 @@ mod sys;
 mod tests;
 mod vnet;
 
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use steerage::{DeviceError, Input, LinkType, Output, RxQueue, TxQueue};
 
+use crate::namespace::Namespace;
 use sys::{Control, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 
 pub use spec::is_spec;
@@ -134,9 +133,6 @@ struct Shared {
     gone: AtomicBool,
 }
 
-/// A device's and a file's number.
-type Namespace = (u64, u64);
-
 /// The interfaces that this process has open by name. Locked when one is opened.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
@@ -156,7 +152,7 @@ impl TapOptions {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("its name {wrong}"));
             return Err(self.error("open the interface", cause));
         }
-        let namespace = namespace();
+        let namespace = Namespace::here();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|shared| shared.strong_count() > 0);
         let of_name = |shared: &Arc<Shared>| shared.name == self.name && shared.namespace == namespace;
@@ -277,7 +273,7 @@ impl Tap {
         first.set_offloads(0).map_err(|e| error("turn off its offloads", e))?;
         let here = || Control::open().and_then(|control| control.mtu(&name)).unwrap_or(MTU_DEFAULT);
         let mtu = mtu.unwrap_or_else(here);
-        Ok(Self(Arc::new(Shared::new(name, layer, namespace(), queues, header_bytes, mtu))))
+        Ok(Self(Arc::new(Shared::new(name, layer, Namespace::here(), queues, header_bytes, mtu))))
     }
 
     /// The interface's name.
@@ -345,9 +341,4 @@ impl Shared {
 /// Whether it says that the interface was deleted.
 fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBADFD)
-}
-
-/// The network namespace of this thread. Where /proc does not say, there is but one.
-fn namespace() -> Namespace {
-    fs::metadata("/proc/thread-self/ns/net").map_or((0, 0), |file| (file.dev(), file.ino()))
 }

@@ -1,29 +1,13 @@
 //! TUN and TAP, with the kernel's own stack at the other end: a wire of two interfaces, joined by a packet function.
-#![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 #[path = "common/netns.rs"]
 mod netns;
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 
-use netns::{Echo, Namespaces, ping, tcp_transfer, udp_exchange, until};
-use steerage::{Batch, Builder, Cpu, DropReason, Handler, Outcome, Running, Snapshot, TxId};
+use netns::{Echo, Namespaces, Wire, address, balanced, converse, end, ping, tcp_transfer, udp_exchange, until};
+use steerage::{Builder, DropReason, Running};
 use steerage_device::{open, output};
-
-/// Sends what comes by the first `queues` receive queues to the second output, and the rest to the first.
-struct Wire(usize);
-
-impl Handler for Wire {
-    type Moved = ();
-    type Report = ();
-
-    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
-        let to = TxId(u8::from(batch.queue() < self.0));
-        batch.iter_mut().for_each(|packet| packet.transmit(to));
-    }
-
-    fn finish(self) {}
-}
 
 /// Joins an interface of each namespace, and gives them addresses.
 fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
@@ -36,52 +20,18 @@ fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
         let bare = spec.split(',').next().unwrap();
         let output = namespaces.within(nth, || output::open(bare).unwrap());
         assert_eq!((&input.name, input.kind), (&output.name, output.kind));
-        namespaces.must(nth, &format!("addr add 10.210.0.{}/24 dev {}", nth + 1, input.name));
-        namespaces.must(nth, &format!("addr add fd00:210::{}/64 dev {} nodad", nth + 1, input.name));
+        namespaces.address(nth, nth + 1, &input.name);
         builder = builder.input(input).output(output);
     }
     let first = queues[0];
     builder.build(move |_| Wire(first)).unwrap().start().unwrap()
 }
 
-fn address(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-/// Ends it: what was received is accounted for, and in order.
-fn end(running: Running<()>) -> Snapshot {
-    running.handle().stop();
-    let Outcome { snapshot, .. } = running.join();
-    balanced(&snapshot);
-    snapshot
-}
-
-fn balanced(snapshot: &Snapshot) {
-    assert_eq!(snapshot.received(), snapshot.delivered() + snapshot.dropped().total());
-    assert_eq!((snapshot.in_flight(), snapshot.pages_free), (0, snapshot.pages));
-    assert!(snapshot.queues.iter().all(|queue| queue.reordered == Some(0)), "reordered");
-}
-
-/// What two kernels say to each other over a wire.
-fn converse(namespaces: &Namespaces) {
-    namespaces.within(0, || ping(address("10.210.0.2"), 56));
-    namespaces.within(1, || ping(address("fd00:210::1"), 1400));
-    // Fragments.
-    namespaces.within(0, || ping(address("fd00:210::2"), 4000));
-    for to in ["10.210.0.2", "fd00:210::2"] {
-        let echo = namespaces.within(1, || Echo::new(address(to)));
-        let at = echo.1;
-        namespaces.within(0, || udp_exchange(at, 200, 700));
-        tcp_transfer(namespaces, 0, 1, address(to), 4_000_000);
-    }
-    tcp_transfer(namespaces, 1, 0, address("10.210.0.1"), 4_000_000);
-}
-
 #[test]
 fn two_kernels_speak_over_two_taps() {
     let Some(namespaces) = Namespaces::new(2) else { return };
     let running = wire(&namespaces, ["tap:left", "tap:right"]);
-    converse(&namespaces);
+    converse(&namespaces, 0, 1);
     let ledger = end(running);
     assert!(ledger.outputs.iter().all(|output| output.packets > 1000 && output.error.is_none()));
     assert_eq!(ledger.verdicts().transmitted, ledger.outputs.iter().map(|output| output.packets).sum::<u64>());
@@ -92,7 +42,7 @@ fn two_kernels_speak_over_two_taps() {
 fn two_kernels_route_over_two_tuns() {
     let Some(namespaces) = Namespaces::new(2) else { return };
     let running = wire(&namespaces, ["tun:left", "tun:right,mtu=1400"]);
-    converse(&namespaces);
+    converse(&namespaces, 0, 1);
     namespaces.must(1, "addr add 10.220.0.5/32 dev lo");
     namespaces.must(0, "route add 10.220.0.0/16 dev left");
     namespaces.within(0, || ping(address("10.220.0.5"), 56));
@@ -103,7 +53,7 @@ fn two_kernels_route_over_two_tuns() {
 fn the_kernel_spreads_flows_over_queues() {
     let Some(namespaces) = Namespaces::new(2) else { return };
     let running = wire(&namespaces, ["tap:left,queues=4", "tap:right,queues=4"]);
-    converse(&namespaces);
+    converse(&namespaces, 0, 1);
     let echo = namespaces.within(1, || Echo::new(address("10.210.0.2")));
     let at = echo.1;
     // A port each.

@@ -34,6 +34,11 @@ impl<'a> Named<'a> {
         }
     }
 
+    /// What is written behind the name.
+    pub(super) fn options(&self) -> &'a str {
+        self.options
+    }
+
     /// `options`, changed by what is written behind the name.
     ///
     /// # Errors

@@ -9,8 +9,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use crate::filter::Instruction;
 
 mod ring;
+mod send;
 
 pub(super) use ring::{Frame, Memory, Shape};
+pub(super) use send::IpAddresses;
 
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
 const PACKET_DROP_MEMBERSHIP: c_int = 2;
@@ -230,14 +232,21 @@ impl Socket {
 
     /// Whether the interface merges what it receives by (generic, large) receive offload.
     pub(super) fn merges(&self, name: &str) -> io::Result<(bool, bool)> {
-        let generic = self.ethtool(name, ETHTOOL_GGRO)?;
-        let flags = self.ethtool(name, ETHTOOL_GFLAGS)?;
+        let generic = self.ethtool(name, ETHTOOL_GGRO, 0)?;
+        let flags = self.ethtool(name, ETHTOOL_GFLAGS, 0)?;
         Ok((generic != 0, flags & ETH_FLAG_LRO != 0))
     }
 
-    fn ethtool(&self, name: &str, command: u32) -> io::Result<u32> {
+    /// Has the kernel finish checksums before the interface sends, as `ethtool -K name tx off`.
+    #[cfg(test)]
+    pub(super) fn finish_checksums(&self, name: &str) -> io::Result<()> {
+        const ETHTOOL_STXCSUM: u32 = 0x17;
+        self.ethtool(name, ETHTOOL_STXCSUM, 0).map(drop)
+    }
+
+    fn ethtool(&self, name: &str, command: u32, value: u32) -> io::Result<u32> {
         // `struct ethtool_value`.
-        let mut value = [command, 0];
+        let mut value = [command, value];
         let mut request = Request::of(name)?;
         let at: *mut c_void = value.as_mut_ptr().cast();
         request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());

@@ -1,19 +1,14 @@
 //! File descriptors that others set up, with a header before each packet and with offloads.
-#![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
-
-#[allow(dead_code)]
-#[path = "../../tests/common/netns.rs"]
-mod netns;
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 
-use netns::{Namespaces, until};
 use steerage::testing::QueueTester;
 use steerage::{Batch, Builder, Cpu, Handler, Input, POLL_BUDGET, Timestamp, TxId};
 
 use super::sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 use super::{Layer, Tap, TapOptions};
+use crate::netns::{self, Namespaces, until};
 
 /// `TUN_F_CSUM`, `TUN_F_TSO4`: the kernel leaves checksums and cutting to whoever reads.
 const OFFLOADS: u64 = 1 | 2;

@@ -1,4 +1,5 @@
-//! Network namespaces made for one test and gone with it, and what the kernel in them can be asked to send.
+//! Network namespaces made for one test and gone with it, what the kernel in them can be asked to send, and a wire for it.
+#![allow(dead_code, reason = "not every test wants all of it")]
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use steerage::{Batch, Cpu, Handler, Outcome, Running, Snapshot, TxId};
 
 /// No test waits longer for what has to come.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
@@ -30,7 +32,7 @@ impl Namespaces {
         let made = namespaces.0.iter().all(|name| ip(&format!("netns add {name}")));
         if !made || !fs::exists("/dev/net/tun").unwrap_or(false) {
             assert!(std::env::var_os("CI").is_none(), "no namespaces or no /dev/net/tun, and CI says that there are");
-            eprintln!("skipped: it takes root to make network namespaces, and /dev/net/tun");
+            let _ = writeln!(io::stderr(), "skipped: it takes root to make network namespaces, and /dev/net/tun");
             return None;
         }
         for nth in 0..count {
@@ -42,6 +44,29 @@ impl Namespaces {
     /// Runs `ip` in one of them, well.
     pub(crate) fn must(&self, nth: usize, args: &str) {
         assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
+    }
+
+    /// A cable between two of them, both ends up.
+    pub(crate) fn veth(&self, (one, name): (usize, &str), (other, peer): (usize, &str)) {
+        self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", self.0[other]));
+        for (nth, name) in [(one, name), (other, peer)] {
+            // Nothing is said that no test asked for.
+            self.must(nth, &format!("link set dev {name} addrgenmode none"));
+            self.must(nth, &format!("link set dev {name} up"));
+        }
+    }
+
+    /// Gives an interface 10.210.0.`host` and fd00:210::`host`.
+    pub(crate) fn address(&self, nth: usize, host: usize, device: &str) {
+        self.must(nth, &format!("addr add 10.210.0.{host}/24 dev {device}"));
+        self.must(nth, &format!("addr add fd00:210::{host}/64 dev {device} nodad"));
+    }
+
+    /// How many packets an interface has received, as its kernel counts them.
+    pub(crate) fn received_by(&self, nth: usize, device: &str) -> u64 {
+        let table = self.within(nth, || fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+        let row = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
+        row.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// What `body` returns when it is run in one of them, on a thread of its own.
@@ -191,4 +216,52 @@ pub(crate) fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, addr
             stream.write_all(&chunk(nth)).unwrap();
         }
     });
+}
+
+pub(crate) fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// What the kernels of two namespaces say to each other over a wire; the one has the address 1, the other 2.
+pub(crate) fn converse(namespaces: &Namespaces, one: usize, other: usize) {
+    namespaces.within(one, || ping(address("10.210.0.2"), 56));
+    namespaces.within(other, || ping(address("fd00:210::1"), 1300));
+    // Fragments.
+    namespaces.within(one, || ping(address("fd00:210::2"), 4000));
+    for to in ["10.210.0.2", "fd00:210::2"] {
+        let echo = namespaces.within(other, || Echo::new(address(to)));
+        let at = echo.1;
+        namespaces.within(one, || udp_exchange(at, 200, 700));
+        tcp_transfer(namespaces, one, other, address(to), 4_000_000);
+    }
+    tcp_transfer(namespaces, other, one, address("10.210.0.1"), 4_000_000);
+}
+
+/// Sends what comes by the first so many receive queues to the second output, and the rest to the first.
+pub(crate) struct Wire(pub(crate) usize);
+
+impl Handler for Wire {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        let to = TxId(u8::from(batch.queue() < self.0));
+        batch.iter_mut().for_each(|packet| packet.transmit(to));
+    }
+
+    fn finish(self) {}
+}
+
+/// Ends it: what was received is accounted for, and in order.
+pub(crate) fn end(running: Running<()>) -> Snapshot {
+    running.handle().stop();
+    let Outcome { snapshot, .. } = running.join();
+    balanced(&snapshot);
+    snapshot
+}
+
+pub(crate) fn balanced(snapshot: &Snapshot) {
+    assert_eq!(snapshot.received(), snapshot.delivered() + snapshot.dropped().total());
+    assert_eq!((snapshot.in_flight(), snapshot.pages_free), (0, snapshot.pages));
+    assert!(snapshot.queues.iter().all(|queue| queue.reordered.is_none_or(|reordered| reordered == 0)), "reordered");
 }

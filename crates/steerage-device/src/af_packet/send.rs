@@ -1,0 +1,191 @@
+//! Sending by an interface, by packet sockets: 64 packets to a system call. docs/outputs.md is for those who use it.
+
+use std::io;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use steerage::{DeviceError, HANDLE_BUDGET, LinkType, Outgoing, OutgoingPacket, Output, Sent, TxQueue};
+
+use super::interface::Interface;
+use super::spec::Named;
+use super::sys::{IpAddresses, Socket};
+use super::{PERMISSION, SEND_BUFFER};
+use crate::namespace::Namespace;
+use crate::synthetic::SpecError;
+
+#[cfg(test)]
+mod tests;
+
+/// By which interface to send, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AfPacketOutput {
+    /// The interface's name.
+    pub interface: String,
+    /// Whether packets go to the driver past the queueing discipline: cheaper, but what finds the driver's ring full is
+    /// dropped at once, nothing is shaped, and no packet socket (tcpdump) sees it.
+    pub qdisc_bypass: bool,
+}
+
+/// Reads `af_packet:IFACE,qdisc=bypass`, or an interface's bare name.
+impl FromStr for AfPacketOutput {
+    type Err = SpecError;
+
+    fn from_str(spec: &str) -> Result<Self, SpecError> {
+        let Some(named) = Named::read(spec).filter(|named| !named.interface.is_empty()) else {
+            return Err(SpecError::of("af_packet", "IFACE", spec, "is no interface: `ip link` lists those there are"));
+        };
+        let mut output = Self::new(named.interface);
+        for item in named.options().split(',').filter(|item| !item.is_empty()) {
+            output.qdisc_bypass = match item.split_once('=').unwrap_or((item, "")) {
+                ("qdisc", "bypass") => true,
+                ("qdisc", "use") => false,
+                ("qdisc", value) => {
+                    return Err(SpecError::of("af_packet", "qdisc", value, "is none of use, bypass"));
+                }
+                (option, value) => {
+                    let wrong = "does not exist for an output: there is qdisc";
+                    return Err(SpecError::of("af_packet", option, value, wrong));
+                }
+            };
+        }
+        Ok(output)
+    }
+}
+
+impl AfPacketOutput {
+    /// By the interface `name`, with every default.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { interface: name.into(), qdisc_bypass: false }
+    }
+
+    /// Makes ready to send.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if there is no such interface, it may not be sent by, or its type is not supported.
+    pub fn open(&self) -> Result<Output, DeviceError> {
+        let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
+        let interface = Interface::look(&self.interface, &first)?;
+        if interface.cooked {
+            let cause = io::Error::new(io::ErrorKind::Unsupported, "its type is not supported");
+            let advice = "use the Ethernet or IP interface above or below it";
+            return Err(self.error("send by the interface", cause).advise(advice));
+        }
+        self.make_ready(&first, interface.index)?;
+        let (first, gone, namespace) = (Arc::new(first), Arc::new(AtomicBool::new(false)), Namespace::here());
+        let (options, name, mut is_taken) = (self.clone(), self.interface.clone(), false);
+        let open = Box::new(move |_cpu| {
+            // One for each CPU; but where the interface is in another namespace than we are now, they share the first.
+            let socket = if std::mem::replace(&mut is_taken, true) && namespace == Namespace::here() {
+                let socket = Socket::new(false).map_err(|e| options.error("open a packet socket", e))?;
+                options.make_ready(&socket, interface.index)?;
+                Arc::new(socket)
+            } else {
+                Arc::clone(&first)
+            };
+            let send = Send {
+                name: options.interface.clone(),
+                link: interface.link,
+                addresses: (interface.link != LinkType::ETHERNET).then(|| IpAddresses::of(interface.index)),
+                socket,
+                gone: Arc::clone(&gone),
+            };
+            Ok(Box::new(send) as Box<dyn TxQueue>)
+        });
+        Ok(Output { name, kind: "af_packet", open })
+    }
+
+    fn make_ready(&self, socket: &Socket, interface: u32) -> Result<(), DeviceError> {
+        if self.qdisc_bypass {
+            socket.bypass_qdisc().map_err(|e| self.error("bypass the queueing discipline", e))?;
+        }
+        socket.set_send_buffer(SEND_BUFFER).map_err(|e| self.error("set the socket's buffer", e))?;
+        socket.bind_to_send(interface).map_err(|e| self.error("bind to the interface", e))
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::new(self.interface.clone(), operation, cause)
+    }
+}
+
+/// One CPU's way out.
+#[derive(Debug)]
+struct Send {
+    name: String,
+    link: LinkType,
+    /// Of packets that do not say themselves what they are.
+    addresses: Option<IpAddresses>,
+    socket: Arc<Socket>,
+    /// The interface was deleted, and one of the CPUs said so.
+    gone: Arc<AtomicBool>,
+}
+
+impl Send {
+    /// Whether the interface takes such packets. Of one that a capture has cut there is only a part to send.
+    fn takes(&self, packet: &OutgoingPacket<'_>) -> bool {
+        let received = packet.received();
+        let fits = match received.link {
+            LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => {
+                self.link == LinkType::RAW
+            }
+            link => link == self.link,
+        };
+        fits && received.data.len() >= received.wire_len
+    }
+
+    fn send_all(&self, mut rest: &[&[u8]], sent: &mut Sent) -> Result<(), DeviceError> {
+        while !rest.is_empty() {
+            let left = match self.socket.send_many::<HANDLE_BUDGET>(rest, self.addresses.as_ref()) {
+                Ok(left) => left,
+                Err(error) => match error.raw_os_error() {
+                    // So much is on its way already.
+                    Some(libc::EAGAIN) => return Ok(()),
+                    // The queueing discipline or the driver dropped the first; the next may find room.
+                    Some(libc::ENOBUFS | libc::ENOMEM) => 0,
+                    Some(libc::EINTR) => continue,
+                    Some(libc::ENETDOWN) => {
+                        sent.refused += rest.len() as u64;
+                        return Ok(());
+                    }
+                    Some(libc::ENXIO | libc::ENODEV) => {
+                        // Relaxed: one CPU says so, and it does not matter which.
+                        if !self.gone.swap(true, Ordering::Relaxed) {
+                            let cause = io::Error::new(error.kind(), "the interface was deleted");
+                            return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));
+                        }
+                        sent.refused += rest.len() as u64;
+                        return Ok(());
+                    }
+                    // It is none for this interface: longer than its MTU, shorter than a header.
+                    _ => {
+                        sent.refused += 1;
+                        0
+                    }
+                },
+            };
+            sent.packets += left as u64;
+            sent.bytes += rest[..left].iter().map(|packet| packet.len() as u64).sum::<u64>();
+            rest = &rest[left.max(1)..];
+        }
+        Ok(())
+    }
+}
+
+impl TxQueue for Send {
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+        let mut sent = Sent::default();
+        // A batch is never longer.
+        let outgoing: [_; HANDLE_BUDGET] = std::array::from_fn(|_| packets.next_packet());
+        let (mut data, mut count) = ([&[][..]; HANDLE_BUDGET], 0);
+        for packet in outgoing.iter().flatten() {
+            if self.takes(packet) {
+                data[count] = packet.received().data;
+                count += 1;
+            } else {
+                sent.refused += 1;
+            }
+        }
+        self.send_all(&data[..count], &mut sent)?;
+        Ok(sent)
+    }
+}

@@ -1,0 +1,143 @@
+//! Sending by a cable, what cannot be sent, and a wire of a TAP and an interface between two kernels.
+
+use steerage::{Builder, DropReason, Running, Snapshot};
+
+use super::super::sys::Socket;
+use crate::netns::{Namespaces, Wire, converse, end, until};
+use crate::{open, output};
+
+/// What `input`, made in namespace 0, hands over goes out by `to` there.
+fn sending(namespaces: &Namespaces, input: &str, to: &str) -> Running<()> {
+    namespaces.within(0, || {
+        let builder = Builder::new().virtual_cpus(2).check_order(true);
+        let builder = builder.input(open(input).unwrap()).output(output::open(to).unwrap());
+        builder.build(|_| Wire(0)).unwrap().start().unwrap()
+    })
+}
+
+fn sent(snapshot: &Snapshot) -> u64 {
+    snapshot.outputs[0].packets
+}
+
+/// One cable.
+fn cable() -> Option<Namespaces> {
+    let namespaces = Namespaces::new(2)?;
+    namespaces.veth((0, "out0"), (1, "in0"));
+    Some(namespaces)
+}
+
+#[test]
+fn what_is_sent_arrives() {
+    let Some(namespaces) = cable() else { return };
+    let mut all = 0;
+    for to in ["out0", "af_packet:out0,qdisc=bypass"] {
+        let ledger = sending(&namespaces, "synthetic:packets=50000,flows=1000", to).join().snapshot;
+        assert_eq!((sent(&ledger), ledger.dropped().total(), ledger.received()), (50_000, 0, 50_000));
+        assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
+        all += sent(&ledger);
+        assert_eq!(namespaces.received_by(1, "in0"), all);
+    }
+}
+
+#[test]
+fn what_is_none_for_the_interface_is_refused() {
+    let Some(namespaces) = cable() else { return };
+    let long = sending(&namespaces, "synthetic:packets=1000,size=2000", "out0").join().snapshot;
+    assert_eq!((sent(&long), long.dropped().get(DropReason::TxRefused)), (0, 1000));
+    // In between, too.
+    namespaces.must(0, "link set dev out0 mtu 1000");
+    let mixed = sending(&namespaces, "synthetic:packets=1000,size=1014", "out0").join().snapshot;
+    assert_eq!(sent(&mixed), 1000);
+    // Without a link header.
+    let running = sending(&namespaces, "tun:ip0", "out0");
+    namespaces.address(0, 1, "ip0");
+    let handle = running.handle();
+    until("packets without a link header are refused", || {
+        namespaces.within(0, || {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.send_to(&[0], "10.210.0.2:9").unwrap();
+        });
+        handle.snapshot().dropped().get(DropReason::TxRefused) >= 10
+    });
+    assert_eq!(sent(&end(running)), 0);
+    assert_eq!(namespaces.received_by(1, "in0"), 1000);
+}
+
+/// By an interface that takes IP without a link header: what goes into the TUN `far` comes out of its other end.
+#[test]
+fn packets_without_a_link_header() {
+    let Some(namespaces) = Namespaces::new(1) else { return };
+    let (from, via) = namespaces.within(0, || (open("tun:near0").unwrap(), open("tun:far0").unwrap()));
+    let sends = namespaces.within(0, || output::open("far0").unwrap());
+    let back = namespaces.within(0, || output::open("tun:near0").unwrap());
+    // Out by `far0` as its user, in again by its other end, and back.
+    let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
+    let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
+    namespaces.address(0, 1, "near0");
+    let handle = running.handle();
+    for to in ["10.210.0.2:9", "[fd00:210::2]:9"] {
+        let before = handle.snapshot().outputs[0].packets;
+        until("packets come round", || {
+            namespaces.within(0, || {
+                let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+                std::net::UdpSocket::bind(any).unwrap().send_to(&[0], to).unwrap();
+            });
+            handle.snapshot().outputs[0].packets >= before + 10
+        });
+    }
+    end(running);
+}
+
+#[test]
+fn down_up_and_gone() {
+    let Some(namespaces) = cable() else { return };
+    let running = sending(&namespaces, "synthetic:rate=5000", "out0");
+    let handle = running.handle();
+    let refused = || handle.snapshot().dropped().get(DropReason::TxRefused);
+    until("it sends", || sent(&handle.snapshot()) > 100);
+    namespaces.must(0, "link set dev out0 down");
+    until("it refuses", || refused() > 100);
+    namespaces.must(0, "link set dev out0 up");
+    let before = sent(&handle.snapshot());
+    until("it sends again", || sent(&handle.snapshot()) > before + 100);
+    namespaces.must(0, "link del out0");
+    let before = refused();
+    until("it refuses for good", || refused() > before + 100);
+    let ledger = end(running);
+    let error = ledger.outputs[0].error.as_deref();
+    assert_eq!(error, Some("out0: cannot send by the interface: the interface was deleted"));
+}
+
+/// A kernel's TAP, and a cable to another's interface: what the one sends goes out by it, and the other way round.
+#[test]
+fn two_kernels_speak_over_a_tap_and_a_cable() {
+    let Some(namespaces) = Namespaces::new(3) else { return };
+    namespaces.veth((1, "out0"), (2, "far0"));
+    // Else what the far kernel sends has checksums that nobody computed: between two ends of a cable nobody must.
+    namespaces.within(2, || Socket::new(false).unwrap().finish_checksums("far0").unwrap());
+    let builder = Builder::new().virtual_cpus(2).check_order(true);
+    let (tap, tap_out) = namespaces.within(0, || (open("tap:left").unwrap(), output::open("tap:left").unwrap()));
+    // Only what comes in: what goes out is our own.
+    let listened = "af_packet:out0,direction=in,timeout=1";
+    let (live, live_out) = namespaces.within(1, || (open(listened).unwrap(), output::open("out0").unwrap()));
+    namespaces.address(0, 1, "left");
+    namespaces.address(2, 2, "far0");
+    let builder = builder.input(tap).input(live).output(tap_out).output(live_out);
+    let running = builder.build(|_| Wire(1)).unwrap().start().unwrap();
+    converse(&namespaces, 0, 2);
+    let ledger = end(running);
+    assert!(ledger.outputs.iter().all(|output| output.packets > 1000 && output.error.is_none()));
+}
+
+#[test]
+fn mistakes_are_told_in_a_line() {
+    let Some(namespaces) = Namespaces::new(1) else { return };
+    let error = |spec| namespaces.within(0, || output::open(spec).unwrap_err().to_string());
+    assert!(error("af_packet:none0").starts_with("none0: cannot look at the interface: No such device"));
+    assert_eq!(
+        error("af_packet:lo,queues=2"),
+        "af_packet: option `queues=2` does not exist for an output: there is qdisc"
+    );
+    assert_eq!(error("af_packet:lo,qdisc=no"), "af_packet: option `qdisc=no` is none of use, bypass");
+    assert!(error("none0").starts_with("output none0: write "));
+}

@@ -1,0 +1,88 @@
+//! Sending by packet sockets.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use super::{Socket, checked};
+
+const PACKET_QDISC_BYPASS: c_int = 20;
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+/// Where packets without a link header go: an interface, and which of the two protocols they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IpAddresses([libc::sockaddr_ll; 2]);
+
+impl IpAddresses {
+    pub(crate) fn of(interface: u32) -> Self {
+        Self([ETH_P_IP, ETH_P_IPV6].map(|protocol| address(interface, protocol)))
+    }
+
+    fn for_packet(&self, packet: &[u8]) -> &libc::sockaddr_ll {
+        &self.0[usize::from(packet.first().is_some_and(|first| first >> 4 == 6))]
+    }
+}
+
+fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: interface as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    }
+}
+
+impl Socket {
+    /// Sends by the interface from now on. Being bound to no protocol, the socket receives nothing.
+    pub(crate) fn bind_to_send(&self, interface: u32) -> io::Result<()> {
+        let address = address(interface, 0);
+        let (at, len) = (ptr::from_ref(&address).cast(), size_of_val(&address) as libc::socklen_t);
+        // SAFETY: `len` bytes at `at` are the address.
+        checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
+    }
+
+    /// How much may be on its way out: as much as is asked for, or what anybody may have.
+    pub(crate) fn set_send_buffer(&self, bytes: c_int) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
+    }
+
+    /// Packets go to the driver past the queueing discipline.
+    pub(crate) fn bypass_qdisc(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
+    }
+
+    /// Sends up to `N` packets, in their order, without waiting. Returns how many left; an error is that of the first.
+    pub(crate) fn send_many<const N: usize>(
+        &self,
+        packets: &[&[u8]],
+        addresses: Option<&IpAddresses>,
+    ) -> io::Result<usize> {
+        let count = packets.len().min(N);
+        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; N];
+        for (part, packet) in parts.iter_mut().zip(packets) {
+            // The kernel only reads them.
+            *part = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast::<c_void>(), iov_len: packet.len() };
+        }
+        // SAFETY: a message without name, parts and control data is all zeros.
+        let mut messages: [libc::mmsghdr; N] = [unsafe { std::mem::zeroed() }; N];
+        for ((message, part), packet) in messages.iter_mut().zip(&mut parts).zip(packets) {
+            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
+            if let Some(to) = addresses {
+                message.msg_hdr.msg_name = ptr::from_ref(to.for_packet(packet)).cast_mut().cast::<c_void>();
+                message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            }
+        }
+        // SAFETY: each of the `count` messages names one part, each part a packet that is borrowed, and at most an address that
+        // is; the kernel reads these and writes only the messages' lengths.
+        let sent = unsafe {
+            libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), count as c_uint, libc::MSG_DONTWAIT as _)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+}

@@ -12,6 +12,7 @@
 //! No offload is asked for: the kernel finishes checksums and cuts segments before it hands packets over, so that what comes
 //! is what would be on a wire.
 
+mod drops;
 mod queue;
 mod send;
 mod spec;
@@ -27,9 +28,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::net::if_::if_nametoindex;
 use steerage::{DeviceError, Input, LinkType, Output, RxQueue, TxQueue};
 
 use crate::namespace::Namespace;
+use drops::Drops;
 use sys::{Control, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 
 pub use spec::is_spec;
@@ -129,6 +132,8 @@ struct Shared {
     mtu: usize,
     /// Somebody receives from it.
     is_input: AtomicBool,
+    /// What the kernel drops: taken by who receives. None where the kernel does not say.
+    drops: Mutex<Option<Drops>>,
     /// It was deleted, and somebody who sends said so.
     gone: AtomicBool,
 }
@@ -323,7 +328,8 @@ impl Shared {
         mtu: usize,
     ) -> Self {
         let (is_input, gone) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { name, layer, namespace, queues, header_bytes, mtu, is_input, gone }
+        let drops = Mutex::new(if_nametoindex(&*name).ok().and_then(|index| Drops::of(index).ok()));
+        Self { name, layer, namespace, queues, header_bytes, mtu, is_input, drops, gone }
     }
 
     /// The longest frame that is received.

@@ -6,7 +6,8 @@ mod netns;
 use std::net::UdpSocket;
 
 use netns::{Echo, Namespaces, Wire, address, balanced, converse, end, ping, tcp_transfer, udp_exchange, until};
-use steerage::{Builder, DropReason, Running};
+use steerage::testing::QueueTester;
+use steerage::{Builder, DropReason, POLL_BUDGET, Polled, Running, Timestamp};
 use steerage_device::{open, output};
 
 /// Joins an interface of each namespace, and gives them addresses.
@@ -137,6 +138,27 @@ fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
     namespaces.must(0, "neigh del 10.210.0.2 dev left");
     namespaces.within(0, || ping(address("10.210.0.2"), 56));
     end(running);
+}
+
+/// Where nobody receives, the kernel's queue fills; what then finds no room is counted, to the last.
+#[test]
+fn what_the_kernel_drops_is_counted() {
+    let Some(namespaces) = Namespaces::new(1) else { return };
+    let input = namespaces.within(0, || open("tap:slow").unwrap());
+    namespaces.must(0, "addr add 10.210.0.1/24 dev slow");
+    let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
+    // Its queue has room for 500.
+    shoot(&namespaces, 0, "slow", 2000, 100);
+    let mut poll_until = |end, at| {
+        until("the kernel's queue is empty", || tester.poll_and_count(at, POLL_BUDGET).unwrap().0 == end);
+        tester.stop();
+        tester.lost()
+    };
+    // Not asked for yet; and then at the end.
+    assert_eq!(poll_until(Polled::Drained, Timestamp::ZERO), 0);
+    let dropped = namespaces.counted(0, "slow", 11);
+    assert!(dropped > 1000, "{dropped}");
+    assert_eq!(poll_until(Polled::Ended, Timestamp::ZERO), dropped);
 }
 
 /// Of jumbo frames that were asked for.

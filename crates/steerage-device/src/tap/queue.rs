@@ -2,11 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use steerage::{Completion, Completions, DeviceError, HEADROOM, LinkType, Polled, QueueMemory, RxQueue};
+use steerage::{Completion, Completions, DeviceError, HEADROOM, LinkType, Polled, QueueMemory, RxQueue, Timestamp};
 
+use super::drops::Drops;
 use super::vnet::{self, HEADER_BYTES_MAX};
 use super::{Shared, TunFd};
 
@@ -14,16 +15,29 @@ use super::{Shared, TunFd};
 /// five million packets a second.
 const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
+/// How often the kernel is asked what it dropped, at most: two system calls.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What may have come before a stop, at most: twice as much as the kernel queues by default.
+const STOP_PACKETS: usize = 1000;
+
 #[derive(Debug)]
 pub(super) struct Queue {
     shared: Arc<Shared>,
     nth: usize,
     header: [u8; HEADER_BYTES_MAX],
+    /// The first queue asks for all of them: the kernel does not tell them apart.
+    drops: Option<Drops>,
+    looked: Timestamp,
+    /// After a stop: how many packets more it takes at most.
+    left: Option<usize>,
 }
 
 impl Queue {
     pub(super) fn new(shared: Arc<Shared>, nth: usize) -> Self {
-        Self { shared, nth, header: [0; HEADER_BYTES_MAX] }
+        let taken = || shared.drops.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let drops = if nth == 0 { taken() } else { None };
+        Self { shared, nth, header: [0; HEADER_BYTES_MAX], drops, looked: Timestamp::ZERO, left: None }
     }
 
     fn fd(&self) -> &TunFd {
@@ -42,15 +56,8 @@ impl Queue {
         let is_finished = header.is_empty() || vnet::finish(header, &mut room[..len]);
         Ok(is_finished.then_some(len))
     }
-}
 
-impl RxQueue for Queue {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        // A byte more, so that what is too long is seen to be.
-        Ok(QueueMemory::Pages { frame_bytes_max: self.shared.frame_bytes_max() + 1 })
-    }
-
-    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+    fn take(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         for _ in 0..budget {
             let Some(mut page) = out.take_page() else { return Ok(Polled::NotBefore(out.now() + NO_PAGE_WAIT)) };
             match self.read(&mut out.page_mut(&mut page)[HEADROOM..]) {
@@ -70,6 +77,40 @@ impl RxQueue for Queue {
             }
         }
         Ok(Polled::More)
+    }
+
+    fn count_drops(&mut self, out: &mut Completions<'_>) {
+        if let Some(drops) = &mut self.drops {
+            out.lost(drops.look());
+        }
+        self.looked = out.now();
+    }
+}
+
+impl RxQueue for Queue {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        // A byte more, so that what is too long is seen to be.
+        Ok(QueueMemory::Pages { frame_bytes_max: self.shared.frame_bytes_max() + 1 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        if out.now().since(self.looked) >= LOOK {
+            self.count_drops(out);
+        }
+        let budget = budget.min(self.left.unwrap_or(budget));
+        let polled = self.take(out, budget)?;
+        let Some(left) = &mut self.left else { return Ok(polled) };
+        *left = left.saturating_sub(out.len());
+        if *left > 0 && polled != Polled::Drained {
+            return Ok(polled);
+        }
+        self.count_drops(out);
+        Ok(Polled::Ended)
+    }
+
+    fn stop(&mut self) -> bool {
+        self.left = Some(STOP_PACKETS);
+        true
     }
 
     fn link(&self) -> LinkType {

@@ -3,7 +3,7 @@
 //! Layouts and numbers are those of the kernel's `linux/if_tun.h`, `linux/if.h` and `linux/sockios.h`.
 
 use std::ffi::{c_int, c_ulong};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -156,17 +156,27 @@ impl TunFd {
     }
 }
 
+/// A way to ask the kernel about interfaces by their numbers: it answers at once.
+pub(super) fn netlink() -> io::Result<File> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    Ok(socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?.into())
+}
+
+fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::socket(family, kind, protocol) };
+    checked(fd)?;
+    // SAFETY: the descriptor is new, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Any socket of the namespace: a way to ask about its interfaces by name.
 #[derive(Debug)]
 pub(super) struct Control(OwnedFd);
 
 impl Control {
     pub(super) fn open() -> io::Result<Self> {
-        // SAFETY: takes numbers only.
-        let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-        checked(fd)?;
-        // SAFETY: the descriptor is new, and nobody else has it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
     fn ask(&self, operation: c_ulong, mut request: Request) -> io::Result<Request> {

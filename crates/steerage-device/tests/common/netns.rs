@@ -64,9 +64,14 @@ impl Namespaces {
 
     /// How many packets an interface has received, as its kernel counts them.
     pub(crate) fn received_by(&self, nth: usize, device: &str) -> u64 {
+        self.counted(nth, device, 1)
+    }
+
+    /// A number of the interface's row in proc_pid_net(5), `dev`.
+    pub(crate) fn counted(&self, nth: usize, device: &str, column: usize) -> u64 {
         let table = self.within(nth, || fs::read_to_string("/proc/thread-self/net/dev").unwrap());
         let row = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
-        row.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+        row.unwrap().split_whitespace().nth(column).unwrap().parse().unwrap()
     }
 
     /// What `body` returns when it is run in one of them, on a thread of its own.

@@ -21,7 +21,6 @@ pub mod af_packet;
 pub mod capture;
 pub mod filter;
 pub mod limit;
-mod namespace;
 #[cfg(test)]
 #[path = "../tests/common/netns.rs"]
 mod netns;
@@ -90,6 +89,7 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
 pub fn check(spec: &str) -> Result<(), OpenError> {
     let read = match Named::read(spec) {
         _ if is_synthetic(spec) => SyntheticOptions::parse(spec).map(drop),
+        _ if tap::is_spec(spec) => TapOptions::parse(spec).map(drop),
         Some(named) => named.apply(AfPacketOptions::new(named.interface)).map(drop),
         None => Ok(()),
     };

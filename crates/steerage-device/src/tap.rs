@@ -13,6 +13,7 @@
 //! is what would be on a wire.
 
 mod drops;
+mod namespace;
 mod queue;
 mod send;
 mod spec;
@@ -31,8 +32,8 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::net::if_::if_nametoindex;
 use steerage::{DeviceError, Input, LinkType, Output, RxQueue, TxQueue};
 
-use crate::namespace::Namespace;
 use drops::Drops;
+use namespace::Namespace;
 use sys::{Control, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 
 pub use spec::is_spec;

@@ -1,9 +1,11 @@
 //! Sending by an interface, by packet sockets: 64 packets to a system call. docs/outputs.md is for those who use it.
 
 use std::io;
+use std::num::NonZero;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use steerage::{DeviceError, HANDLE_BUDGET, LinkType, Outgoing, OutgoingPacket, Output, Sent, TxQueue};
 
@@ -11,7 +13,6 @@ use super::interface::Interface;
 use super::spec::Named;
 use super::sys::{IpAddresses, Socket};
 use super::{PERMISSION, SEND_BUFFER};
-use crate::namespace::Namespace;
 use crate::synthetic::SpecError;
 
 #[cfg(test)]
@@ -71,28 +72,27 @@ impl AfPacketOutput {
             let advice = "use the Ethernet or IP interface above or below it";
             return Err(self.error("send by the interface", cause).advise(advice));
         }
-        self.make_ready(&first, interface.index)?;
-        let (first, gone, namespace) = (Arc::new(first), Arc::new(AtomicBool::new(false)), Namespace::here());
-        let (options, name, mut is_taken) = (self.clone(), self.interface.clone(), false);
+        // For each CPU one, which is made now: later, it may not be allowed, or happen in another namespace.
+        let mut sockets = vec![Arc::new(first)];
+        for _ in 1..thread::available_parallelism().map_or(1, NonZero::get) {
+            let socket = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
+            sockets.push(Arc::new(socket));
+        }
+        sockets.iter().try_for_each(|socket| self.make_ready(socket, interface.index))?;
+        let (name, gone, mut next) = (self.interface.clone(), Arc::new(AtomicBool::new(false)), 0);
         let open = Box::new(move |_cpu| {
-            // One for each CPU; but where the interface is in another namespace than we are now, they share the first.
-            let socket = if std::mem::replace(&mut is_taken, true) && namespace == Namespace::here() {
-                let socket = Socket::new(false).map_err(|e| options.error("open a packet socket", e))?;
-                options.make_ready(&socket, interface.index)?;
-                Arc::new(socket)
-            } else {
-                Arc::clone(&first)
-            };
             let send = Send {
-                name: options.interface.clone(),
+                name: name.clone(),
                 link: interface.link,
                 addresses: (interface.link != LinkType::ETHERNET).then(|| IpAddresses::of(interface.index)),
-                socket,
+                socket: Arc::clone(&sockets[next]),
                 gone: Arc::clone(&gone),
             };
+            // CPUs beyond those of the machine share.
+            next = (next + 1) % sockets.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
-        Ok(Output { name, kind: "af_packet", open })
+        Ok(Output { name: self.interface.clone(), kind: "af_packet", open })
     }
 
     fn make_ready(&self, socket: &Socket, interface: u32) -> Result<(), DeviceError> {

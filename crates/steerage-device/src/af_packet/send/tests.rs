@@ -1,5 +1,7 @@
 //! Sending by a cable, what cannot be sent, and a wire of a TAP and an interface between two kernels.
 
+use std::io::Write;
+
 use steerage::{Builder, DropReason, Running, Snapshot};
 
 use super::super::sys::Socket;
@@ -86,6 +88,25 @@ fn packets_without_a_link_header() {
         });
     }
     end(running);
+}
+
+/// A discipline that lets little through drops the rest: no room, and no failure.
+#[test]
+fn what_finds_no_room_is_counted() {
+    let Some(namespaces) = cable() else { return };
+    // 20 kB a second; 3 kB may wait.
+    let shape = ["qdisc", "add", "dev", "out0", "root", "tbf", "rate", "160kbit", "burst", "2kb", "limit", "3kb"];
+    let shaped = namespaces.within(0, || std::process::Command::new("tc").args(shape).status());
+    if !shaped.is_ok_and(|status| status.success()) {
+        assert!(std::env::var_os("CI").is_none(), "tc cannot shape, and CI says that this can");
+        let _ = writeln!(std::io::stderr(), "skipped: there is no tc, or no tbf in this kernel");
+        return;
+    }
+    let ledger = sending(&namespaces, "synthetic:packets=5000,size=1000", "out0").join().snapshot;
+    let full = ledger.dropped().get(DropReason::TxFull);
+    assert_eq!(sent(&ledger) + full, 5000);
+    assert!(full > 2500 && sent(&ledger) >= 2, "{full} found no room");
+    until("what was sent arrives", || namespaces.received_by(1, "in0") == sent(&ledger));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod doctor;
 mod explain;
 mod fanout;
 mod meter;
+mod send;
 mod tools;
 
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
 pub(crate) use meter::MeterArgs;
+pub(crate) use send::SendArgs;
 pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
 
 /// Receive packet steering in user space: one busy receive queue spread over
@@ -58,6 +60,10 @@ pub(crate) enum Command {
     /// Deal flows out to several outputs, each to one of them
     #[command(verbatim_doc_comment, after_help = fanout::FANOUT_HELP)]
     Fanout(FanoutArgs),
+
+    /// Send packets: made up, or from capture files
+    #[command(verbatim_doc_comment, after_help = send::SEND_HELP)]
+    Send(SendArgs),
 
     /// Explain where packets go, and whether traffic can be spread
     #[command(verbatim_doc_comment, after_help = explain::EXPLAIN_HELP)]
@@ -139,7 +145,7 @@ pub(crate) struct CountArgs {
 }
 
 /// What every command that receives packets can be told.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
     /// Where packets come from
     #[arg(value_name = "DEVICE", default_value = "synthetic")]
@@ -162,7 +168,7 @@ pub(crate) struct RunArgs {
 }
 
 /// How interfaces are listened to.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Live")]
 pub(crate) struct LiveArgs {
     /// Of an interface only what tcpdump would show: an
@@ -212,7 +218,7 @@ impl From<DirectionArg> for Direction {
     }
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "CPUs")]
 pub(crate) struct CpuArgs {
     /// CPUs that work [default: those this process may use]
@@ -237,7 +243,7 @@ pub(crate) struct CpuArgs {
     pub(crate) virtual_cpus: Option<usize>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Steering")]
 pub(crate) struct SteeringArgs {
     #[command(flatten)]
@@ -257,7 +263,7 @@ pub(crate) struct SteeringArgs {
     pub(crate) check_order: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Steering")]
 pub(crate) struct HashArgs {
     /// Flow hash
@@ -309,7 +315,7 @@ pub(crate) enum HashChoice {
     ToeplitzGfni,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "When to stop")]
 pub(crate) struct StopArgs {
     /// Stop after N packets
@@ -321,7 +327,7 @@ pub(crate) struct StopArgs {
     pub(crate) seconds: Option<Duration>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Report")]
 pub(crate) struct ReportArgs {
     /// Report as one line of JSON: see docs/report.md

@@ -49,6 +49,8 @@ pub(crate) enum Error {
     Open(OpenError),
     /// There is no such output.
     Output(OutputError),
+    /// One output is wanted, and braces stand for several.
+    SeveralOutputs { spec: String },
     /// An output would overwrite something of this run.
     SameFile { spec: String, what: &'static str },
     /// The instance cannot be put together.
@@ -96,9 +98,10 @@ impl Error {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace | Self::Flow(_) => WRONG_COMMAND_LINE,
-            Self::Open(OpenError::Spec(_)) | Self::Output(OutputError::Spec { .. }) | Self::SameFile { .. } => {
-                WRONG_COMMAND_LINE
-            }
+            Self::Open(OpenError::Spec(_))
+            | Self::Output(OutputError::Spec { .. })
+            | Self::SameFile { .. }
+            | Self::SeveralOutputs { .. } => WRONG_COMMAND_LINE,
             Self::NothingToFilter { .. } => WRONG_COMMAND_LINE,
             Self::Filter(error) if error.is_mistake() => WRONG_COMMAND_LINE,
             Self::FlowsName { .. } | Self::Usage(_) => WRONG_COMMAND_LINE,
@@ -133,7 +136,8 @@ impl fmt::Display for Error {
             Self::Flow(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),
             Self::Output(error) => error.fmt(f),
-            Self::SameFile { spec, what } => write!(f, "--to {spec}: that file is {what}: give each output its own"),
+            Self::SeveralOutputs { spec } => write!(f, "{spec} is several outputs: send has one, fanout any number"),
+            Self::SameFile { spec, what } => write!(f, "output {spec}: that file is {what}: give each output its own"),
             // The library does not know what our options are called.
             Self::Build(BuildError::Memory { needed, cap, queues, cpus, backlog }) => write!(
                 f,

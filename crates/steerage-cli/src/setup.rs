@@ -9,6 +9,7 @@ use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::limit::Limit;
+use steerage_device::rate::Rate;
 
 use crate::args::{CpuArgs, HashArgs, HashChoice, RunArgs, SteeringArgs};
 use crate::error::Error;
@@ -28,14 +29,22 @@ where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    sending(args, written, || Ok(Vec::new()), maker)
+    sending(args, written, Sending { rate: None, outputs: || Ok(Vec::new()) }, maker)
 }
 
-/// The same for a function that sends, by the outputs that `open` makes; it goes by flow hashes.
+/// What a function sends by, and how much.
+pub(crate) struct Sending<O> {
+    /// So many packets a second, of what can wait.
+    pub(crate) rate: Option<u64>,
+    /// Makes the outputs.
+    pub(crate) outputs: O,
+}
+
+/// The same for a function that sends; it goes by flow hashes.
 pub(crate) fn sending<H, F>(
     args: &RunArgs,
     written: Option<&Path>,
-    open_outputs: impl FnOnce() -> Result<Vec<Output>, Error>,
+    sending: Sending<impl FnOnce() -> Result<Vec<Output>, Error>>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
 where
@@ -50,7 +59,12 @@ where
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
     let mut builder = builder.check_order(check_order);
     let mut rx = cpus.rx.clone();
+    let each = sending.rate.filter(|_| can_wait).map(|rate| rate / inputs.len().max(1) as u64);
     for input in inputs {
+        let input = match each {
+            Some(rate) => Rate::new(input, rate),
+            None => input,
+        };
         let queues = input.queues.len();
         builder = builder.input_on(input, &rx, None);
         // The next device's queues go on where this one's ended.
@@ -58,7 +72,7 @@ where
         rx.rotate_left(next);
     }
     // Last: where an input is not there, nothing is overwritten.
-    let outputs = open_outputs()?;
+    let outputs = (sending.outputs)()?;
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
     let kept = privileges::give_up(&Files { read: args.devices.iter().map(Path::new).collect(), written })?;

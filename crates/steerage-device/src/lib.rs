@@ -8,6 +8,7 @@
 //! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
 //! | [`filter`] | what of an interface is wanted, in tcpdump's words |
 //! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
+//! | [`rate`] | a device around a device: hands over so many frames a second |
 //! | [`limit`] | a device around a device: ends after so many frames |
 //!
 //! [`open`] makes one from what a person writes. A device is a [`steerage::RxQueue`] for each of its queues, and is
@@ -25,6 +26,7 @@ pub mod limit;
 #[path = "../tests/common/netns.rs"]
 mod netns;
 pub mod output;
+pub mod rate;
 pub mod synthetic;
 pub mod tap;
 

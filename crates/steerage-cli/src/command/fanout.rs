@@ -9,14 +9,15 @@ use steerage_device::output;
 use crate::args::FanoutArgs;
 use crate::error::Error;
 use crate::run::{self, Plan};
-use crate::setup;
+use crate::setup::{self, Sending};
 
 /// Deals out until the end and reports.
 pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let outputs = outputs(args)?;
     let fanout = Fanout::over(outputs.len());
     let open = || outputs.iter().map(|spec| output::open(spec).map_err(Error::Output)).collect();
-    let (instance, capture) = setup::sending(&args.run, None, open, |_| Ok(move |_cpu| fanout))?;
+    let sending = Sending { rate: None, outputs: open };
+    let (instance, capture) = setup::sending(&args.run, None, sending, |_| Ok(move |_cpu| fanout))?;
     let plan = Plan::new(&args.run, verbose, capture);
     let ended = run::to_end(instance, &plan)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
@@ -29,18 +30,27 @@ fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     for spec in &args.to {
         specs.extend(output::expand(spec).map_err(Error::Output)?);
     }
-    let inputs: Vec<_> = args.run.devices.iter().filter_map(|device| identity(device)).collect();
     for (nth, spec) in specs.iter().enumerate() {
-        let file = |spec: &String| spec.split_once(':').and_then(|(_, path)| identity(path));
-        let this = file(spec);
-        if this.is_some_and(|this| inputs.contains(&this)) {
-            return Err(Error::SameFile { spec: spec.clone(), what: "an input" });
-        }
-        if specs[..nth].iter().any(|other| other == spec || (this.is_some() && file(other) == this)) {
+        not_an_input(spec, &args.run.devices)?;
+        let this = file_of(spec);
+        if specs[..nth].iter().any(|other| other == spec || (this.is_some() && file_of(other) == this)) {
             return Err(Error::SameFile { spec: spec.clone(), what: "an output already" });
         }
     }
     Ok(specs)
+}
+
+/// No file is written that is read.
+pub(super) fn not_an_input(spec: &str, devices: &[String]) -> Result<(), Error> {
+    let this = file_of(spec);
+    if this.is_some() && devices.iter().any(|device| identity(device) == this) {
+        return Err(Error::SameFile { spec: spec.to_owned(), what: "an input" });
+    }
+    Ok(())
+}
+
+fn file_of(spec: &str) -> Option<(u64, u64)> {
+    spec.split_once(':').and_then(|(_, path)| identity(path))
 }
 
 /// Which file a name stands for, whatever else it is called.

@@ -7,6 +7,7 @@ mod fanout;
 mod man;
 mod meter;
 mod run_file;
+mod send;
 
 use std::io::{self, Write};
 
@@ -33,6 +34,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Explain(args) => explain::run(args, verbose),
         Command::Fanout(args) => fanout::run(args, verbose),
         Command::Meter(args) => meter::run(args, verbose),
+        Command::Send(args) => send::run(args, verbose),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),

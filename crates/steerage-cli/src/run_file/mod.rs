@@ -43,7 +43,8 @@ pub(crate) fn load(path: &Path, more: &[String]) -> Result<Ready, Error> {
 
 /// Commands that receive packets: these can be written down.
 fn commands(cli: &Command) -> Vec<&str> {
-    let receives = |command: &&Command| command.get_positionals().any(|arg| arg.get_id() == DEVICES);
+    // And all that is no option is where packets come from.
+    let receives = |command: &&Command| command.get_positionals().map(|arg| arg.get_id().as_str()).eq([DEVICES]);
     cli.get_subcommands().filter(receives).map(Command::get_name).collect()
 }
 

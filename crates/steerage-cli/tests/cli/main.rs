@@ -17,6 +17,7 @@ mod privileges;
 mod program;
 mod run_files;
 mod runs;
+mod send;
 mod signals;
 mod terminal;
 mod tools;

@@ -1,0 +1,145 @@
+//! A device around a device that can wait, which hands over so many frames a second and no more.
+
+use std::os::fd::BorrowedFd;
+
+use steerage::{Affinity, Completions, DeviceError, Input, LinkType, Polled, QueueMemory, RxQueue, Timestamp};
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+/// The most frames a second that can be asked for: one a nanosecond.
+pub const RATE_MAX: u64 = 1_000_000_000;
+
+/// One queue of a paced device, with its share of the rate.
+pub struct Rate {
+    queue: Box<dyn RxQueue>,
+    per_second: u64,
+    start: Option<Timestamp>,
+    handed_over: u64,
+}
+
+impl Rate {
+    /// `input`, whose queues hand over `per_second` frames a second together, each the same share from its first poll on. Who
+    /// comes late catches up. Name, kind and mode remain.
+    #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
+    pub fn new(input: Input, per_second: u64) -> Input {
+        let queues = input.queues.len().max(1) as u64;
+        let share = |nth: u64| (per_second.min(RATE_MAX) / queues + u64::from(nth < per_second % queues)).max(1);
+        let rated = |(queue, nth)| -> Box<dyn RxQueue> {
+            Box::new(Self { queue, per_second: share(nth), start: None, handed_over: 0 })
+        };
+        Input { queues: input.queues.into_iter().zip(0..).map(rated).collect(), ..input }
+    }
+
+    /// How many frames have fallen due by then: the first at once.
+    fn due(&mut self, now: Timestamp) -> u64 {
+        let start = *self.start.get_or_insert(now);
+        let elapsed = now.since(start).as_nanos();
+        u64::try_from(elapsed * u128::from(self.per_second) / NANOS_PER_SECOND).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
+    /// When the next falls due.
+    fn next(&self) -> Timestamp {
+        let after = (u128::from(self.handed_over) * NANOS_PER_SECOND).div_ceil(u128::from(self.per_second));
+        let start = self.start.unwrap_or_default().as_nanos();
+        Timestamp::from_nanos(start.saturating_add(u64::try_from(after).unwrap_or(u64::MAX)))
+    }
+}
+
+impl RxQueue for Rate {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        self.queue.memory()
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let may = self.due(out.now()).saturating_sub(self.handed_over).min(budget as u64);
+        if may == 0 {
+            return Ok(Polled::NotBefore(self.next()));
+        }
+        let before = out.len();
+        let polled = self.queue.poll(out, may as usize);
+        let handed_over = (out.len() - before) as u64;
+        self.handed_over += handed_over;
+        match polled {
+            Ok(Polled::More) if handed_over == may && may < budget as u64 => Ok(Polled::NotBefore(self.next())),
+            polled => polled,
+        }
+    }
+
+    fn link(&self) -> LinkType {
+        self.queue.link()
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.wait_on()
+    }
+
+    fn can_wait(&self) -> bool {
+        self.queue.can_wait()
+    }
+
+    fn has_room(&self) -> bool {
+        self.queue.has_room()
+    }
+
+    fn stop(&mut self) -> bool {
+        self.queue.stop()
+    }
+
+    fn device_hash(&self) -> Option<Affinity> {
+        self.queue.device_hash()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steerage::testing::QueueTester;
+
+    use super::*;
+    use crate::synthetic::SyntheticOptions;
+
+    const S: u64 = 1_000_000_000;
+
+    fn queue(packets: u64, per_second: u64) -> QueueTester {
+        let options = SyntheticOptions { packets: Some(packets), ..SyntheticOptions::default() };
+        let mut input = Rate::new(options.open().unwrap(), per_second);
+        QueueTester::new(input.queues.remove(0)).unwrap()
+    }
+
+    #[test]
+    fn a_second_holds_the_rate() {
+        let mut queue = queue(100_000, 1000);
+        let mut count = 0;
+        // Polled each 0.1 ms, for ten seconds.
+        for tick in 0..100_000 {
+            let (_, frames) = queue.poll(Timestamp::from_nanos(77 + tick * S / 10_000), 64).unwrap();
+            count += frames.len();
+            let due = tick as usize / 10 + 1;
+            assert_eq!(count, due, "after {tick} ticks");
+        }
+    }
+
+    #[test]
+    fn it_says_when_the_next_is_due_and_catches_up() {
+        let mut queue = queue(200, 100);
+        let start = 5 * S;
+        assert_eq!(
+            queue.poll(Timestamp::from_nanos(start), 64).unwrap().0,
+            Polled::NotBefore(Timestamp::from_nanos(start + S / 100))
+        );
+        let (polled, frames) = queue.poll(Timestamp::from_nanos(start + S), 64).unwrap();
+        assert_eq!((polled, frames.len()), (Polled::More, 64));
+        let (polled, frames) = queue.poll(Timestamp::from_nanos(start + S), 64).unwrap();
+        assert_eq!((polled, frames.len()), (Polled::NotBefore(Timestamp::from_nanos(start + S + S / 100)), 36));
+        // What has no more ends, however late it is.
+        let late = Timestamp::from_nanos(start + 100 * S);
+        let mut left = 0;
+        loop {
+            let (polled, frames) = queue.poll(late, 64).unwrap();
+            left += frames.len();
+            if polled == Polled::Ended {
+                break;
+            }
+        }
+        assert_eq!(left, 99);
+    }
+}

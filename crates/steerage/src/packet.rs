@@ -116,8 +116,8 @@ impl Spare {
     /// asleep perhaps, has not collected.
     fn take(&self, home: &Home) -> Option<Page> {
         let mut pages = self.pages.borrow_mut();
-        if pages.is_empty() && self.shared.take(&mut pages, POOL_BULK) == 0 {
-            home.collect(|page| pages.push(page));
+        if pages.is_empty() {
+            self.shared.take_or_collect(&mut pages, POOL_BULK, home);
         }
         pages.pop()
     }

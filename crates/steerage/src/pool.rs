@@ -33,6 +33,17 @@ impl SharedPool {
         taken
     }
 
+    /// The same; if there are none, of those that came home to `home`. All of these become everybody's: whoever took them for
+    /// himself would leave another CPU without.
+    pub(crate) fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, home: &Home) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.is_empty() {
+            home.collect(|page| free.push(page));
+        }
+        let keep = free.len().saturating_sub(most);
+        to.extend(free.drain(keep..));
+    }
+
     pub(crate) fn give(&self, pages: &mut Vec<Page>) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).append(pages);
     }

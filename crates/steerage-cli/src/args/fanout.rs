@@ -6,7 +6,8 @@ use super::RunArgs;
 
 pub(super) const FANOUT_HELP: &str = "\
 DEVICE is as for count. OUTPUT is pcap:FILE, a capture file to be written (pcapng; one that is
-there is overwritten). Numbers in braces stand for an output each: pcap:part{0..3}.pcapng.
+there is overwritten), tap:NAME, tun:NAME or an interface: see docs/outputs.md. Numbers in braces
+stand for an output each: pcap:part{0..3}.pcapng.
 
 A flow has one output: both directions, all fragments, in order. Which one, the flow's hash says,
 whose key is drawn anew for each run; --hash-key makes it the same again.
@@ -14,6 +15,7 @@ whose key is drawn anew for each run; --hash-key makes it the same again.
 Examples:
   steerage fanout capture.pcap --to 'pcap:part{0..3}.pcapng'     a capture in four, by flow
   steerage fanout capture.pcap --to pcap:one.pcapng              several links or files in one
+  steerage fanout eth1 -Q in --to 'tap:ids{0..3}'                an interface for four programs
   steerage fanout capture.pcap --to 'pcap:p{0..1}.pcapng' --outer --json";
 
 #[derive(Debug, Args)]

@@ -1,10 +1,14 @@
 //! `steerage fanout`: every flow in one output, whole and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::program::{report, run};
+use serde_json::json;
+
+use crate::net::{FAR, NEAR, Net};
+use crate::program::{Started, command, report, run};
 
 fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
@@ -126,4 +130,27 @@ fn an_output_that_fails_fails_the_run() {
     let ran = run(&["fanout", "synthetic:packets=10", "--to", "pcap:/dev/full"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.complaint().contains("No space left"), "{ran:?}");
+}
+
+/// Programs that know nothing of steerage share an interface's packets by a TAP each.
+#[test]
+fn an_interface_is_dealt_out_to_taps() {
+    let Some(net) = Net::new() else { return };
+    let args =
+        ["fanout", "near0", "-Q", "in", "-f", "udp", "--to", "tap:ids{0..2}", "--virtual-cpus", "2", "-c", "600"];
+    let args = [&args[..], &["--check-order", "--json", "-v"]].concat();
+    let dealing = Started::of(net.near(|| command(&args).spawn().unwrap()));
+    net.far(|| {
+        let sockets: Vec<UdpSocket> = (0..60).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
+        for socket in sockets.iter().cycle().take(600) {
+            // Not connected, it hears of no refusal.
+            socket.send_to(&[0; 100], (NEAR, 9)).unwrap();
+        }
+    });
+    let ran = dealing.end();
+    let report = ran.report();
+    assert_eq!((&report["received"], &report["reordered"], &report["dropped"]), (&600.into(), &0.into(), &json!({})));
+    let sent: Vec<u64> = (0..3).map(|nth| report["outputs"][nth]["packets"].as_u64().unwrap()).collect();
+    // Ten of each flow; that one of three gets none of 60 flows happens once in 10^10 runs.
+    assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
 }

@@ -15,6 +15,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use steerage::flow::Layers;
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
 use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
+use steerage_device::af_xdp::Take;
 use steerage_device::capture::Pace;
 
 pub(crate) use doctor::DoctorArgs;
@@ -97,6 +98,8 @@ DEVICE:
   FILE                           a capture: pcap or pcapng, as it is or packed by gzip or zstd
   -                              a capture that comes by standard input
   IFACE                          an interface, listened to: see docs/interfaces.md
+  af_xdp:IFACE[,OPTION=VALUE...] an interface, its packets taken from the kernel, which needs
+                                 --take: see docs/af_xdp.md
 
 Several files are read one after the other, as one capture; see docs/captures.md.
 
@@ -115,6 +118,7 @@ Examples:
   steerage count capture.pcap --pace 2                  twice as fast as it was recorded
   steerage count eth1                                   whatever comes and goes by eth1
   steerage count eth1 -f 'not port 22'                  the same without what tcpdump calls port 22
+  steerage count af_xdp:eth1 --take 'udp port 53'       DNS by eth1, taken from the kernel
   steerage count --rx-cpu 0 --cpus 1-3                  CPU 0 only receives, 1 to 3 work
   steerage count synthetic:rate=1000000 --strict        fails unless all of 1 Mpps arrives
   steerage count --seconds 0 --interval 10              a line each 10 s, until Ctrl-C
@@ -197,6 +201,15 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, QUEUES_MAX))]
     pub(crate) queues: usize,
+
+    /// What is taken away from the kernel by af_xdp: such as
+    /// 'udp port 53 or net 10.0.0.0/8', or all; see docs/af_xdp.md
+    #[arg(long, value_name = "EXPR", verbatim_doc_comment)]
+    pub(crate) take: Option<Take>,
+
+    /// Put our XDP program in the place of one that is there already
+    #[arg(long)]
+    pub(crate) replace: bool,
 }
 
 /// Which way packets go.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use steerage::{BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance, Output};
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
+use steerage_device::af_xdp::AfXdpOptions;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::limit::Limit;
 use steerage_device::rate::Rate;
@@ -111,9 +112,12 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
 
 fn open(args: &RunArgs) -> Result<Opened, Error> {
     let mut filters = filter::of_interfaces(args)?.into_iter();
-    let opened = steerage_device::open_all_with(&args.devices, args.pace, |interface| {
-        Ok(AfPacketOptions { filter: filters.next(), ..listening(interface, args) })
-    })?;
+    let opened = steerage_device::open_all_taking(
+        &args.devices,
+        args.pace,
+        |interface| Ok(AfPacketOptions { filter: filters.next(), ..listening(interface, args) }),
+        |interface| taking(interface, args),
+    )?;
     if !args.report.quiet {
         // With standard error closed there is nobody to tell.
         opened.notes.iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
@@ -139,6 +143,16 @@ fn listening(interface: &str, args: &RunArgs) -> AfPacketOptions {
         direction: live.direction.into(),
         kernel_hash: args.steering.hash.hash == HashChoice::Device,
         ..default
+    }
+}
+
+/// How packets are taken from one.
+fn taking(interface: &str, args: &RunArgs) -> AfXdpOptions {
+    AfXdpOptions {
+        take: args.live.take.clone(),
+        replace: args.live.replace,
+        device_hash: args.steering.hash.hash == HashChoice::Device,
+        ..AfXdpOptions::new(interface)
     }
 }
 

@@ -3,6 +3,7 @@
 //! | module | device |
 //! |---|---|
 //! | [`af_packet`] | interfaces of this machine, listened to and sent by |
+//! | [`af_xdp`] | interfaces of this machine, whose packets are taken away from the kernel |
 //! | [`capture`] | capture files, pcap or pcapng, packed or not, and pipes |
 //! | [`synthetic`] | frames made up, by the flow and the number |
 //! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
@@ -19,6 +20,7 @@
 #![deny(unsafe_code)]
 
 pub mod af_packet;
+pub mod af_xdp;
 pub mod capture;
 pub mod filter;
 pub mod limit;
@@ -38,14 +40,16 @@ use std::sync::Arc;
 use steerage::{DeviceError, Input};
 
 use af_packet::{AfPacketOptions, Named};
+use af_xdp::AfXdpOptions;
 use capture::{Capture, CaptureInfo, Pace};
 use synthetic::{SpecError, SyntheticOptions};
 use tap::TapOptions;
 
 /// Opens what `spec` names: `synthetic`, `synthetic:option=value,...` ([`synthetic`]), an interface by its name or as
-/// `af_packet:NAME,option=value,...` ([`af_packet`]), the other end of one as `tap:NAME` or `tun:NAME` ([`tap`]), or else the
-/// path of a capture file ([`capture`]), or `-` for one that comes by standard input. A file that has the name of a device or
-/// an interface is `./synthetic`, `./eth0`.
+/// `af_packet:NAME,option=value,...` ([`af_packet`]), one whose packets are taken as `af_xdp:NAME,option=value,...`
+/// ([`af_xdp`]), the other end of one as `tap:NAME` or `tun:NAME` ([`tap`]), or else the path of a capture file ([`capture`]),
+/// or `-` for one that comes by standard input. A file that has the name of a device or an interface is `./synthetic`,
+/// `./eth0`.
 ///
 /// # Errors
 /// [`OpenError::Spec`] for what is written wrong, [`OpenError::Device`] for what cannot be opened.
@@ -63,6 +67,9 @@ pub fn open(spec: &str) -> Result<Input, OpenError> {
         let tap = TapOptions::parse(spec).map_err(OpenError::Spec)?.open();
         return tap.and_then(|tap| tap.input()).map_err(OpenError::Device);
     }
+    if let Some(named) = af_xdp::Named::read(spec) {
+        return take(named, AfXdpOptions::new(named.interface)).map(|taking| taking.input);
+    }
     if let Some(named) = Named::read(spec) {
         return listen(named, AfPacketOptions::new(named.interface)).map(|listening| listening.input);
     }
@@ -71,6 +78,10 @@ pub fn open(spec: &str) -> Result<Input, OpenError> {
 }
 
 fn listen(named: Named<'_>, options: AfPacketOptions) -> Result<af_packet::AfPacket, OpenError> {
+    named.apply(options).map_err(OpenError::Spec)?.open().map_err(OpenError::Device)
+}
+
+fn take(named: af_xdp::Named<'_>, options: AfXdpOptions) -> Result<af_xdp::AfXdp, OpenError> {
     named.apply(options).map_err(OpenError::Spec)?.open().map_err(OpenError::Device)
 }
 
@@ -89,6 +100,9 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
 /// # Errors
 /// [`OpenError::Spec`] for what is written wrong. That it is right does not mean that it can be opened.
 pub fn check(spec: &str) -> Result<(), OpenError> {
+    if let Some(named) = af_xdp::Named::read(spec) {
+        return named.apply(AfXdpOptions::new(named.interface)).map(drop).map_err(OpenError::Spec);
+    }
     let read = match Named::read(spec) {
         _ if is_synthetic(spec) => SyntheticOptions::parse(spec).map(drop),
         _ if tap::is_spec(spec) => TapOptions::parse(spec).map(drop),
@@ -130,15 +144,33 @@ pub fn open_all(specs: &[impl AsRef<str>], pace: Option<Pace>) -> Result<Opened,
 pub fn open_all_with(
     specs: &[impl AsRef<str>],
     pace: Option<Pace>,
-    mut live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
+    live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
 ) -> Result<Opened, OpenError> {
-    let is_file = |spec: &&str| !is_synthetic(spec) && !tap::is_spec(spec) && Named::read(spec).is_none();
+    open_all_taking(specs, pace, live, |interface| AfXdpOptions::new(interface))
+}
+
+/// The same, with packets taken from each `af_xdp:NAME,option=value,...` as `taking`, given its name, says.
+///
+/// # Errors
+/// As [`open`], and those of `live`.
+pub fn open_all_taking(
+    specs: &[impl AsRef<str>],
+    pace: Option<Pace>,
+    mut live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
+    mut taking: impl FnMut(&str) -> AfXdpOptions,
+) -> Result<Opened, OpenError> {
+    let is_interface = |spec: &str| Named::read(spec).is_some() || af_xdp::Named::read(spec).is_some();
+    let is_file = |spec: &&str| !is_synthetic(spec) && !tap::is_spec(spec) && !is_interface(spec);
     let files: Vec<&str> = specs.iter().map(AsRef::as_ref).filter(is_file).collect();
     let mut opened = Opened { inputs: Vec::new(), capture: None, notes: Vec::new() };
     files.iter().try_for_each(|file| could_be_a_file(file))?;
     for spec in specs.iter().map(AsRef::as_ref) {
         if is_synthetic(spec) || tap::is_spec(spec) {
             opened.inputs.push(open(spec)?);
+        } else if let Some(named) = af_xdp::Named::read(spec) {
+            let taken = take(named, taking(named.interface))?;
+            opened.inputs.push(taken.input);
+            opened.notes.extend(taken.notes);
         } else if let Some(named) = Named::read(spec).filter(|_| !files.contains(&spec)) {
             let listening = listen(named, live(named.interface)?)?;
             opened.inputs.push(listening.input);

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use steerage::{Affinity, Completions, DeviceError, Input, LinkType, Polled, QueueMemory, RxQueue};
+use steerage::{Affinity, Completions, DeviceError, Input, LinkType, Polled, QueueMemory, Region, RxQueue};
 
 /// One queue of a limited device. All of them draw on one allowance.
 pub struct Limit {
@@ -66,6 +66,18 @@ impl Allowance {
 impl RxQueue for Limit {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
         self.queue.memory()
+    }
+
+    fn posted_max(&self) -> usize {
+        self.queue.posted_max()
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+        self.queue.mapped(region)
+    }
+
+    fn mode(&self) -> Option<&'static str> {
+        self.queue.mode()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

@@ -8,6 +8,7 @@
 //! | [`region`] | page memory from the kernel, and the process-wide numbers by which pages are told apart |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
 //! | [`blocks`] | memory that holds many frames at once and is lent out read-only |
+//! | [`posted`] | pages that a device's own ring has, and what turns its addresses into tokens again |
 //! | [`memory`] | how a completion is turned into the bytes it stands for |
 //! | [`hash`] | flow hashes, a batch at a time |
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
@@ -31,6 +32,7 @@ pub mod huge;
 pub mod memory;
 pub mod page;
 pub mod park;
+pub mod posted;
 pub mod region;
 pub mod ring;
 mod sync;
@@ -41,4 +43,5 @@ pub use home::{Home, Kept};
 pub use huge::HugeVec;
 pub use memory::Memory;
 pub use page::{Completion, FRAME_BYTES_MAX, Page};
+pub use posted::Posted;
 pub use region::{Backing, Region, RegionError};

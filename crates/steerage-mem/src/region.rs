@@ -202,6 +202,11 @@ impl Region {
         self.pages() * self.page_bytes
     }
 
+    /// Where it begins: for a device to tell the kernel, which then writes pages that are [posted](crate::Posted).
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// Whether `page` is one of its own.
     #[inline(always)]
     pub fn holds(&self, page: &Page) -> bool {

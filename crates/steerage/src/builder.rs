@@ -370,7 +370,7 @@ impl Builder {
         let start = Instant::now();
         let (mut plan, inputs) = Plan::of(self)?;
         let mut queues = plan.open_queues(inputs, H::AFFINITY)?;
-        let (region, pages, memory_bytes) = plan.map_memory(&queues)?;
+        let (region, pages, memory_bytes) = plan.map_memory(&mut queues)?;
         let shared_pool = SharedPool::new(pages);
         let cpus = plan.cpus.len();
 

@@ -123,6 +123,7 @@ pub(crate) struct QueueLedger {
     pub(crate) fragments_full: Counter,
     pub(crate) fragments_aged: Counter,
     pub(crate) copied: Counter,
+    pub(crate) passed: Counter,
     pub(crate) dropped: DropCounters,
     /// Frames in the parking lot.
     pub(crate) parked: Counter,
@@ -271,6 +272,8 @@ pub struct QueueSnapshot {
     pub fragments_aged: u64,
     /// Frames of memory that the device lends that it copied so that it could go on: they did not come home in time.
     pub copied: u64,
+    /// Frames that the device saw and left to the kernel: neither received nor dropped.
+    pub passed: u64,
     /// Frames seen out of order at completion; `None` where it is not checked.
     pub reordered: Option<u64>,
     /// The page pool's counters.

@@ -67,5 +67,7 @@ pub use steerage_mem::hash::{
     FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, ParseFlowKeyError, ParseHashKeyError, protocol,
 };
 pub use steerage_mem::park::Bell;
-pub use steerage_mem::{Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, Kept, Page, RegionError};
+pub use steerage_mem::{
+    Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, Kept, Page, Posted, Region, RegionError,
+};
 pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxId, TxQueue};

@@ -157,12 +157,12 @@ impl Plan {
 
     /// Maps as many pages as can be under way at a time, if the cap allows them: then a stalled CPU costs its own packets
     /// only.
-    pub(crate) fn map_memory(&self, queues: &[OpenQueue]) -> Result<(Arc<Region>, Vec<Page>, u64), BuildError> {
+    pub(crate) fn map_memory(&self, queues: &mut [OpenQueue]) -> Result<(Arc<Region>, Vec<Page>, u64), BuildError> {
         let frame_bytes_max = queues.iter().map(|queue| queue.frame_bytes_max).max().unwrap_or(0);
         let page_bytes = page_bytes_for(frame_bytes_max);
         let in_rings = self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS + POLL_BUDGET;
         let each = |queue: &OpenQueue| {
-            let own = if queue.blocks.is_some() { 0 } else { in_rings };
+            let own = if queue.blocks.is_some() { 0 } else { in_rings + queue.rx.posted_max() };
             self.asked.kept_max.saturating_add(own + 2 * POOL_BULK)
         };
         // A bulk for each CPU that may copy lent frames.
@@ -182,6 +182,10 @@ impl Plan {
             });
         }
         let (region, pages) = Region::map(pages, page_bytes)?;
+        for queue in queues.iter_mut().filter(|queue| queue.blocks.is_none()) {
+            queue.rx.mapped(&region)?;
+            queue.mode = queue.rx.mode().unwrap_or(queue.mode);
+        }
         Ok((region, pages, needed))
     }
 }

@@ -129,6 +129,11 @@ impl PagePool {
         self.cache.len()
     }
 
+    /// How many pages are here or in the shared pool.
+    pub(crate) fn free(&self) -> usize {
+        self.cache.len() + self.shared.free()
+    }
+
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Page> {
         match self.cache.pop() {

@@ -154,10 +154,11 @@ impl OwnedQueue {
             wire_bytes: 0,
             lost: 0,
             copied: 0,
+            passed: 0,
             prefetch: 0,
         };
         let polled = self.rx.poll(&mut out, budget);
-        let (wire_bytes, lost, copied) = (out.wire_bytes, out.lost, out.copied);
+        let (wire_bytes, lost, copied, passed) = (out.wire_bytes, out.lost, out.copied, out.passed);
         self.prefetch = out.prefetch;
         let count = self.frames.len();
         if count as u64 + lost > 0 {
@@ -169,6 +170,9 @@ impl OwnedQueue {
         }
         if copied > 0 {
             self.ledger.copied.add(copied);
+        }
+        if passed > 0 {
+            self.ledger.passed.add(passed);
         }
         match polled {
             Ok(polled) => {

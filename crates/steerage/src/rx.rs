@@ -3,9 +3,10 @@
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use steerage_mem::hash::FlowHash;
-use steerage_mem::{Blocks, Completion, FrameHeader, Page, Tail};
+use steerage_mem::{Blocks, Completion, FrameHeader, Page, Region, Tail};
 
 use crate::handler::Affinity;
 use crate::limits::HEADROOM;
@@ -46,6 +47,26 @@ pub trait RxQueue: Send {
     /// # Errors
     /// Where the device cannot make its memory.
     fn memory(&mut self) -> Result<QueueMemory, DeviceError>;
+
+    /// How many pages it keeps posted at most, in a ring of its own: so many more are there.
+    fn posted_max(&self) -> usize {
+        0
+    }
+
+    /// The pages that frames are to lie in are those of `region`: told once, before the first poll, to each queue whose
+    /// memory is [pages](QueueMemory::Pages).
+    ///
+    /// # Errors
+    /// Where the device cannot work with them.
+    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+        let _ = region;
+        Ok(())
+    }
+
+    /// How it runs, where that was not known before [`mapped`](Self::mapped). `None`: as its [`Input::mode`] says.
+    fn mode(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Hands over up to `budget` frames that have arrived. Must not block, nor allocate once warm.
     ///
@@ -273,6 +294,7 @@ pub struct Completions<'a> {
     pub(crate) wire_bytes: u64,
     pub(crate) lost: u64,
     pub(crate) copied: u64,
+    pub(crate) passed: u64,
     pub(crate) prefetch: usize,
 }
 
@@ -374,6 +396,11 @@ impl Completions<'_> {
         self.copied += frames;
     }
 
+    /// Says that `frames` came by that the device left to the kernel: they are counted, and no part of the ledger.
+    pub fn passed(&mut self, frames: u64) {
+        self.passed += frames;
+    }
+
     /// How many frames this poll has handed over.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -435,7 +462,7 @@ impl Lending<'_> {
 pub struct Input {
     /// Its name: what the user called it.
     pub name: String,
-    /// What it is: `synthetic`, `capture`, `af_packet`.
+    /// What it is: `synthetic`, `capture`, `af_packet`, `af_xdp`.
     pub kind: &'static str,
     /// How it runs, where there is a choice: `zero-copy`, `copy`; else empty.
     pub mode: &'static str,

@@ -237,6 +237,7 @@ impl QueueInfo {
             fragments_full: self.ledger.fragments_full.get(),
             fragments_aged: self.ledger.fragments_aged.get(),
             copied: self.ledger.copied.get(),
+            passed: self.ledger.passed.get(),
             reordered: self.checks_order.then_some(reordered),
             pool: PoolSnapshot {
                 alloc_fast: self.pool.alloc_fast.get(),

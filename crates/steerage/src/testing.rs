@@ -57,6 +57,7 @@ pub struct QueueTester {
     wire_bytes: u64,
     lost: u64,
     copied: u64,
+    passed: u64,
     failed: Option<DeviceError>,
 }
 
@@ -76,6 +77,9 @@ impl QueueTester {
         let pages = if blocks.is_some() { 1 } else { TESTER_PAGES };
         let (region, pages) = Region::map(pages, page_bytes)
             .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
+        if blocks.is_none() {
+            queue.mapped(&region)?;
+        }
         let memory = Memory::new(Arc::clone(&region), blocks.as_ref().map(|blocks| Arc::clone(blocks.region())));
         let home = Home::new(memory.clone(), 0);
         let pool = PagePool::new(region, SharedPool::new(pages), home, TESTER_PAGES);
@@ -90,6 +94,7 @@ impl QueueTester {
             wire_bytes: 0,
             lost: 0,
             copied: 0,
+            passed: 0,
             failed: None,
         })
     }
@@ -159,6 +164,16 @@ impl QueueTester {
         self.copied
     }
 
+    /// How many frames it said it left to the kernel, over all polls.
+    pub fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    /// How many pages it has not given back.
+    pub fn pages_out(&self) -> usize {
+        TESTER_PAGES - self.pool.free()
+    }
+
     /// Tells the queue that the run is to end: see [`RxQueue::stop`].
     pub fn stop(&mut self) -> bool {
         self.queue.stop()
@@ -187,12 +202,14 @@ impl QueueTester {
             wire_bytes: 0,
             lost: 0,
             copied: 0,
+            passed: 0,
             prefetch: 0,
         };
         let polled = self.queue.poll(&mut out, budget);
         self.wire_bytes += out.wire_bytes;
         self.lost += out.lost;
         self.copied += out.copied;
+        self.passed += out.passed;
         assert!(self.frames.len() <= budget, "{} frames for a budget of {budget}", self.frames.len());
         polled.or_else(|error| match self.frames.is_empty() {
             true => Err(error),

@@ -54,6 +54,10 @@ pub(super) fn page(report: &Report) -> String {
         push(&mut page, "unparsed", &format!("{}, steered by their link addresses", packets(unparsed)));
     }
     let copied: u64 = snapshot.queues.iter().map(|queue| queue.copied).sum();
+    let passed: u64 = snapshot.queues.iter().map(|queue| queue.passed).sum();
+    if passed > 0 {
+        push(&mut page, "passed", &format!("{}, left to the kernel", packets(passed)));
+    }
     if copied > 0 {
         push(&mut page, "copied", &format!("{}, held too long to stay in the device's ring", packets(copied)));
     }

@@ -1,0 +1,165 @@
+//! Live interfaces by AF_XDP: it takes packets away from the kernel, and is the fastest way to them. docs/af_xdp.md is for those
+//! who use it.
+//!
+//! A program of ours runs for each frame that the driver receives (XDP). It looks whether the frame is wanted; if so, it goes to
+//! the AF_XDP socket of its receive queue, else to the kernel as ever. Each receive queue has a socket, and all of them share one
+//! memory: the pages of the pool. They are posted in a queue's fill ring, the kernel fills them, and they come back by its rx
+//! ring as completions; no frame is copied here but one that did not fit a chunk, whose parts are gathered in its first page.
+//!
+//! The program is attached by a link, which is gone with the process however that ends, and a program that is there already
+//! stays. Frames are taken from the first poll on.
+
+mod assembler;
+mod attach;
+mod device;
+mod interface;
+mod program;
+mod queue;
+mod spec;
+#[allow(unsafe_code)]
+mod sys;
+mod take;
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steerage::{DeviceError, Input, RxQueue};
+
+use attach::attach;
+use device::Device;
+use interface::{ETHERNET, Netlink};
+use queue::Queue;
+use sys::Socket;
+
+pub use spec::Named;
+pub use take::{TESTS_MAX, Take, TakeError};
+
+/// How many frames a queue's rings have room for by default: what libbpf and libxdp take. 2 ms of a million frames a second.
+pub const RING_DEFAULT: u32 = 2048;
+
+/// The shortest ring: a budget's worth on its way, and one at the kernel's.
+pub const RING_MIN: u32 = 128;
+
+/// The longest ring. Its pages are the memory that is pinned.
+pub const RING_MAX: u32 = 32_768;
+
+/// The longest time that is polled for at a time, for frames: beyond, the CPU does nothing else.
+pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
+
+/// What the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`), in bytes.
+const HEADROOM_BYTES: usize = 256;
+/// The longest chunk that the kernel knows: a page of its own.
+const CHUNK_BYTES_MAX: usize = 4096;
+/// An Ethernet header and two VLAN tags: what stands before what the MTU counts.
+const LINK_BYTES: usize = 14 + 2 * 4;
+
+const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF: run it with sudo";
+
+/// In which way frames are to be taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Native, and if the driver knows nothing of XDP, skb.
+    #[default]
+    Auto,
+    /// In the driver, before the kernel has made anything of the frame; without a copy where the driver can.
+    Native,
+    /// The same, with a copy.
+    Copy,
+    /// Behind the driver: slower, and works everywhere.
+    Skb,
+}
+
+/// What to take, from where, and how.
+#[derive(Clone, Debug)]
+pub struct AfXdpOptions {
+    /// The interface's name.
+    pub interface: String,
+    /// What is taken away from the kernel. There is no default: [`open`](Self::open) wants to be told.
+    pub take: Option<Take>,
+    /// Which receive queues, from which to which; `None` for all.
+    pub queues: Option<RangeInclusive<u32>>,
+    /// How.
+    pub mode: Mode,
+    /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to [`RING_MAX`].
+    pub ring: u32,
+    /// Whether each poll has the driver poll too, for so long; else it goes by interrupts.
+    pub busy_poll: Option<Duration>,
+    /// Whether the hash that the hardware computed is used, if the driver tells it. See docs/af_xdp.md for what that does not
+    /// keep together.
+    pub device_hash: bool,
+    /// Whether a program that is there already is taken away.
+    pub replace: bool,
+}
+
+/// An interface that packets are taken from.
+#[derive(Debug)]
+pub struct AfXdp {
+    /// The device.
+    pub input: Input,
+    /// What its user should know: a line each.
+    pub notes: Vec<String>,
+}
+
+impl AfXdpOptions {
+    /// The interface, with every default, and nothing to be taken.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            take: None,
+            queues: None,
+            mode: Mode::default(),
+            ring: RING_DEFAULT,
+            busy_poll: None,
+            device_hash: false,
+            replace: false,
+        }
+    }
+
+    /// Attaches the program. Nothing is taken before the first poll.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if nothing was said of what to take, there is no such interface or queue, another program is there, or
+    /// it is not allowed.
+    pub fn open(&self) -> Result<AfXdp, DeviceError> {
+        let Some(take) = &self.take else {
+            let cause =
+                io::Error::new(io::ErrorKind::InvalidInput, "what is taken the kernel no longer sees, ssh included");
+            return Err(self
+                .error("take packets without being told which", cause)
+                .advise("say --take 'udp port 53' (docs/af_xdp.md), or --take all"));
+        };
+        let interface = Netlink::look(&self.interface)
+            .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
+        if interface.hardware != ETHERNET {
+            let cause = io::Error::other(format!("its type, {} in if_arp.h, is not Ethernet", interface.hardware));
+            return Err(self.error("take packets from it", cause).advise("listen to it instead: af_packet:NAME"));
+        }
+        let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
+        let there_are = socket.queues(&self.interface).unwrap_or(1);
+        let queues = self.queues.clone().unwrap_or(0..=there_are - 1);
+        if *queues.end() >= there_are {
+            let cause = io::Error::other(format!("they are numbered from 0, and there are {there_are}"));
+            return Err(self.error("receive from a queue that is not there", cause).advise("`ethtool -l` shows them"));
+        }
+        let attached = attach(self, take, &interface, there_are)?;
+        let mut notes = attached.notes;
+        if !interface.up {
+            let name = &self.interface;
+            notes.push(format!("{name} is down: nothing comes until it is up (ip link set {name} up)"));
+        }
+        let hashes = attached.program.hashes;
+        let device = Arc::new(Device::new(self, &interface, attached.program, queues.clone(), socket)?);
+        let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
+        for number in queues {
+            let queue = Queue::new(Arc::clone(&device), number, hashes);
+            inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
+        }
+        Ok(AfXdp { input: Input::new(self.interface.clone(), "af_xdp", inputs), notes })
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::new(self.interface.clone(), operation, cause)
+    }
+}

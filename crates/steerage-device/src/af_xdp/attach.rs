@@ -1,0 +1,232 @@
+//! The program's way to its interface: in which mode, with the hardware's hash or without, and past one that is there already.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+use std::time::Duration;
+
+use steerage::DeviceError;
+
+use super::interface::{Interface, Netlink};
+use super::program::{Maps, program};
+use super::sys::{self, Link, Map, Program, ProgramInfo};
+use super::take::Take;
+use super::{AfXdpOptions, Mode, PERMISSION};
+
+/// How long it is waited at most, first and in all, for a program of ours to go whose process has ended: the kernel sees to it
+/// when it has time.
+const WAIT_FIRST: Duration = Duration::from_millis(1);
+const WAIT_LAST: Duration = Duration::from_millis(512);
+
+/// What the verifier may say of a program, in bytes.
+const LOG_BYTES: usize = 1 << 16;
+
+/// The kernel's function that gives a frame's hash, and where it is found.
+const HASH_FUNCTION: &str = "bpf_xdp_metadata_rx_hash";
+const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+
+/// The program at its interface.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) sockets: Map,
+    pub(super) counters: Map,
+    /// It writes the hardware's hash in front of each frame.
+    pub(super) hashes: bool,
+    pub(super) mode: sys::Mode,
+    /// The program is there until this goes.
+    pub(super) _link: Link,
+}
+
+/// It, and what its user should know.
+#[derive(Debug)]
+pub(super) struct Noted {
+    pub(super) program: Attached,
+    pub(super) notes: Vec<String>,
+}
+
+pub(super) fn attach(
+    options: &AfXdpOptions,
+    take: &Take,
+    interface: &Interface,
+    queues: u32,
+) -> Result<Noted, DeviceError> {
+    let cannot = |operation| move |cause| options.error(operation, cause).advise(PERMISSION);
+    let sockets = Map::of_sockets(queues).map_err(cannot("make a map of sockets"))?;
+    let counters = Map::of_counters(2 * queues).map_err(cannot("make a map of counters"))?;
+    let attempt = Attempt { options, take, interface, sockets: &sockets, counters: &counters };
+    let mut notes = Vec::new();
+    let modes: &[sys::Mode] = match options.mode {
+        Mode::Auto => &[sys::Mode::Native, sys::Mode::Skb],
+        Mode::Native | Mode::Copy => &[sys::Mode::Native],
+        Mode::Skb => &[sys::Mode::Skb],
+    };
+    let mut refused = None;
+    for mode in modes {
+        match attempt.in_mode(*mode, &mut notes) {
+            Ok((link, hashes)) => {
+                if let Some(error) = refused {
+                    notes.push(format!("{}: no native XDP ({error}); it goes on in skb mode", options.interface));
+                }
+                let program = Attached { sockets, counters, hashes, mode: *mode, _link: link };
+                return Ok(Noted { program, notes });
+            }
+            Err(Refused::For(error)) => return Err(error),
+            Err(Refused::Mode(error)) => refused = Some(error),
+        }
+    }
+    let cause = refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
+    Err(options.error("attach an XDP program", cause).advise("try mode=skb, or listen instead: af_packet:NAME"))
+}
+
+/// Why a program is not there.
+enum Refused {
+    /// Another mode will do no better.
+    For(DeviceError),
+    Mode(io::Error),
+}
+
+struct Attempt<'a> {
+    options: &'a AfXdpOptions,
+    take: &'a Take,
+    interface: &'a Interface,
+    sockets: &'a Map,
+    counters: &'a Map,
+}
+
+impl Attempt<'_> {
+    /// With the hash if it is wanted and to be had; returns whether it is.
+    fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(Link, bool), Refused> {
+        if self.options.device_hash {
+            match self.with_hash(mode) {
+                Ok(link) => return Ok((link, true)),
+                Err(Refused::For(error)) => return Err(Refused::For(error)),
+                Err(Refused::Mode(why)) => {
+                    let name = &self.options.interface;
+                    notes.push(format!("{name}: no hash by the device ({why}); flows are told apart by ours"));
+                }
+            }
+        }
+        let program = self.load(None).map_err(|error| Refused::For(self.load_error(error)))?;
+        self.attach(&program, mode).map(|link| (link, false))
+    }
+
+    fn with_hash(&self, mode: sys::Mode) -> Result<Link, Refused> {
+        if mode == sys::Mode::Skb {
+            return Err(Refused::Mode(io::Error::other("in skb mode there is none")));
+        }
+        let types = std::fs::read(KERNEL_TYPES).map_err(Refused::Mode)?;
+        let function = function_number(&types, HASH_FUNCTION)
+            .ok_or_else(|| Refused::Mode(io::Error::other("this kernel cannot tell it")))?;
+        // What the kernel says of a driver that has no such function is that the program is wrong.
+        let program = self.load(Some(function)).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => Refused::For(self.load_error(error)),
+            _ => Refused::Mode(io::Error::other("its driver does not tell it")),
+        })?;
+        self.attach(&program, mode)
+    }
+
+    fn load(&self, hash_function: Option<u32>) -> io::Result<Program> {
+        let [sockets, counters] = [self.sockets, self.counters].map(|map| map.as_fd().as_raw_fd());
+        let instructions = program(self.take, Maps { sockets, counters, hash_function })
+            .ok_or_else(|| io::Error::other("what to take is too long for a program"))?;
+        let bound_to = hash_function.map(|_| self.interface.index);
+        // Frames longer than a chunk: kernels before 5.18 don't know them.
+        let loaded = Program::load(&instructions, bound_to, true, &mut []);
+        let Err(error) = loaded else { return loaded };
+        if bound_to.is_none() && error.raw_os_error() == Some(libc::EINVAL) {
+            if let Ok(program) = Program::load(&instructions, bound_to, false, &mut []) {
+                return Ok(program);
+            }
+        }
+        let mut log = vec![0; LOG_BYTES];
+        let _ = Program::load(&instructions, bound_to, true, &mut log);
+        let said = String::from_utf8_lossy(&log);
+        tracing::debug!(verifier = said.trim_end_matches('\0'), "a program that would not load");
+        Err(error)
+    }
+
+    fn load_error(&self, cause: io::Error) -> DeviceError {
+        self.options.error("load an XDP program", cause).advise(PERMISSION)
+    }
+
+    /// Attaches the program, in the place of one that is there if that is wanted, or goes by itself.
+    fn attach(&self, program: &Program, mode: sys::Mode) -> Result<Link, Refused> {
+        let mut wait = WAIT_FIRST;
+        loop {
+            let error = match program.attach(self.interface.index, mode) {
+                Ok(link) => return Ok(link),
+                Err(error) => error,
+            };
+            if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) {
+                return Err(Refused::Mode(error));
+            }
+            let there = Netlink::look(&self.options.interface).ok().and_then(|interface| interface.program);
+            let there = there.and_then(|id| ProgramInfo::of(id).ok());
+            let ours = there.as_ref().is_none_or(ProgramInfo::is_ours);
+            if let Some(there) = there.as_ref().filter(|_| self.options.replace) {
+                self.take_away(there).map_err(Refused::For)?;
+            } else if !ours || wait > WAIT_LAST {
+                return Err(Refused::For(self.occupied(there, error)));
+            }
+            if wait > WAIT_LAST {
+                return Err(Refused::For(self.occupied(there, error)));
+            }
+            thread::sleep(wait);
+            wait *= 2;
+        }
+    }
+
+    fn take_away(&self, there: &ProgramInfo) -> Result<(), DeviceError> {
+        let interface = self.interface.index;
+        let taken = match sys::link_of(there.id, interface) {
+            Ok(Some(link)) => link.detach(),
+            Ok(None) => Netlink::detach(interface),
+            Err(error) => Err(error),
+        };
+        taken.map_err(|error| self.options.error("take the XDP program away that is there", error).advise(PERMISSION))
+    }
+
+    fn occupied(&self, there: Option<ProgramInfo>, error: io::Error) -> DeviceError {
+        let name = &self.options.interface;
+        let Some(there) = there else { return self.options.error("attach an XDP program", error) };
+        let whose = match there.is_ours() {
+            true => "another steerage".to_owned(),
+            false if there.name.is_empty() => "a program without a name".to_owned(),
+            false => format!("`{}`", there.name),
+        };
+        let cause = io::Error::other(format!("{whose} has {name} already (XDP program {})", there.id));
+        self.options.error("attach an XDP program", cause).advise("stop that, or say --replace to take its place")
+    }
+}
+
+/// The number of a function among the kernel's types, which are in the BPF type format (the kernel's
+/// Documentation/bpf/btf.rst).
+fn function_number(types: &[u8], name: &str) -> Option<u32> {
+    const FUNCTION: u32 = 12;
+    let word = |at: usize| types.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_ne_bytes);
+    let header = word(4)? as usize;
+    let mut at = header + word(8)? as usize;
+    let end = at + word(12)? as usize;
+    let names = header + word(16)? as usize;
+    let mut number = 0;
+    while at < end {
+        number += 1;
+        let (name_at, info) = (word(at)? as usize, word(at + 4)?);
+        let (kind, members) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+        if kind == FUNCTION {
+            let its = types.get(names + name_at..)?;
+            if its.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0)) {
+                return Some(number);
+            }
+        }
+        at += 12
+            + match kind {
+                1 | 14 | 17 => 4,
+                3 => 12,
+                4 | 5 | 15 | 19 => members * 12,
+                6 | 13 => members * 8,
+                _ => 0,
+            };
+    }
+    None
+}

@@ -1,0 +1,206 @@
+//! What the kernel says of an interface, and tells when it changes: rtnetlink (RFC 3549).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, socket,
+};
+
+const NLMSG_ERROR: u16 = 2;
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+const RTM_SETLINK: u16 = 19;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_FD: u16 = 1;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const NLA_F_NESTED: u16 = 1 << 15;
+/// The group that is told of every change of a link.
+const RTMGRP_LINK: u32 = 1;
+const IFF_UP: u32 = 1;
+/// Message and interface headers: `struct nlmsghdr`, `struct ifinfomsg`.
+const HEADER_BYTES: usize = 16;
+const INFO_BYTES: usize = 16;
+
+/// The longest message: with a link's statistics and those of a hundred virtual functions.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// How many messages are read before the answer must have come.
+const MESSAGES_MAX: usize = 64;
+
+pub(super) const ETHERNET: u16 = 1;
+
+/// An interface, as it was when the kernel told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) index: u32,
+    /// An `ARPHRD_` number.
+    pub(super) hardware: u16,
+    pub(super) up: bool,
+    /// The longest packet it sends, without the link header.
+    pub(super) mtu: usize,
+    /// The XDP program that is there.
+    pub(super) program: Option<u32>,
+}
+
+/// What happened to an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Now(Interface),
+    Deleted,
+}
+
+/// A socket to ask by, or to be told by.
+#[derive(Debug)]
+pub(super) struct Netlink(OwnedFd);
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Netlink {
+    fn open(groups: u32) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | if groups == 0 { SockFlag::empty() } else { SockFlag::SOCK_NONBLOCK };
+        let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+        Ok(Self(fd))
+    }
+
+    /// One that is told of changes, and never waits for them.
+    pub(super) fn listening() -> io::Result<Self> {
+        Self::open(RTMGRP_LINK)
+    }
+
+    /// The interface of that name.
+    pub(super) fn look(name: &str) -> io::Result<Interface> {
+        let netlink = Self::open(0)?;
+        let mut named = name.as_bytes().to_vec();
+        named.push(0);
+        send(netlink.0.as_raw_fd(), &message(RTM_GETLINK, 0, IFLA_IFNAME, &named), MsgFlags::empty())?;
+        netlink.answer()?.ok_or_else(|| io::Error::other("the kernel did not answer"))
+    }
+
+    /// Takes away a program that is at the interface without a link.
+    pub(super) fn detach(interface: u32) -> io::Result<()> {
+        let netlink = Self::open(0)?;
+        let none = attribute(IFLA_XDP_FD, &(-1i32).to_ne_bytes());
+        let request = message(RTM_SETLINK, interface, IFLA_XDP | NLA_F_NESTED, &none);
+        send(netlink.0.as_raw_fd(), &request, MsgFlags::empty())?;
+        netlink.answer().map(drop)
+    }
+
+    /// Waits for the answer to a request: an interface, or that it went well.
+    fn answer(&self) -> io::Result<Option<Interface>> {
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        for _ in 0..MESSAGES_MAX {
+            let bytes = recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+            for (kind, body) in messages(&buffer[..bytes]) {
+                match kind {
+                    RTM_NEWLINK => return Ok(interface(body)),
+                    NLMSG_ERROR => {
+                        return match word(body, 0).unwrap_or(0) as i32 {
+                            0 => Ok(None),
+                            error => Err(io::Error::from_raw_os_error(-error)),
+                        };
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Err(io::Error::other("the kernel did not answer"))
+    }
+
+    /// The last that happened to the interface since the last call, if anything did. `Err` says that something may have been
+    /// missed.
+    pub(super) fn changes(&self, index: u32) -> io::Result<Option<Change>> {
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        let mut last = None;
+        loop {
+            let bytes = match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(bytes) => bytes,
+                Err(nix::errno::Errno::EAGAIN) => return Ok(last),
+                Err(error) => return Err(error.into()),
+            };
+            for (kind, body) in messages(&buffer[..bytes]) {
+                let Some(told) = interface(body).filter(|told| told.index == index) else { continue };
+                match kind {
+                    RTM_NEWLINK => last = Some(Change::Now(told)),
+                    RTM_DELLINK => return Ok(Some(Change::Deleted)),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn message(kind: u16, interface: u32, attribute_kind: u16, value: &[u8]) -> Vec<u8> {
+    let attribute = attribute(attribute_kind, value);
+    let bytes = (HEADER_BYTES + INFO_BYTES + attribute.len()) as u32;
+    let mut message = bytes.to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend((NLM_F_REQUEST | if kind == RTM_GETLINK { 0 } else { NLM_F_ACK }).to_ne_bytes());
+    message.extend([0; HEADER_BYTES - 8 + 4]);
+    message.extend(interface.to_ne_bytes());
+    message.resize(HEADER_BYTES + INFO_BYTES, 0);
+    message.extend(attribute);
+    message
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut attribute = (4 + value.len() as u16).to_ne_bytes().to_vec();
+    attribute.extend(kind.to_ne_bytes());
+    attribute.extend(value);
+    attribute.resize(attribute.len().next_multiple_of(4), 0);
+    attribute
+}
+
+/// The messages in what was received, each with its type.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = word(bytes, 0)? as usize;
+        let body = bytes.get(HEADER_BYTES..len)?;
+        let kind = half(bytes, 4)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// The attributes in a message, each with its type.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = usize::from(half(bytes, 0)?);
+        let value = bytes.get(4..len)?;
+        let kind = half(bytes, 2)? & !NLA_F_NESTED;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+fn interface(body: &[u8]) -> Option<Interface> {
+    let (mut mtu, mut program) = (0, None);
+    for (kind, value) in attributes(body.get(INFO_BYTES..)?) {
+        match kind {
+            IFLA_MTU => mtu = word(value, 0)? as usize,
+            IFLA_XDP => {
+                let id = attributes(value).find(|(kind, _)| *kind == IFLA_XDP_PROG_ID);
+                program = id.and_then(|(_, id)| word(id, 0)).filter(|id| *id > 0);
+            }
+            _ => {}
+        }
+    }
+    Some(Interface { index: word(body, 4)?, hardware: half(body, 2)?, up: word(body, 8)? & IFF_UP != 0, mtu, program })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2).and_then(|half| half.try_into().ok()).map(u16::from_ne_bytes)
+}

@@ -1,0 +1,377 @@
+//! The XDP program: what is to be taken goes to its queue's socket, all else to the kernel; both are counted.
+//!
+//! It reads the headers once, notes on its stack what the tests can ask for, and goes through the tests. It writes nothing but
+//! the hash in front of the frame, and drops nothing.
+
+use super::assembler::{Assembler, FRAME, Instruction, Label, R0, R1, R2, R3, R6, R7, R8, R9, Register, Size, When};
+use super::take::{Address, Kind, Take, Test, Way};
+
+/// What the hash and its mark take in front of a frame, in bytes. The kernel wants whole words.
+pub(super) const META_BYTES: usize = 8;
+/// Behind the hash, if there is one. Chance does not write it in a page's headroom, and what does is cleared at posting.
+pub(super) const META_HASHED: u32 = 0x5e_e2_a6_e1;
+
+/// How many IPv6 extension headers are skipped to find the ports. RFC 8200, 4.1, has a use for seven; more than two are not
+/// seen in practice, and each costs instructions.
+const EXTENSIONS_MAX: usize = 4;
+/// And how many VLAN tags: an outer and an inner one (IEEE 802.1ad).
+const TAGS_MAX: usize = 2;
+
+// Places on the stack, from the frame pointer.
+const KIND: i16 = -4;
+const PROTOCOL: i16 = -8;
+const PORTS: [i16; 2] = [-12, -16];
+const ADDRESSES: [i16; 2] = [-32, -48];
+const KEY: i16 = -52;
+const HASH: i16 = -56;
+const HASH_TYPE: i16 = -60;
+
+// Places in `struct xdp_md`.
+const CTX_DATA: i16 = 0;
+const CTX_DATA_END: i16 = 4;
+const CTX_DATA_META: i16 = 8;
+const CTX_QUEUE: i16 = 16;
+
+// `enum xdp_action` and `enum bpf_func_id`.
+const XDP_PASS: i32 = 2;
+const XDP_REDIRECT: u32 = 4;
+const MAP_LOOKUP: i32 = 1;
+const REDIRECT_MAP: i32 = 51;
+const ADJUST_META: i32 = 54;
+
+// What a frame is: bits at `KIND`.
+const IPV4: u32 = 1;
+const IPV6: u32 = 2;
+const ARP: u32 = 4;
+const NEIGHBOUR_DISCOVERY: u32 = 8;
+const HAS_PORTS: u32 = 16;
+
+const ICMPV6: u32 = 58;
+const IPV6_FRAGMENT: u32 = 44;
+/// Hop-by-hop options, routing, destination options: each says its length in the same way.
+const IPV6_OPTIONS: [u32; 3] = [0, 43, 60];
+/// TCP, UDP, DCCP, SCTP, UDP-Lite: their headers begin with the ports.
+const WITH_PORTS: [u32; 5] = [6, 17, 33, 132, 136];
+/// Router and neighbour solicitation and advertisement, redirect (RFC 4861).
+const DISCOVERY_FIRST: u32 = 133;
+const DISCOVERY_LAST: u32 = 137;
+
+/// What the program refers to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Maps {
+    /// The descriptor of the map from queue to socket.
+    pub(super) sockets: i32,
+    /// And of the counters: of queue q taken frames at 2q, passed ones at 2q + 1.
+    pub(super) counters: i32,
+    /// The number of the kernel's function that gives a frame's hash, if it is to be asked.
+    pub(super) hash_function: Option<u32>,
+}
+
+/// The program. `None` if it has become too long.
+pub(super) fn program(take: &Take, maps: Maps) -> Option<Vec<Instruction>> {
+    let mut asm = Assembler::default();
+    let decide = asm.label();
+    asm.copy(R6, R1);
+    parse(&mut asm, decide);
+    asm.bind(decide);
+    let (taken, passed, count) = (asm.label(), asm.label(), asm.label());
+    choose(&mut asm, take, taken, passed);
+    asm.bind(taken);
+    if let Some(function) = maps.hash_function {
+        note_hash(&mut asm, function);
+    }
+    redirect(&mut asm, maps.sockets);
+    asm.jump(count);
+    asm.bind(passed);
+    asm.set(R9, XDP_PASS);
+    asm.bind(count);
+    count_action(&mut asm, maps.counters);
+    asm.copy(R0, R9);
+    asm.exit();
+    asm.finish()
+}
+
+/// Two bytes of a frame, as a load of this machine gives them.
+const fn half(network: u16) -> u32 {
+    u16::from_ne_bytes(network.to_be_bytes()) as u32
+}
+
+/// Goes to `otherwise` unless there are `bytes` more at R7.
+fn require(asm: &mut Assembler, bytes: i32, otherwise: Label) {
+    asm.copy(R1, R7);
+    asm.add(R1, bytes);
+    asm.jump_if_above(R1, R8, otherwise);
+}
+
+/// Reads the headers. R6 is the context; R7 walks, R8 is the frame's end. Goes to `decide` when there is no more to know.
+fn parse(asm: &mut Assembler, decide: Label) {
+    asm.load(Size::Word, R7, R6, CTX_DATA);
+    asm.load(Size::Word, R8, R6, CTX_DATA_END);
+    asm.set(R1, 0);
+    for at in (-48..0).step_by(8) {
+        asm.store(Size::Double, FRAME, at, R1);
+    }
+    require(asm, 14, decide);
+    asm.load(Size::Half, R9, R7, 12);
+    asm.add(R7, 14);
+    let tagged_no_more = asm.label();
+    for _ in 0..TAGS_MAX {
+        let tagged = asm.label();
+        asm.jump_if(R9, When::Equal, half(0x8100), tagged);
+        asm.jump_if(R9, When::NotEqual, half(0x88a8), tagged_no_more);
+        asm.bind(tagged);
+        require(asm, 4, decide);
+        asm.load(Size::Half, R9, R7, 2);
+        asm.add(R7, 4);
+    }
+    asm.bind(tagged_no_more);
+    let (ipv4, ipv6, transport) = (asm.label(), asm.label(), asm.label());
+    asm.jump_if(R9, When::Equal, half(0x0800), ipv4);
+    asm.jump_if(R9, When::Equal, half(0x86dd), ipv6);
+    asm.jump_if(R9, When::NotEqual, half(0x0806), decide);
+    asm.store_number(Size::Word, FRAME, KIND, ARP);
+    asm.jump(decide);
+    asm.bind(ipv4);
+    parse_ipv4(asm, transport, decide);
+    asm.bind(ipv6);
+    parse_ipv6(asm, transport, decide);
+    asm.bind(transport);
+    parse_transport(asm, decide);
+}
+
+fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
+    require(asm, 20, decide);
+    asm.store_number(Size::Word, FRAME, KIND, IPV4);
+    asm.load(Size::Byte, R9, R7, 9);
+    asm.store(Size::Word, FRAME, PROTOCOL, R9);
+    for (to, from) in ADDRESSES.into_iter().zip([12, 16]) {
+        asm.load(Size::Word, R1, R7, from);
+        asm.store(Size::Word, FRAME, to, R1);
+    }
+    // More fragments, or not the first: no fragment has ports here, so that a datagram's fragments stay together.
+    asm.load(Size::Half, R1, R7, 6);
+    asm.jump_if(R1, When::AnyOf, half(0x3fff), decide);
+    asm.load(Size::Byte, R1, R7, 0);
+    asm.and(R1, 0xf);
+    asm.shift_left(R1, 2);
+    asm.jump_if(R1, When::Below, 20, decide);
+    asm.add_register(R7, R1);
+    asm.jump(transport);
+}
+
+fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
+    require(asm, 40, decide);
+    asm.store_number(Size::Word, FRAME, KIND, IPV6);
+    asm.load(Size::Byte, R9, R7, 6);
+    asm.store(Size::Word, FRAME, PROTOCOL, R9);
+    for (to, from) in ADDRESSES.into_iter().zip([8, 24]) {
+        for word in (0..16).step_by(4) {
+            asm.load(Size::Word, R1, R7, from + word);
+            asm.store(Size::Word, FRAME, to + word, R1);
+        }
+    }
+    asm.add(R7, 40);
+    for _ in 0..EXTENSIONS_MAX {
+        let (options, next) = (asm.label(), asm.label());
+        for kind in IPV6_OPTIONS {
+            asm.jump_if(R9, When::Equal, kind, options);
+        }
+        asm.jump_if(R9, When::NotEqual, IPV6_FRAGMENT, transport);
+        require(asm, 8, decide);
+        asm.load(Size::Byte, R9, R7, 0);
+        asm.store(Size::Word, FRAME, PROTOCOL, R9);
+        asm.load(Size::Half, R1, R7, 2);
+        asm.jump_if(R1, When::AnyOf, half(0xfff9), decide);
+        asm.add(R7, 8);
+        asm.jump(next);
+        asm.bind(options);
+        require(asm, 8, decide);
+        asm.load(Size::Byte, R9, R7, 0);
+        asm.store(Size::Word, FRAME, PROTOCOL, R9);
+        asm.load(Size::Byte, R1, R7, 1);
+        asm.add(R1, 1);
+        asm.shift_left(R1, 3);
+        asm.add_register(R7, R1);
+        asm.bind(next);
+    }
+    // It goes on with the transport, and what is behind still more headers has no ports there.
+}
+
+/// R9 is the protocol, R7 at its header.
+fn parse_transport(asm: &mut Assembler, decide: Label) {
+    let ports = asm.label();
+    for protocol in WITH_PORTS {
+        asm.jump_if(R9, When::Equal, protocol, ports);
+    }
+    asm.jump_if(R9, When::NotEqual, ICMPV6, decide);
+    asm.load(Size::Word, R2, FRAME, KIND);
+    asm.jump_if(R2, When::NotEqual, IPV6, decide);
+    require(asm, 1, decide);
+    asm.load(Size::Byte, R1, R7, 0);
+    asm.jump_if(R1, When::Below, DISCOVERY_FIRST, decide);
+    asm.jump_if(R1, When::Above, DISCOVERY_LAST, decide);
+    asm.store_number(Size::Word, FRAME, KIND, IPV6 | NEIGHBOUR_DISCOVERY);
+    asm.jump(decide);
+    asm.bind(ports);
+    require(asm, 4, decide);
+    for (to, from) in PORTS.into_iter().zip([0, 2]) {
+        asm.load(Size::Half, R1, R7, from);
+        asm.half_to_host(R1);
+        asm.store(Size::Word, FRAME, to, R1);
+    }
+    asm.load(Size::Word, R1, FRAME, KIND);
+    asm.add(R1, HAS_PORTS as i32);
+    asm.store(Size::Word, FRAME, KIND, R1);
+}
+
+/// Goes to `taken` or `passed`.
+fn choose(asm: &mut Assembler, take: &Take, taken: Label, passed: Label) {
+    asm.load(Size::Word, R9, FRAME, KIND);
+    // These are the kernel's unless they are named, whatever else is wanted.
+    let to = |named| if named { taken } else { passed };
+    asm.jump_if(R9, When::AnyOf, ARP, to(take.names(Kind::Arp)));
+    asm.jump_if(R9, When::AnyOf, NEIGHBOUR_DISCOVERY, to(take.names(Kind::NeighbourDiscovery)));
+    for clause in take.clauses() {
+        let otherwise = asm.label();
+        for (wanted, test) in clause {
+            if *wanted {
+                check(asm, test, otherwise);
+            } else {
+                let not = asm.label();
+                check(asm, test, not);
+                asm.jump(otherwise);
+                asm.bind(not);
+            }
+        }
+        asm.jump(taken);
+        asm.bind(otherwise);
+    }
+    asm.jump(passed);
+}
+
+/// Goes to `otherwise` unless the frame is so. R9 is what it is.
+fn check(asm: &mut Assembler, test: &Test, otherwise: Label) {
+    match test {
+        // Never so; but the kernel wants each instruction to have a way to it.
+        Test::All => asm.jump_if(R9, When::Below, 0, otherwise),
+        Test::Kind(kind) => require_kind(asm, bit(*kind), otherwise),
+        Test::Protocol(kind, protocol) => {
+            require_kind(asm, kind.map_or(IPV4 | IPV6, bit), otherwise);
+            asm.load(Size::Word, R1, FRAME, PROTOCOL);
+            asm.jump_if(R1, When::NotEqual, u32::from(*protocol), otherwise);
+        }
+        Test::Port(way, from, to) => {
+            require_kind(asm, HAS_PORTS, otherwise);
+            either(asm, *way, otherwise, |asm, which, no| {
+                asm.load(Size::Word, R1, FRAME, PORTS[which]);
+                asm.jump_if(R1, When::Below, u32::from(*from), no);
+                asm.jump_if(R1, When::Above, u32::from(*to), no);
+            });
+        }
+        Test::Net(way, address) => {
+            require_kind(asm, if address.is_ipv6() { IPV6 } else { IPV4 }, otherwise);
+            either(asm, *way, otherwise, |asm, which, no| check_address(asm, address, ADDRESSES[which], no));
+        }
+    }
+}
+
+fn check_address(asm: &mut Assembler, address: &Address, at: i16, no: Label) {
+    for (word, (value, mask)) in address.words().enumerate() {
+        if mask != 0 {
+            asm.load(Size::Word, R1, FRAME, at + 4 * word as i16);
+            asm.and(R1, mask);
+            asm.jump_if(R1, When::NotEqual, value, no);
+        }
+    }
+}
+
+/// One way, or if that is not given either.
+fn either(asm: &mut Assembler, way: Option<Way>, otherwise: Label, test: impl Fn(&mut Assembler, usize, Label)) {
+    match way {
+        Some(Way::Source) => test(asm, 0, otherwise),
+        Some(Way::Destination) => test(asm, 1, otherwise),
+        None => {
+            let (other, yes) = (asm.label(), asm.label());
+            test(asm, 0, other);
+            asm.jump(yes);
+            asm.bind(other);
+            test(asm, 1, otherwise);
+            asm.bind(yes);
+        }
+    }
+}
+
+fn require_kind(asm: &mut Assembler, bits: u32, otherwise: Label) {
+    let yes = asm.label();
+    asm.jump_if(R9, When::AnyOf, bits, yes);
+    asm.jump(otherwise);
+    asm.bind(yes);
+}
+
+fn bit(kind: Kind) -> u32 {
+    match kind {
+        Kind::Ipv4 => IPV4,
+        Kind::Ipv6 => IPV6,
+        Kind::Arp => ARP,
+        Kind::NeighbourDiscovery => NEIGHBOUR_DISCOVERY,
+    }
+}
+
+/// Writes the device's hash and its mark in front of the frame, zeros if it has none.
+fn note_hash(asm: &mut Assembler, function: u32) {
+    let (redirect, none) = (asm.label(), asm.label());
+    asm.copy(R1, R6);
+    asm.set(R2, -(META_BYTES as i32));
+    asm.call(ADJUST_META);
+    asm.jump_if(R0, When::NotEqual, 0, redirect);
+    asm.load(Size::Word, R7, R6, CTX_DATA_META);
+    asm.load(Size::Word, R8, R6, CTX_DATA);
+    require(asm, META_BYTES as i32, redirect);
+    asm.store_number(Size::Word, FRAME, HASH, 0);
+    asm.store_number(Size::Word, FRAME, HASH_TYPE, 0);
+    asm.store_number(Size::Word, R7, 0, 0);
+    asm.store_number(Size::Word, R7, 4, 0);
+    asm.copy(R1, R6);
+    place(asm, R2, HASH);
+    place(asm, R3, HASH_TYPE);
+    asm.call_kernel(function);
+    asm.jump_if(R0, When::NotEqual, 0, none);
+    asm.load(Size::Word, R1, FRAME, HASH);
+    asm.store(Size::Word, R7, 0, R1);
+    asm.store_number(Size::Word, R7, 4, META_HASHED);
+    asm.bind(none);
+    asm.bind(redirect);
+}
+
+fn place(asm: &mut Assembler, to: Register, at: i16) {
+    asm.copy(to, FRAME);
+    asm.add(to, at.into());
+}
+
+/// To the queue's socket, or to the kernel if it has none. R9 is what becomes of the frame.
+fn redirect(asm: &mut Assembler, sockets: i32) {
+    asm.load_map(R1, sockets);
+    asm.load(Size::Word, R2, R6, CTX_QUEUE);
+    asm.set(R3, XDP_PASS);
+    asm.call(REDIRECT_MAP);
+    asm.copy(R9, R0);
+}
+
+fn count_action(asm: &mut Assembler, counters: i32) {
+    let (is_taken, out) = (asm.label(), asm.label());
+    asm.load(Size::Word, R1, R6, CTX_QUEUE);
+    asm.shift_left(R1, 1);
+    asm.jump_if(R9, When::Equal, XDP_REDIRECT, is_taken);
+    asm.add(R1, 1);
+    asm.bind(is_taken);
+    asm.store(Size::Word, FRAME, KEY, R1);
+    asm.load_map(R1, counters);
+    place(asm, R2, KEY);
+    asm.call(MAP_LOOKUP);
+    // A null pointer is all of 64 bits, and its check too.
+    asm.jump_if_null(R0, out);
+    asm.load(Size::Double, R1, R0, 0);
+    asm.add(R1, 1);
+    asm.store(Size::Double, R0, 0, R1);
+    asm.bind(out);
+}

@@ -1,0 +1,427 @@
+//! One receive queue: its socket, its pages, and what was lost on the way.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use steerage::{
+    Affinity, Completion, Completions, DeviceError, FlowHash, Page, Polled, QueueMemory, Region, RxQueue, Timestamp,
+};
+
+use super::device::Device;
+use super::interface::{Change, Interface, Netlink};
+use super::program::{META_BYTES, META_HASHED};
+use super::sys::{self, Filled, Ready};
+use super::{HEADROOM_BYTES, LINK_BYTES};
+
+/// How often the kernel is asked what it lost and what has become of the interface, at most: a few system calls.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How often the program's counters are read: the kernel writes one for each CPU.
+const COUNTERS_LOOK: Duration = Duration::from_secs(1);
+
+/// How soon it is looked for pages again where nearly none is posted: nothing could come, so nothing would wake us.
+const PAGES_LOOK: Duration = Duration::from_micros(100);
+
+/// So few posted pages are nearly none.
+const POSTED_FEW: usize = 16;
+
+/// How far a queue has come.
+#[derive(Debug)]
+enum Stage {
+    /// It has no pages yet.
+    New,
+    /// It has a socket, which frames go to from the first poll on.
+    Ready(Ready),
+    /// They do.
+    Open(Ready),
+    /// They do no more; what has come is handed over, and then it is over, for that reason if it is an error.
+    Ending(Ready, Option<DeviceError>),
+    Ended,
+}
+
+/// A frame of several parts, as far as it has come.
+#[derive(Debug)]
+struct Begun {
+    /// `None`: it cannot be handed over.
+    page: Option<Page>,
+    offset: u32,
+    len: usize,
+    hash: Option<FlowHash>,
+}
+
+/// One socket and its ring.
+#[derive(Debug)]
+pub(super) struct Queue {
+    device: Arc<Device>,
+    number: u32,
+    hashes: bool,
+    stage: Stage,
+    events: Epoll,
+    /// Tells of changes of the interface.
+    netlink: Netlink,
+    up: bool,
+    mtu: usize,
+    begun: Option<Begun>,
+    mode: Option<&'static str>,
+    looked: Timestamp,
+    counted: Timestamp,
+    /// Frames that were handed over, and those that were lost, so far.
+    handed: u64,
+    lost: u64,
+    passed: u64,
+    /// Of the lost ones, those that the socket's statistics told of.
+    told: u64,
+    invalid: u64,
+    fill_ring_empty: u64,
+    starved: bool,
+}
+
+impl Queue {
+    pub(super) fn new(device: Arc<Device>, number: u32, hashes: bool) -> io::Result<Self> {
+        let netlink = Netlink::listening()?;
+        let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        events.add(&netlink, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        Ok(Self {
+            mtu: device.frame_bytes - LINK_BYTES,
+            device,
+            number,
+            hashes,
+            stage: Stage::New,
+            events,
+            netlink,
+            up: true,
+            begun: None,
+            mode: None,
+            looked: Timestamp::ZERO,
+            counted: Timestamp::ZERO,
+            handed: 0,
+            lost: 0,
+            passed: 0,
+            told: 0,
+            invalid: 0,
+            fill_ring_empty: 0,
+            starved: false,
+        })
+    }
+
+    /// Keeps the fill ring full.
+    fn refill(&mut self, out: &mut Completions<'_>) {
+        let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
+        let missing = (self.device.ring as usize).saturating_sub(ready.posted()).min(ready.room() as usize);
+        self.starved = false;
+        for _ in 0..missing {
+            let Some(mut page) = out.take_page() else {
+                self.starved = ready.posted() < POSTED_FEW;
+                break;
+            };
+            if self.hashes {
+                // Whatever stood there, it is no hash.
+                let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
+                out.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
+            }
+            if let Err(page) = ready.post(page) {
+                out.give_page(page);
+                break;
+            }
+        }
+        if missing > 0 {
+            ready.show();
+        }
+    }
+
+    /// Takes what has come, up to a budget of frames. Returns whether there may be more.
+    fn receive(&mut self, out: &mut Completions<'_>, budget: usize) -> bool {
+        let (Stage::Open(ready) | Stage::Ending(ready, _)) = &mut self.stage else { return false };
+        let filled = ready.filled();
+        let mut counts = Counts::default();
+        for _ in 0..filled {
+            if out.len() >= budget {
+                break;
+            }
+            match ready.take() {
+                Some(Ok(part)) if self.begun.is_none() && !part.goes_on => {
+                    let Filled { mut page, offset, len, .. } = part;
+                    let hash = if self.hashes { hash_before(out, &mut page, offset) } else { None };
+                    push(out, page, offset, len as usize, hash, self.hashes);
+                    counts.handed += 1;
+                }
+                Some(Ok(part)) => counts.add(gather(out, &mut self.begun, part, self.hashes)),
+                Some(Err(bad)) => {
+                    self.invalid += 1;
+                    let begun = self.begun.get_or_insert(Begun { page: None, offset: 0, len: 0, hash: None });
+                    begun.page.take().into_iter().for_each(|page| out.give_page(page));
+                    if !bad.goes_on {
+                        self.begun = None;
+                        counts.lost += 1;
+                    }
+                }
+                None => break,
+            }
+        }
+        ready.release();
+        let more = out.len() >= budget || ready.filled() > 0;
+        self.handed += counts.handed;
+        self.lost += counts.lost;
+        out.lost(counts.lost);
+        more
+    }
+
+    /// Asks the kernel what it lost, and what has become of the interface.
+    fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
+        self.looked = out.now();
+        self.count_lost(out)?;
+        if out.now().since(self.counted) >= COUNTERS_LOOK {
+            self.counted = out.now();
+            self.count_passed(out)?;
+        }
+        match self.netlink.changes(self.device.index) {
+            Ok(None) => {}
+            Ok(Some(Change::Now(interface))) => self.changed(&interface),
+            Ok(Some(Change::Deleted)) => {
+                let cause = io::Error::from_raw_os_error(libc::ENODEV);
+                let error = self.device.error("go on receiving", cause).advise("the interface was deleted");
+                self.end(Some(error));
+            }
+            // More was told than there is room for: what is missed is told of next time.
+            Err(error) => tracing::debug!(device = %self.device.name, %error, "changes were missed"),
+        }
+        Ok(())
+    }
+
+    fn changed(&mut self, interface: &Interface) {
+        let device = &self.device;
+        if interface.up != self.up {
+            self.up = interface.up;
+            match interface.up {
+                true => tracing::info!(device = %device.name, queue = self.number, "the interface is up again"),
+                false => {
+                    tracing::warn!(device = %device.name, queue = self.number, "the interface is down; going on when it is up")
+                }
+            }
+        }
+        if interface.mtu != self.mtu {
+            self.mtu = interface.mtu;
+            let (mtu, most) = (interface.mtu, device.frame_bytes);
+            match mtu + LINK_BYTES > most {
+                true => {
+                    tracing::warn!(device = %device.name, mtu, "the MTU was raised: frames of more than {most} bytes are lost until a new start")
+                }
+                false => tracing::info!(device = %device.name, mtu, "the MTU was changed"),
+            }
+        }
+    }
+
+    /// What the socket has lost since it was last asked.
+    fn count_lost(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
+        let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(ready, _)) = &self.stage else { return Ok(()) };
+        let counted = ready.statistics().map_err(|e| self.device.error("read the socket's statistics", e))?;
+        let all = counted.rx_dropped + counted.rx_ring_full;
+        let new = all.saturating_sub(self.told);
+        self.told = all;
+        self.fill_ring_empty = counted.fill_ring_empty;
+        self.lost += new;
+        out.lost(new);
+        Ok(())
+    }
+
+    /// What the program has left to the kernel.
+    fn count_passed(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
+        let passed = self.device.program.counters.sum(2 * self.number + 1);
+        let passed = passed.map_err(|e| self.device.error("read the program's counters", e))?;
+        out.passed(passed.saturating_sub(self.passed));
+        self.passed = passed;
+        Ok(())
+    }
+
+    /// From here on frames go to the kernel.
+    fn end(&mut self, why: Option<DeviceError>) {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Ready(ready) | Stage::Open(ready) => {
+                // It may be gone already, with the interface.
+                let _ = self.device.program.sockets.clear(self.number);
+                if !sys::wait_for_receivers() {
+                    tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
+                }
+                Stage::Ending(ready, why)
+            }
+            Stage::New => Stage::Ended,
+            stage @ (Stage::Ending(..) | Stage::Ended) => stage,
+        };
+    }
+
+    /// All that came is handed over: settles what was lost, and takes the pages home.
+    fn close(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
+        self.count_lost(out)?;
+        let Stage::Ending(ready, why) = std::mem::replace(&mut self.stage, Stage::Ended) else {
+            return Ok(Polled::Ended);
+        };
+        if let Some(page) = self.begun.take().and_then(|begun| begun.page) {
+            out.give_page(page);
+        }
+        if let Some(mut posted) = ready.close() {
+            posted.take_all().for_each(|page| out.give_page(page));
+        }
+        self.count_passed(out)?;
+        // What the program sent and neither came nor was counted as lost: the socket was just not there.
+        let taken = self.device.program.counters.sum(2 * self.number);
+        let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
+        let missing = taken.saturating_sub(self.handed + self.lost);
+        self.lost += missing;
+        out.lost(missing);
+        let Self { invalid, fill_ring_empty, lost, number, .. } = *self;
+        tracing::info!(device = %self.device.name, queue = number, lost, missing, invalid, fill_ring_empty, "taken no more");
+        why.map_or(Ok(Polled::Ended), Err)
+    }
+}
+
+impl RxQueue for Queue {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: self.device.frame_bytes_max() })
+    }
+
+    fn posted_max(&self) -> usize {
+        self.device.ring as usize
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+        let ready = self.device.ready(self.number, region)?;
+        self.events
+            .add(&ready, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLERR, 0))
+            .map_err(|e| self.device.error("wait for the socket", e.into()))?;
+        self.mode = Some(self.device.mode(&ready));
+        self.stage = Stage::Ready(ready);
+        Ok(())
+    }
+
+    fn mode(&self) -> Option<&'static str> {
+        self.mode
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        self.refill(out);
+        if matches!(self.stage, Stage::Ready(_)) {
+            self.open()?;
+        }
+        let more = self.receive(out, budget);
+        if matches!(self.stage, Stage::Ending(..) | Stage::Ended) {
+            return if more { Ok(Polled::More) } else { self.close(out) };
+        }
+        if out.now().since(self.looked) >= LOOK {
+            self.look(out)?;
+        }
+        if let Stage::Open(ready) = &self.stage {
+            if ready.needs_wakeup() || (self.device.busy_poll.is_some() && !more) {
+                ready.wake_up();
+            }
+        }
+        Ok(match (more, self.starved) {
+            (false, true) => Polled::NotBefore(out.now() + PAGES_LOOK),
+            (false, false) if !matches!(self.stage, Stage::Ending(..)) && self.device.busy_poll.is_none() => {
+                Polled::Drained
+            }
+            _ => Polled::More,
+        })
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.events.0.as_fd())
+    }
+
+    fn stop(&mut self) -> bool {
+        self.end(None);
+        true
+    }
+
+    fn device_hash(&self) -> Option<Affinity> {
+        self.hashes.then_some(Affinity::BothDirections)
+    }
+}
+
+impl Queue {
+    /// Has frames come from here on.
+    fn open(&mut self) -> Result<(), DeviceError> {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Ready(ready) => {
+                let set = self.device.program.sockets.set(self.number, ready.as_fd());
+                set.map_err(|e| self.device.error("give the program its socket", e))?;
+                Stage::Open(ready)
+            }
+            stage => stage,
+        };
+        Ok(())
+    }
+}
+
+/// What became of frames.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    handed: u64,
+    lost: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.handed += other.handed;
+        self.lost += other.lost;
+    }
+}
+
+/// Adds a part to the frame that was begun, in the first part's page, and hands the frame over when it was the last.
+#[cold]
+fn gather(out: &mut Completions<'_>, begun: &mut Option<Begun>, part: Filled, hashes: bool) -> Counts {
+    let Filled { mut page, offset, len, goes_on } = part;
+    let (at, len) = (offset as usize, len as usize);
+    match begun {
+        None => {
+            let hash = if hashes { hash_before(out, &mut page, offset) } else { None };
+            *begun = Some(Begun { page: Some(page), offset, len, hash });
+        }
+        Some(frame) => {
+            if let Some(first) = &mut frame.page {
+                let end = frame.offset as usize + frame.len;
+                let to = out.page_mut(first).get_mut(end..end + len);
+                let from = out.page_mut(&mut page).get(at..at + len);
+                match (to, from) {
+                    (Some(to), Some(from)) => {
+                        to.copy_from_slice(from);
+                        frame.len += len;
+                    }
+                    // It is longer than a page.
+                    _ => frame.page.take().into_iter().for_each(|first| out.give_page(first)),
+                }
+            }
+            out.give_page(page);
+        }
+    }
+    if goes_on {
+        return Counts::default();
+    }
+    match begun.take() {
+        Some(Begun { page: Some(page), offset, len, hash }) => {
+            push(out, page, offset, len, hash, hashes);
+            Counts { handed: 1, lost: 0 }
+        }
+        _ => Counts { handed: 0, lost: 1 },
+    }
+}
+
+#[inline(always)]
+fn push(out: &mut Completions<'_>, page: Page, offset: u32, len: usize, hash: Option<FlowHash>, hashes: bool) {
+    let mut frame = Completion::new(page, offset, len);
+    if hashes {
+        // Of what the device gave no hash of, all goes one way.
+        frame.set_hash(hash.unwrap_or(FlowHash(0)));
+    }
+    out.push(frame, len);
+}
+
+/// The hash that the program wrote in front of the frame, if it did.
+fn hash_before(out: &Completions<'_>, page: &mut Page, offset: u32) -> Option<FlowHash> {
+    let offset = offset as usize;
+    let before: &[u8; META_BYTES] = out.page_mut(page).get(..offset)?.last_chunk()?;
+    let [a, b, c, d, mark @ ..] = *before;
+    (u32::from_ne_bytes(mark) == META_HASHED).then_some(FlowHash(u32::from_ne_bytes([a, b, c, d])))
+}

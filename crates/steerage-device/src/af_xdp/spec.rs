@@ -1,0 +1,122 @@
+//! `af_xdp:eth1,queues=0-3`, as a person writes it.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{AfXdpOptions, BUSY_POLL_MAX, Mode, RING_MAX, RING_MIN};
+use crate::synthetic::SpecError;
+
+/// What stands before the interface's name.
+const PREFIX: &str = "af_xdp:";
+
+/// The options, in the order in which an error lists them.
+const OPTIONS: [&str; 5] = ["queues", "mode", "ring", "busy_poll", "hash"];
+
+/// An interface as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'a> {
+    /// Its name.
+    pub interface: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Named<'a> {
+    /// Reads `af_xdp:IFACE,option=value,...`. `None` if it is something else.
+    pub fn read(spec: &'a str) -> Option<Self> {
+        let rest = spec.strip_prefix(PREFIX)?;
+        let (interface, options) = rest.split_once(',').unwrap_or((rest, ""));
+        Some(Self { interface, options })
+    }
+
+    /// `options`, changed by what is written behind the name.
+    ///
+    /// # Errors
+    /// [`SpecError`] for an option that there isn't, and for a value outside of what is allowed.
+    pub fn apply(&self, mut options: AfXdpOptions) -> Result<AfXdpOptions, SpecError> {
+        for item in self.options.split(',').filter(|item| !item.is_empty()) {
+            let (option, value) = item.split_once('=').unwrap_or((item, ""));
+            set(&mut options, option, value)?;
+        }
+        Ok(options)
+    }
+}
+
+fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), SpecError> {
+    let wrong = |what: &str| SpecError::of("af_xdp", option, value, what.to_owned());
+    match option {
+        "queues" => {
+            const WRONG: &str = "is not such as 0, or 0-3";
+            let (first, last) = value.split_once('-').unwrap_or((value, value));
+            let (first, last): (u32, u32) = (number(first, wrong(WRONG))?, number(last, wrong(WRONG))?);
+            if first > last {
+                return Err(wrong(WRONG));
+            }
+            options.queues = Some(first..=last);
+        }
+        "mode" => {
+            options.mode = match value {
+                "auto" => Mode::Auto,
+                "native" => Mode::Native,
+                "copy" => Mode::Copy,
+                "skb" => Mode::Skb,
+                _ => return Err(wrong("is none of auto, native, copy, skb")),
+            };
+        }
+        "ring" => {
+            let what = format!("is not a power of two from {RING_MIN} to {RING_MAX}");
+            let ring: u32 = number(value, wrong(&what))?;
+            let sound = ring.is_power_of_two() && (RING_MIN..=RING_MAX).contains(&ring);
+            options.ring = if sound { ring } else { return Err(wrong(&what)) };
+        }
+        "busy_poll" => {
+            let most = BUSY_POLL_MAX.as_micros();
+            let what = format!("is not a number of microseconds from 1 to {most}");
+            let micros: u64 = number(value, wrong(&what))?;
+            let time = Duration::from_micros(micros);
+            options.busy_poll =
+                if micros > 0 && time <= BUSY_POLL_MAX { Some(time) } else { return Err(wrong(&what)) };
+        }
+        "hash" => {
+            options.device_hash = match value {
+                "device" => true,
+                "ours" => false,
+                _ => return Err(wrong("is none of device, ours")),
+            };
+        }
+        _ => return Err(wrong(&format!("does not exist: there are {}", OPTIONS.join(", ")))),
+    }
+    Ok(())
+}
+
+fn number<T: FromStr>(text: &str, wrong: SpecError) -> Result<T, SpecError> {
+    text.parse().map_err(|_| wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(spec: &str) -> Result<AfXdpOptions, String> {
+        let named = Named::read(spec).ok_or("something else")?;
+        named.apply(AfXdpOptions::new(named.interface)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_stand_behind_the_name() {
+        let options = read("af_xdp:eth1,queues=1-3,mode=skb,ring=512,busy_poll=20,hash=device").unwrap();
+        assert_eq!((options.interface.as_str(), options.queues, options.mode), ("eth1", Some(1..=3), Mode::Skb));
+        assert_eq!((options.ring, options.busy_poll), (512, Some(Duration::from_micros(20))));
+        assert!(options.device_hash && options.take.is_none());
+        assert_eq!(read("af_xdp:eth1,queues=2").unwrap().queues, Some(2..=2));
+        assert_eq!(read("eth1").unwrap_err(), "something else");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for wrong in ["queue=2", "queues=3-1", "queues", "mode=fast", "ring=100", "ring=64", "busy_poll=0", "hash=md5"]
+        {
+            let error = read(&format!("af_xdp:eth1,{wrong}")).unwrap_err();
+            assert!(error.starts_with("af_xdp: option `"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Maps, programs and links: bpf(2).
+
+use std::ffi::c_long;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::super::assembler::Instruction;
+
+const MAP_CREATE: c_long = 0;
+const MAP_LOOKUP: c_long = 1;
+const MAP_UPDATE: c_long = 2;
+const MAP_DELETE: c_long = 3;
+const PROG_LOAD: c_long = 5;
+const PROG_BY_ID: c_long = 13;
+const INFO_BY_FD: c_long = 15;
+const LINK_CREATE: c_long = 28;
+const LINK_BY_ID: c_long = 30;
+const LINK_NEXT_ID: c_long = 31;
+const LINK_DETACH: c_long = 34;
+
+const TYPE_XSKMAP: u32 = 17;
+const TYPE_PERCPU_ARRAY: u32 = 6;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+const LINK_TYPE_XDP: u32 = 6;
+const HAS_FRAGS: u32 = 1 << 5;
+const DEVICE_BOUND: u32 = 1 << 6;
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+/// Room for `union bpf_attr` as far as it is used here, and for what the kernel tells of a program or a link. What is not
+/// written is zero, which is each field's default.
+const BYTES: usize = 128;
+
+/// The most CPUs that a Linux kernel is built for (`NR_CPUS`): it writes a counter for each that is possible.
+const KERNEL_CPUS_MAX: usize = 8192;
+
+/// How many links are looked at to find whose a program is.
+const LINKS_MAX: usize = 10_000;
+
+/// `union bpf_attr`: plain bytes.
+#[repr(C, align(8))]
+struct Attributes([u8; BYTES]);
+
+impl Attributes {
+    fn new() -> Self {
+        Self([0; BYTES])
+    }
+
+    fn word(mut self, at: usize, value: u32) -> Self {
+        self.0[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    fn descriptor(self, at: usize, fd: BorrowedFd<'_>) -> Self {
+        self.word(at, fd.as_raw_fd() as u32)
+    }
+
+    /// The address of something that lives until the call is over.
+    fn pointer<T>(mut self, at: usize, value: *const T) -> Self {
+        self.0[at..at + 8].copy_from_slice(&(value.expose_provenance() as u64).to_ne_bytes());
+        self
+    }
+
+    fn name(mut self, at: usize) -> Self {
+        self.0[at..at + NAME.len()].copy_from_slice(NAME.as_bytes());
+        self
+    }
+
+    fn word_at(&self, at: usize) -> u32 {
+        u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+}
+
+/// What the program is called, by which it is known again.
+const NAME: &str = "steerage";
+
+/// # Safety
+/// What `attributes` points to is as long as `command` takes it to be, may be written where it writes, and lives.
+unsafe fn bpf(command: c_long, attributes: &mut Attributes) -> io::Result<i32> {
+    // SAFETY: the attributes are as long as is said; the rest is the caller's promise.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.0.as_mut_ptr(), BYTES) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+/// # Safety
+/// As [`bpf`]; and `command` returns a new descriptor.
+unsafe fn bpf_fd(command: c_long, mut attributes: Attributes) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's promise; a new descriptor is nobody else's.
+    unsafe { bpf(command, &mut attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// A map from 32 bits to sockets or to counters.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct Map(OwnedFd);
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Map {
+    /// From a queue to its AF_XDP socket.
+    pub(in crate::af_xdp) fn of_sockets(queues: u32) -> io::Result<Self> {
+        Self::create(TYPE_XSKMAP, 4, queues)
+    }
+
+    /// Counters of 64 bits, one for each CPU.
+    pub(in crate::af_xdp) fn of_counters(count: u32) -> io::Result<Self> {
+        Self::create(TYPE_PERCPU_ARRAY, 8, count)
+    }
+
+    fn create(kind: u32, value_bytes: u32, entries: u32) -> io::Result<Self> {
+        let attributes = Attributes::new().word(0, kind).word(4, 4).word(8, value_bytes).word(12, entries).name(28);
+        // SAFETY: numbers only.
+        unsafe { bpf_fd(MAP_CREATE, attributes) }.map(Self)
+    }
+
+    /// Frames of `queue` may go to `socket` from now on.
+    pub(in crate::af_xdp) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let value = socket.as_raw_fd() as u32;
+        let attributes = Attributes::new().descriptor(0, self.as_fd());
+        let mut attributes = attributes.pointer(8, &raw const queue).pointer(16, &raw const value);
+        // SAFETY: key and value are of 32 bits each, as the map's are, and are read only.
+        unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
+    }
+
+    /// Frames of `queue` go to no socket any more.
+    pub(in crate::af_xdp) fn clear(&self, queue: u32) -> io::Result<()> {
+        let mut attributes = Attributes::new().descriptor(0, self.as_fd()).pointer(8, &raw const queue);
+        // SAFETY: the key is of 32 bits, and is read only.
+        unsafe { bpf(MAP_DELETE, &mut attributes) }.map(drop)
+    }
+
+    /// The sum over all CPUs of a counter.
+    pub(in crate::af_xdp) fn sum(&self, key: u32) -> io::Result<u64> {
+        let mut values = vec![0u64; KERNEL_CPUS_MAX];
+        let attributes = Attributes::new().descriptor(0, self.as_fd());
+        let mut attributes = attributes.pointer(8, &raw const key).pointer(16, values.as_mut_ptr().cast_const());
+        // SAFETY: the kernel writes 8 bytes for each CPU that is possible, and there is room for as many as there can be.
+        unsafe { bpf(MAP_LOOKUP, &mut attributes) }?;
+        // The kernel has written it, which the compiler cannot see.
+        let values = std::hint::black_box(values);
+        Ok(values.iter().sum())
+    }
+}
+
+/// In which way a program sees frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::af_xdp) enum Mode {
+    /// In the driver, before the kernel has made anything of them.
+    Native,
+    /// Behind it, for drivers that know nothing of XDP.
+    Skb,
+}
+
+/// A loaded XDP program.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct Program(OwnedFd);
+
+impl Program {
+    /// Loads it, for one interface only if it calls the kernel's functions. What the verifier says goes to `log`.
+    pub(in crate::af_xdp) fn load(
+        program: &[Instruction],
+        bound_to: Option<u32>,
+        several: bool,
+        log: &mut [u8],
+    ) -> io::Result<Self> {
+        const LICENSE: &[u8] = b"Dual MIT/GPL\0";
+        let flags = if several { HAS_FRAGS } else { 0 } | if bound_to.is_some() { DEVICE_BOUND } else { 0 };
+        let attributes = Attributes::new()
+            .word(0, PROG_TYPE_XDP)
+            .word(4, program.len() as u32)
+            .pointer(8, program.as_ptr())
+            .pointer(16, LICENSE.as_ptr())
+            .word(24, u32::from(!log.is_empty()))
+            .word(28, log.len() as u32)
+            .pointer(32, if log.is_empty() { std::ptr::null() } else { log.as_mut_ptr().cast_const() })
+            .word(44, flags)
+            .name(48)
+            .word(64, bound_to.unwrap_or(0))
+            .word(68, ATTACH_XDP);
+        // SAFETY: the instructions, of the kernel's layout, and the license, ended by a zero, are read; the log is written as
+        // far as it goes.
+        unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
+    }
+
+    /// Attaches it, until the link is dropped or the process is gone.
+    pub(in crate::af_xdp) fn attach(&self, interface: u32, mode: Mode) -> io::Result<Link> {
+        let flags = match mode {
+            Mode::Native => XDP_FLAGS_DRV_MODE,
+            Mode::Skb => XDP_FLAGS_SKB_MODE,
+        };
+        let attributes = Attributes::new().descriptor(0, self.0.as_fd()).word(4, interface);
+        // SAFETY: numbers only.
+        unsafe { bpf_fd(LINK_CREATE, attributes.word(8, ATTACH_XDP).word(12, flags)) }.map(Link)
+    }
+}
+
+/// A program's place at an interface.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct Link(OwnedFd);
+
+impl Link {
+    /// Takes the program away, whoever has it there.
+    pub(in crate::af_xdp) fn detach(&self) -> io::Result<()> {
+        let mut attributes = Attributes::new().descriptor(0, self.0.as_fd());
+        // SAFETY: numbers only.
+        unsafe { bpf(LINK_DETACH, &mut attributes) }.map(drop)
+    }
+}
+
+/// What is known of a program.
+#[derive(Clone, Debug)]
+pub(in crate::af_xdp) struct ProgramInfo {
+    pub(in crate::af_xdp) id: u32,
+    pub(in crate::af_xdp) name: String,
+}
+
+impl ProgramInfo {
+    /// Of the program of that number.
+    pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
+        // SAFETY: numbers only.
+        let program = unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }?;
+        let info = info(program.as_fd())?;
+        // `struct bpf_prog_info` has the name, 16 bytes, at 64.
+        let name = info.0[64..80].split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(Self { id, name: String::from_utf8_lossy(name).into_owned() })
+    }
+
+    /// Whether it is one of ours.
+    pub(in crate::af_xdp) fn is_ours(&self) -> bool {
+        self.name == NAME
+    }
+}
+
+/// What the kernel tells of a program or a link.
+fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
+    let mut info = Attributes::new();
+    let attributes = Attributes::new().descriptor(0, fd).word(4, BYTES as u32);
+    let mut attributes = attributes.pointer(8, info.0.as_mut_ptr().cast_const());
+    // SAFETY: the kernel writes as many bytes as it was told there are.
+    unsafe { bpf(INFO_BY_FD, &mut attributes) }?;
+    Ok(std::hint::black_box(info))
+}
+
+/// The link by which `program` is at `interface`, if it is there by one.
+pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Option<Link>> {
+    let mut id = 0;
+    for _ in 0..LINKS_MAX {
+        let mut attributes = Attributes::new().word(0, id);
+        // SAFETY: numbers only.
+        match unsafe { bpf(LINK_NEXT_ID, &mut attributes) } {
+            Ok(_) => id = attributes.word_at(4),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        // SAFETY: numbers only. One that has gone meanwhile is none.
+        let Ok(link) = (unsafe { bpf_fd(LINK_BY_ID, Attributes::new().word(0, id)) }) else { continue };
+        // `struct bpf_link_info`: type, number, the program's number, and of XDP the interface's at 16.
+        let info = info(link.as_fd())?;
+        if (info.word_at(0), info.word_at(8), info.word_at(16)) == (LINK_TYPE_XDP, program, interface) {
+            return Ok(Some(Link(link)));
+        }
+    }
+    Ok(None)
+}

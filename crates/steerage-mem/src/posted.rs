@@ -1,0 +1,155 @@
+//! Pages that a device has been given to fill in a ring of its own, such as AF_XDP's fill ring.
+//!
+//! A device's ring holds addresses, not tokens. So a page that is posted gives its token up for a bit in a table and an
+//! address; when the device says that it has filled the page at an address, the bit becomes the token again. An address that
+//! was not posted, whoever wrote it, becomes none.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::page::Page;
+use crate::region::Region;
+
+/// The pages of a region that are posted in one ring. An address is a number of bytes from the region's beginning.
+pub struct Posted {
+    region: Arc<Region>,
+    /// A bit a page.
+    bits: Box<[u64]>,
+    out: usize,
+    /// 2^64 / page size, rounded up: times an address, shifted right by 64, it is the page's place. Exact below an address of
+    /// 2^64 / page size, which no region comes near; `take` checks all the same.
+    reciprocal: u64,
+}
+
+impl Posted {
+    /// None of `region`'s pages.
+    pub fn new(region: Arc<Region>) -> Self {
+        let bits = vec![0; region.pages().div_ceil(64)].into();
+        let reciprocal = (u64::MAX / region.page_bytes() as u64).saturating_add(1);
+        Self { region, bits, out: 0, reciprocal }
+    }
+
+    /// The memory that the pages are of.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// How many pages are posted.
+    #[inline(always)]
+    pub fn out(&self) -> usize {
+        self.out
+    }
+
+    /// Takes a page's token for its address. `Err` returns a page of another region.
+    #[inline]
+    pub fn post(&mut self, page: Page) -> Result<u64, Page> {
+        let Some(index) = self.region.index_of(page.number()) else { return Err(page) };
+        self.bits[index as usize / 64] |= 1 << (index % 64);
+        self.out += 1;
+        Ok(u64::from(index) * self.region.page_bytes() as u64)
+    }
+
+    /// The token of the page that `address` lies in, if it is posted, and how far into it the address lies.
+    #[inline]
+    pub fn take(&mut self, address: u64) -> Option<(Page, u32)> {
+        let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
+        let index = u32::try_from(index).ok()?;
+        let offset = address.wrapping_sub(u64::from(index) * self.region.page_bytes() as u64);
+        if offset >= self.region.page_bytes() as u64 {
+            return None;
+        }
+        let (word, bit) = (self.bits.get_mut(index as usize / 64)?, 1 << (index % 64));
+        if *word & bit == 0 {
+            return None;
+        }
+        *word &= !bit;
+        self.out -= 1;
+        Some((Page::new(self.region.number_of(index)), offset as u32))
+    }
+
+    /// Takes all pages back: to be called when the device writes to none of them any more.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
+        self.out = 0;
+        let region = &self.region;
+        self.bits.iter_mut().enumerate().flat_map(move |(at, word)| {
+            let mut bits = std::mem::take(word);
+            std::iter::from_fn(move || {
+                let bit = bits.checked_ilog2()?;
+                bits &= !(1 << bit);
+                Some(Page::new(region.number_of(at as u32 * 64 + bit)))
+            })
+        })
+    }
+}
+
+impl fmt::Debug for Posted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} pages posted", self.out, self.region.pages())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PAGES: usize = 131;
+    const PAGE_BYTES: usize = 2112;
+
+    #[test]
+    fn a_page_comes_back_by_any_address_in_it_and_once() {
+        let (region, pages) = Region::map(PAGES, PAGE_BYTES).unwrap();
+        let mut posted = Posted::new(region);
+        let numbers: Vec<u32> = pages.iter().map(Page::number).collect();
+        let addresses: Vec<u64> = pages.into_iter().map(|page| posted.post(page).unwrap()).collect();
+        assert_eq!(posted.out(), PAGES);
+        for (nth, (address, number)) in addresses.iter().zip(numbers).enumerate() {
+            assert_eq!(*address, (nth * PAGE_BYTES) as u64);
+            let within = nth * 17 % PAGE_BYTES;
+            let (page, offset) = posted.take(address + within as u64).unwrap();
+            assert_eq!((page.number(), offset as usize), (number, within));
+            assert!(posted.take(*address).is_none(), "page {nth} came back twice");
+        }
+        assert_eq!(posted.out(), 0);
+    }
+
+    #[test]
+    fn the_edges_of_a_page_are_its_own() {
+        let (region, pages) = Region::map(PAGES, PAGE_BYTES).unwrap();
+        let mut posted = Posted::new(region);
+        for page in pages {
+            let number = page.number();
+            let address = posted.post(page).unwrap();
+            assert!(posted.take(address.wrapping_sub(1)).is_none() && posted.take(address + 2112).is_none());
+            let (page, offset) = posted.take(address + 2111).unwrap();
+            assert_eq!((page.number(), offset), (number, 2111));
+        }
+    }
+
+    #[test]
+    fn what_was_not_posted_is_no_page() {
+        let (region, mut pages) = Region::map(PAGES, PAGE_BYTES).unwrap();
+        let (_other, mut others) = Region::map(1, PAGE_BYTES).unwrap();
+        let mut posted = Posted::new(region);
+        assert!(posted.post(others.pop().unwrap()).is_err());
+        let address = posted.post(pages.pop().unwrap()).unwrap();
+        for wrong in [0, address - 1, address + PAGE_BYTES as u64, 1 << 32, 1 << 48, u64::MAX] {
+            assert!(posted.take(wrong).is_none(), "{wrong:#x}");
+        }
+        assert_eq!(posted.out(), 1);
+    }
+
+    #[test]
+    fn all_come_back_at_the_end() {
+        let (region, pages) = Region::map(PAGES, PAGE_BYTES).unwrap();
+        let mut posted = Posted::new(region);
+        let mut numbers: Vec<u32> = pages.iter().map(Page::number).filter(|number| number % 3 != 0).collect();
+        for page in pages.into_iter().filter(|page| page.number() % 3 != 0) {
+            posted.post(page).unwrap();
+        }
+        let mut back: Vec<u32> = posted.take_all().map(|page| page.number()).collect();
+        back.sort_unstable();
+        numbers.sort_unstable();
+        assert_eq!(back, numbers);
+        assert_eq!((posted.out(), posted.take_all().count()), (0, 0));
+    }
+}

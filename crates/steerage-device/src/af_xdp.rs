@@ -137,7 +137,7 @@ impl AfXdpOptions {
             return Err(self.error("take packets from it", cause).advise("listen to it instead: af_packet:NAME"));
         }
         let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-        let there_are = socket.queues(&self.interface).unwrap_or(1);
+        let there_are = interface::queues(&self.interface);
         let queues = self.queues.clone().unwrap_or(0..=there_are - 1);
         if *queues.end() >= there_are {
             let cause = io::Error::other(format!("they are numbered from 0, and there are {there_are}"));
@@ -153,7 +153,7 @@ impl AfXdpOptions {
         let device = Arc::new(Device::new(self, &interface, attached.program, queues.clone(), socket)?);
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
         for number in queues {
-            let queue = Queue::new(Arc::clone(&device), number, hashes);
+            let queue = Queue::new(Arc::clone(&device), number, hashes, inputs.is_empty());
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
         Ok(AfXdp { input: Input::new(self.interface.clone(), "af_xdp", inputs), notes })

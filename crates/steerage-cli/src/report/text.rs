@@ -158,7 +158,8 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
             1 => format!("all to CPU {mask}"),
             _ => format!("over CPUs {mask} by {}", hash(queue.hash)),
         };
-        format!("rx-{} on CPU {}{received}, {spread}", queue.queue, queue.cpu)
+        let mode = if queue.mode.is_empty() { String::new() } else { format!(" ({})", queue.mode) };
+        format!("rx-{}{mode} on CPU {}{received}, {spread}", queue.queue, queue.cpu)
     };
     let mut lines: Vec<String> = queues.iter().take(QUEUES_SHOWN).map(line).collect();
     if queues.len() > QUEUES_SHOWN {

@@ -163,13 +163,12 @@ impl Attempt<'_> {
             let there = Netlink::look(&self.options.interface).ok().and_then(|interface| interface.program);
             let there = there.and_then(|id| ProgramInfo::of(id).ok());
             let ours = there.as_ref().is_none_or(ProgramInfo::is_ours);
-            if let Some(there) = there.as_ref().filter(|_| self.options.replace) {
-                self.take_away(there).map_err(Refused::For)?;
-            } else if !ours || wait > WAIT_LAST {
-                return Err(Refused::For(self.occupied(there, error)));
-            }
-            if wait > WAIT_LAST {
-                return Err(Refused::For(self.occupied(there, error)));
+            match &there {
+                _ if wait > WAIT_LAST => return Err(Refused::For(self.occupied(there, error))),
+                // It goes with its process; if it does not, that one lives, and has the queues.
+                _ if ours => {}
+                Some(there) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
+                _ => return Err(Refused::For(self.occupied(there, error))),
             }
             thread::sleep(wait);
             wait *= 2;
@@ -189,15 +188,17 @@ impl Attempt<'_> {
     fn occupied(&self, there: Option<ProgramInfo>, error: io::Error) -> DeviceError {
         let name = &self.options.interface;
         let Some(there) = there else { return self.options.error("attach an XDP program", error) };
-        let whose = match there.is_ours() {
-            true => "another steerage".to_owned(),
-            false if there.name.is_empty() => "a program without a name".to_owned(),
-            false => format!("`{}`", there.name),
+        let (whose, advice) = match there.is_ours() {
+            true => ("another steerage".to_owned(), "stop that first"),
+            false if there.name.is_empty() => ("a program without a name".to_owned(), REPLACE),
+            false => (format!("`{}`", there.name), REPLACE),
         };
         let cause = io::Error::other(format!("{whose} has {name} already (XDP program {})", there.id));
-        self.options.error("attach an XDP program", cause).advise("stop that, or say --replace to take its place")
+        self.options.error("attach an XDP program", cause).advise(advice)
     }
 }
+
+const REPLACE: &str = "stop that first, or say --replace to take its place";
 
 /// The number of a function among the kernel's types, which are in the BPF type format (the kernel's
 /// Documentation/bpf/btf.rst).

@@ -64,6 +64,10 @@ pub(super) struct Queue {
     netlink: Netlink,
     up: bool,
     mtu: usize,
+    /// The longest frame that its pages have room for, in bytes.
+    longest: usize,
+    /// It speaks for all queues of the interface.
+    tells: bool,
     begun: Option<Begun>,
     mode: Option<&'static str>,
     looked: Timestamp,
@@ -80,7 +84,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(device: Arc<Device>, number: u32, hashes: bool) -> io::Result<Self> {
+    pub(super) fn new(device: Arc<Device>, number: u32, hashes: bool, tells: bool) -> io::Result<Self> {
         let netlink = Netlink::listening()?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         events.add(&netlink, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
@@ -93,6 +97,8 @@ impl Queue {
             events,
             netlink,
             up: true,
+            longest: 0,
+            tells,
             begun: None,
             mode: None,
             looked: Timestamp::ZERO,
@@ -192,25 +198,20 @@ impl Queue {
     }
 
     fn changed(&mut self, interface: &Interface) {
-        let device = &self.device;
-        if interface.up != self.up {
-            self.up = interface.up;
-            match interface.up {
-                true => tracing::info!(device = %device.name, queue = self.number, "the interface is up again"),
-                false => {
-                    tracing::warn!(device = %device.name, queue = self.number, "the interface is down; going on when it is up")
-                }
-            }
+        let before = (std::mem::replace(&mut self.up, interface.up), std::mem::replace(&mut self.mtu, interface.mtu));
+        if !self.tells {
+            return;
         }
-        if interface.mtu != self.mtu {
-            self.mtu = interface.mtu;
-            let (mtu, most) = (interface.mtu, device.frame_bytes);
-            match mtu + LINK_BYTES > most {
-                true => {
-                    tracing::warn!(device = %device.name, mtu, "the MTU was raised: frames of more than {most} bytes are lost until a new start")
-                }
-                false => tracing::info!(device = %device.name, mtu, "the MTU was changed"),
-            }
+        let (device, mtu, longest) = (&self.device.name, self.mtu, self.longest);
+        match (before.0, self.up) {
+            (false, true) => tracing::info!(%device, "the interface is up again"),
+            (true, false) => tracing::warn!(%device, "the interface is down; going on when it is up"),
+            _ => {}
+        }
+        if mtu != before.1 && mtu + LINK_BYTES > longest {
+            tracing::warn!(%device, mtu, longest, "the MTU was raised: longer frames are lost until a new start");
+        } else if mtu != before.1 {
+            tracing::info!(%device, mtu, "the MTU was changed");
         }
     }
 
@@ -292,6 +293,7 @@ impl RxQueue for Queue {
             .add(&ready, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLERR, 0))
             .map_err(|e| self.device.error("wait for the socket", e.into()))?;
         self.mode = Some(self.device.mode(&ready));
+        self.longest = region.page_bytes() - HEADROOM_BYTES;
         self.stage = Stage::Ready(ready);
         Ok(())
     }

@@ -190,24 +190,25 @@ impl Socket {
         checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), SOL_XDP, option, at, &raw mut len) })?;
         Ok(value)
     }
+}
 
-    /// How many receive queues the interface has now. `None` where its driver does not say.
-    pub(super) fn queues(&self, name: &str) -> Option<u32> {
-        // `struct ethtool_channels`: the command, four maxima, and how many there are for receiving, sending, other things
-        // and for both at once.
-        let mut channels = [0u32; 9];
-        channels[0] = ETHTOOL_GCHANNELS;
-        // SAFETY: all zeros is a request; its name stays ended by a zero, since one byte of it is left alone.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
-            *to = from as libc::c_char;
-        }
-        request.ifr_ifru.ifru_data = channels.as_mut_ptr().cast();
-        // SAFETY: the kernel follows the pointer to `channels`, which is as large as it takes it to be, and lives.
-        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) }).ok()?;
-        let (receive, both) = (channels[5], channels[8]);
-        Some(receive.saturating_add(both)).filter(|queues| *queues > 0)
+/// How many receive queues the interface has now, asked by any socket that knows of interfaces. `None` where its driver does not
+/// say.
+pub(super) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<u32> {
+    // `struct ethtool_channels`: the command, four maxima, and how many there are for receiving, sending, other things and for
+    // both at once.
+    let mut channels = [0u32; 9];
+    channels[0] = ETHTOOL_GCHANNELS;
+    // SAFETY: all zeros is a request; its name stays ended by a zero, since the last byte is left alone.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
     }
+    request.ifr_ifru.ifru_data = channels.as_mut_ptr().cast();
+    // SAFETY: the kernel follows the pointer to `channels`, which is as large as it takes it to be, and lives.
+    checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) }).ok()?;
+    let [_, _, _, _, _, receive, _, _, both] = std::hint::black_box(channels);
+    Some(receive.saturating_add(both)).filter(|queues| *queues > 0)
 }
 
 /// An AF_XDP socket with its rings and its memory.

@@ -28,6 +28,12 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 impl Net {
     /// `None`, and why on standard error, where this may not be done; on a machine that has to, a failure.
     pub(crate) fn new() -> Option<Self> {
+        Self::with("")
+    }
+
+    /// The same, with what `ip link add` is to know of both ends besides: `mtu 9000`, `numrxqueues 4`.
+    #[allow(dead_code)] // Not every test that makes one has wishes.
+    pub(crate) fn with(wishes: &str) -> Option<Self> {
         let name = |end| format!("st-{}-{}-{end}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let net = Self { near: name("near"), far: name("far") };
         if !ip(&format!("netns add {}", net.near)) || !ip(&format!("netns add {}", net.far)) {
@@ -41,7 +47,7 @@ impl Net {
         }
         let Self { near, far } = &net;
         net.must(&format!(
-            "-n {near} link add near0 address {NEAR_MAC} type veth peer name far0 address {FAR_MAC} netns {far}"
+            "-n {near} link add near0 address {NEAR_MAC} {wishes} type veth peer name far0 address {FAR_MAC} {wishes} netns {far}"
         ));
         for (end, device, address, other, mac) in
             [(near, "near0", NEAR, FAR, FAR_MAC), (far, "far0", FAR, NEAR, NEAR_MAC)]

@@ -12,13 +12,13 @@ use crate::net::{FAR, NEAR, Net};
 use crate::program::{Ran, Started, command};
 
 /// Starts it in the near namespace, with `-v`.
-fn start(net: &Net, args: &[&str]) -> Started {
+pub(crate) fn start(net: &Net, args: &[&str]) -> Started {
     let args = [args, &["--json", "-v"]].concat();
     Started::of(net.near(|| command(&args).spawn().unwrap()))
 }
 
 /// Stops it: its report.
-fn stop(started: Started) -> Value {
+pub(crate) fn stop(started: Started) -> Value {
     started.signal(Signal::SIGINT);
     let ran = started.end();
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -41,7 +41,7 @@ fn open(net: &Net) -> UdpSocket {
 }
 
 /// 2 MB each way over one connection.
-fn talk(net: &Net) {
+pub(crate) fn talk(net: &Net) {
     const BYTES: usize = 2_000_000;
     let listener = net.near(|| TcpListener::bind((NEAR, 0)).unwrap());
     let port = listener.local_addr().unwrap().port();

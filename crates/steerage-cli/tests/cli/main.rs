@@ -19,5 +19,6 @@ mod run_files;
 mod runs;
 mod send;
 mod signals;
+mod taking;
 mod terminal;
 mod tools;

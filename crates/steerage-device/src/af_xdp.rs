@@ -117,7 +117,8 @@ impl AfXdpOptions {
         }
     }
 
-    /// Attaches the program. Nothing is taken before the first poll.
+    /// Attaches the program. Nothing is taken before the first poll. The process's limit on locked memory is raised, where
+    /// that is allowed: the kernel pins the pages that frames come in.
     ///
     /// # Errors
     /// [`DeviceError`] if nothing was said of what to take, there is no such interface or queue, another program is there, or

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use steerage::{Backing, DeviceError, HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, Region};
 
 use super::attach::Attached;
@@ -51,6 +52,9 @@ impl Device {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no length for it", options.ring));
             return Err(options.error("make its rings", cause).advise("use a power of two, 128 to 32768"));
         }
+        // The kernel pins the pages when they are registered. By then the privilege that lets it pin any number of them may have
+        // been given up. Where the limit cannot be raised, it may still be high enough.
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
         let mut unbound = vec![first];
         for _ in queues.clone().skip(1) {
             unbound.push(Socket::new().map_err(|e| options.error("open an AF_XDP socket", e))?);
@@ -103,8 +107,10 @@ impl Device {
         let mut ready: Vec<Ready> = Vec::with_capacity(unbound.len());
         for (nth, socket) in unbound.into_iter().enumerate() {
             let next = socket.with_memory(region, shape, ready.is_empty());
-            let next =
-                next.map_err(|e| self.error("make the socket's rings", e).advise("a shorter ring= takes less"))?;
+            let next = next.map_err(|e| {
+                self.error("make the socket's rings", e)
+                    .advise("the pages are pinned: raise that limit (ulimit -l), or use a shorter ring=")
+            })?;
             let place = Place { interface: self.index, queue: self.first_queue + nth as u32 };
             match ready.first() {
                 None => self.bind_first(&next, place, chunk_bytes, region.backing()),
@@ -120,7 +126,8 @@ impl Device {
 
     /// Without a copy where that can be, with frames of several parts where they can be; and else, as it can be.
     fn bind_first(&self, socket: &Ready, place: Place, chunk: usize, backing: Backing) -> Result<(), DeviceError> {
-        // A device writes by the machine's addresses, in which only a huge page is in one piece.
+        // A device writes by the machine's addresses, in which only a huge page is in one piece. A chunk that lies across two
+        // the kernel overlooks: one in some 900, which then stays posted to the end.
         let tries = !self.copies && self.program.mode == sys::Mode::Native && backing == Backing::HugePages;
         let fits_one = self.frame_bytes <= chunk - HEADROOM_BYTES;
         let all = [(true, true), (true, false), (false, true), (false, false)];

@@ -58,11 +58,14 @@ pub(super) enum Change {
 
 /// A socket to ask by, or to be told by.
 #[derive(Debug)]
-pub(super) struct Netlink(OwnedFd);
+pub(super) struct Netlink {
+    socket: OwnedFd,
+    buffer: Box<[u8]>,
+}
 
 impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -71,7 +74,7 @@ impl Netlink {
         let flags = SockFlag::SOCK_CLOEXEC | if groups == 0 { SockFlag::empty() } else { SockFlag::SOCK_NONBLOCK };
         let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
-        Ok(Self(fd))
+        Ok(Self { socket: fd, buffer: vec![0; MESSAGE_BYTES_MAX].into() })
     }
 
     /// One that is told of changes, and never waits for them.
@@ -81,28 +84,27 @@ impl Netlink {
 
     /// The interface of that name.
     pub(super) fn look(name: &str) -> io::Result<Interface> {
-        let netlink = Self::open(0)?;
+        let mut netlink = Self::open(0)?;
         let mut named = name.as_bytes().to_vec();
         named.push(0);
-        send(netlink.0.as_raw_fd(), &message(RTM_GETLINK, 0, IFLA_IFNAME, &named), MsgFlags::empty())?;
+        send(netlink.socket.as_raw_fd(), &message(RTM_GETLINK, 0, IFLA_IFNAME, &named), MsgFlags::empty())?;
         netlink.answer()?.ok_or_else(|| io::Error::other("the kernel did not answer"))
     }
 
     /// Takes away a program that is at the interface without a link.
     pub(super) fn detach(interface: u32) -> io::Result<()> {
-        let netlink = Self::open(0)?;
+        let mut netlink = Self::open(0)?;
         let none = attribute(IFLA_XDP_FD, &(-1i32).to_ne_bytes());
         let request = message(RTM_SETLINK, interface, IFLA_XDP | NLA_F_NESTED, &none);
-        send(netlink.0.as_raw_fd(), &request, MsgFlags::empty())?;
+        send(netlink.socket.as_raw_fd(), &request, MsgFlags::empty())?;
         netlink.answer().map(drop)
     }
 
     /// Waits for the answer to a request: an interface, or that it went well.
-    fn answer(&self) -> io::Result<Option<Interface>> {
-        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    fn answer(&mut self) -> io::Result<Option<Interface>> {
         for _ in 0..MESSAGES_MAX {
-            let bytes = recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-            for (kind, body) in messages(&buffer[..bytes]) {
+            let bytes = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())?;
+            for (kind, body) in messages(&self.buffer[..bytes]) {
                 match kind {
                     RTM_NEWLINK => return Ok(interface(body)),
                     NLMSG_ERROR => {
@@ -120,16 +122,15 @@ impl Netlink {
 
     /// The last that happened to the interface since the last call, if anything did. `Err` says that something may have been
     /// missed.
-    pub(super) fn changes(&self, index: u32) -> io::Result<Option<Change>> {
-        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    pub(super) fn changes(&mut self, index: u32) -> io::Result<Option<Change>> {
         let mut last = None;
         loop {
-            let bytes = match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            let bytes = match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(bytes) => bytes,
                 Err(nix::errno::Errno::EAGAIN) => return Ok(last),
                 Err(error) => return Err(error.into()),
             };
-            for (kind, body) in messages(&buffer[..bytes]) {
+            for (kind, body) in messages(&self.buffer[..bytes]) {
                 let Some(told) = interface(body).filter(|told| told.index == index) else { continue };
                 match kind {
                     RTM_NEWLINK => last = Some(Change::Now(told)),

@@ -13,7 +13,7 @@ use steerage::{
 use super::device::Device;
 use super::interface::{Change, Interface, Netlink};
 use super::program::{META_BYTES, META_HASHED};
-use super::sys::{self, Filled, Ready};
+use super::sys::{self, ByCpu, Filled, Ready};
 use super::{HEADROOM_BYTES, LINK_BYTES};
 
 /// How often the kernel is asked what it lost and what has become of the interface, at most: a few system calls.
@@ -81,6 +81,7 @@ pub(super) struct Queue {
     invalid: u64,
     fill_ring_empty: u64,
     starved: bool,
+    by_cpu: ByCpu,
 }
 
 impl Queue {
@@ -110,6 +111,7 @@ impl Queue {
             invalid: 0,
             fill_ring_empty: 0,
             starved: false,
+            by_cpu: ByCpu::new(),
         })
     }
 
@@ -230,7 +232,7 @@ impl Queue {
 
     /// What the program has left to the kernel.
     fn count_passed(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
-        let passed = self.device.program.counters.sum(2 * self.number + 1);
+        let passed = self.device.program.counters.sum(2 * self.number + 1, &mut self.by_cpu);
         let passed = passed.map_err(|e| self.device.error("read the program's counters", e))?;
         out.passed(passed.saturating_sub(self.passed));
         self.passed = passed;
@@ -267,13 +269,13 @@ impl Queue {
         }
         self.count_passed(out)?;
         // What the program sent and neither came nor was counted as lost: the socket was just not there.
-        let taken = self.device.program.counters.sum(2 * self.number);
+        let taken = self.device.program.counters.sum(2 * self.number, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.handed + self.lost);
         self.lost += missing;
         out.lost(missing);
         let Self { invalid, fill_ring_empty, lost, number, .. } = *self;
-        tracing::info!(device = %self.device.name, queue = number, lost, missing, invalid, fill_ring_empty, "taken no more");
+        tracing::info!(device = %self.device.name, queue = number, lost, missing, invalid, fill_ring_empty, "packets are taken no more");
         why.map_or(Ok(Polled::Ended), Err)
     }
 }

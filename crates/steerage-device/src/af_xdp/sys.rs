@@ -14,7 +14,7 @@ use steerage::{Page, Posted, Region};
 mod bpf;
 mod ring;
 
-pub(super) use bpf::{Link, Map, Mode, Program, ProgramInfo, link_of};
+pub(super) use bpf::{ByCpu, Link, Map, Mode, Program, ProgramInfo, link_of};
 use ring::{Descriptor, Ring};
 
 const SOL_XDP: c_int = 283;

@@ -134,15 +134,23 @@ impl Map {
     }
 
     /// The sum over all CPUs of a counter.
-    pub(in crate::af_xdp) fn sum(&self, key: u32) -> io::Result<u64> {
-        let mut values = vec![0u64; KERNEL_CPUS_MAX];
+    pub(in crate::af_xdp) fn sum(&self, key: u32, by_cpu: &mut ByCpu) -> io::Result<u64> {
         let attributes = Attributes::new().descriptor(0, self.as_fd());
-        let mut attributes = attributes.pointer(8, &raw const key).pointer(16, values.as_mut_ptr().cast_const());
+        let mut attributes = attributes.pointer(8, &raw const key).pointer(16, by_cpu.0.as_mut_ptr().cast_const());
         // SAFETY: the kernel writes 8 bytes for each CPU that is possible, and there is room for as many as there can be.
         unsafe { bpf(MAP_LOOKUP, &mut attributes) }?;
         // The kernel has written it, which the compiler cannot see.
-        let values = std::hint::black_box(values);
-        Ok(values.iter().sum())
+        Ok(std::hint::black_box(&by_cpu.0).iter().sum())
+    }
+}
+
+/// Room for a counter of each CPU.
+#[derive(Debug)]
+pub(in crate::af_xdp) struct ByCpu(Box<[u64]>);
+
+impl ByCpu {
+    pub(in crate::af_xdp) fn new() -> Self {
+        Self(vec![0; KERNEL_CPUS_MAX].into())
     }
 }
 

@@ -22,13 +22,18 @@ const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 /// To write to any file and directory. To rename in a sticky directory of another's takes more, which is not kept.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 
-/// The files that a run opens after its devices.
+/// To pin as much memory as there is: AF_XDP's pages, once they are mapped.
+const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
+
+/// The files that a run opens after its devices, and what else it has to do until it starts.
 #[derive(Debug, Default)]
 pub(crate) struct Files<'a> {
     /// Capture files: read by the threads that handle packets.
     pub(crate) read: Vec<&'a Path>,
     /// The name of the flows' files: written by a thread of its own, which handles records and no packet.
     pub(crate) written: Option<&'a Path>,
+    /// Whether it pins its packets' memory. Who writes files may then do so too, which is of no use to it.
+    pub(crate) pins: bool,
 }
 
 /// Capabilities given up but for those to open files with, until [`Kept::let_go`].
@@ -56,13 +61,14 @@ pub(crate) fn give_up(files: &Files<'_>) -> Result<Kept, Error> {
         Some(name) if !may(directory_of(name), Access::WRITE_OK | Access::EXEC_OK) => WRITE & have,
         _ => CapabilitySet::empty(),
     };
-    set(reading | writing, reading | writing).map_err(failed)?;
+    let pinning = if files.pins { PIN & have } else { CapabilitySet::empty() };
+    set(reading | writing | pinning, reading | writing | pinning).map_err(failed)?;
     tracing::info!(kept = ?(reading | writing), "privileges are given up");
     Ok(Kept { reading })
 }
 
 impl Kept {
-    /// The thread that writes has been started: everybody else gives up what it alone needs.
+    /// The thread that writes has been started, and memory is pinned: everybody else gives up what that took.
     pub(crate) fn let_go(self) -> Result<(), Error> {
         set(self.reading, self.reading)
             .map_err(|error| Error::System { operation: "give up privileges", error: error.into() })

@@ -57,6 +57,7 @@ where
     let builder = cpus.apply(steer(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
     let Opened { inputs, capture, .. } = open(args)?;
+    let pins = inputs.iter().any(|input| input.kind == "af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
     let mut builder = builder.check_order(check_order);
     let mut rx = cpus.rx.clone();
@@ -76,10 +77,12 @@ where
     let outputs = (sending.outputs)()?;
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
-    let kept = privileges::give_up(&Files { read: args.devices.iter().map(Path::new).collect(), written })?;
+    let read = args.devices.iter().map(Path::new).collect();
+    let kept = privileges::give_up(&Files { read, written, pins })?;
     let make = maker(can_wait)?;
+    let instance = builder.build(make)?;
     kept.let_go()?;
-    Ok((builder.build(make)?, capture))
+    Ok((instance, capture))
 }
 
 /// What can be found out of all this without opening a device: in two lines, which CPUs would do what.

@@ -55,7 +55,7 @@ const CHUNK_BYTES_MAX: usize = 4096;
 /// An Ethernet header and two VLAN tags: what stands before what the MTU counts.
 const LINK_BYTES: usize = 14 + 2 * 4;
 
-const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF: run it with sudo";
+const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK: run it with sudo";
 
 /// In which way frames are to be taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,8 +117,8 @@ impl AfXdpOptions {
         }
     }
 
-    /// Attaches the program. Nothing is taken before the first poll. The process's limit on locked memory is raised, where
-    /// that is allowed: the kernel pins the pages that frames come in.
+    /// Attaches the program. Nothing is taken before the first poll. When the instance is built, the kernel pins its pages: who
+    /// gives privileges up before that keeps CAP_IPC_LOCK, or raises the limit on locked memory.
     ///
     /// # Errors
     /// [`DeviceError`] if nothing was said of what to take, there is no such interface or queue, another program is there, or

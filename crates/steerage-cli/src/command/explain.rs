@@ -60,7 +60,7 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
     let wanted = args.packet;
     let builder = Builder::new().virtual_cpus(1).check_order(true).device_hash(false).layers(layers).hash(hasher);
     let Opened { inputs, capture, .. } = open(args)?;
-    privileges::give_up(&Files { read: args.what.iter().map(Path::new).collect(), written: None })?.let_go()?;
+    privileges::give_up(&Files { read: args.what.iter().map(Path::new).collect(), ..Files::default() })?.let_go()?;
     let builder = inputs.into_iter().fold(builder, Builder::input);
     let instance = builder.build(move |_cpu| Survey::new(layers, wanted))?;
     let plan = Plan {

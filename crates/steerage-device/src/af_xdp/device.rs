@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use steerage::{Backing, DeviceError, HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, Region};
 
 use super::attach::Attached;
@@ -52,9 +51,6 @@ impl Device {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no length for it", options.ring));
             return Err(options.error("make its rings", cause).advise("use a power of two, 128 to 32768"));
         }
-        // The kernel pins the pages when they are registered. By then the privilege that lets it pin any number of them may have
-        // been given up. Where the limit cannot be raised, it may still be high enough.
-        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
         let mut unbound = vec![first];
         for _ in queues.clone().skip(1) {
             unbound.push(Socket::new().map_err(|e| options.error("open an AF_XDP socket", e))?);
@@ -109,7 +105,7 @@ impl Device {
             let next = socket.with_memory(region, shape, ready.is_empty());
             let next = next.map_err(|e| {
                 self.error("make the socket's rings", e)
-                    .advise("the pages are pinned: raise that limit (ulimit -l), or use a shorter ring=")
+                    .advise("pages are pinned: it takes CAP_IPC_LOCK, or a higher ulimit -l")
             })?;
             let place = Place { interface: self.index, queue: self.first_queue + nth as u32 };
             match ready.first() {

@@ -59,7 +59,7 @@ pub(crate) fn talk(net: &Net) {
 }
 
 /// What the interface has received and sent, by its own count.
-fn counted(net: &Net) -> (u64, u64) {
+pub(crate) fn counted(net: &Net) -> (u64, u64) {
     let table = net.near(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
     let line = table.lines().find_map(|line| line.trim().strip_prefix("near0:")).unwrap();
     let fields: Vec<u64> = line.split_whitespace().map(|field| field.parse().unwrap()).collect();

@@ -3,9 +3,11 @@
 use std::net::UdpSocket;
 
 use nix::sys::signal::Signal;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::RcvBufForce;
 use serde_json::{Value, json};
 
-use crate::live::{start, stop, talk};
+use crate::live::{counted, start, stop, talk};
 use crate::net::{FAR, NEAR, Net};
 use crate::program::run;
 
@@ -19,6 +21,9 @@ fn send(net: &Net, flows: u16, each: usize, port: u16) {
     });
 }
 
+/// Room for all that a test sends: the kernel counts a small datagram as 1 KiB or so.
+const KERNEL_BYTES: usize = 64 << 20;
+
 /// What is sent before the program has its sockets still goes to the kernel: to this one of its sockets.
 struct Kernel(UdpSocket);
 
@@ -26,6 +31,7 @@ impl Kernel {
     fn of(net: &Net) -> Self {
         let socket = net.near(|| UdpSocket::bind((NEAR, 9)).unwrap());
         socket.set_nonblocking(true).unwrap();
+        setsockopt(&socket, RcvBufForce, &KERNEL_BYTES).unwrap();
         Self(socket)
     }
 
@@ -109,7 +115,12 @@ fn a_deleted_interface_is_reported_with_what_came() {
     let Some(net) = Net::new() else { return };
     let kernel = Kernel::of(&net);
     let started = start(&net, &["count", "af_xdp:near0", "--take", "udp", "--virtual-cpus", "2"]);
+    let before = counted(&net).0;
     send(&net, 10, 100, 9);
+    // What the driver has yet to look at would go with the interface.
+    while counted(&net).0 < before + 1000 {
+        std::thread::yield_now();
+    }
     net.must(&format!("-n {} link del near0", net.near));
     let ran = started.end();
     assert!(ran.code == Some(1) && ran.err.contains("near0: cannot go on receiving"), "{ran:?}");

@@ -1,8 +1,9 @@
 //! A device around a device that can wait, which hands over so many frames a second and no more.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use steerage::{Affinity, Completions, DeviceError, Input, LinkType, Polled, QueueMemory, RxQueue, Timestamp};
+use steerage::{Affinity, Completions, DeviceError, Input, LinkType, Polled, QueueMemory, Region, RxQueue, Timestamp};
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
@@ -48,6 +49,18 @@ impl Rate {
 impl RxQueue for Rate {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
         self.queue.memory()
+    }
+
+    fn posted_max(&self) -> usize {
+        self.queue.posted_max()
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+        self.queue.mapped(region)
+    }
+
+    fn mode(&self) -> Option<&'static str> {
+        self.queue.mode()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

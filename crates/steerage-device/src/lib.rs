@@ -21,6 +21,7 @@
 
 pub mod af_packet;
 pub mod af_xdp;
+mod around;
 pub mod capture;
 pub mod filter;
 pub mod limit;

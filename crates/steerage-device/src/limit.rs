@@ -1,10 +1,11 @@
 //! A device around a device that ends after so many frames.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use steerage::{Affinity, Completions, DeviceError, Input, LinkType, Polled, QueueMemory, Region, RxQueue};
+use steerage::{Completions, DeviceError, Input, Polled, RxQueue};
+
+use crate::around::as_the_queue_does;
 
 /// One queue of a limited device. All of them draw on one allowance.
 pub struct Limit {
@@ -64,21 +65,7 @@ impl Allowance {
 }
 
 impl RxQueue for Limit {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        self.queue.memory()
-    }
-
-    fn posted_max(&self) -> usize {
-        self.queue.posted_max()
-    }
-
-    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
-        self.queue.mapped(region)
-    }
-
-    fn mode(&self) -> Option<&'static str> {
-        self.queue.mode()
-    }
+    as_the_queue_does!();
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
@@ -94,30 +81,6 @@ impl RxQueue for Limit {
             0 => polled.and(Ok(Polled::Ended)),
             _ => polled,
         }
-    }
-
-    fn link(&self) -> LinkType {
-        self.queue.link()
-    }
-
-    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.wait_on()
-    }
-
-    fn can_wait(&self) -> bool {
-        self.queue.can_wait()
-    }
-
-    fn has_room(&self) -> bool {
-        self.queue.has_room()
-    }
-
-    fn stop(&mut self) -> bool {
-        self.queue.stop()
-    }
-
-    fn device_hash(&self) -> Option<Affinity> {
-        self.queue.device_hash()
     }
 }
 

@@ -1,9 +1,8 @@
 //! A device around a device that can wait, which hands over so many frames a second and no more.
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use steerage::{Completions, DeviceError, Input, Polled, RxQueue, Timestamp};
 
-use steerage::{Affinity, Completions, DeviceError, Input, LinkType, Polled, QueueMemory, Region, RxQueue, Timestamp};
+use crate::around::as_the_queue_does;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
@@ -47,21 +46,7 @@ impl Rate {
 }
 
 impl RxQueue for Rate {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        self.queue.memory()
-    }
-
-    fn posted_max(&self) -> usize {
-        self.queue.posted_max()
-    }
-
-    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
-        self.queue.mapped(region)
-    }
-
-    fn mode(&self) -> Option<&'static str> {
-        self.queue.mode()
-    }
+    as_the_queue_does!();
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let may = self.due(out.now()).saturating_sub(self.handed_over).min(budget as u64);
@@ -76,30 +61,6 @@ impl RxQueue for Rate {
             Ok(Polled::More) if handed_over == may && may < budget as u64 => Ok(Polled::NotBefore(self.next())),
             polled => polled,
         }
-    }
-
-    fn link(&self) -> LinkType {
-        self.queue.link()
-    }
-
-    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.wait_on()
-    }
-
-    fn can_wait(&self) -> bool {
-        self.queue.can_wait()
-    }
-
-    fn has_room(&self) -> bool {
-        self.queue.has_room()
-    }
-
-    fn stop(&mut self) -> bool {
-        self.queue.stop()
-    }
-
-    fn device_hash(&self) -> Option<Affinity> {
-        self.queue.device_hash()
     }
 }
 

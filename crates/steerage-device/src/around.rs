@@ -1,0 +1,49 @@
+//! What a device around a device leaves to the inner one.
+
+/// All of [`RxQueue`](steerage::RxQueue) but `poll`, as `self.queue` does it: a method that is added there is forgotten in no
+/// wrapper.
+macro_rules! as_the_queue_does {
+    () => {
+        fn memory(&mut self) -> Result<steerage::QueueMemory, steerage::DeviceError> {
+            self.queue.memory()
+        }
+
+        fn posted_max(&self) -> usize {
+            self.queue.posted_max()
+        }
+
+        fn mapped(&mut self, region: &std::sync::Arc<steerage::Region>) -> Result<(), steerage::DeviceError> {
+            self.queue.mapped(region)
+        }
+
+        fn mode(&self) -> Option<&'static str> {
+            self.queue.mode()
+        }
+
+        fn link(&self) -> steerage::LinkType {
+            self.queue.link()
+        }
+
+        fn wait_on(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+            self.queue.wait_on()
+        }
+
+        fn can_wait(&self) -> bool {
+            self.queue.can_wait()
+        }
+
+        fn has_room(&self) -> bool {
+            self.queue.has_room()
+        }
+
+        fn stop(&mut self) -> bool {
+            self.queue.stop()
+        }
+
+        fn device_hash(&self) -> Option<steerage::Affinity> {
+            self.queue.device_hash()
+        }
+    };
+}
+
+pub(crate) use as_the_queue_does;

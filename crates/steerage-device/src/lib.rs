@@ -24,10 +24,12 @@ pub mod af_xdp;
 mod around;
 pub mod capture;
 pub mod filter;
+mod ifreq;
 pub mod limit;
 #[cfg(test)]
 #[path = "../tests/common/netns.rs"]
 mod netns;
+mod options;
 pub mod output;
 pub mod rate;
 pub mod synthetic;

@@ -10,7 +10,7 @@ use steerage_mem::{FrameHeader, Home, Kept, Page};
 
 use crate::handler::BucketId;
 use crate::hashing::Hashing;
-use crate::limits::{HANDLE_BUDGET, HEADROOM, POOL_BULK};
+use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX, POOL_BULK};
 use crate::platform::{Timestamp, WallTime};
 use crate::pool::SharedPool;
 use crate::rps_map::bucket_of;
@@ -83,15 +83,18 @@ impl Actions {
         self.acted.get()
     }
 
-    /// With how many of the first `count` packets that was done.
-    pub(crate) fn count(&self, count: usize, verdict: Verdict) -> u64 {
-        self.verdicts[..count].iter().filter(|v| **v == verdict).count() as u64
-    }
-
-    /// How many go to outputs that there aren't.
-    pub(crate) fn astray(&self, count: usize, outputs: usize) -> u64 {
-        let astray = |verdict: &Verdict| matches!(verdict, Verdict::Transmitted(to) if usize::from(to.0) >= outputs);
-        self.verdicts[..count].iter().filter(|verdict| astray(verdict)).count() as u64
+    /// What was done with the first `count` packets.
+    pub(crate) fn tally(&self, count: usize) -> Tally {
+        let mut tally = Tally { discarded: 0, kept: 0, transmitted: [0; OUTPUTS_MAX] };
+        for verdict in &self.verdicts[..count] {
+            match verdict {
+                Verdict::Open => {}
+                Verdict::Discarded => tally.discarded += 1,
+                Verdict::Kept => tally.kept += 1,
+                Verdict::Transmitted(to) => tally.transmitted[usize::from(to.0)] += 1,
+            }
+        }
+        tally
     }
 
     /// The packets of `frames` that go to an output.
@@ -99,6 +102,16 @@ impl Actions {
         Outgoing { frames, verdicts: self.verdicts.iter(), copies: self.copies.iter(), to, now }
     }
 }
+
+/// What was done with the packets of a batch: how many of each.
+pub(crate) struct Tally {
+    pub(crate) discarded: u64,
+    pub(crate) kept: u64,
+    /// By output, of those too that there aren't. A batch fits a byte.
+    pub(crate) transmitted: [u8; OUTPUTS_MAX],
+}
+
+const _: () = assert!(HANDLE_BUDGET <= u8::MAX as usize && OUTPUTS_MAX > u8::MAX as usize);
 
 /// Pages for copies of lent frames: one CPU's, from the shared pool in bulk.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The built program, to be run.
 
 use std::io::{BufRead, BufReader, Read};
+use std::ops::{Deref, DerefMut};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -87,9 +88,34 @@ pub(crate) fn assert_balanced(report: &Value) {
     }
 }
 
+/// A child that does not outlive its test: one that failed would else leave a run that nobody ends.
+struct Ends(Child);
+
+impl Deref for Ends {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Ends {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // Nothing is done to one that has ended and was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A run that has started and listens to signals.
 pub(crate) struct Started {
-    child: Child,
+    child: Ends,
     out: BufReader<ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
 }
@@ -101,7 +127,8 @@ impl Started {
     }
 
     /// Waits until it says that it listens; it was started with `-v`.
-    pub(crate) fn of(mut child: Child) -> Self {
+    pub(crate) fn of(child: Child) -> Self {
+        let mut child = Ends(child);
         let out = BufReader::new(child.stdout.take().unwrap());
         let mut err = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
@@ -171,7 +198,7 @@ impl Started {
 
 /// A run whose standard output nobody reads.
 pub(crate) struct Unread {
-    child: Child,
+    child: Ends,
     err: BufReader<std::process::ChildStderr>,
 }
 

@@ -13,6 +13,7 @@ use super::interface::Interface;
 use super::spec::Named;
 use super::sys::{IpAddresses, Socket};
 use super::{PERMISSION, SEND_BUFFER};
+use crate::options;
 use crate::synthetic::SpecError;
 
 #[cfg(test)]
@@ -37,16 +38,16 @@ impl FromStr for AfPacketOutput {
             return Err(SpecError::of("af_packet", "IFACE", spec, "is no interface: `ip link` lists those there are"));
         };
         let mut output = Self::new(named.interface);
-        for item in named.options().split(',').filter(|item| !item.is_empty()) {
-            output.qdisc_bypass = match item.split_once('=').unwrap_or((item, "")) {
-                ("qdisc", "bypass") => true,
-                ("qdisc", "use") => false,
-                ("qdisc", value) => {
-                    return Err(SpecError::of("af_packet", "qdisc", value, "is none of use, bypass"));
-                }
-                (option, value) => {
-                    let wrong = "does not exist for an output: there is qdisc";
-                    return Err(SpecError::of("af_packet", option, value, wrong));
+        for (option, value) in options::read("af_packet", named.options())? {
+            output.qdisc_bypass = match option {
+                "qdisc" => options::one_of("af_packet", option, value, &[("use", false), ("bypass", true)])?,
+                _ => {
+                    return Err(SpecError::of(
+                        "af_packet",
+                        option,
+                        value,
+                        "does not exist for an output: there is qdisc",
+                    ));
                 }
             };
         }

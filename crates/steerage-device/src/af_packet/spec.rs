@@ -1,12 +1,15 @@
 //! `eth1` or `af_packet:eth1,queues=2`, as a person writes it.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::{
     AfPacketOptions, BLOCK_TIMEOUT_MAX, BUFFER_MAX, BUFFER_MIN, Direction, QUEUES_MAX, SNAPLEN_MAX, is_interface,
 };
+use crate::options::{one_of, read, unknown, within};
 use crate::synthetic::SpecError;
+
+/// What errors call it.
+const DEVICE: &str = "af_packet";
 
 /// What stands before the interface's name where a file could be meant.
 const PREFIX: &str = "af_packet:";
@@ -44,8 +47,7 @@ impl<'a> Named<'a> {
     /// # Errors
     /// [`SpecError`] for an option that there isn't, and for a value outside of what is allowed.
     pub fn apply(&self, mut options: AfPacketOptions) -> Result<AfPacketOptions, SpecError> {
-        for item in self.options.split(',').filter(|item| !item.is_empty()) {
-            let (option, value) = item.split_once('=').unwrap_or((item, ""));
+        for (option, value) in read(DEVICE, self.options)? {
             set(&mut options, option, value)?;
         }
         Ok(options)
@@ -54,80 +56,66 @@ impl<'a> Named<'a> {
 
 fn set(options: &mut AfPacketOptions, option: &str, value: &str) -> Result<(), SpecError> {
     match option {
-        "queues" => options.queues = within(option, value, 1, QUEUES_MAX)?,
-        "buffer" => options.buffer = within(option, value, BUFFER_MIN, BUFFER_MAX)?,
+        "queues" => options.queues = within(DEVICE, option, value, 1, QUEUES_MAX)?,
+        "buffer" => options.buffer = within(DEVICE, option, value, BUFFER_MIN, BUFFER_MAX)?,
         "timeout" => {
-            let millis = within(option, value, 1, BLOCK_TIMEOUT_MAX.as_millis() as u64)?;
+            let millis = within(DEVICE, option, value, 1, BLOCK_TIMEOUT_MAX.as_millis() as u64)?;
             options.block_timeout = Duration::from_millis(millis);
         }
-        "promiscuous" => options.promiscuous = one_of(option, value, &[("yes", true), ("no", false)])?,
+        "promiscuous" => options.promiscuous = one_of(DEVICE, option, value, &[("yes", true), ("no", false)])?,
         "direction" => {
             let directions = [("in", Direction::In), ("out", Direction::Out), ("inout", Direction::InOut)];
-            options.direction = one_of(option, value, &directions)?;
+            options.direction = one_of(DEVICE, option, value, &directions)?;
         }
-        "snaplen" => options.snaplen = Some(within(option, value, 1, SNAPLEN_MAX)?),
-        "hash" => options.kernel_hash = one_of(option, value, &[("device", true), ("ours", false)])?,
-        _ => {
-            let wrong = format!("does not exist: there are {}", OPTIONS.join(", "));
-            return Err(SpecError::of("af_packet", option, value, wrong));
-        }
+        "snaplen" => options.snaplen = Some(within(DEVICE, option, value, 1, SNAPLEN_MAX)?),
+        "hash" => options.kernel_hash = one_of(DEVICE, option, value, &[("device", true), ("ours", false)])?,
+        _ => return Err(unknown(DEVICE, option, value, &OPTIONS)),
     }
     Ok(())
-}
-
-fn within<T: FromStr + PartialOrd + std::fmt::Display>(
-    option: &str,
-    value: &str,
-    least: T,
-    most: T,
-) -> Result<T, SpecError> {
-    let wrong = format!("is not a number from {least} to {most}");
-    let number = value.parse().ok().filter(|number| *number >= least && *number <= most);
-    number.ok_or_else(|| SpecError::of("af_packet", option, value, wrong))
-}
-
-fn one_of<T: Copy>(option: &str, value: &str, names: &[(&str, T)]) -> Result<T, SpecError> {
-    match names.iter().find(|(name, _)| *name == value) {
-        Some((_, one)) => Ok(*one),
-        None => {
-            let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-            Err(SpecError::of("af_packet", option, value, format!("is none of {}", names.join(", "))))
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(spec: &str) -> Result<AfPacketOptions, String> {
+    fn parsed(spec: &str) -> Result<AfPacketOptions, String> {
         let named = Named::read(spec).ok_or("neither")?;
         named.apply(AfPacketOptions::new(named.interface)).map_err(|error| error.to_string())
     }
 
     #[test]
     fn options_stand_behind_the_name() {
-        let options = read("af_packet:eth1,queues=2,buffer=1048576,timeout=1,promiscuous=no,direction=in,hash=device");
+        let options =
+            parsed("af_packet:eth1,queues=2,buffer=1048576,timeout=1,promiscuous=no,direction=in,hash=device");
         let options = options.unwrap();
         assert_eq!((options.interface.as_str(), options.queues, options.buffer), ("eth1", 2, 1 << 20));
         assert_eq!((options.block_timeout, options.promiscuous), (Duration::from_millis(1), false));
         assert_eq!((options.direction, options.kernel_hash), (Direction::In, true));
-        assert_eq!(read("af_packet:eth1").unwrap().queues, 1);
+        assert_eq!(parsed("af_packet:eth1").unwrap().queues, 1);
     }
 
     #[test]
     fn what_is_wrong_is_said() {
-        for wrong in ["queue=2", "queues=0", "queues", "buffer=1", "timeout=0", "direction=up", "hash=md5", "snaplen=0"]
-        {
-            let error = read(&format!("af_packet:eth1,{wrong}")).unwrap_err();
+        for wrong in [
+            "queue=2",
+            "queues=0",
+            "queues",
+            "buffer=1",
+            "timeout=0",
+            "direction=up",
+            "hash=md5",
+            "snaplen=0",
+            "queues=1,queues=2",
+        ] {
+            let error = parsed(&format!("af_packet:eth1,{wrong}")).unwrap_err();
             assert!(error.starts_with("af_packet: option `"), "{error}");
         }
-        assert_eq!(read("no-such-interface").unwrap_err(), "neither");
+        assert_eq!(parsed("no-such-interface").unwrap_err(), "neither");
     }
 
     #[test]
     fn a_bare_name_is_an_interface_if_there_is_one() {
-        assert_eq!(read("lo").unwrap().interface, "lo");
+        assert_eq!(parsed("lo").unwrap().interface, "lo");
         assert!(Named::read("./lo").is_none());
     }
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::filter::Instruction;
+use crate::ifreq::Request;
 
 mod ring;
 mod send;
@@ -38,9 +39,6 @@ const ETHTOOL_GGRO: u32 = 0x2b;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 const IFF_UP: u16 = 1;
 
-/// The longest name of an interface, with the zero behind it.
-const NAME_BYTES: usize = libc::IFNAMSIZ;
-
 /// What the kernel has counted since it was last asked.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -51,32 +49,6 @@ pub(super) struct Statistics {
     pub(super) drops: u32,
     /// Times that the ring was full.
     pub(super) freezes: u32,
-}
-
-/// `struct ifreq`: a name and what is asked or answered.
-#[repr(C, align(8))]
-struct Request {
-    name: [u8; NAME_BYTES],
-    answer: [u8; 24],
-}
-
-impl Request {
-    fn of(name: &str) -> io::Result<Self> {
-        let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
-        match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
-            Some(to) => to.copy_from_slice(name.as_bytes()),
-            None => return Err(io::ErrorKind::InvalidInput.into()),
-        }
-        Ok(request)
-    }
-
-    fn short(&self) -> u16 {
-        u16::from_ne_bytes([self.answer[0], self.answer[1]])
-    }
-
-    fn int(&self) -> i32 {
-        i32::from_ne_bytes([self.answer[0], self.answer[1], self.answer[2], self.answer[3]])
-    }
 }
 
 /// A packet socket.
@@ -202,11 +174,9 @@ impl Socket {
 
     /// What the interface is called now.
     pub(super) fn name_of(&self, interface: u32) -> io::Result<String> {
-        let mut request = Request::of("")?;
-        request.answer[..4].copy_from_slice(&interface.to_ne_bytes());
+        let mut request = Request::of("")?.with_int(interface as i32);
         self.ask(SIOCGIFNAME, &mut request)?;
-        let name = request.name.split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(String::from_utf8_lossy(name).into_owned())
+        Ok(request.name())
     }
 
     /// The interface's type, an `ARPHRD_` number.

@@ -4,7 +4,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::{AfXdpOptions, BUSY_POLL_MAX, Mode, RING_MAX, RING_MIN};
+use crate::options;
 use crate::synthetic::SpecError;
+
+/// What errors call it.
+const DEVICE: &str = "af_xdp";
 
 /// What stands before the interface's name.
 const PREFIX: &str = "af_xdp:";
@@ -33,8 +37,7 @@ impl<'a> Named<'a> {
     /// # Errors
     /// [`SpecError`] for an option that there isn't, and for a value outside of what is allowed.
     pub fn apply(&self, mut options: AfXdpOptions) -> Result<AfXdpOptions, SpecError> {
-        for item in self.options.split(',').filter(|item| !item.is_empty()) {
-            let (option, value) = item.split_once('=').unwrap_or((item, ""));
+        for (option, value) in options::read(DEVICE, self.options)? {
             set(&mut options, option, value)?;
         }
         Ok(options)
@@ -42,7 +45,7 @@ impl<'a> Named<'a> {
 }
 
 fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), SpecError> {
-    let wrong = |what: &str| SpecError::of("af_xdp", option, value, what.to_owned());
+    let wrong = |what: &str| SpecError::of(DEVICE, option, value, what.to_owned());
     match option {
         "queues" => {
             const WRONG: &str = "is not such as 0, or 0-3";
@@ -54,13 +57,8 @@ fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), Spec
             options.queues = Some(first..=last);
         }
         "mode" => {
-            options.mode = match value {
-                "auto" => Mode::Auto,
-                "native" => Mode::Native,
-                "copy" => Mode::Copy,
-                "skb" => Mode::Skb,
-                _ => return Err(wrong("is none of auto, native, copy, skb")),
-            };
+            let modes = [("auto", Mode::Auto), ("native", Mode::Native), ("copy", Mode::Copy), ("skb", Mode::Skb)];
+            options.mode = options::one_of(DEVICE, option, value, &modes)?;
         }
         "ring" => {
             let what = format!("is not a power of two from {RING_MIN} to {RING_MAX}");
@@ -77,13 +75,9 @@ fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), Spec
                 if micros > 0 && time <= BUSY_POLL_MAX { Some(time) } else { return Err(wrong(&what)) };
         }
         "hash" => {
-            options.device_hash = match value {
-                "device" => true,
-                "ours" => false,
-                _ => return Err(wrong("is none of device, ours")),
-            };
+            options.device_hash = options::one_of(DEVICE, option, value, &[("device", true), ("ours", false)])?;
         }
-        _ => return Err(wrong(&format!("does not exist: there are {}", OPTIONS.join(", ")))),
+        _ => return Err(options::unknown(DEVICE, option, value, &OPTIONS)),
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! `tap:NAME,queues=2`, as a person writes it.
 
-use super::sys::NAME_BYTES;
 use super::{Layer, MTU_MAX, MTU_MIN, QUEUES_MAX, TapOptions};
+use crate::ifreq::NAME_BYTES;
+use crate::options;
 use crate::synthetic::SpecError;
 
 /// The options, in the order in which an error lists them.
@@ -38,23 +39,12 @@ impl TapOptions {
             return Err(SpecError::of(device, "NAME", name, wrong));
         }
         let mut options = Self::new(layer, name);
-        let mut seen = Vec::with_capacity(OPTIONS.len());
-        for item in list.split(',').filter(|item| !item.is_empty()) {
-            let (option, value) = item.split_once('=').unwrap_or((item, ""));
-            let wrong = |wrong: String| SpecError::of(device, option, value, wrong);
-            if seen.contains(&option) {
-                return Err(wrong("is named twice: name it once".into()));
-            }
-            let within = |least: usize, most: usize| {
-                let number = value.parse().ok().filter(|number| (least..=most).contains(number));
-                number.ok_or_else(|| wrong(format!("is not a number from {least} to {most}")))
-            };
+        for (option, value) in options::read(device, list)? {
             match option {
-                "queues" => options.queues = Some(within(1, QUEUES_MAX)?),
-                "mtu" => options.mtu = Some(within(MTU_MIN, MTU_MAX)?),
-                _ => return Err(wrong(format!("does not exist: there are {}", OPTIONS.join(", ")))),
+                "queues" => options.queues = Some(options::within(device, option, value, 1, QUEUES_MAX)?),
+                "mtu" => options.mtu = Some(options::within(device, option, value, MTU_MIN, MTU_MAX)?),
+                _ => return Err(options::unknown(device, option, value, &OPTIONS)),
             }
-            seen.push(option);
         }
         Ok(options)
     }

@@ -8,6 +8,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use crate::ifreq::Request;
+
 pub(super) const IFF_TUN: u16 = libc::IFF_TUN as u16;
 pub(super) const IFF_TAP: u16 = libc::IFF_TAP as u16;
 pub(super) const IFF_NO_PI: u16 = libc::IFF_NO_PI as u16;
@@ -20,52 +22,8 @@ const SIOCSIFFLAGS: c_ulong = 0x8914;
 const SIOCGIFMTU: c_ulong = 0x8921;
 const SIOCSIFMTU: c_ulong = 0x8922;
 
-/// The longest name of an interface, with the zero behind it.
-pub(super) const NAME_BYTES: usize = libc::IFNAMSIZ;
-
 /// Where TUN and TAP interfaces are made.
 pub(super) const CLONE_DEVICE: &str = "/dev/net/tun";
-
-/// `struct ifreq`: a name and what is asked or answered.
-#[repr(C, align(8))]
-struct Request {
-    name: [u8; NAME_BYTES],
-    answer: [u8; 24],
-}
-
-impl Request {
-    fn of(name: &str) -> io::Result<Self> {
-        let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
-        match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
-            Some(to) => to.copy_from_slice(name.as_bytes()),
-            None => return Err(io::ErrorKind::InvalidInput.into()),
-        }
-        Ok(request)
-    }
-
-    fn with_short(mut self, value: u16) -> Self {
-        self.answer[..2].copy_from_slice(&value.to_ne_bytes());
-        self
-    }
-
-    fn with_int(mut self, value: i32) -> Self {
-        self.answer[..4].copy_from_slice(&value.to_ne_bytes());
-        self
-    }
-
-    fn short(&self) -> u16 {
-        u16::from_ne_bytes([self.answer[0], self.answer[1]])
-    }
-
-    fn int(&self) -> i32 {
-        i32::from_ne_bytes([self.answer[0], self.answer[1], self.answer[2], self.answer[3]])
-    }
-
-    fn name(&self) -> String {
-        let name = self.name.split(|byte| *byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(name).into_owned()
-    }
-}
 
 fn ask(fd: BorrowedFd<'_>, operation: c_ulong, request: &mut Request) -> io::Result<()> {
     // SAFETY: `request` is as large as any `ifreq` and holds no pointer; the operations used here read and write no more.

@@ -10,7 +10,7 @@ use crate::gate::Dead;
 use crate::handler::Handler;
 use crate::ledger::{ConsumerLedger, DropReason};
 use crate::limits::HANDLE_BUDGET;
-use crate::packet::{Actions, Batch, BatchContext, Verdict};
+use crate::packet::{Actions, Batch, BatchContext};
 use crate::platform::{Platform, Timestamp};
 use crate::rps_map::bucket_of;
 use crate::rx::LinkType;
@@ -25,24 +25,22 @@ fn act(
     now: Timestamp,
     counts: &ConsumerLedger,
 ) -> u64 {
-    let count = frames.in_hand();
-    let (discarded, kept) = (actions.count(count, Verdict::Discarded), actions.count(count, Verdict::Kept));
-    counts.discarded.add(discarded);
-    counts.kept.add(kept);
-    let mut acted = discarded + kept;
-    for (nth, output) in outputs.iter_mut().enumerate() {
-        let to = TxId(nth as u8);
-        let packets = actions.count(count, Verdict::Transmitted(to));
-        if packets > 0 {
-            let dropped = output.send(packets, &mut actions.outgoing(frames.frames(), to, now));
-            dropped.iter().for_each(|(reason, packets)| counts.dropped.add(*reason, *packets));
-            counts.transmitted.add(packets - dropped.iter().map(|(_, packets)| packets).sum::<u64>());
-            acted += packets;
-        }
+    let tally = actions.tally(frames.in_hand());
+    counts.discarded.add(tally.discarded);
+    counts.kept.add(tally.kept);
+    let mut acted = tally.discarded + tally.kept;
+    for (nth, packets) in tally.transmitted.iter().enumerate().filter(|(_, packets)| **packets > 0) {
+        let (to, packets) = (TxId(nth as u8), u64::from(*packets));
+        acted += packets;
+        let Some(output) = outputs.get_mut(nth) else {
+            counts.dropped.add(DropReason::TxRefused, packets);
+            continue;
+        };
+        let dropped = output.send(packets, &mut actions.outgoing(frames.frames(), to, now));
+        dropped.iter().for_each(|(reason, packets)| counts.dropped.add(*reason, *packets));
+        counts.transmitted.add(packets - dropped.iter().map(|(_, packets)| packets).sum::<u64>());
     }
-    let astray = actions.astray(count, outputs.len());
-    counts.dropped.add(DropReason::TxRefused, astray);
-    acted + astray
+    acted
 }
 
 impl<H: Handler, P: Platform> Softnet<H, P> {

@@ -147,8 +147,11 @@ fn what_the_kernel_drops_is_counted() {
     let input = namespaces.within(0, || open("tap:slow").unwrap());
     namespaces.must(0, "addr add 10.210.0.1/24 dev slow");
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
-    // Its queue has room for 500.
-    shoot(&namespaces, 0, "slow", 2000, 100);
+    // How much its queue has room for is the kernel's affair.
+    until("its queue is full", || {
+        shoot(&namespaces, 0, "slow", 500, 100);
+        namespaces.counted(0, "slow", 11) > 0
+    });
     let mut poll_until = |end, at| {
         until("the kernel's queue is empty", || tester.poll_and_count(at, POLL_BUDGET).unwrap().0 == end);
         tester.stop();
@@ -157,7 +160,6 @@ fn what_the_kernel_drops_is_counted() {
     // Not asked for yet; and then at the end.
     assert_eq!(poll_until(Polled::Drained, Timestamp::ZERO), 0);
     let dropped = namespaces.counted(0, "slow", 11);
-    assert!(dropped > 1000, "{dropped}");
     assert_eq!(poll_until(Polled::Ended, Timestamp::ZERO), dropped);
 }
 

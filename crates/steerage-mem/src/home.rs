@@ -142,9 +142,22 @@ impl Kept {
         self.slot.flow_hash()
     }
 
+    /// How many bytes there are before the frame and behind it, in its page.
+    pub fn room(&self) -> (usize, usize) {
+        self.home.memory.room(&self.slot)
+    }
+
+    /// As [`Frame::resize`](crate::ring::Frame::resize).
+    pub fn resize(&mut self, front: i32, back: i32) -> bool {
+        // SAFETY: as `deref_mut`: the whole page is ours alone.
+        let resized = unsafe { self.home.memory.resize(&self.slot, front, back) };
+        self.slot = resized.unwrap_or(self.slot);
+        resized.is_some()
+    }
+
     /// What the device knows of the frame, where it wrote that down.
     pub fn header(&self) -> Option<FrameHeader> {
-        // SAFETY: the slot is ours alone, and what `deref_mut` gives out begins behind the header.
+        // SAFETY: the slot is ours alone, and its page is written only through `&mut self`.
         unsafe { self.home.memory.header(&self.slot) }
     }
 }

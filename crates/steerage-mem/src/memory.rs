@@ -88,6 +88,37 @@ impl Memory {
         }
     }
 
+    /// How many bytes there are before the slot's frame and behind it, in its page; none for lent frames.
+    #[inline]
+    pub(crate) fn room(&self, slot: &Slot) -> (usize, usize) {
+        if slot.is_lent() || self.start(slot).is_none() {
+            return (0, 0);
+        }
+        let before = slot.offset as usize;
+        (before, self.pool.page_bytes() - before - slot.len())
+    }
+
+    /// The slot's frame, `front` bytes longer at its front and `back` at its end: negative for shorter. The bytes that join
+    /// are as they lie. What the device noted of it goes with its front, its length on the wire corrected; where there is no
+    /// room for that, it is gone. `None`, and nothing was done, if the page does not reach so far or is lent.
+    ///
+    /// # Safety
+    /// As [`slice_mut`](Self::slice_mut), of the whole page.
+    #[inline]
+    pub(crate) unsafe fn resize(&self, slot: &Slot, front: i32, back: i32) -> Option<Slot> {
+        let resized = slot.resized(front, back)?;
+        if slot.is_lent() || self.start(&resized).is_none() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let Some(mut header) = (unsafe { self.header(slot) }) else { return Some(resized) };
+        let Some(before) = resized.before(FrameHeader::BYTES) else { return Some(resized.without_header()) };
+        header.wire_len = header.wire_len.saturating_add_signed(front + back);
+        // SAFETY: the caller's promise; the header was copied out.
+        unsafe { self.slice_mut(&before) }.copy_from_slice(&header.to_bytes());
+        Some(resized)
+    }
+
     #[inline(always)]
     pub(crate) fn prefetch(&self, slot: &Slot) {
         if let Some(start) = self.start(slot) {

@@ -98,6 +98,19 @@ impl Slot {
         Some(Self { offset: self.offset.checked_sub(BYTES)?, len_flags: self.len_flags & !LEN_MASK | len, ..*self })
     }
 
+    /// The span of the same page that begins `front` bytes sooner and ends `back` bytes later: negative for less. `None` for
+    /// one that no slot can describe.
+    #[inline]
+    pub(crate) fn resized(&self, front: i32, back: i32) -> Option<Self> {
+        let offset = self.offset.checked_add_signed(front.checked_neg()?)?;
+        let len = (self.len_flags & LEN_MASK).checked_add_signed(front.checked_add(back)?)?;
+        (len <= LEN_MASK).then_some(Self { offset, len_flags: self.len_flags & !LEN_MASK | len, ..*self })
+    }
+
+    pub(crate) fn without_header(self) -> Self {
+        Self { len_flags: self.len_flags & !HEADED, ..self }
+    }
+
     #[inline(always)]
     pub(crate) fn flow_hash(&self) -> Option<FlowHash> {
         (self.len_flags & HASHED != 0).then_some(FlowHash(self.hash))

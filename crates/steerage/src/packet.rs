@@ -28,13 +28,13 @@ pub(crate) enum Verdict {
     Transmitted(TxId),
 }
 
-/// There is no page to spare, or too many packets are kept already.
+/// There is no page to spare, too many packets are kept already, or a packet's page does not reach so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
 impl fmt::Display for NoRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no page to spare: too many packets are kept; raise kept_max or release some")
+        f.write_str("no room in the packet's page, or no page to spare: raise kept_max or release some that are kept")
     }
 }
 
@@ -226,14 +226,17 @@ impl ExactSizeIterator for Packets<'_> {}
 
 /// Of a frame, which may have been written elsewhere.
 #[inline(always)]
-pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p [u8]>) -> Received<'p> {
-    let (header, data) = frame.with_header();
+pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p Kept>) -> Received<'p> {
+    let (header, data) = match written {
+        Some(copy) => (copy.header(), &**copy),
+        None => frame.with_header(),
+    };
     let link = match LinkType::of_code(frame.link()) {
         LinkType::UNKNOWN => header.map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
         read => read,
     };
     let (time, wire_len) = header.map_or((None, data.len()), |header| (time_of(&header), header.wire_len as usize));
-    Received { data: written.unwrap_or(data), link, time, wire_len }
+    Received { data, link, time, wire_len }
 }
 
 #[inline(always)]
@@ -281,12 +284,12 @@ impl Packet<'_> {
 
     /// The copy of a lent frame that was written.
     #[inline(always)]
-    fn written(&self) -> Option<&[u8]> {
+    fn written(&self) -> Option<&Kept> {
         // Most functions just read: then no copy is looked for.
         if !self.acted.get() {
             return None;
         }
-        self.copy.as_ref().and_then(|copy| copy.as_deref())
+        self.copy.as_deref().and_then(Option::as_ref)
     }
 
     /// The frame and what the device noted of it, all at once: for functions that want most of it of every packet, at half
@@ -304,31 +307,90 @@ impl Packet<'_> {
         if !self.frame.is_lent() {
             return self.frame.bytes_mut().ok_or(NoRoom);
         }
+        self.copy_mut().map(|copy| &mut **copy)
+    }
+
+    /// The writable copy of a lent frame.
+    fn copy_mut(&mut self) -> Result<&mut Kept, NoRoom> {
         if !matches!(self.copy, Some(Some(_))) {
             let copied = self.copied()?;
             self.acted.set(true);
             **self.copy.as_mut().ok_or(NoRoom)? = Some(copied);
         }
-        self.copy.as_mut().and_then(|copy| copy.as_deref_mut()).ok_or(NoRoom)
+        self.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom)
+    }
+
+    /// How many bytes [`prepend`](Self::prepend) has room for: at least [`HEADROOM`] in the pool's own pages, unless some of it
+    /// was used; none in lent memory as long as the frame was not written.
+    pub fn headroom(&self) -> usize {
+        self.written().map_or_else(|| self.frame.room(), Kept::room).0
+    }
+
+    /// How many bytes [`append`](Self::append) has room for, as [`headroom`](Self::headroom): what the frame leaves of its page.
+    pub fn tailroom(&self) -> usize {
+        self.written().map_or_else(|| self.frame.room(), Kept::room).1
+    }
+
+    /// Makes the frame `len` bytes longer at its front, where it lies, and gives those to be written: until then they are
+    /// whatever was there. A frame in lent memory is copied to a page first. The packet is as much longer on the wire. What
+    /// the device noted of it ([`header`](Self::header)) goes along; where nothing is left of the headroom for that, it is gone.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if its page does not reach so far, or there is none for the copy.
+    pub fn prepend(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
+        self.resize(signed(len)?, 0)?;
+        self.data_mut()?.get_mut(..len).ok_or(NoRoom)
+    }
+
+    /// As [`prepend`](Self::prepend), at its end.
+    ///
+    /// # Errors
+    /// As [`prepend`](Self::prepend).
+    pub fn append(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
+        let before = self.data().len();
+        self.resize(0, signed(len)?)?;
+        self.data_mut()?.get_mut(before..).ok_or(NoRoom)
+    }
+
+    /// Takes the first `len` bytes off the frame, or all if there are fewer. The packet is as much shorter on the wire.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if it lies in lent memory, and there is no page for a copy.
+    pub fn trim_front(&mut self, len: usize) -> Result<(), NoRoom> {
+        self.resize(-signed(len.min(self.data().len()))?, 0)
+    }
+
+    /// Takes off what the frame has behind its first `len` bytes, as [`trim_front`](Self::trim_front).
+    ///
+    /// # Errors
+    /// As [`trim_front`](Self::trim_front).
+    pub fn truncate(&mut self, len: usize) -> Result<(), NoRoom> {
+        self.resize(0, -signed(self.data().len().saturating_sub(len))?)
+    }
+
+    fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
+        let resized =
+            if self.frame.is_lent() { self.copy_mut()?.resize(front, back) } else { self.frame.resize(front, back) };
+        if resized { Ok(()) } else { Err(NoRoom) }
     }
 
     /// When the frame was received, if the device noted it.
     #[inline]
     pub fn time(&self) -> Option<WallTime> {
-        time_of(&self.frame.header()?)
+        time_of(&self.header()?)
     }
 
     /// The frame's length on the wire in bytes, of which a capture may hold fewer. Where the device did not note it, the
     /// length as received.
     #[inline]
     pub fn wire_len(&self) -> usize {
-        self.frame.header().map_or(self.frame.len(), |header| header.wire_len as usize)
+        self.header().map_or_else(|| self.data().len(), |header| header.wire_len as usize)
     }
 
     /// All that the device noted of the frame, if it did: what [`Kept::header`] still has once the packet is kept.
     #[inline]
     pub fn header(&self) -> Option<FrameHeader> {
-        self.frame.header()
+        self.written().map_or_else(|| self.frame.header(), Kept::header)
     }
 
     /// The hash that the flow is steered by: as it came, or computed now where steering needed none, so to be asked for
@@ -342,7 +404,7 @@ impl Packet<'_> {
     #[inline]
     pub fn link(&self) -> LinkType {
         match LinkType::of_code(self.frame.link()) {
-            LinkType::UNKNOWN => self.frame.header().map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
+            LinkType::UNKNOWN => self.header().map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
             read => read,
         }
     }
@@ -402,4 +464,8 @@ impl Packet<'_> {
             NoRoom
         })
     }
+}
+
+fn signed(len: usize) -> Result<i32, NoRoom> {
+    i32::try_from(len).map_err(|_| NoRoom)
 }

@@ -115,7 +115,7 @@ impl OutgoingPacket<'_> {
     /// What there is to send, and what its own device noted of it.
     #[inline]
     pub fn received(&self) -> Received<'_> {
-        received(&self.frame, self.copy.map(|copy| &**copy))
+        received(&self.frame, self.copy)
     }
 }
 

@@ -61,6 +61,28 @@ impl<'a> Frame<'a> {
         Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
     }
 
+    /// How many bytes there are before the frame and behind it, in its page: none where it is lent.
+    #[inline]
+    pub fn room(&self) -> (usize, usize) {
+        self.ring.memory.room(&self.slot)
+    }
+
+    /// Makes the frame `front` bytes longer at its front and `back` at its end, negative for shorter, in its place. The bytes
+    /// that join it are as they lie. What the device knows of it goes along while there is room for that, its length on the
+    /// wire corrected. `false`, and nothing was done, if the page does not reach so far, or the frame is lent or was taken.
+    #[inline]
+    pub fn resize(&mut self, front: i32, back: i32) -> bool {
+        if self.slot.page == BLANK {
+            return false;
+        }
+        // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps slices of it away.
+        let Some(resized) = (unsafe { self.ring.memory.resize(&self.slot, front, back) }) else { return false };
+        self.slot = resized;
+        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
+        unsafe { (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| *slot = resized) };
+        true
+    }
+
     /// What the device knows of the frame, where it wrote that down, and the frame's bytes.
     #[inline(always)]
     pub fn with_header(&self) -> (Option<FrameHeader>, &[u8]) {
@@ -71,8 +93,8 @@ impl<'a> Frame<'a> {
     /// What the device knows of the frame, where it wrote that down.
     #[inline]
     pub fn header(&self) -> Option<FrameHeader> {
-        // SAFETY: the slot is in hand; what may be written of its page is the frame, not what stands before it, and a
-        // block is not written before the end of a frame that is out.
+        // SAFETY: the slot is in hand; its page is written only through `&mut self`, and a block is not written before the
+        // end of a frame that is out.
         unsafe { self.ring.memory.header(&self.slot) }
     }
 

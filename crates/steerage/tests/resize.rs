@@ -1,0 +1,223 @@
+//! Packets that get longer and shorter in their place, against a vector that is treated alike.
+
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+use steerage::{
+    Batch, Blocks, Builder, Completion, Completions, Cpu, DeviceError, FrameHeader, HEADROOM, Handler, Input, LinkType,
+    NoRoom, Outgoing, Output, Packet, Polled, QueueMemory, RxQueue, Sent, TxId, TxQueue, WallTime,
+};
+
+const FRAME: [u8; 60] = [7; 60];
+const FRAMES: usize = 4;
+const WIRE_LEN: usize = 100;
+const NANOS: u64 = 1_000_000_007;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lie {
+    Pages,
+    PagesWithHeader,
+    Lent,
+}
+
+/// Frames that lie as it says, until there were so many.
+struct Frames(Lie, usize);
+
+impl RxQueue for Frames {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(match self.0 {
+            Lie::Lent => QueueMemory::Blocks { blocks: Blocks::map(2, 4096).unwrap(), copy_bytes_max: FRAME.len() },
+            _ => QueueMemory::Pages { frame_bytes_max: FRAME.len() },
+        })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        let header = FrameHeader { nanos: NANOS, wire_len: WIRE_LEN as u32, link: 1, interface: 3 };
+        for _ in 0..self.1 {
+            match self.0 {
+                Lie::Lent => {
+                    let mut lending = out.lending(1, 4096).unwrap();
+                    lending.bytes()[16..76].copy_from_slice(&FRAME);
+                    assert!(lending.push(16, FRAME.len(), header));
+                }
+                Lie::Pages => assert!(out.copy_in(&FRAME)),
+                Lie::PagesWithHeader => {
+                    let mut page = out.take_page().unwrap();
+                    let bytes = out.page_mut(&mut page);
+                    bytes[HEADROOM - 16..HEADROOM].copy_from_slice(&header.to_bytes());
+                    bytes[HEADROOM..][..FRAME.len()].copy_from_slice(&FRAME);
+                    out.push(Completion::new(page, HEADROOM as u32, FRAME.len()).with_header(), WIRE_LEN);
+                }
+            }
+        }
+        self.1 = 0;
+        Ok(Polled::Ended)
+    }
+}
+
+/// What a packet is found to be.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    data: Vec<u8>,
+    wire_len: usize,
+    time: Option<WallTime>,
+}
+
+fn seen(packet: &Packet<'_>) -> Seen {
+    let all = packet.received();
+    assert_eq!((all.data, all.wire_len, all.time), (packet.data(), packet.wire_len(), packet.time()));
+    assert!(all.link == LinkType::ETHERNET || all.link == LinkType::UNKNOWN);
+    Seen { data: all.data.to_vec(), wire_len: all.wire_len, time: all.time }
+}
+
+type Sents = Arc<Mutex<Vec<Seen>>>;
+
+struct Wire(Sents);
+
+impl TxQueue for Wire {
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+        let mut sent = Sent::default();
+        while let Some(packet) = packets.next_packet() {
+            let all = packet.received();
+            self.0.lock().unwrap().push(Seen { data: all.data.to_vec(), wire_len: all.wire_len, time: all.time });
+            sent.packets += 1;
+        }
+        Ok(sent)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Prepend(usize),
+    Append(usize),
+    TrimFront(usize),
+    Truncate(usize),
+    Write(usize),
+}
+
+/// Does the same to a packet and to what it should become.
+fn change(packet: &mut Packet<'_>, model: &mut Seen, step: u8, change: Change) -> Result<(), NoRoom> {
+    let before = model.data.len();
+    match change {
+        Change::Prepend(len) => {
+            packet.prepend(len)?.fill(step);
+            model.data.splice(..0, vec![step; len]);
+        }
+        Change::Append(len) => {
+            packet.append(len)?.fill(step);
+            model.data.extend(vec![step; len]);
+        }
+        Change::TrimFront(len) => {
+            packet.trim_front(len)?;
+            model.data.drain(..len.min(before));
+        }
+        Change::Truncate(len) => {
+            packet.truncate(len)?;
+            model.data.truncate(len);
+        }
+        Change::Write(at) => {
+            let data = packet.data_mut()?;
+            if let Some(byte) = data.get_mut(at) {
+                *byte = step;
+                model.data[at] = step;
+            }
+        }
+    }
+    model.wire_len = model.wire_len + model.data.len() - before;
+    Ok(())
+}
+
+struct Changes {
+    changes: Vec<Change>,
+    expected: Sents,
+    keeps: bool,
+}
+
+impl Handler for Changes {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for mut packet in batch.iter_mut() {
+            let mut model = seen(&packet);
+            for (step, &one) in self.changes.iter().enumerate() {
+                let (front, tail) = (packet.headroom(), packet.tailroom());
+                let lent = (front, tail) == (0, 0);
+                let done = change(&mut packet, &mut model, step as u8, one);
+                match one {
+                    Change::Prepend(len) => assert!(lent || done.is_ok() == (len <= front)),
+                    Change::Append(len) => assert!(lent || done.is_ok() == (len <= tail)),
+                    _ => assert_eq!(done, Ok(())),
+                }
+                if packet.headroom() < FrameHeader::BYTES && packet.time().is_none() {
+                    // Its header gave way.
+                    (model.time, model.wire_len) = (None, model.data.len());
+                }
+                assert_eq!(seen(&packet), model, "after {one:?}");
+            }
+            if self.keeps {
+                let kept = packet.keep().expect("so many may be kept");
+                let (time, wire_len) = kept.header().map_or((None, kept.len()), |header| {
+                    (Some(WallTime::from_nanos(header.nanos)), header.wire_len as usize)
+                });
+                assert_eq!(Seen { data: kept.to_vec(), wire_len, time }, model);
+            } else {
+                self.expected.lock().unwrap().push(model);
+                packet.transmit(TxId(0));
+            }
+        }
+    }
+
+    fn finish(self) {}
+}
+
+fn run(lie: Lie, changes: &[Change], keeps: bool) {
+    let (expected, sent) = (Sents::default(), Sents::default());
+    let (to, wire) = (Arc::clone(&expected), Arc::clone(&sent));
+    let open = Box::new(move |_| Ok(Box::new(Wire(Arc::clone(&wire))) as Box<dyn TxQueue>));
+    let changes = changes.to_vec();
+    let outcome = Builder::new()
+        .virtual_cpus(1)
+        .input(Input::new("frames", "test", vec![Box::new(Frames(lie, FRAMES))]))
+        .output(Output { name: "wire".into(), kind: "test", open })
+        .build(move |_| Changes { changes: changes.clone(), expected: Arc::clone(&to), keeps })
+        .unwrap()
+        .start()
+        .unwrap()
+        .join();
+    let ledger = outcome.snapshot;
+    assert_eq!((ledger.delivered(), ledger.pages_free), (FRAMES as u64, ledger.pages));
+    assert_eq!(sent.lock().unwrap().len(), if keeps { 0 } else { FRAMES });
+    assert_eq!(*sent.lock().unwrap(), *expected.lock().unwrap());
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let one = prop_oneof![
+        (0..100_usize).prop_map(Change::Prepend),
+        (0..3000_usize).prop_map(Change::Append),
+        (0..100_usize).prop_map(Change::TrimFront),
+        (0..100_usize).prop_map(Change::Truncate),
+        (0..60_usize).prop_map(Change::Write),
+    ];
+    proptest::collection::vec(one, 1..8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_packet_changes_as_a_vector_does(changes in changes(), keeps: bool) {
+        for lie in [Lie::Pages, Lie::PagesWithHeader, Lie::Lent] {
+            run(lie, &changes, keeps);
+        }
+    }
+}
+
+/// All of the headroom is there to be used, and where its last bytes are taken, the header gives way.
+#[test]
+fn the_headroom_is_as_promised() {
+    for lie in [Lie::Pages, Lie::PagesWithHeader] {
+        run(lie, &[Change::Prepend(HEADROOM), Change::TrimFront(HEADROOM)], false);
+        run(lie, &[Change::Prepend(HEADROOM - 16), Change::Prepend(16), Change::Prepend(1)], false);
+    }
+    run(Lie::Lent, &[Change::TrimFront(14), Change::Prepend(HEADROOM)], true);
+}

@@ -52,6 +52,15 @@ fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     }
 }
 
+fn change_limits(handle: &Handle, chance: &mut Chance) {
+    let mut below = |most: u64| 1 + chance.below(most) as usize;
+    let (backlog, dev_weight, budget) = (below(128), below(64), below(300));
+    let now = handle.set_limits(|limits| {
+        (limits.backlog, limits.dev_weight, limits.budget) = (backlog, dev_weight, budget);
+    });
+    assert_eq!((now.backlog, now.dev_weight, now.budget), (backlog, dev_weight, budget));
+}
+
 /// Runs it to the end; returns its history. `deaths`: whether CPUs may be declared dead, whose buckets others then have.
 fn play(run: &Run, deaths: bool) -> u64 {
     let witness = Witness::new(run.mood);
@@ -61,6 +70,9 @@ fn play(run: &Run, deaths: bool) -> u64 {
     world.run(STEPS_MAX, |handle, _, chance| {
         if chance.once_in(run.masks_once_in) {
             change_a_mask(handle, run, chance);
+        }
+        if chance.once_in(4 * run.masks_once_in) {
+            change_limits(handle, chance);
         }
     });
     let (history, handle) = (world.history(), world.handle().clone());

@@ -17,7 +17,7 @@ use crate::handler::{Affinity, Handler};
 use crate::hashing::Hashing;
 use crate::instance::{CpuPart, Instance, MakeHandler};
 use crate::ledger::CpuLedger;
-use crate::limits::{BACKLOG_DEFAULT, CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, LOCAL_PAGES, MEMORY_MAX_DEFAULT};
+use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, LOCAL_PAGES, Limits, MEMORY_MAX_DEFAULT};
 use crate::moves::Steering;
 use crate::plan::{Plan, Wiring};
 use crate::pool::SharedPool;
@@ -175,7 +175,7 @@ pub struct Builder {
     pub(crate) flow_key: Option<FlowKeyFn>,
     pub(crate) layers: Layers,
     pub(crate) device_hash: bool,
-    pub(crate) backlog: usize,
+    pub(crate) limits: Limits,
     pub(crate) local_pages: usize,
     pub(crate) kept_max: usize,
     pub(crate) memory_max: usize,
@@ -209,7 +209,7 @@ impl Builder {
             flow_key: None,
             layers: Layers::Inner,
             device_hash: true,
-            backlog: BACKLOG_DEFAULT,
+            limits: Limits::DEFAULT,
             local_pages: LOCAL_PAGES,
             kept_max: KEPT_DEFAULT,
             memory_max: MEMORY_MAX_DEFAULT,
@@ -310,7 +310,15 @@ impl Builder {
     /// How many frames of a queue may wait for a CPU: `netdev_max_backlog`. Default 1000.
     #[must_use]
     pub fn backlog(mut self, frames: usize) -> Self {
-        self.backlog = frames;
+        self.limits.backlog = frames;
+        self
+    }
+
+    /// How many frames one poll takes of a queue, and so how long the lists are that are handed over: `dev_weight`. Default
+    /// and most [`POLL_BUDGET`](crate::POLL_BUDGET).
+    #[must_use]
+    pub fn dev_weight(mut self, frames: usize) -> Self {
+        self.limits.dev_weight = frames;
         self
     }
 
@@ -402,7 +410,7 @@ impl Builder {
             stopping: AtomicBool::new(false),
             cpus: plan.cpus,
         };
-        let steering = Steering::new(cpus, controls, plan.asked.backlog);
+        let steering = Steering::new(cpus, controls, plan.asked.limits);
         for (queue, info) in core.queues.iter().enumerate() {
             info.group.store(steering.lock().map_of(queue).1, Ordering::Relaxed);
         }

@@ -22,8 +22,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         };
         self.seen = version;
         self.duty = false;
+        self.limits = state.limits_for(self.index);
         for queue in &mut self.queues {
-            queue.set_backlog(state.backlog);
+            queue.set_limits(self.limits);
         }
         let mut open = Vec::new();
         while let Some(slice) = &mut state.slice {

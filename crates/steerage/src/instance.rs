@@ -11,7 +11,7 @@ use crate::builder::BuildError;
 use crate::cpu::{CpuId, CpuMask};
 use crate::handler::Handler;
 use crate::ledger::Snapshot;
-use crate::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER};
+use crate::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER, Limits};
 use crate::plan::mask_indices;
 use crate::platform::{Machine, Platform};
 use crate::queue::OwnedQueue;
@@ -169,7 +169,8 @@ trait Control: Send + Sync {
     fn is_finished(&self) -> bool;
     fn set_mask(&self, queues: Option<usize>, mask: &CpuMask) -> Result<(), BuildError>;
     fn is_settled(&self) -> bool;
-    fn set_backlog(&self, frames: usize) -> usize;
+    fn limits(&self) -> Limits;
+    fn set_limits(&self, change: &mut dyn FnMut(&mut Limits)) -> Limits;
     fn snapshot(&self) -> Snapshot;
     fn held(&self) -> u64;
 }
@@ -212,15 +213,22 @@ impl<M: Send> Control for Shared<M> {
     }
 
     fn is_settled(&self) -> bool {
-        self.steering.lock().is_settled()
+        let state = self.steering.lock();
+        state.is_settled() && (state.limits_in_force() || self.core.all_closed())
     }
 
-    fn set_backlog(&self, frames: usize) -> usize {
-        let in_force = frames.clamp(1, self.core.ring_slots);
+    fn limits(&self) -> Limits {
+        self.steering.lock().limits()
+    }
+
+    fn set_limits(&self, change: &mut dyn FnMut(&mut Limits)) -> Limits {
         let mut state = self.steering.lock();
-        state.set_backlog(in_force);
+        let mut limits = state.limits();
+        change(&mut limits);
+        let limits = limits.clamped(self.core.ring_slots);
+        state.set_limits(limits);
         self.wake(self.steering.publish(state));
-        in_force
+        limits
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -286,15 +294,21 @@ impl Handle {
         self.0.set_mask(Some(queue), mask)
     }
 
-    /// Whether all masks are in force for new packets, and nothing moves.
+    /// Whether all masks and limits are in force for new packets, and nothing moves. CPUs that were declared dead are not
+    /// waited for.
     pub fn is_settled(&self) -> bool {
         self.0.is_settled()
     }
 
-    /// Sets how many frames of a queue may wait for a CPU (`netdev_max_backlog`), up to what the rings have room for: what
-    /// they were built with, rounded up to a power of two. Returns the figure in force.
-    pub fn set_backlog(&self, frames: usize) -> usize {
-        self.0.set_backlog(frames)
+    /// The limits that can be changed, as they are.
+    pub fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    /// Changes limits, and returns what they are now: what is beyond a limit's range becomes the nearest that is within.
+    /// Each CPU goes by them from its next round on; [`is_settled`](Self::is_settled) says when all do.
+    pub fn set_limits(&self, mut change: impl FnMut(&mut Limits)) -> Limits {
+        self.0.set_limits(&mut change)
     }
 
     /// The ledger now.

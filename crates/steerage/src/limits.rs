@@ -5,6 +5,9 @@ use std::time::Duration;
 /// The most frames one poll of a receive queue takes: NAPI's weight.
 pub const POLL_BUDGET: usize = 64;
 
+/// The most packets that a round handles before the queues are polled again: Linux's `netdev_budget` and its default.
+pub const ROUND_BUDGET: usize = 300;
+
 /// The most frames handled from one backlog before the next has its turn. As the poll's, so that a CPU that receives
 /// and handles gives both the same share.
 pub const HANDLE_BUDGET: usize = 64;
@@ -134,7 +137,40 @@ pub const QUEUES_MAX: usize = 1024;
 /// The default cap on packet memory and rings together.
 pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
 
+/// The limits that can be changed while an instance runs: see [`Handle::set_limits`](crate::Handle::set_limits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// How many frames of a queue may wait for a CPU: `netdev_max_backlog`. At least 1, at most what the rings have room for:
+    /// what they were built with, rounded up to a power of two.
+    pub backlog: usize,
+    /// How many frames one poll takes of a queue, and how many are handled of one backlog before the next has its turn:
+    /// `dev_weight`. So it is how long the lists are that are handed over. 1 to [`POLL_BUDGET`], which is the default.
+    pub dev_weight: usize,
+    /// How many packets a round handles before the queues are polled again: `netdev_budget`. At least 1; a CPU's own share and
+    /// one list more are in every round. Default [`ROUND_BUDGET`].
+    pub budget: usize,
+    /// How long a round may take, likewise: `netdev_budget_usecs`. Default [`ROUND_TIME_MAX`].
+    pub budget_time: Duration,
+}
+
+impl Limits {
+    pub(crate) const DEFAULT: Self =
+        Self { backlog: BACKLOG_DEFAULT, dev_weight: POLL_BUDGET, budget: ROUND_BUDGET, budget_time: ROUND_TIME_MAX };
+
+    /// What can be in force where rings have so many slots.
+    pub(crate) fn clamped(self, ring_slots: usize) -> Self {
+        Self {
+            backlog: self.backlog.clamp(1, ring_slots),
+            dev_weight: self.dev_weight.clamp(1, POLL_BUDGET),
+            budget: self.budget.max(1),
+            budget_time: self.budget_time,
+        }
+    }
+}
+
 const _: () = {
+    assert!(POLL_BUDGET == HANDLE_BUDGET);
     assert!(BUCKETS.is_power_of_two() && BUCKETS == 1 << (32 - BUCKET_SHIFT));
     assert!(PUBLISH_AT as usize <= POLL_BUDGET);
     assert!(PARKING_LOT_SLOTS >= 2 * POLL_BUDGET);

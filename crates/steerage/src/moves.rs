@@ -27,7 +27,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use steerage_mem::ring::Gauge;
 
 use crate::ledger::MoveCounts;
-use crate::limits::{BUCKETS, SLICE_BUCKETS};
+use crate::limits::{BUCKETS, Limits, SLICE_BUCKETS};
 use crate::platform::Timestamp;
 use crate::rps_map::{CpuIndex, RpsMap};
 
@@ -133,8 +133,9 @@ pub(crate) struct State<M> {
     /// Where the search for buckets to move goes on.
     next_bucket: usize,
     pub(crate) counts: MoveCounts,
-    /// `netdev_max_backlog`.
-    pub(crate) backlog: usize,
+    limits: Limits,
+    /// CPUs that do not go by these limits yet.
+    unread: Vec<CpuIndex>,
     /// CPUs to wake once the lock is released.
     to_wake: Vec<CpuIndex>,
     changed: bool,
@@ -148,7 +149,7 @@ pub(crate) struct Steering<M> {
 }
 
 impl<M> Steering<M> {
-    pub(crate) fn new(cpus: usize, queues: Vec<QueueControl>, backlog: usize) -> Self {
+    pub(crate) fn new(cpus: usize, queues: Vec<QueueControl>, limits: Limits) -> Self {
         let mut state = State {
             groups: Vec::new(),
             queues: Vec::new(),
@@ -157,7 +158,8 @@ impl<M> Steering<M> {
             epoch: 0,
             next_bucket: 0,
             counts: MoveCounts::default(),
-            backlog,
+            limits,
+            unread: Vec::new(),
             to_wake: Vec::new(),
             changed: false,
         };
@@ -457,9 +459,28 @@ impl<M> State<M> {
 
     // ---- limits in force
 
-    pub(crate) fn set_backlog(&mut self, backlog: usize) {
-        self.backlog = backlog;
-        self.changed = true;
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        if limits != self.limits {
+            self.limits = limits;
+            self.unread = (0..self.dead.len() as CpuIndex).collect();
+            self.to_wake.extend(&self.unread);
+            self.changed = true;
+        }
+    }
+
+    /// The limits, for a CPU that goes by them from now on.
+    pub(crate) fn limits_for(&mut self, cpu: CpuIndex) -> Limits {
+        self.unread.retain(|unread| *unread != cpu);
+        self.limits
+    }
+
+    /// Whether all CPUs that can go by the limits.
+    pub(crate) fn limits_in_force(&self) -> bool {
+        self.unread.iter().all(|cpu| self.is_dead(*cpu))
     }
 
     // ---- the end of a queue

@@ -91,7 +91,7 @@ impl Plan {
         if cpus.len() > CPUS_MAX {
             return Err(BuildError::TooMany { what: "CPUs", asked: cpus.len(), most: CPUS_MAX });
         }
-        asked.backlog = asked.backlog.clamp(1, BACKLOG_MAX);
+        asked.limits = asked.limits.clamped(BACKLOG_MAX);
         let default_mask = asked.rps_cpus.take().unwrap_or_else(|| workers.clone());
         let workers = workers.iter().collect();
         Ok((Self { cpus, workers, default_mask, asked }, inputs))
@@ -152,7 +152,7 @@ impl Plan {
     }
 
     pub(crate) fn ring_slots(&self) -> usize {
-        self.asked.backlog.max(2).next_power_of_two()
+        self.asked.limits.backlog.max(2).next_power_of_two()
     }
 
     /// Maps as many pages as can be under way at a time, if the cap allows them: then a stalled CPU costs its own packets
@@ -178,7 +178,7 @@ impl Plan {
                 cap: self.asked.memory_max as u64,
                 queues: queues.len(),
                 cpus: self.cpus.len(),
-                backlog: self.asked.backlog,
+                backlog: self.asked.limits.backlog,
             });
         }
         let (region, pages) = Region::map(pages, page_bytes)?;
@@ -209,7 +209,8 @@ pub(crate) struct Wiring<'a> {
 impl Wiring<'_> {
     pub(crate) fn wire(&mut self, id: usize, queue: OpenQueue, inbound: &mut [Vec<Inbound>]) -> OwnedQueue {
         let asked = &self.plan.asked;
-        let options = RingOptions { slots: self.plan.ring_slots(), limit: asked.backlog, arrivals: asked.check_order };
+        let options =
+            RingOptions { slots: self.plan.ring_slots(), limit: asked.limits.backlog, arrivals: asked.check_order };
         let blocks_region = queue.blocks.as_ref().map(|blocks| Arc::clone(blocks.region()));
         let memory = Memory::new(Arc::clone(self.region), blocks_region);
         let home = Home::new(memory.clone(), asked.kept_max);

@@ -10,7 +10,7 @@ use steerage_mem::{Blocks, Completion, Memory};
 use crate::flow::fragments::FragmentTable;
 use crate::hashing::{FrameBatch, Hashing};
 use crate::ledger::{DropReason, QueueLedger, RingLedger};
-use crate::limits::{BUCKET_SHIFT, BUCKETS, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS};
+use crate::limits::{BUCKET_SHIFT, BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS};
 use crate::moves::BucketMove;
 use crate::platform::Timestamp;
 use crate::pool::PagePool;
@@ -42,6 +42,8 @@ pub(crate) struct OwnedQueue {
     /// The rings, by CPU, and behind them the parking lot.
     targets: Vec<Producer>,
     polls_unpublished: u32,
+    /// The most frames of a poll: `dev_weight`.
+    weight: usize,
     arrivals: u64,
 
     /// What the last poll said.
@@ -106,6 +108,7 @@ impl OwnedQueue {
             table: parts.map.0,
             targets,
             polls_unpublished: 0,
+            weight: POLL_BUDGET,
             arrivals: 0,
             polled: Polled::More,
             ended: false,
@@ -138,7 +141,7 @@ impl OwnedQueue {
         if self.ended || matches!(self.polled, Polled::NotBefore(due) if now < due) {
             return Ok(());
         }
-        if self.pool.cached() < POLL_BUDGET {
+        if self.pool.cached() < self.weight {
             self.reclaim_all();
         }
         let budget = self.budget(now);
@@ -204,7 +207,7 @@ impl OwnedQueue {
     /// How many frames may come now.
     fn budget(&mut self, now: Timestamp) -> usize {
         if !self.can_wait && !self.rx.has_room() {
-            return POLL_BUDGET;
+            return self.weight;
         }
         let room = self.room_everywhere();
         if self.can_wait || room > 0 {
@@ -213,16 +216,16 @@ impl OwnedQueue {
         }
         // Who does not get on in time has had its chance, until there was room again.
         let since = *self.full_since.get_or_insert(now);
-        if now.since(since) < PATIENCE { 0 } else { POLL_BUDGET }
+        if now.since(since) < PATIENCE { 0 } else { self.weight }
     }
 
     /// How many frames may come so that each of them finds room wherever it has to go: a whole budget, or none. Polling
     /// for the few that would still fit, at the edge of a full backlog, costs as much a poll as for many.
     fn room_everywhere(&mut self) -> usize {
-        let mut budget = POLL_BUDGET;
+        let mut budget = self.weight;
         for at in 0..self.targets.len() {
             budget = budget.min(self.targets[at].limit());
-            if self.targets[at].room() < POLL_BUDGET as u64 {
+            if self.targets[at].room() < self.weight as u64 {
                 self.reclaim(at);
             }
         }
@@ -313,8 +316,8 @@ impl OwnedQueue {
     /// `own` is this CPU itself, which sees its share at once. Calls `shown` for each ring that has something new.
     pub(crate) fn publish(&mut self, own: usize, polled: usize, mut shown: impl FnMut(usize)) {
         self.polls_unpublished += 1;
-        let all = polled < POLL_BUDGET || self.polls_unpublished >= PUBLISH_POLLS;
-        let least = if all { 1 } else { PUBLISH_AT };
+        let all = polled < self.weight || self.polls_unpublished >= PUBLISH_POLLS;
+        let least = if all { 1 } else { PUBLISH_AT.min(self.weight as u64) };
         if all {
             self.polls_unpublished = 0;
         }
@@ -489,7 +492,7 @@ impl OwnedQueue {
     pub(crate) fn wake_when_there_is_room(&mut self) {
         let lot = self.lot();
         for ring in &mut self.targets[..lot] {
-            if ring.room() < POLL_BUDGET as u64 {
+            if ring.room() < self.weight as u64 {
                 ring.wake_at(ring.limit() as u64 / 2);
             }
         }
@@ -500,10 +503,11 @@ impl OwnedQueue {
         self.room_everywhere() > 0
     }
 
-    pub(crate) fn set_backlog(&mut self, limit: usize) {
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.weight = limits.dev_weight;
         let lot = self.lot();
         for ring in &mut self.targets[..lot] {
-            ring.set_limit(limit);
+            ring.set_limit(limits.backlog);
         }
     }
 

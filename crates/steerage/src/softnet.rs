@@ -17,7 +17,7 @@ use crate::handler::{Cpu, Handler};
 use crate::hashing::Hashing;
 use crate::instance::{CpuPart, MakeHandler, StopsUnlessFinished};
 use crate::ledger::{CpuLedger, QueueError, RingLedger};
-use crate::limits::{DRAIN_MAX, HANDLE_BUDGET, ROUND_TIME_MAX};
+use crate::limits::{DRAIN_MAX, HANDLE_BUDGET, Limits};
 use crate::packet::{Actions, Spare};
 use crate::platform::{Platform, Timestamp};
 use crate::queue::{OrderCheck, OwnedQueue};
@@ -99,6 +99,9 @@ pub struct Softnet<H: Handler, P: Platform> {
 
     phase: Phase,
     round_start: Timestamp,
+    /// Frames handled in this round.
+    round_handled: usize,
+    pub(crate) limits: Limits,
     pub(crate) worked: bool,
     /// Frames of the poll under way.
     polled: usize,
@@ -136,6 +139,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let others = inbound.len() - own_rings;
         let rotation = if others > 0 { platform.random() as usize % others } else { 0 };
         let id = shared.core.cpus[usize::from(index)];
+        let limits = shared.steering.lock().limits();
         Self {
             index,
             cpu: Cpu { id, now: platform.now() },
@@ -154,6 +158,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             numbers: Vec::with_capacity(HANDLE_BUDGET),
             phase: Phase::Control,
             round_start: Timestamp::ZERO,
+            round_handled: 0,
+            limits,
             worked: false,
             polled: 0,
             received: 0,
@@ -234,7 +240,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 self.finish_batch(ring);
                 self.cpu.now = self.platform.now();
                 // Its own share and one ring more are in every round, so that none has to wait for ever.
-                if ring >= self.own_rings && self.cpu.now.since(self.round_start) > ROUND_TIME_MAX {
+                if ring >= self.own_rings && self.is_round_over() {
                     self.ledger().time_squeeze.add(1);
                     Phase::Control
                 } else {
@@ -286,6 +292,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Stepped::Idle
     }
 
+    fn is_round_over(&self) -> bool {
+        self.round_handled >= self.limits.budget || self.cpu.now.since(self.round_start) > self.limits.budget_time
+    }
+
     pub(crate) fn ledger(&self) -> &CpuLedger {
         &self.shared.core.cpu_ledgers[usize::from(self.index)]
     }
@@ -303,7 +313,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             ledger.busy_nanos.add(now.since(self.round_start).as_nanos() as u64);
             ledger.rounds.add(1);
         }
-        (self.round_start, self.cpu.now) = (now, now);
+        (self.round_start, self.cpu.now, self.round_handled) = (now, now, 0);
         if self.duty || self.shared.steering.version() != self.seen {
             self.do_duties();
         }

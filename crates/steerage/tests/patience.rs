@@ -1,16 +1,15 @@
 //! A live queue with room of its own waits for a CPU that has none, for a while; and is asked to end.
 
-use std::cell::Cell;
-use std::io;
-use std::os::fd::BorrowedFd;
-use std::rc::Rc;
+#[path = "common/by_hand.rs"]
+mod by_hand;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
+use by_hand::ByHand;
 use steerage::{
-    Armed, Batch, Bell, Builder, Completions, Cpu, CpuId, DeviceError, DropReason, FULL_LOOK, Filled, Handler, Input,
-    PATIENCE, POLL_BUDGET, Platform, Polled, QueueMemory, RxQueue, Softnet, Stepped, Timestamp,
+    Armed, Batch, Builder, Completions, Cpu, CpuId, DeviceError, DropReason, FULL_LOOK, Filled, Handler, Input,
+    PATIENCE, POLL_BUDGET, Platform, Polled, QueueMemory, RxQueue, Softnet, Stepped,
 };
 
 const BACKLOG: usize = 2 * POLL_BUDGET;
@@ -53,24 +52,6 @@ impl Handler for Counts {
     fn finish(self) {}
 }
 
-/// A clock that is set by hand.
-#[derive(Clone, Default)]
-struct ByHand(Rc<Cell<Duration>>);
-
-impl Platform for ByHand {
-    fn now(&self) -> Timestamp {
-        Timestamp::ZERO + self.0.get()
-    }
-
-    fn park(&mut self, _: &Bell, _: &[BorrowedFd<'_>], _: Option<Timestamp>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn random(&mut self) -> u64 {
-        0
-    }
-}
-
 #[test]
 fn it_waits_for_a_while_and_only_while_it_has_room() {
     let has_room = Arc::new(AtomicBool::new(true));
@@ -99,7 +80,7 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (2 * full, 0));
     // Not so the next time: what it is too late for drops, round by round.
-    clock.0.set(clock.0.get() + PATIENCE);
+    clock.advance(PATIENCE);
     rounds(&mut receiver, 3);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
     // When there has been room, it has a new chance.

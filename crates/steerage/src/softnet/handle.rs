@@ -62,7 +62,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             self.handled_as = Handled::Revoked;
             return;
         }
-        self.handled += ring.consumer.take(HANDLE_BUDGET);
+        let taken = ring.consumer.take(self.limits.dev_weight);
+        self.handled += taken;
+        self.round_handled += taken;
         if ring.order.is_some() {
             self.numbers.clear();
             self.numbers.extend(ring.consumer.frames().map(|frame| {

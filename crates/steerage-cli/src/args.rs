@@ -267,6 +267,11 @@ pub(crate) struct SteeringArgs {
         value_parser = |text: &str| number(text, BACKLOG_MAX))]
     pub(crate) backlog: usize,
 
+    /// Most packets polled, and handed over, at a time: dev_weight
+    #[arg(long, value_name = "N", default_value_t = steerage::POLL_BUDGET, allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, steerage::POLL_BUDGET))]
+    pub(crate) dev_weight: usize,
+
     /// Most memory for packets and rings, with K, M or G [default: 1G]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<usize>,

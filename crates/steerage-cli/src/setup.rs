@@ -210,7 +210,8 @@ impl Cpus {
 
 fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
     let device_hash = matches!(args.hash.hash, HashChoice::Auto | HashChoice::Device);
-    let mut builder = Builder::new().backlog(args.backlog).layers(args.hash.layers()).device_hash(device_hash);
+    let builder = Builder::new().backlog(args.backlog).dev_weight(args.dev_weight);
+    let mut builder = builder.layers(args.hash.layers()).device_hash(device_hash);
     if let Some(hasher) = hasher(&args.hash)? {
         builder = builder.hash(hasher);
     }

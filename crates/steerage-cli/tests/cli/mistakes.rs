@@ -43,6 +43,8 @@ fn a_wrong_command_line_is_2() {
         "count --hash md5",
         "count --hash-key 00",
         "count --backlog 0",
+        "count --dev-weight 0",
+        "count --dev-weight 65",
         "count --backlog 1048577",
         "count --memory 1T",
         "count -Q up",

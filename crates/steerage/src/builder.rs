@@ -17,7 +17,7 @@ use crate::handler::{Affinity, Handler};
 use crate::hashing::Hashing;
 use crate::instance::{CpuPart, Instance, MakeHandler};
 use crate::ledger::CpuLedger;
-use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, LOCAL_PAGES, Limits, MEMORY_MAX_DEFAULT};
+use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT};
 use crate::moves::Steering;
 use crate::plan::{Plan, Wiring};
 use crate::pool::SharedPool;
@@ -176,7 +176,6 @@ pub struct Builder {
     pub(crate) layers: Layers,
     pub(crate) device_hash: bool,
     pub(crate) limits: Limits,
-    pub(crate) local_pages: usize,
     pub(crate) kept_max: usize,
     pub(crate) memory_max: usize,
     pub(crate) check_order: bool,
@@ -210,7 +209,6 @@ impl Builder {
             layers: Layers::Inner,
             device_hash: true,
             limits: Limits::DEFAULT,
-            local_pages: LOCAL_PAGES,
             kept_max: KEPT_DEFAULT,
             memory_max: MEMORY_MAX_DEFAULT,
             check_order: false,
@@ -325,7 +323,7 @@ impl Builder {
     /// How many pages a queue's local cache holds; 0 switches it off. Default 2048.
     #[must_use]
     pub fn local_pages(mut self, pages: usize) -> Self {
-        self.local_pages = pages;
+        self.limits.local_pages = pages;
         self
     }
 

@@ -105,6 +105,9 @@ pub const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// Pages a receive queue keeps to itself: ENA's local page cache, 2 units of 1024.
 pub const LOCAL_PAGES: usize = 2048;
 
+/// The most that it can be given: ENA's most, 32 units.
+pub const LOCAL_PAGES_MAX: usize = 32 * 1024;
+
 /// Pages that go to or come from the shared pool at a time: one lock for a whole poll's worth.
 pub const POOL_BULK: usize = POLL_BUDGET;
 
@@ -152,11 +155,19 @@ pub struct Limits {
     pub budget: usize,
     /// How long a round may take, likewise: `netdev_budget_usecs`. Default [`ROUND_TIME_MAX`].
     pub budget_time: Duration,
+    /// How many pages each queue keeps to itself: ENA's local page cache. 0 to [`LOCAL_PAGES_MAX`], 0 switches it off; default
+    /// [`LOCAL_PAGES`]. It takes no memory of its own: these are pages that the queue has used and will use again.
+    pub local_pages: usize,
 }
 
 impl Limits {
-    pub(crate) const DEFAULT: Self =
-        Self { backlog: BACKLOG_DEFAULT, dev_weight: POLL_BUDGET, budget: ROUND_BUDGET, budget_time: ROUND_TIME_MAX };
+    pub(crate) const DEFAULT: Self = Self {
+        backlog: BACKLOG_DEFAULT,
+        dev_weight: POLL_BUDGET,
+        budget: ROUND_BUDGET,
+        budget_time: ROUND_TIME_MAX,
+        local_pages: LOCAL_PAGES,
+    };
 
     /// What can be in force where rings have so many slots.
     pub(crate) fn clamped(self, ring_slots: usize) -> Self {
@@ -165,6 +176,7 @@ impl Limits {
             dev_weight: self.dev_weight.clamp(1, POLL_BUDGET),
             budget: self.budget.max(1),
             budget_time: self.budget_time,
+            local_pages: self.local_pages.min(LOCAL_PAGES_MAX),
         }
     }
 }

@@ -119,6 +119,21 @@ impl PagePool {
         }
     }
 
+    /// Sets how many pages are kept local; what is beyond goes to the shared pool.
+    pub(crate) fn set_cache_max(&mut self, cache_max: usize) {
+        if cache_max == self.cache_max {
+            return;
+        }
+        self.cache_max = cache_max;
+        let beyond = self.cache.len().saturating_sub(cache_max);
+        // Those that came home last stay.
+        self.spill.extend(self.cache.drain(..beyond));
+        self.shared.give(&mut self.spill);
+        let room = cache_max.max(POOL_BULK) + POOL_BULK;
+        self.cache.reserve(room.saturating_sub(self.cache.len()));
+        self.spill.reserve(room);
+    }
+
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }

@@ -505,6 +505,10 @@ impl OwnedQueue {
 
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.weight = limits.dev_weight;
+        // Copies of lent frames are written by the CPUs that handle them, with pages of their own.
+        if self.blocks.is_none() {
+            self.pool.set_cache_max(limits.local_pages);
+        }
         let lot = self.lot();
         for ring in &mut self.targets[..lot] {
             ring.set_limit(limits.backlog);

@@ -178,3 +178,38 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.noted.work.set(Duration::ZERO);
     two.end();
 }
+
+/// Pages per queue, and of the first queue: how many came from its own cache, from the shared pool, went back to either.
+fn flow_of_pages(two: &mut Two, local_pages: usize) -> [u64; 4] {
+    two.handle.set_limits(|limits| limits.local_pages = local_pages);
+    let counts = |two: &Two| {
+        let pool = two.handle.snapshot().queues[0].pool;
+        [pool.alloc_fast, pool.alloc_slow, pool.recycle_cached, pool.recycle_cache_full]
+    };
+    let round = |two: &mut Two| {
+        two.receiver.step();
+        while two.worker.step() == Stepped::Worked {}
+    };
+    (0..10).for_each(|_| round(two));
+    let before = counts(two);
+    (0..100).for_each(|_| round(two));
+    let after = counts(two);
+    std::array::from_fn(|at| after[at] - before[at])
+}
+
+#[test]
+fn the_local_page_cache_is_switched_while_it_runs() {
+    let mut two = two(2);
+    let all = 100 * POLL_BUDGET as u64;
+    for _ in 0..2 {
+        let [fast, slow, cached, full] = flow_of_pages(&mut two, 2048);
+        assert!(
+            fast > all * 9 / 10 && slow == 0 && cached > all * 9 / 10 && full == 0,
+            "{fast} {slow} {cached} {full}"
+        );
+        let [_, slow, cached, full] = flow_of_pages(&mut two, 0);
+        assert!(slow > all * 9 / 10 && cached == 0 && full > all * 9 / 10, "{slow} {cached} {full}");
+    }
+    assert_eq!(two.handle.set_limits(|limits| limits.local_pages = usize::MAX).local_pages, 32 * 1024);
+    two.end();
+}

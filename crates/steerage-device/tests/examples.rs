@@ -7,6 +7,9 @@ mod counter;
 #[path = "../examples/flow_table.rs"]
 mod flow_table;
 #[expect(dead_code, reason = "an example's `main`")]
+#[path = "../examples/nic.rs"]
+mod nic;
+#[expect(dead_code, reason = "an example's `main`")]
 #[path = "../examples/quic_cid.rs"]
 mod quic_cid;
 #[expect(dead_code, reason = "an example's `main`")]
@@ -38,6 +41,19 @@ fn the_counter_counts_everything() {
 fn the_counter_says_what_is_wrong() {
     let error = counter::run("synthetic:packets=many").unwrap_err();
     assert!(error.to_string().contains("packets=many"), "{error}");
+}
+
+/// Short frames are copied out of the ring's pages, or not; each frame arrives either way.
+#[test]
+fn a_ring_of_pages_keeps_those_of_short_frames() {
+    for (copybreak, copied) in [(0, 0), (59, 0), (60, 50_000), (1513, 50_000), (1514, 100_000), (usize::MAX, 100_000)] {
+        let outcome = nic::run(100_000, copybreak).unwrap();
+        let frames: u64 = outcome.reports.iter().map(|(_, sums)| sums.0).sum();
+        let numbers: u64 = outcome.reports.iter().map(|(_, sums)| sums.1).sum();
+        assert_eq!((frames, numbers), (100_000, (0..100_000).sum()));
+        assert_eq!(outcome.snapshot.queues[0].pool.rx_copybreak, copied, "{copybreak}");
+        assert_at_rest(&outcome.snapshot, 100_000);
+    }
 }
 
 #[test]

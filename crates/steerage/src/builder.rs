@@ -17,7 +17,7 @@ use crate::handler::{Affinity, Handler};
 use crate::hashing::Hashing;
 use crate::instance::{CpuPart, Instance, MakeHandler};
 use crate::ledger::CpuLedger;
-use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT};
+use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, QueueLimits};
 use crate::moves::Steering;
 use crate::plan::{Plan, Wiring};
 use crate::pool::SharedPool;
@@ -176,6 +176,7 @@ pub struct Builder {
     pub(crate) layers: Layers,
     pub(crate) device_hash: bool,
     pub(crate) limits: Limits,
+    pub(crate) queue_limits: QueueLimits,
     pub(crate) kept_max: usize,
     pub(crate) memory_max: usize,
     pub(crate) check_order: bool,
@@ -209,6 +210,7 @@ impl Builder {
             layers: Layers::Inner,
             device_hash: true,
             limits: Limits::DEFAULT,
+            queue_limits: QueueLimits::DEFAULT,
             kept_max: KEPT_DEFAULT,
             memory_max: MEMORY_MAX_DEFAULT,
             check_order: false,
@@ -323,7 +325,15 @@ impl Builder {
     /// How many pages a queue's local cache holds; 0 switches it off. Default 2048.
     #[must_use]
     pub fn local_pages(mut self, pages: usize) -> Self {
-        self.limits.local_pages = pages;
+        self.queue_limits.local_pages = pages;
+        self
+    }
+
+    /// Up to how many bytes a frame is copied out of its device's page, where the device has a ring of pages: `rx-copybreak`.
+    /// Default 0: none is.
+    #[must_use]
+    pub fn copybreak(mut self, bytes: usize) -> Self {
+        self.queue_limits.copybreak = bytes;
         self
     }
 
@@ -408,7 +418,7 @@ impl Builder {
             stopping: AtomicBool::new(false),
             cpus: plan.cpus,
         };
-        let steering = Steering::new(cpus, controls, plan.asked.limits);
+        let steering = Steering::new(cpus, controls, plan.asked.limits, plan.asked.queue_limits);
         for (queue, info) in core.queues.iter().enumerate() {
             info.group.store(steering.lock().map_of(queue).1, Ordering::Relaxed);
         }

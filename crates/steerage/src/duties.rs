@@ -24,7 +24,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.duty = false;
         self.limits = state.limits_for(self.index);
         for queue in &mut self.queues {
-            queue.set_limits(self.limits);
+            queue.set_limits(self.limits, state.queue_limits(queue.id));
         }
         let mut open = Vec::new();
         while let Some(slice) = &mut state.slice {

@@ -11,7 +11,7 @@ use crate::builder::BuildError;
 use crate::cpu::{CpuId, CpuMask};
 use crate::handler::Handler;
 use crate::ledger::Snapshot;
-use crate::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER, Limits};
+use crate::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER, Limits, QueueLimits};
 use crate::plan::mask_indices;
 use crate::platform::{Machine, Platform};
 use crate::queue::OwnedQueue;
@@ -171,6 +171,11 @@ trait Control: Send + Sync {
     fn is_settled(&self) -> bool;
     fn limits(&self) -> Limits;
     fn set_limits(&self, change: &mut dyn FnMut(&mut Limits)) -> Limits;
+    fn set_queue_limits(
+        &self,
+        queue: usize,
+        change: &mut dyn FnMut(&mut QueueLimits),
+    ) -> Result<QueueLimits, BuildError>;
     fn snapshot(&self) -> Snapshot;
     fn held(&self) -> u64;
 }
@@ -229,6 +234,24 @@ impl<M: Send> Control for Shared<M> {
         state.set_limits(limits);
         self.wake(self.steering.publish(state));
         limits
+    }
+
+    fn set_queue_limits(
+        &self,
+        queue: usize,
+        change: &mut dyn FnMut(&mut QueueLimits),
+    ) -> Result<QueueLimits, BuildError> {
+        let queues = self.core.queues.len();
+        if queue >= queues {
+            return Err(BuildError::NoSuchQueue { queue, queues });
+        }
+        let mut state = self.steering.lock();
+        let mut limits = state.queue_limits(queue);
+        change(&mut limits);
+        let limits = limits.clamped();
+        state.set_queue_limits(queue, limits);
+        self.wake(self.steering.publish(state));
+        Ok(limits)
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -309,6 +332,18 @@ impl Handle {
     /// Each CPU goes by them from its next round on; [`is_settled`](Self::is_settled) says when all do.
     pub fn set_limits(&self, mut change: impl FnMut(&mut Limits)) -> Limits {
         self.0.set_limits(&mut change)
+    }
+
+    /// The same for one queue, numbered over all inputs; a change that does nothing reads them.
+    ///
+    /// # Errors
+    /// [`BuildError::NoSuchQueue`].
+    pub fn set_queue_limits(
+        &self,
+        queue: usize,
+        mut change: impl FnMut(&mut QueueLimits),
+    ) -> Result<QueueLimits, BuildError> {
+        self.0.set_queue_limits(queue, &mut change)
     }
 
     /// The ledger now.

@@ -21,6 +21,8 @@ use crate::rx::DeviceError;
 pub enum DropReason {
     /// Lost before it was received: by the kernel, or in a device's ring that overflowed.
     Device,
+    /// The page that it lay in could not be exchanged for another: too many packets are kept, or on their way.
+    NoPage,
     /// The backlog of its CPU was full: the CPU cannot keep up.
     BacklogFull,
     /// Its bucket was moving, and the parking lot was full or the move took too long.
@@ -37,8 +39,9 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of a packet's way.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Device,
+        Self::NoPage,
         Self::BacklogFull,
         Self::Moving,
         Self::Revoked,
@@ -51,6 +54,7 @@ impl DropReason {
     pub fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
+            Self::NoPage => "no_page",
             Self::BacklogFull => "backlog_full",
             Self::Moving => "moving",
             Self::Revoked => "revoked",
@@ -308,6 +312,8 @@ pub struct PoolSnapshot {
     pub recycle_cache_full: u64,
     /// Came home after having been kept.
     pub recycle_kept: u64,
+    /// Frames that were copied out of a device's page, which stayed in its ring.
+    pub rx_copybreak: u64,
     /// Kept by handlers now.
     pub kept: u64,
 }

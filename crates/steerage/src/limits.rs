@@ -155,19 +155,11 @@ pub struct Limits {
     pub budget: usize,
     /// How long a round may take, likewise: `netdev_budget_usecs`. Default [`ROUND_TIME_MAX`].
     pub budget_time: Duration,
-    /// How many pages each queue keeps to itself: ENA's local page cache. 0 to [`LOCAL_PAGES_MAX`], 0 switches it off; default
-    /// [`LOCAL_PAGES`]. It takes no memory of its own: these are pages that the queue has used and will use again.
-    pub local_pages: usize,
 }
 
 impl Limits {
-    pub(crate) const DEFAULT: Self = Self {
-        backlog: BACKLOG_DEFAULT,
-        dev_weight: POLL_BUDGET,
-        budget: ROUND_BUDGET,
-        budget_time: ROUND_TIME_MAX,
-        local_pages: LOCAL_PAGES,
-    };
+    pub(crate) const DEFAULT: Self =
+        Self { backlog: BACKLOG_DEFAULT, dev_weight: POLL_BUDGET, budget: ROUND_BUDGET, budget_time: ROUND_TIME_MAX };
 
     /// What can be in force where rings have so many slots.
     pub(crate) fn clamped(self, ring_slots: usize) -> Self {
@@ -176,8 +168,30 @@ impl Limits {
             dev_weight: self.dev_weight.clamp(1, POLL_BUDGET),
             budget: self.budget.max(1),
             budget_time: self.budget_time,
-            local_pages: self.local_pages.min(LOCAL_PAGES_MAX),
         }
+    }
+}
+
+/// The limits of one queue that can be changed while an instance runs: see
+/// [`Handle::set_queue_limits`](crate::Handle::set_queue_limits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueLimits {
+    /// How many pages the queue keeps to itself: ENA's local page cache. 0 to [`LOCAL_PAGES_MAX`], 0 switches it off; default
+    /// [`LOCAL_PAGES`]. It takes no memory of its own: these are pages that the queue has used and will use again.
+    pub local_pages: usize,
+    /// Up to how many bytes a frame is copied out of its device's page by [`Completions::rx_finish`], so that the page stays
+    /// in the device's ring: `rx-copybreak` of ethtool. Default 0: none is.
+    ///
+    /// [`Completions::rx_finish`]: crate::Completions::rx_finish
+    pub copybreak: usize,
+}
+
+impl QueueLimits {
+    pub(crate) const DEFAULT: Self = Self { local_pages: LOCAL_PAGES, copybreak: 0 };
+
+    pub(crate) fn clamped(self) -> Self {
+        Self { local_pages: self.local_pages.min(LOCAL_PAGES_MAX), ..self }
     }
 }
 

@@ -20,6 +20,7 @@
 //! a round that does not get it goes on and tries again in the next.
 
 mod late;
+mod limits;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -27,7 +28,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use steerage_mem::ring::Gauge;
 
 use crate::ledger::MoveCounts;
-use crate::limits::{BUCKETS, Limits, SLICE_BUCKETS};
+use crate::limits::{BUCKETS, Limits, QueueLimits, SLICE_BUCKETS};
 use crate::platform::Timestamp;
 use crate::rps_map::{CpuIndex, RpsMap};
 
@@ -120,6 +121,7 @@ struct QueueState {
     /// In force for new frames, but for buckets that move now.
     map: RpsMap,
     open: bool,
+    limits: QueueLimits,
 }
 
 /// All that is known of who has which bucket.
@@ -149,7 +151,7 @@ pub(crate) struct Steering<M> {
 }
 
 impl<M> Steering<M> {
-    pub(crate) fn new(cpus: usize, queues: Vec<QueueControl>, limits: Limits) -> Self {
+    pub(crate) fn new(cpus: usize, queues: Vec<QueueControl>, limits: Limits, of_queues: QueueLimits) -> Self {
         let mut state = State {
             groups: Vec::new(),
             queues: Vec::new(),
@@ -169,7 +171,7 @@ impl<M> Steering<M> {
                 state.new_group(control.mask.clone(), map)
             });
             let map = state.groups[usize::from(group)].map.clone();
-            state.queues.push(QueueState { control, group, joining: None, map, open: true });
+            state.queues.push(QueueState { control, group, joining: None, map, open: true, limits: of_queues });
         }
         Self { state: Mutex::new(state), version: AtomicU64::new(1) }
     }
@@ -455,32 +457,6 @@ impl<M> State<M> {
             }
             Phase::Leave | Phase::Arrive => self.to_wake.extend(slice.waiting.iter().map(|cpu| *cpu as CpuIndex)),
         }
-    }
-
-    // ---- limits in force
-
-    pub(crate) fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    pub(crate) fn set_limits(&mut self, limits: Limits) {
-        if limits != self.limits {
-            self.limits = limits;
-            self.unread = (0..self.dead.len() as CpuIndex).collect();
-            self.to_wake.extend(&self.unread);
-            self.changed = true;
-        }
-    }
-
-    /// The limits, for a CPU that goes by them from now on.
-    pub(crate) fn limits_for(&mut self, cpu: CpuIndex) -> Limits {
-        self.unread.retain(|unread| *unread != cpu);
-        self.limits
-    }
-
-    /// Whether all CPUs that can go by the limits.
-    pub(crate) fn limits_in_force(&self) -> bool {
-        self.unread.iter().all(|cpu| self.is_dead(*cpu))
     }
 
     // ---- the end of a queue

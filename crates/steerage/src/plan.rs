@@ -92,6 +92,7 @@ impl Plan {
             return Err(BuildError::TooMany { what: "CPUs", asked: cpus.len(), most: CPUS_MAX });
         }
         asked.limits = asked.limits.clamped(BACKLOG_MAX);
+        asked.queue_limits = asked.queue_limits.clamped();
         let default_mask = asked.rps_cpus.take().unwrap_or_else(|| workers.clone());
         let workers = workers.iter().collect();
         Ok((Self { cpus, workers, default_mask, asked }, inputs))
@@ -243,7 +244,7 @@ impl Wiring<'_> {
         }
         let lot = RingOptions { slots: PARKING_LOT_SLOTS, limit: PARKING_LOT_SLOTS, ..options };
         // Pages that copies of lent frames were kept in are wanted by whoever copies next, not by this queue.
-        let local_pages = if queue.blocks.is_some() { 0 } else { asked.limits.local_pages };
+        let local_pages = if queue.blocks.is_some() { 0 } else { asked.queue_limits.local_pages };
         let pool = PagePool::new(Arc::clone(self.region), Arc::clone(self.pool), Arc::clone(&home), local_pages);
         let pool_counters = Arc::clone(&pool.counters);
         let hash = if queue.by_device { "device" } else { queue.hashing.name() };

@@ -83,6 +83,8 @@ pub(crate) struct PoolCounters {
     pub(crate) recycle_cache_full: Counter,
     /// Of those that came home: by the kept pages' stack.
     pub(crate) recycle_kept: Counter,
+    /// Frames copied out of a device's page, which stayed in its ring.
+    pub(crate) rx_copybreak: Counter,
 }
 
 /// One receive queue's pages.
@@ -100,6 +102,8 @@ pub(crate) struct PagePool {
     served: u64,
     /// And come home since then.
     came_home: u64,
+    /// And copied out since then.
+    copied_out: u64,
     pub(crate) counters: Arc<PoolCounters>,
 }
 
@@ -115,6 +119,7 @@ impl PagePool {
             spill: Vec::with_capacity(cache_max.max(POOL_BULK)),
             served: 0,
             came_home: 0,
+            copied_out: 0,
             counters: Arc::default(),
         }
     }
@@ -192,6 +197,23 @@ impl PagePool {
         }
     }
 
+    /// Copies the first `len` bytes at `offset` of a page to another one's, and gives that out. `None` if there is none, or the
+    /// bytes do not lie in the page.
+    #[inline]
+    pub(crate) fn copy_out(&mut self, page: &mut Page, offset: u32, len: usize) -> Option<Page> {
+        let mut copy = self.take()?;
+        let to = &mut self.region.page_mut(&mut copy)[HEADROOM..][..len];
+        match self.region.page_mut(page).get(offset as usize..).and_then(|from| from.get(..len)) {
+            Some(from) => to.copy_from_slice(from),
+            None => {
+                self.cache.push(copy);
+                return None;
+            }
+        }
+        self.copied_out += 1;
+        Some(copy)
+    }
+
     /// Takes a page home.
     #[inline(always)]
     pub(crate) fn recycle(&mut self, page: Page) {
@@ -206,6 +228,7 @@ impl PagePool {
     /// Ends a stretch of [`recycle`](Self::recycle): what did not fit goes to the shared pool, under one lock.
     pub(crate) fn recycled(&mut self) {
         self.counters.alloc_fast.add(std::mem::take(&mut self.served));
+        self.counters.rx_copybreak.add(std::mem::take(&mut self.copied_out));
         let spilt = self.spill.len() as u64;
         self.counters.recycle_cached.add(std::mem::take(&mut self.came_home) - spilt);
         if spilt > 0 {

@@ -10,7 +10,7 @@ use steerage_mem::{Blocks, Completion, Memory};
 use crate::flow::fragments::FragmentTable;
 use crate::hashing::{FrameBatch, Hashing};
 use crate::ledger::{DropReason, QueueLedger, RingLedger};
-use crate::limits::{BUCKET_SHIFT, BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS};
+use crate::limits::{BUCKET_SHIFT, BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS, QueueLimits};
 use crate::moves::BucketMove;
 use crate::platform::Timestamp;
 use crate::pool::PagePool;
@@ -44,6 +44,8 @@ pub(crate) struct OwnedQueue {
     polls_unpublished: u32,
     /// The most frames of a poll: `dev_weight`.
     weight: usize,
+    /// Frames of up to so many bytes are copied out of the device's pages.
+    copybreak: usize,
     arrivals: u64,
 
     /// What the last poll said.
@@ -109,6 +111,7 @@ impl OwnedQueue {
             targets,
             polls_unpublished: 0,
             weight: POLL_BUDGET,
+            copybreak: 0,
             arrivals: 0,
             polled: Polled::More,
             ended: false,
@@ -149,27 +152,23 @@ impl OwnedQueue {
             self.blocked = true;
             return Ok(());
         }
-        let mut out = Completions {
-            frames: &mut self.frames,
-            pool: &mut self.pool,
-            blocks: self.blocks.as_mut(),
-            now,
-            wire_bytes: 0,
-            lost: 0,
-            copied: 0,
-            passed: 0,
-            prefetch: 0,
-        };
+        let blocks = self.blocks.as_mut();
+        let mut out = Completions::new(&mut self.frames, &mut self.pool, blocks, now, self.copybreak);
         let polled = self.rx.poll(&mut out, budget);
         let (wire_bytes, lost, copied, passed) = (out.wire_bytes, out.lost, out.copied, out.passed);
+        let no_page = out.no_page;
         self.prefetch = out.prefetch;
         let count = self.frames.len();
-        if count as u64 + lost > 0 {
-            self.ledger.received.add(count as u64 + lost);
+        let received = count as u64 + lost + no_page;
+        if received > 0 {
+            self.ledger.received.add(received);
             self.ledger.received_bytes.add(wire_bytes);
         }
         if lost > 0 {
             self.ledger.dropped.add(DropReason::Device, lost);
+        }
+        if no_page > 0 {
+            self.ledger.dropped.add(DropReason::NoPage, no_page);
         }
         if copied > 0 {
             self.ledger.copied.add(copied);
@@ -503,11 +502,11 @@ impl OwnedQueue {
         self.room_everywhere() > 0
     }
 
-    pub(crate) fn set_limits(&mut self, limits: Limits) {
-        self.weight = limits.dev_weight;
+    pub(crate) fn set_limits(&mut self, limits: Limits, own: QueueLimits) {
+        (self.weight, self.copybreak) = (limits.dev_weight, own.copybreak);
         // Copies of lent frames are written by the CPUs that handle them, with pages of their own.
         if self.blocks.is_none() {
-            self.pool.set_cache_max(limits.local_pages);
+            self.pool.set_cache_max(own.local_pages);
         }
         let lot = self.lot();
         for ring in &mut self.targets[..lot] {

@@ -246,6 +246,7 @@ impl QueueInfo {
                 recycle_cached: self.pool.recycle_cached.get(),
                 recycle_cache_full: self.pool.recycle_cache_full.get(),
                 recycle_kept: self.pool.recycle_kept.get(),
+                rx_copybreak: self.pool.rx_copybreak.get(),
                 kept: self.home.kept(),
             },
             error: self.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),

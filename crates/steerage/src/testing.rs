@@ -194,17 +194,7 @@ impl QueueTester {
             return Err(error);
         }
         let blocks = self.blocks.as_mut();
-        let mut out = Completions {
-            frames: &mut self.frames,
-            pool: &mut self.pool,
-            blocks,
-            now,
-            wire_bytes: 0,
-            lost: 0,
-            copied: 0,
-            passed: 0,
-            prefetch: 0,
-        };
+        let mut out = Completions::new(&mut self.frames, &mut self.pool, blocks, now, 0);
         let polled = self.queue.poll(&mut out, budget);
         self.wire_bytes += out.wire_bytes;
         self.lost += out.lost;

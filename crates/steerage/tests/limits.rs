@@ -181,7 +181,7 @@ fn a_round_ends_when_its_budget_is_used_up() {
 
 /// Pages per queue, and of the first queue: how many came from its own cache, from the shared pool, went back to either.
 fn flow_of_pages(two: &mut Two, local_pages: usize) -> [u64; 4] {
-    two.handle.set_limits(|limits| limits.local_pages = local_pages);
+    two.handle.set_queue_limits(0, |limits| limits.local_pages = local_pages).unwrap();
     let counts = |two: &Two| {
         let pool = two.handle.snapshot().queues[0].pool;
         [pool.alloc_fast, pool.alloc_slow, pool.recycle_cached, pool.recycle_cache_full]
@@ -210,6 +210,9 @@ fn the_local_page_cache_is_switched_while_it_runs() {
         let [_, slow, cached, full] = flow_of_pages(&mut two, 0);
         assert!(slow > all * 9 / 10 && cached == 0 && full > all * 9 / 10, "{slow} {cached} {full}");
     }
-    assert_eq!(two.handle.set_limits(|limits| limits.local_pages = usize::MAX).local_pages, 32 * 1024);
+    let most = two.handle.set_queue_limits(1, |limits| limits.local_pages = usize::MAX).unwrap();
+    assert_eq!((most.local_pages, most.copybreak), (32 * 1024, 0));
+    assert_eq!(two.handle.set_queue_limits(0, |_| ()).unwrap().local_pages, 0, "the other queue's are its own");
+    assert!(two.handle.set_queue_limits(2, |_| ()).is_err());
     two.end();
 }

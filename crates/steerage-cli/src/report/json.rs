@@ -167,6 +167,7 @@ struct Pool {
     recycle_cached: u64,
     recycle_cache_full: u64,
     recycle_kept: u64,
+    rx_copybreak: u64,
     kept: u64,
 }
 
@@ -179,6 +180,7 @@ impl Pool {
             recycle_cached: pool.recycle_cached,
             recycle_cache_full: pool.recycle_cache_full,
             recycle_kept: pool.recycle_kept,
+            rx_copybreak: pool.rx_copybreak,
             kept: pool.kept,
         }
     }

@@ -191,6 +191,7 @@ fn hash(name: &str) -> String {
 fn advice(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Device => "lost before they were polled; see --rx-cpu",
+        DropReason::NoPage => "no page was free for the device's ring",
         DropReason::BacklogFull => "a CPU cannot keep up; see --cpus, --backlog",
         DropReason::Moving => "their flow moved to another CPU, too slowly",
         DropReason::Revoked => "they waited for a CPU that did not get on",

@@ -1,0 +1,106 @@
+//! A device with a ring of pages, as a network card has: `cargo run --release -p steerage-device --example nic`
+#![expect(clippy::print_stdout, reason = "an example shows what it found")]
+
+use std::error::Error;
+
+use steerage::{
+    Batch, Builder, Completions, Cpu, DeviceError, HEADROOM, Handler, Input, Outcome, Page, Polled, QueueMemory,
+    RxQueue,
+};
+
+/// How many pages are posted for the hardware to fill.
+const RING: usize = 256;
+/// The longest frame: Ethernet without a tag.
+const FRAME_BYTES_MAX: usize = 1514;
+
+/// The hardware: writes frames, short and long by turns, into the pages that it finds in its ring.
+struct Hardware {
+    frames: u32,
+    written: u32,
+}
+
+impl Hardware {
+    /// The length of the frame that it wrote, if there was one to receive.
+    fn receive(&mut self, memory: &mut [u8]) -> Option<usize> {
+        let len = [60, FRAME_BYTES_MAX][self.written as usize % 2];
+        let number = (self.written < self.frames).then_some(self.written)?;
+        self.written += 1;
+        memory[..len].fill(0);
+        memory[26..30].copy_from_slice(&number.to_be_bytes());
+        Some(len)
+    }
+}
+
+/// Its driver.
+struct Nic {
+    hardware: Hardware,
+    ring: Vec<Page>,
+    next: usize,
+}
+
+impl RxQueue for Nic {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES_MAX })
+    }
+
+    fn posted_max(&self) -> usize {
+        RING
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        // Refill until full: the first time all of it, and then what there was no page for.
+        while self.ring.len() < RING {
+            let Some(page) = out.take_page() else { break };
+            self.ring.push(page);
+        }
+        for _ in 0..budget.min(self.ring.len()) {
+            let mut page = self.ring.swap_remove(self.next);
+            let Some(len) = self.hardware.receive(&mut out.page_mut(&mut page)[HEADROOM..]) else {
+                out.give_page(page);
+                self.ring.drain(..).for_each(|page| out.give_page(page));
+                return Ok(Polled::Ended);
+            };
+            // The frame goes on, and a page comes back to be posted in its place.
+            self.ring.push(out.rx_finish(page, HEADROOM as u32, len, len));
+            self.next = (self.next + 1) % self.ring.len();
+        }
+        Ok(Polled::More)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+/// Counts frames, and adds up their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Sums(pub(crate) u64, pub(crate) u64);
+
+impl Handler for Sums {
+    type Moved = ();
+    type Report = Self;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            let number = packet.data()[26..30].try_into().map_or(0, u32::from_be_bytes);
+            (self.0, self.1) = (self.0 + 1, self.1 + u64::from(number));
+        }
+    }
+
+    fn finish(self) -> Self {
+        self
+    }
+}
+
+pub(crate) fn run(frames: u32, copybreak: usize) -> Result<Outcome<Sums>, Box<dyn Error>> {
+    let nic = Nic { hardware: Hardware { frames, written: 0 }, ring: Vec::with_capacity(RING), next: 0 };
+    let input = Input::new("nic0", "example", vec![Box::new(nic)]);
+    Ok(Builder::new().input(input).copybreak(copybreak).build(|_cpu| Sums::default())?.start()?.join())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    for (cpu, Sums(frames, sum)) in run(1_000_000, 256)?.reports {
+        println!("CPU {cpu}: {frames} frames, numbers up to a sum of {sum}");
+    }
+    Ok(())
+}

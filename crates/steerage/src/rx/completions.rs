@@ -1,0 +1,236 @@
+//! What a poll hands over, and the pages that it fills.
+
+use steerage_mem::hash::FlowHash;
+use steerage_mem::{Blocks, Completion, FrameHeader, Page, Tail};
+
+use crate::limits::HEADROOM;
+use crate::platform::Timestamp;
+use crate::pool::PagePool;
+
+/// What was written to a page: see [`Completions::fill`].
+#[derive(Clone, Copy, Debug)]
+pub struct Filled {
+    /// The frame's length in the page, in bytes.
+    pub len: usize,
+    /// Its length on the wire.
+    pub wire_len: usize,
+    /// The flow's hash, if the device computes one.
+    pub hash: Option<FlowHash>,
+}
+
+impl Filled {
+    /// A whole frame without a hash.
+    pub fn whole(len: usize) -> Self {
+        Self { len, wire_len: len, hash: None }
+    }
+}
+
+/// Where a poll puts what it received, and where it gets pages from.
+#[derive(Debug)]
+pub struct Completions<'a> {
+    pub(crate) frames: &'a mut Vec<Completion>,
+    pub(crate) pool: &'a mut PagePool,
+    pub(crate) blocks: Option<&'a mut Blocks>,
+    pub(crate) now: Timestamp,
+    pub(crate) wire_bytes: u64,
+    pub(crate) lost: u64,
+    pub(crate) copied: u64,
+    pub(crate) passed: u64,
+    pub(crate) prefetch: usize,
+    pub(crate) copybreak: usize,
+    pub(crate) no_page: u64,
+}
+
+impl<'a> Completions<'a> {
+    pub(crate) fn new(
+        frames: &'a mut Vec<Completion>,
+        pool: &'a mut PagePool,
+        blocks: Option<&'a mut Blocks>,
+        now: Timestamp,
+        copybreak: usize,
+    ) -> Self {
+        let (wire_bytes, lost, copied, passed, prefetch, no_page) = Default::default();
+        Self { frames, pool, blocks, now, wire_bytes, lost, copied, passed, prefetch, copybreak, no_page }
+    }
+}
+
+impl Completions<'_> {
+    /// The time at which this poll began.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// A page to fill. `None` while all are in use: poll again later.
+    #[inline(always)]
+    pub fn take_page(&mut self) -> Option<Page> {
+        self.pool.take()
+    }
+
+    /// Fills up to `count` pages by this CPU's own stores, for devices that have no pages posted anywhere: `write` gets the
+    /// bytes behind the headroom and says what it wrote. Returns how many pages there were. The same as taking a page,
+    /// filling and pushing it `count` times, at half the instructions.
+    #[inline(always)]
+    pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Filled) -> usize {
+        let mut wire_bytes = 0;
+        let (region, pages) = self.pool.take_many(count);
+        let filled = pages.len();
+        self.frames.extend(pages.map(|mut page| {
+            let Filled { len, wire_len, hash } = write(&mut region.page_mut(&mut page)[HEADROOM..]);
+            wire_bytes += wire_len as u64;
+            let mut frame = Completion::new(page, HEADROOM as u32, len);
+            if let Some(hash) = hash {
+                frame.set_hash(hash);
+            }
+            frame
+        }));
+        self.wire_bytes += wire_bytes;
+        filled
+    }
+
+    /// Copies a whole frame into a page and hands it over. False if there is no page, or the frame is too long for one.
+    pub fn copy_in(&mut self, frame: &[u8]) -> bool {
+        if frame.len() > self.frame_bytes_max() {
+            return false;
+        }
+        self.fill(1, |page| {
+            page[..frame.len()].copy_from_slice(frame);
+            Filled::whole(frame.len())
+        }) == 1
+    }
+
+    /// Finishes the receive of a frame of `len` bytes that the device wrote at `offset` of `page`, and returns the page to post
+    /// in that one's place, so that the device's ring never has a hole: another one, while the frame goes on in its own; or the
+    /// same, where a small frame was copied out of it ([`QueueLimits::copybreak`](crate::QueueLimits::copybreak)). Where no
+    /// page is to be had in exchange the frame drops, counted (`no_page`). `wire_bytes` is its length on the wire.
+    #[inline]
+    pub fn rx_finish(&mut self, mut page: Page, offset: u32, len: usize, wire_bytes: usize) -> Page {
+        self.wire_bytes += wire_bytes as u64;
+        if len <= self.copybreak.min(self.frame_bytes_max()) {
+            if let Some(copy) = self.pool.copy_out(&mut page, offset, len) {
+                self.frames.push(Completion::new(copy, HEADROOM as u32, len));
+                return page;
+            }
+        }
+        let Some(other) = self.pool.take() else {
+            self.no_page += 1;
+            return page;
+        };
+        self.frames.push(Completion::new(page, offset, len));
+        other
+    }
+
+    /// Gives a page back that was not filled after all.
+    pub fn give_page(&mut self, page: Page) {
+        self.pool.recycle(page);
+    }
+
+    /// The bytes of a page, to be filled. The frame goes [`HEADROOM`] bytes in.
+    #[inline(always)]
+    pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
+        self.pool.region().page_mut(page)
+    }
+
+    /// The longest frame that fits a page behind its headroom, in bytes.
+    pub fn frame_bytes_max(&self) -> usize {
+        self.pool.region().page_bytes() - HEADROOM
+    }
+
+    /// Says that the next poll will fill some `count` pages by this CPU's own stores. They are then fetched into its cache
+    /// meanwhile: far from the worker's cache that halves the cost of a frame.
+    #[inline(always)]
+    pub fn prefetch_pages(&mut self, count: usize) {
+        self.prefetch = count;
+    }
+
+    /// The blocks that this queue's [`RxQueue::memory`] brought. `None` if it brought none.
+    pub fn blocks(&mut self) -> Option<&mut Blocks> {
+        self.blocks.as_deref_mut()
+    }
+
+    /// Hands a frame over. `wire_bytes` is its length on the wire, which a capture may have cut.
+    #[inline(always)]
+    pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
+        self.wire_bytes += wire_bytes as u64;
+        self.frames.push(frame);
+    }
+
+    /// What `block` holds up to byte `end`, behind the last frame lent: to be handed over from front to back. `None` for a
+    /// block there isn't.
+    #[inline]
+    pub fn lending(&mut self, block: usize, end: usize) -> Option<Lending<'_>> {
+        let tail = self.blocks.as_deref_mut()?.tail(block)?.up_to(end);
+        Some(Lending { tail, frames: self.frames, wire_bytes: &mut self.wire_bytes })
+    }
+
+    /// Says that `frames` were lost before the poll: in the kernel, in a ring that overflowed. They count as received
+    /// and dropped (`device`).
+    pub fn lost(&mut self, frames: u64) {
+        self.lost += frames;
+    }
+
+    /// Says that `frames` of lent memory were copied so that the device can go on: they are counted, and that is all.
+    pub fn copied(&mut self, frames: u64) {
+        self.copied += frames;
+    }
+
+    /// Says that `frames` came by that the device left to the kernel: they are counted, and no part of the ledger.
+    pub fn passed(&mut self, frames: u64) {
+        self.passed += frames;
+    }
+
+    /// How many frames this poll has handed over.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether it has handed over none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
+/// The part of a block that may be written and handed over: see [`Completions::lending`].
+#[derive(Debug)]
+pub struct Lending<'a> {
+    tail: Tail<'a>,
+    frames: &'a mut Vec<Completion>,
+    wire_bytes: &'a mut u64,
+}
+
+impl Lending<'_> {
+    /// What has yet to be handed over.
+    #[inline(always)]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.tail.bytes()
+    }
+
+    /// Where in its block the first of [`bytes`](Self::bytes) lies.
+    #[inline(always)]
+    pub fn offset(&self) -> usize {
+        self.tail.offset()
+    }
+
+    /// Writes `header` in front of the `len` bytes that lie `at` bytes into [`bytes`](Self::bytes), and hands these over
+    /// as a frame; they and what is before them are no longer part of it. False if there is no room for the header or
+    /// they do not lie within it.
+    #[inline(always)]
+    pub fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> bool {
+        self.push_hashed(at, len, header, None)
+    }
+
+    /// The same, with the flow's hash if the device computes one.
+    #[inline(always)]
+    pub fn push_hashed(&mut self, at: usize, len: usize, header: FrameHeader, hash: Option<FlowHash>) -> bool {
+        let Some(to) = self.tail.bytes().get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return false };
+        *to = header.to_bytes();
+        let Some(mut frame) = self.tail.lend(at, len) else { return false };
+        if let Some(hash) = hash {
+            frame.set_hash(hash);
+        }
+        self.frames.push(frame.with_header());
+        *self.wire_bytes += u64::from(header.wire_len);
+        true
+    }
+}

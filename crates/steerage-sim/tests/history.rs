@@ -52,13 +52,15 @@ fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     }
 }
 
-fn change_limits(handle: &Handle, chance: &mut Chance) {
+fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let mut below = |most: u64| 1 + chance.below(most) as usize;
     let (backlog, dev_weight, budget) = (below(128), below(64), below(300));
     let now = handle.set_limits(|limits| {
         (limits.backlog, limits.dev_weight, limits.budget) = (backlog, dev_weight, budget);
     });
     assert_eq!((now.backlog, now.dev_weight, now.budget), (backlog, dev_weight, budget));
+    let (queue, pages) = (chance.below(queues as u64) as usize, chance.below(256) as usize);
+    assert_eq!(handle.set_queue_limits(queue, |limits| limits.local_pages = pages).unwrap().local_pages, pages);
 }
 
 /// Runs it to the end; returns its history. `deaths`: whether CPUs may be declared dead, whose buckets others then have.
@@ -72,7 +74,7 @@ fn play(run: &Run, deaths: bool) -> u64 {
             change_a_mask(handle, run, chance);
         }
         if chance.once_in(4 * run.masks_once_in) {
-            change_limits(handle, chance);
+            change_limits(handle, queues, chance);
         }
     });
     let (history, handle) = (world.history(), world.handle().clone());

@@ -115,7 +115,7 @@ pub trait RxQueue: Send {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum QueueMemory {
-    /// In pages of the pool, one frame to a page, [`HEADROOM`] bytes before each.
+    /// In pages of the pool, one frame to a page, [`HEADROOM`](crate::HEADROOM) bytes before each.
     Pages {
         /// The longest frame, in bytes.
         frame_bytes_max: usize,

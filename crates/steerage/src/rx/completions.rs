@@ -142,7 +142,7 @@ impl Completions<'_> {
         self.prefetch = count;
     }
 
-    /// The blocks that this queue's [`RxQueue::memory`] brought. `None` if it brought none.
+    /// The blocks that this queue's [`RxQueue::memory`](super::RxQueue::memory) brought. `None` if it brought none.
     pub fn blocks(&mut self) -> Option<&mut Blocks> {
         self.blocks.as_deref_mut()
     }

@@ -5,12 +5,9 @@
 //! each run it is measured how far apart the two CPUs are, and near and far are never pooled.
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
-use std::collections::BTreeMap;
-
 use steerage::{LOCAL_PAGES, POLL_BUDGET};
 use steerage_bench::frames::{FrameOptions, Mix};
-use steerage_bench::measure::{Case, Figures, RX_CPU, run};
-use steerage_bench::placement::{Placement, pin};
+use steerage_bench::measure::{Case, in_turn, run};
 
 const FRAMES: u64 = 10_000_000;
 
@@ -37,43 +34,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn median(of: &mut [f64]) -> (f64, f64, f64) {
-    of.sort_by(f64::total_cmp);
-    (of[of.len() / 2], of[0], of[of.len() - 1])
-}
-
 fn main() {
-    // `cargo bench` passes --bench.
-    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
-    let rounds: usize = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(7);
-    let part = args.next().unwrap_or_default();
-    pin(RX_CPU);
-    let cases: Vec<Case> = cases().into_iter().filter(|case| case.name.contains(&part)).collect();
-    let mut seen: BTreeMap<(usize, Placement), Vec<Figures>> = BTreeMap::new();
-    for _ in 0..rounds {
-        for (at, case) in cases.iter().enumerate() {
-            let figures = run(case);
-            seen.entry((at, figures.placement)).or_default().push(figures);
-        }
-    }
-    println!("{rounds} rounds of {FRAMES} frames, 64 bytes, 65,536 flows; ns a packet, median [least..most]\n");
-    println!("{:<28} {:<6} {:>4}  {:<24} {:<24} whole", "case", "where", "runs", "receive", "worker");
-    for ((at, placement), figures) in &seen {
-        if *placement == Placement::Moved {
-            continue;
-        }
-        let column = |of: fn(&Figures) -> f64| {
-            let (mid, low, high) = median(&mut figures.iter().map(of).collect::<Vec<_>>());
-            format!("{mid:.2} [{low:.2}..{high:.2}]")
-        };
-        println!(
-            "{:<28} {:<6} {:>4}  {:<24} {:<24} {}",
-            cases[*at].name,
-            placement.to_string(),
-            figures.len(),
-            column(|f| f.receive),
-            column(|f| f.work),
-            column(|f| f.whole),
-        );
-    }
+    println!("frames of 64 bytes, 65,536 flows");
+    in_turn(cases().into_iter().map(|case| (case.name.to_owned(), case)).collect(), 7, run);
 }

@@ -3,5 +3,6 @@
 
 pub mod frames;
 pub mod measure;
+pub mod nic;
 pub mod placement;
 pub mod samples;

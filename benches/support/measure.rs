@@ -1,8 +1,9 @@
 //! One run: CPU 0 receives and does nothing else, CPU 1 is all of the targets.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, FlowHasher, Handler, HashKey, Machine, Softnet, Stepped};
+use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, FlowHasher, Handler, HashKey, Input, Machine, Softnet, Stepped};
 
 use crate::frames::FrameOptions;
 use crate::placement::{Placement, one_way_nanos, pin};
@@ -94,21 +95,33 @@ impl Busy {
 /// # Panics
 /// If it cannot be set up, or a packet is lost: then the figures would be of something else.
 pub fn run(case: &Case) -> Figures {
-    let (rx, workers) = (CpuId(0), (1..=case.targets as u16).map(CpuId).collect::<CpuMask>());
-    let instance = Builder::new()
-        .virtual_cpus(case.targets + 1)
+    let builder = Builder::new().local_pages(case.local_pages);
+    run_with(builder, case.frames.input(), case.frames.frames, case.targets, ReadsHeaders::default)
+}
+
+/// Runs an input of so many frames once, with another packet function.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_with<H, F>(builder: Builder, input: Input, frames: u64, targets: usize, make: F) -> Figures
+where
+    H: Handler,
+    F: Fn() -> H + Send + Sync + 'static,
+{
+    let (rx, workers) = (CpuId(0), (1..=targets as u16).map(CpuId).collect::<CpuMask>());
+    let instance = builder
+        .virtual_cpus(targets + 1)
         .rps_cpus(workers)
-        .local_pages(case.local_pages)
         .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
-        .input_on(case.frames.input(), &[rx], None)
-        .build(|_| ReadsHeaders::default())
+        .input_on(input, &[rx], None)
+        .build(move |_| make())
         .expect("a benchmark that can be set up");
     let (mut parts, handle) = instance.split();
     let receiver = parts.remove(0);
     let before = one_way_nanos(WORK_CPU);
     let worker = std::thread::spawn(move || {
         pin(WORK_CPU);
-        let mut cpus: Vec<Softnet<ReadsHeaders, Machine>> = parts.into_iter().map(|p| p.enter_machine()).collect();
+        let mut cpus: Vec<Softnet<H, Machine>> = parts.into_iter().map(|p| p.enter_machine()).collect();
         let mut busy = Busy::new();
         let mut finished = 0;
         while finished < cpus.len() {
@@ -139,7 +152,48 @@ pub fn run(case: &Case) -> Figures {
     let work = worker.join().expect("a worker that ends");
     let after = one_way_nanos(WORK_CPU);
     let ledger = handle.snapshot();
-    assert_eq!(ledger.delivered(), case.frames.frames, "packets were lost");
-    let each = |time: Duration| time.as_nanos() as f64 / case.frames.frames as f64;
+    assert_eq!(ledger.delivered(), frames, "packets were lost");
+    let each = |time: Duration| time.as_nanos() as f64 / frames as f64;
     Figures { placement: Placement::of(before, after), receive: each(receive), work: each(work), whole: each(whole) }
+}
+
+fn median(of: &mut [f64]) -> (f64, f64, f64) {
+    of.sort_by(f64::total_cmp);
+    (of[of.len() / 2], of[0], of[of.len() - 1])
+}
+
+/// Runs cases with their names in turn, A B C A B C ..., and prints what came of them. The command line says how often
+/// (`rounds` times, if it doesn't), and of which cases a part of the name.
+#[expect(clippy::print_stdout, reason = "a benchmark prints")]
+pub fn in_turn<C>(cases: Vec<(String, C)>, rounds: usize, run: impl Fn(&C) -> Figures) {
+    // `cargo bench` passes --bench.
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    let rounds = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(rounds);
+    let part = args.next().unwrap_or_default();
+    pin(RX_CPU);
+    let cases: Vec<(String, C)> = cases.into_iter().filter(|(name, _)| name.contains(&part)).collect();
+    let mut seen: BTreeMap<(usize, Placement), Vec<Figures>> = BTreeMap::new();
+    for _ in 0..rounds {
+        for (at, (_, case)) in cases.iter().enumerate() {
+            let figures = run(case);
+            seen.entry((at, figures.placement)).or_default().push(figures);
+        }
+    }
+    println!("{rounds} rounds; ns a packet, median [least..most]\n");
+    println!("{:<28} {:<6} {:>4}  {:<24} {:<24} whole", "case", "where", "runs", "receive", "worker");
+    for ((at, placement), figures) in seen.iter().filter(|((_, placement), _)| *placement != Placement::Moved) {
+        let column = |of: fn(&Figures) -> f64| {
+            let (mid, low, high) = median(&mut figures.iter().map(of).collect::<Vec<_>>());
+            format!("{mid:.2} [{low:.2}..{high:.2}]")
+        };
+        println!(
+            "{:<28} {:<6} {:>4}  {:<24} {:<24} {}",
+            cases[*at].0,
+            placement.to_string(),
+            figures.len(),
+            column(|f| f.receive),
+            column(|f| f.work),
+            column(|f| f.whole),
+        );
+    }
 }

@@ -4,8 +4,8 @@
 use std::error::Error;
 
 use steerage::{
-    Batch, Builder, Completions, Cpu, DeviceError, HEADROOM, Handler, Input, Outcome, Page, Polled, QueueMemory,
-    RxQueue,
+    Batch, Builder, Completions, Cpu, DeviceError, Filled, HEADROOM, Handler, Input, Outcome, Page, Polled,
+    QueueMemory, RxQueue,
 };
 
 /// How many pages are posted for the hardware to fill.
@@ -61,7 +61,7 @@ impl RxQueue for Nic {
                 return Ok(Polled::Ended);
             };
             // The frame goes on, and a page comes back to be posted in its place.
-            self.ring.push(out.rx_finish(page, HEADROOM as u32, len, len));
+            self.ring.push(out.rx_finish(page, HEADROOM as u32, Filled::whole(len)));
             self.next = (self.next + 1) % self.ring.len();
         }
         Ok(Polled::More)

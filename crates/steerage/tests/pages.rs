@@ -95,7 +95,7 @@ impl RxQueue for Greedy {
         for len in [60, 8, 60] {
             let page = self.0.pop().unwrap();
             let number = page.number();
-            let posted = out.rx_finish(page, HEADROOM as u32, len, len);
+            let posted = out.rx_finish(page, HEADROOM as u32, Filled::whole(len));
             assert_eq!(posted.number(), number, "there was no other");
             self.0.push(posted);
         }
@@ -103,7 +103,7 @@ impl RxQueue for Greedy {
         out.give_page(self.0.pop().unwrap());
         let page = self.0.pop().unwrap();
         let number = page.number();
-        let posted = out.rx_finish(page, HEADROOM as u32, 60, 60);
+        let posted = out.rx_finish(page, HEADROOM as u32, Filled::whole(60));
         assert_ne!(posted.number(), number);
         self.0.push(posted);
         self.0.drain(..).for_each(|page| out.give_page(page));

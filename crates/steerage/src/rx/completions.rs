@@ -7,7 +7,7 @@ use crate::limits::HEADROOM;
 use crate::platform::Timestamp;
 use crate::pool::PagePool;
 
-/// What was written to a page: see [`Completions::fill`].
+/// What was written to a page: see [`Completions::fill`] and [`Completions::rx_finish`].
 #[derive(Clone, Copy, Debug)]
 pub struct Filled {
     /// The frame's length in the page, in bytes.
@@ -98,16 +98,17 @@ impl Completions<'_> {
         }) == 1
     }
 
-    /// Finishes the receive of a frame of `len` bytes that the device wrote at `offset` of `page`, and returns the page to post
+    /// Finishes the receive of a frame that the device wrote at `offset` of `page`, and returns the page to post
     /// in that one's place, so that the device's ring never has a hole: another one, while the frame goes on in its own; or the
     /// same, where a small frame was copied out of it ([`QueueLimits::copybreak`](crate::QueueLimits::copybreak)). Where no
-    /// page is to be had in exchange the frame drops, counted (`no_page`). `wire_bytes` is its length on the wire.
+    /// page is to be had in exchange the frame drops, counted (`no_page`).
     #[inline]
-    pub fn rx_finish(&mut self, mut page: Page, offset: u32, len: usize, wire_bytes: usize) -> Page {
-        self.wire_bytes += wire_bytes as u64;
+    pub fn rx_finish(&mut self, mut page: Page, offset: u32, filled: Filled) -> Page {
+        let Filled { len, wire_len, hash } = filled;
+        self.wire_bytes += wire_len as u64;
         if len <= self.copybreak.min(self.frame_bytes_max()) {
             if let Some(copy) = self.pool.copy_out(&mut page, offset, len) {
-                self.frames.push(Completion::new(copy, HEADROOM as u32, len));
+                self.push_hashed(Completion::new(copy, HEADROOM as u32, len), hash);
                 return page;
             }
         }
@@ -115,8 +116,16 @@ impl Completions<'_> {
             self.no_page += 1;
             return page;
         };
-        self.frames.push(Completion::new(page, offset, len));
+        self.push_hashed(Completion::new(page, offset, len), hash);
         other
+    }
+
+    #[inline(always)]
+    fn push_hashed(&mut self, mut frame: Completion, hash: Option<FlowHash>) {
+        if let Some(hash) = hash {
+            frame.set_hash(hash);
+        }
+        self.frames.push(frame);
     }
 
     /// Gives a page back that was not filled after all.

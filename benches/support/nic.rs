@@ -1,0 +1,184 @@
+//! A device with a ring of pages posted ahead, as a network card has; and metadata as drivers allocated it before
+//! `build_skb`: with the page, when it is posted.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use steerage::{
+    Batch, Completions, Cpu, DeviceError, Filled, FlowHash, HEADROOM, Handler, Input, LinkType, Page, Polled,
+    QueueMemory, RxQueue,
+};
+
+/// How many pages are posted: a large ring, as build_skb was measured with.
+pub const RING: usize = 4096;
+
+/// The longest frame.
+pub const FRAME_BYTES_MAX: usize = 1514;
+
+/// When a packet's metadata is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metadata {
+    /// When its page is posted, by the CPU that receives, in memory of its own.
+    Early,
+    /// When it is handled, by the CPU that handles it, on its stack.
+    Late,
+}
+
+/// As much as of an sk_buff is cleared when it is allocated (Linux 6: up to its `tail`, 184 bytes), in cache lines of its own.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Allocated([AtomicU64; 24]);
+
+/// What a packet function wants to know of a packet.
+#[derive(Debug)]
+struct Built {
+    len: u64,
+    wire_len: u64,
+    link: LinkType,
+    hash: FlowHash,
+}
+
+/// One for each page.
+#[derive(Debug)]
+pub struct Slab(Box<[Allocated]>);
+
+impl Slab {
+    /// For so many pages, whose numbers follow each other.
+    fn new(pages: usize) -> Arc<Self> {
+        Arc::new(Self((0..pages.next_power_of_two()).map(|_| Allocated::default()).collect()))
+    }
+
+    fn place(&self, number: u32) -> &Allocated {
+        &self.0[number as usize & (self.0.len() - 1)]
+    }
+}
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct NicOptions {
+    /// Every frame's length.
+    pub frame_bytes: usize,
+    /// How many frames.
+    pub frames: u64,
+    /// When metadata is made.
+    pub metadata: Metadata,
+}
+
+impl NicOptions {
+    /// The device, and what makes the packet function that goes with it.
+    pub fn input(self) -> (Input, impl Fn() -> Reads + Send + Sync + 'static) {
+        // All pages that an instance of two CPUs maps for such a device; more are no harm.
+        let slab = (self.metadata == Metadata::Early).then(|| Slab::new(4 * RING));
+        let queue = Nic { options: self, slab: slab.clone(), ring: Vec::with_capacity(RING), at: 0, sent: 0 };
+        let input = Input { name: "nic".into(), kind: "bench", mode: "", queues: vec![Box::new(queue)] };
+        (input, move || Reads { slab: slab.clone(), sum: 0 })
+    }
+}
+
+struct Nic {
+    options: NicOptions,
+    slab: Option<Arc<Slab>>,
+    ring: Vec<Option<Page>>,
+    at: usize,
+    sent: u64,
+}
+
+impl Nic {
+    fn post(slab: Option<&Slab>, page: Page) -> Option<Page> {
+        if let Some(slab) = slab {
+            slab.place(page.number()).0.iter().for_each(|word| word.store(0, Relaxed));
+        }
+        Some(page)
+    }
+
+    /// As the card writes it: all of the frame.
+    fn write(&self, memory: &mut [u8]) {
+        let frame = &mut memory[..self.options.frame_bytes];
+        frame.fill(self.sent as u8);
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame[26..34].copy_from_slice(&self.sent.to_be_bytes());
+    }
+}
+
+impl RxQueue for Nic {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES_MAX })
+    }
+
+    fn posted_max(&self) -> usize {
+        RING
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let slab = self.slab.clone();
+        while self.ring.len() < RING {
+            let page = out.take_page().expect("as many pages as were asked for");
+            self.ring.push(Self::post(slab.as_deref(), page));
+        }
+        let len = self.options.frame_bytes;
+        for _ in 0..budget {
+            if self.sent == self.options.frames {
+                self.ring.drain(..).flatten().for_each(|page| out.give_page(page));
+                return Ok(Polled::Ended);
+            }
+            let mut page = self.ring[self.at].take().expect("a ring without holes");
+            let number = page.number();
+            self.write(&mut out.page_mut(&mut page)[HEADROOM..]);
+            if let Some(Allocated(words)) = slab.as_ref().map(|slab| slab.place(number)) {
+                let known = [len as u64, len as u64, 1, u64::from(number)];
+                words.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
+            }
+            // With one target the hash chooses nothing: it carries the number of the metadata.
+            let posted =
+                out.rx_finish(page, HEADROOM as u32, Filled { hash: Some(FlowHash(number)), ..Filled::whole(len) });
+            let other = posted.number() != number;
+            self.ring[self.at] = if other { Self::post(slab.as_deref(), posted) } else { Some(posted) };
+            self.at = (self.at + 1) % RING;
+            self.sent += 1;
+        }
+        Ok(Polled::More)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+/// Reads a packet's header, and its metadata wherever that is.
+#[derive(Debug)]
+pub struct Reads {
+    slab: Option<Arc<Slab>>,
+    sum: u64,
+}
+
+impl Handler for Reads {
+    type Moved = ();
+    type Report = u64;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            let hash = packet.flow_hash();
+            let known = match &self.slab {
+                Some(slab) => slab
+                    .place(hash.0)
+                    .0
+                    .iter()
+                    .step_by(6)
+                    .fold(0, |sum: u64, word| sum.wrapping_add(word.load(Relaxed))),
+                None => {
+                    let received = packet.received();
+                    let (len, wire_len) = (received.data.len() as u64, received.wire_len as u64);
+                    let built = black_box(Built { len, wire_len, link: received.link, hash });
+                    built.len + built.wire_len + u64::from(built.link.0) + u64::from(built.hash.0)
+                }
+            };
+            let fields = packet.data()[26..34].try_into().map_or(0, u64::from_be_bytes);
+            self.sum = self.sum.wrapping_add(known).wrapping_add(fields);
+        }
+    }
+
+    fn finish(self) -> u64 {
+        self.sum
+    }
+}

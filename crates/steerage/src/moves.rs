@@ -136,6 +136,8 @@ pub(crate) struct State<M> {
     next_bucket: usize,
     pub(crate) counts: MoveCounts,
     limits: Limits,
+    /// The CPUs whose backlogs have a flow limit.
+    flow_limited: Vec<CpuIndex>,
     /// CPUs that do not go by these limits yet.
     unread: Vec<CpuIndex>,
     /// CPUs to wake once the lock is released.
@@ -161,6 +163,7 @@ impl<M> Steering<M> {
             next_bucket: 0,
             counts: MoveCounts::default(),
             limits,
+            flow_limited: Vec::new(),
             unread: Vec::new(),
             to_wake: Vec::new(),
             changed: false,
@@ -259,10 +262,11 @@ impl<M> State<M> {
         slice.map_or(self.queues[queue].group, |slice| slice.group_after)
     }
 
-    /// The group that has this mask and somebody in it.
+    /// The group that has this mask and a queue in it that has not ended. Where all have, what is known of their flows may
+    /// have stayed behind in the midst of a move: whoever comes to have this mask gets a group of its own.
     fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
-        let at = self.groups.iter().position(|group| group.mask == mask)?;
-        (0..self.queues.len()).any(|queue| self.group_of(queue) == at as u16).then_some(at as u16)
+        let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
+        (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
     }
 
     fn new_group(&mut self, mask: Vec<CpuIndex>, map: RpsMap) -> u16 {

@@ -59,6 +59,9 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
         (limits.backlog, limits.dev_weight, limits.budget) = (backlog, dev_weight, budget);
     });
     assert_eq!((now.backlog, now.dev_weight, now.budget), (backlog, dev_weight, budget));
+    let limited: CpuMask = [CpuId(0)].into_iter().filter(|_| chance.once_in(2)).collect();
+    handle.set_flow_limit_cpus(&limited).unwrap();
+    assert_eq!(handle.flow_limit_cpus(), limited);
     let (queue, pages) = (chance.below(queues as u64) as usize, chance.below(256) as usize);
     assert_eq!(handle.set_queue_limits(queue, |limits| limits.local_pages = pages).unwrap().local_pages, pages);
 }

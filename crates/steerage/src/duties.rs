@@ -25,6 +25,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.limits = state.limits_for(self.index);
         for queue in &mut self.queues {
             queue.set_limits(self.limits, state.queue_limits(queue.id));
+            queue.set_flow_limits(state.flow_limited(), self.limits.flow_limit_table_len);
         }
         let mut open = Vec::new();
         while let Some(slice) = &mut state.slice {

@@ -176,6 +176,8 @@ trait Control: Send + Sync {
         queue: usize,
         change: &mut dyn FnMut(&mut QueueLimits),
     ) -> Result<QueueLimits, BuildError>;
+    fn flow_limit_cpus(&self) -> CpuMask;
+    fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError>;
     fn snapshot(&self) -> Snapshot;
     fn held(&self) -> u64;
 }
@@ -252,6 +254,18 @@ impl<M: Send> Control for Shared<M> {
         state.set_queue_limits(queue, limits);
         self.wake(self.steering.publish(state));
         Ok(limits)
+    }
+
+    fn flow_limit_cpus(&self) -> CpuMask {
+        self.steering.lock().flow_limited().iter().map(|cpu| self.core.cpus[usize::from(*cpu)]).collect()
+    }
+
+    fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError> {
+        let indices = if cpus.is_empty() { Vec::new() } else { mask_indices(&self.core.cpus, cpus, 0)? };
+        let mut state = self.steering.lock();
+        state.set_flow_limited(indices);
+        self.wake(self.steering.publish(state));
+        Ok(())
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -344,6 +358,21 @@ impl Handle {
         mut change: impl FnMut(&mut QueueLimits),
     ) -> Result<QueueLimits, BuildError> {
         self.0.set_queue_limits(queue, &mut change)
+    }
+
+    /// The CPUs whose backlogs have a flow limit.
+    pub fn flow_limit_cpus(&self) -> CpuMask {
+        self.0.flow_limit_cpus()
+    }
+
+    /// Gives the backlogs of these CPUs, and of no others, a flow limit: `flow_limit_cpu_bitmap`. While such a backlog is over
+    /// half full, a flow that has more than half of the last [`FLOW_LIMIT_HISTORY`](crate::FLOW_LIMIT_HISTORY) packets for it
+    /// loses packets (`flow_limit`), so that those beside it do not. What waits for room (a file) never drops. Default: none.
+    ///
+    /// # Errors
+    /// [`BuildError::NotOurCpu`] if the mask names a CPU that the instance does not have; nothing then changes.
+    pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError> {
+        self.0.set_flow_limit_cpus(cpus)
     }
 
     /// The ledger now.

@@ -25,6 +25,8 @@ pub enum DropReason {
     NoPage,
     /// The backlog of its CPU was full: the CPU cannot keep up.
     BacklogFull,
+    /// The backlog of its CPU was over half full, and its flow had more than half of what came last: the flow limit.
+    FlowLimit,
     /// Its bucket was moving, and the parking lot was full or the move took too long.
     Moving,
     /// It waited for a CPU that a move took it away from because that CPU did not get on.
@@ -39,10 +41,11 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of a packet's way.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Device,
         Self::NoPage,
         Self::BacklogFull,
+        Self::FlowLimit,
         Self::Moving,
         Self::Revoked,
         Self::HandlerPanicked,
@@ -56,6 +59,7 @@ impl DropReason {
             Self::Device => "device",
             Self::NoPage => "no_page",
             Self::BacklogFull => "backlog_full",
+            Self::FlowLimit => "flow_limit",
             Self::Moving => "moving",
             Self::Revoked => "revoked",
             Self::HandlerPanicked => "handler_panicked",
@@ -160,6 +164,8 @@ pub(crate) struct RingLedger {
 pub(crate) struct ProducerLedger {
     /// Dropped because this CPU's backlog was full.
     pub(crate) backlog_full: Counter,
+    /// Dropped so that this CPU's backlog has room for other flows.
+    pub(crate) flow_limit: Counter,
 }
 
 #[derive(Debug, Default)]

@@ -28,6 +28,7 @@ mod counter;
 mod cpu;
 mod duties;
 pub mod flow;
+mod flow_limit;
 mod gate;
 mod handler;
 mod hashing;

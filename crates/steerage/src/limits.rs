@@ -8,6 +8,15 @@ pub const POLL_BUDGET: usize = 64;
 /// The most packets that a round handles before the queues are polled again: Linux's `netdev_budget` and its default.
 pub const ROUND_BUDGET: usize = 300;
 
+/// How many of the last packets the flow limit counts flows over: Linux's `FLOW_LIMIT_HISTORY`.
+pub const FLOW_LIMIT_HISTORY: usize = 128;
+
+/// How many places the flow limit tells flows apart by: Linux's `flow_limit_table_len` and its default.
+pub const FLOW_LIMIT_TABLE_LEN: usize = 4096;
+
+/// The most of them.
+pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
+
 /// The most frames handled from one backlog before the next has its turn. As the poll's, so that a CPU that receives
 /// and handles gives both the same share.
 pub const HANDLE_BUDGET: usize = 64;
@@ -155,11 +164,19 @@ pub struct Limits {
     pub budget: usize,
     /// How long a round may take, likewise: `netdev_budget_usecs`. Default [`ROUND_TIME_MAX`].
     pub budget_time: Duration,
+    /// How many places the flow limit tells flows apart by, where it is switched on from now on: `flow_limit_table_len`. A
+    /// power of two (rounded up to one), at most [`FLOW_LIMIT_TABLE_LEN_MAX`]; default [`FLOW_LIMIT_TABLE_LEN`].
+    pub flow_limit_table_len: usize,
 }
 
 impl Limits {
-    pub(crate) const DEFAULT: Self =
-        Self { backlog: BACKLOG_DEFAULT, dev_weight: POLL_BUDGET, budget: ROUND_BUDGET, budget_time: ROUND_TIME_MAX };
+    pub(crate) const DEFAULT: Self = Self {
+        backlog: BACKLOG_DEFAULT,
+        dev_weight: POLL_BUDGET,
+        budget: ROUND_BUDGET,
+        budget_time: ROUND_TIME_MAX,
+        flow_limit_table_len: FLOW_LIMIT_TABLE_LEN,
+    };
 
     /// What can be in force where rings have so many slots.
     pub(crate) fn clamped(self, ring_slots: usize) -> Self {
@@ -168,6 +185,7 @@ impl Limits {
             dev_weight: self.dev_weight.clamp(1, POLL_BUDGET),
             budget: self.budget.max(1),
             budget_time: self.budget_time,
+            flow_limit_table_len: self.flow_limit_table_len.min(FLOW_LIMIT_TABLE_LEN_MAX).next_power_of_two(),
         }
     }
 }
@@ -197,6 +215,7 @@ impl QueueLimits {
 
 const _: () = {
     assert!(POLL_BUDGET == HANDLE_BUDGET);
+    assert!(FLOW_LIMIT_HISTORY <= u8::MAX as usize && FLOW_LIMIT_TABLE_LEN_MAX <= u16::MAX as usize + 1);
     assert!(BUCKETS.is_power_of_two() && BUCKETS == 1 << (32 - BUCKET_SHIFT));
     assert!(PUBLISH_AT as usize <= POLL_BUDGET);
     assert!(PARKING_LOT_SLOTS >= 2 * POLL_BUDGET);

@@ -4,10 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use steerage_mem::hash::FlowHash;
 use steerage_mem::ring::Producer;
 use steerage_mem::{Blocks, Completion, Memory};
 
 use crate::flow::fragments::FragmentTable;
+use crate::flow_limit::FlowLimit;
 use crate::hashing::{FrameBatch, Hashing};
 use crate::ledger::{DropReason, QueueLedger, RingLedger};
 use crate::limits::{BUCKET_SHIFT, BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS, QueueLimits};
@@ -39,6 +41,8 @@ pub(crate) struct OwnedQueue {
     table: Box<[CpuIndex; BUCKETS]>,
     /// One CPU has all buckets: nothing to choose, so nothing to hash.
     single: bool,
+    /// Of the CPUs that have one. Empty if none has.
+    flow_limits: Vec<Option<FlowLimit>>,
     /// The rings, by CPU, and behind them the parking lot.
     targets: Vec<Producer>,
     polls_unpublished: u32,
@@ -108,6 +112,7 @@ impl OwnedQueue {
             prefetch: 0,
             single: parts.map.single().is_some(),
             table: parts.map.0,
+            flow_limits: Vec::new(),
             targets,
             polls_unpublished: 0,
             weight: POLL_BUDGET,
@@ -237,6 +242,9 @@ impl OwnedQueue {
     /// Chooses each frame's CPU and writes its slot to that CPU's ring, unseen yet.
     pub(crate) fn steer(&mut self, now: Timestamp) {
         self.hash(now);
+        if !self.flow_limits.is_empty() {
+            self.limit_flows();
+        }
         if self.checks_order {
             return self.steer_numbered();
         }
@@ -255,6 +263,10 @@ impl OwnedQueue {
         self.count_parked();
     }
 
+    fn must_hash(&self) -> bool {
+        !self.single || self.always_hash || !self.flow_limits.is_empty()
+    }
+
     fn hash(&mut self, now: Timestamp) {
         if self.frames.is_empty() {
             return;
@@ -263,10 +275,34 @@ impl OwnedQueue {
         if link != LinkType::ETHERNET {
             self.frames.iter_mut().for_each(|frame| frame.set_link(link.code()));
         }
-        let Some(hashing) = self.hashing.as_ref().filter(|_| !self.single || self.always_hash) else { return };
+        let Some(hashing) = self.hashing.as_ref().filter(|_| self.must_hash()) else { return };
         let unhashed = FrameBatch { frames: &mut self.frames, memory: &self.memory, link, now };
         let unparsed = hashing.hash_batch(unhashed, &mut self.fragments);
         self.ledger.hashed(unparsed, self.fragments.take_counts());
+    }
+
+    /// Drops what the flow limits do not let through. The last come first: those before them go on if only some may.
+    #[cold]
+    fn limit_flows(&mut self) {
+        for at in 0..self.flow_limits.len() {
+            if self.flow_limits[at].is_some() {
+                self.reclaim(at);
+            }
+        }
+        let mut frames = std::mem::take(&mut self.frames);
+        for at in (0..frames.len()).rev() {
+            let hash = frames[at].hash_or_zero();
+            let target = usize::from(self.table[(hash >> BUCKET_SHIFT) as usize]);
+            let Some(Some(limit)) = self.flow_limits.get_mut(target) else { continue };
+            let ring = &self.targets[target];
+            if ring.occupied() >= ring.limit() as u64 / 2 && limit.is_over(FlowHash(hash)) {
+                self.ledger.dropped.add(DropReason::FlowLimit, 1);
+                self.rings[target].by_producer.flow_limit.add(1);
+                let frame = frames.remove(at);
+                self.take_home(frame);
+            }
+        }
+        self.frames = frames;
     }
 
     /// The same, noting each frame's arrival number.
@@ -511,6 +547,23 @@ impl OwnedQueue {
         let lot = self.lot();
         for ring in &mut self.targets[..lot] {
             ring.set_limit(limits.backlog);
+        }
+    }
+
+    /// Switches flow limits on for these CPUs, and off for others.
+    pub(crate) fn set_flow_limits(&mut self, cpus: &[CpuIndex], table_len: usize) {
+        // What waits for room loses nothing.
+        if cpus.is_empty() || self.can_wait {
+            self.flow_limits.clear();
+            return;
+        }
+        self.flow_limits.resize_with(self.lot(), || None);
+        for (cpu, limit) in self.flow_limits.iter_mut().enumerate() {
+            if !cpus.contains(&(cpu as CpuIndex)) {
+                *limit = None;
+            } else if limit.is_none() {
+                *limit = Some(FlowLimit::new(table_len));
+            }
         }
     }
 

@@ -180,6 +180,7 @@ impl Core {
             let ring = &queue.rings[cpu];
             dropped.merge(&ring.by_consumer.dropped.read());
             dropped.add(DropReason::BacklogFull, ring.by_producer.backlog_full.get());
+            dropped.add(DropReason::FlowLimit, ring.by_producer.flow_limit.get());
             let (published, finished) = ring.gauge.read();
             backlog += published - finished;
         }

@@ -193,6 +193,7 @@ fn advice(reason: DropReason) -> &'static str {
         DropReason::Device => "lost before they were polled; see --rx-cpu",
         DropReason::NoPage => "no page was free for the device's ring",
         DropReason::BacklogFull => "a CPU cannot keep up; see --cpus, --backlog",
+        DropReason::FlowLimit => "their flow filled a CPU's backlog by itself",
         DropReason::Moving => "their flow moved to another CPU, too slowly",
         DropReason::Revoked => "they waited for a CPU that did not get on",
         DropReason::HandlerPanicked => "the packet function panicked; see -v",

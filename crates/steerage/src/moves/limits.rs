@@ -30,9 +30,25 @@ impl<M> State<M> {
 
     /// It is for these CPUs to read them.
     fn limits_changed(&mut self, cpus: std::ops::Range<CpuIndex>) {
-        self.to_wake.extend(cpus.clone());
-        self.unread.extend(cpus);
+        for cpu in cpus {
+            if !self.unread.contains(&cpu) {
+                self.unread.push(cpu);
+            }
+            self.to_wake.push(cpu);
+        }
         self.changed = true;
+    }
+
+    /// The CPUs whose backlogs have a flow limit.
+    pub(crate) fn flow_limited(&self) -> &[CpuIndex] {
+        &self.flow_limited
+    }
+
+    pub(crate) fn set_flow_limited(&mut self, cpus: Vec<CpuIndex>) {
+        if cpus != self.flow_limited {
+            self.flow_limited = cpus;
+            self.limits_changed(0..self.dead.len() as CpuIndex);
+        }
     }
 
     /// The limits, for a CPU that goes by them from now on.

@@ -2,6 +2,7 @@
 //!
 //! The groups are shared by all commands that receive packets; a command flattens [`RunArgs`] and adds its own.
 
+mod control;
 mod doctor;
 mod explain;
 mod fanout;
@@ -18,6 +19,7 @@ use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
 use steerage_device::af_xdp::Take;
 use steerage_device::capture::Pace;
 
+pub(crate) use control::{ControlArgs, GetArgs, SetArgs, UnmountArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
@@ -74,6 +76,14 @@ pub(crate) enum Command {
     #[command(verbatim_doc_comment, after_help = doctor::DOCTOR_HELP)]
     Doctor(DoctorArgs),
 
+    /// Read from a running instance's tree
+    #[command(verbatim_doc_comment, after_help = control::GET_HELP)]
+    Get(GetArgs),
+
+    /// Change a running instance: its masks, its limits
+    #[command(verbatim_doc_comment, after_help = control::SET_HELP)]
+    Set(SetArgs),
+
     /// Run what is written down in a file
     #[command(verbatim_doc_comment, after_help = tools::RUN_HELP)]
     Run(RunFileArgs),
@@ -89,6 +99,10 @@ pub(crate) enum Command {
     /// Print the manual page, or write those of all commands
     #[command(verbatim_doc_comment, after_help = tools::MAN_HELP)]
     Man(ManArgs),
+
+    /// Take a mounted tree away when standard input ends: what --control starts
+    #[command(hide = true)]
+    UnmountAtEnd(UnmountArgs),
 }
 
 const COUNT_HELP: &str = "\
@@ -169,6 +183,8 @@ pub(crate) struct RunArgs {
     pub(crate) stop: StopArgs,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
 }
 
 /// How interfaces are listened to.

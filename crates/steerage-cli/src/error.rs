@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use steerage::{BuildError, CpuId, CpuMask, MaskError, ParseFlowKeyError};
 use steerage_apps::meter::ExportError;
+use steerage_control::{ClientError, MountError, SocketError};
 use steerage_device::OpenError;
 use steerage_device::filter::FilterError;
 use steerage_device::output::OutputError;
@@ -73,6 +74,22 @@ pub(crate) enum Error {
     Refused(String),
     /// A manual page could not be written.
     Page { path: PathBuf, error: io::Error },
+    /// There is no socket for the control tree.
+    Socket(SocketError),
+    /// The socket was named, and there is no directory for names.
+    NoRuntimeDirectory { name: String },
+    /// The control tree could not be mounted.
+    Mount(MountError),
+    /// Nothing runs that could be asked.
+    NoInstance,
+    /// Nothing of that name runs.
+    NoSuchInstance { name: String },
+    /// More than one runs.
+    SeveralInstances { names: Vec<String> },
+    /// An instance cannot be asked.
+    Connect { path: PathBuf, error: io::Error },
+    /// It says no.
+    Attribute { what: &'static str, path: String, error: ClientError },
     /// The report could not be written.
     Report(io::Error),
     /// `--strict`, and not every packet arrived in order.
@@ -166,6 +183,22 @@ impl fmt::Display for Error {
             Self::Page { path, error } => {
                 write!(f, "cannot write a manual page to {}: {error}; name another directory", path.display())
             }
+            Self::Socket(error) => write!(f, "--socket: {error}"),
+            Self::NoRuntimeDirectory { name } => {
+                write!(f, "--socket {name}: there is no XDG_RUNTIME_DIR for it: name a path, such as ./{name}.sock")
+            }
+            Self::Mount(error) => write!(f, "--control: {error}"),
+            Self::NoInstance => f.write_str("no instance runs here: start one, or name its socket by --to PATH"),
+            Self::NoSuchInstance { name } => {
+                write!(f, "no instance {name} runs: `steerage get` says which do, --to PATH names any socket")
+            }
+            Self::SeveralInstances { names } => {
+                write!(f, "{} instances run: choose one by --to: {}", names.len(), names.join(", "))
+            }
+            Self::Connect { path, error } => {
+                write!(f, "cannot ask at {}: {error}; is it the socket of a running instance?", path.display())
+            }
+            Self::Attribute { what, path, error } => write!(f, "{what} {path}: {error}"),
             Self::Usage(error) => f.write_str(&usage::message(error)),
             Self::Report(error) => {
                 write!(f, "cannot write the report to standard output: {error}; send it somewhere else")

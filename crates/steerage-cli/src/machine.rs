@@ -9,6 +9,9 @@ use crate::error::Error;
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
+const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
+const NOHZ_FULL: &str = "/sys/devices/system/cpu/nohz_full";
+
 /// More than any kernel can be built for: the bound of a list that the kernel itself wrote.
 const CPU_IDS_MAX: usize = 1 << 16;
 
@@ -33,6 +36,16 @@ pub(crate) fn check_online(cpus: &CpuMask) -> Result<(), Error> {
     let Some(online) = listed(ONLINE) else { return Ok(()) };
     let off: Option<CpuId> = cpus.iter().find(|cpu| !online.contains(*cpu));
     off.map_or(Ok(()), |cpu| Err(Error::Offline { cpu, online }))
+}
+
+/// The CPUs that are switched on.
+pub(crate) fn online_cpus() -> CpuMask {
+    listed(ONLINE).unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect())
+}
+
+/// The CPUs that the kernel keeps its own work from: `isolcpus` and `nohz_full`.
+pub(crate) fn isolated_cpus() -> CpuMask {
+    [ISOLATED, NOHZ_FULL].into_iter().filter_map(listed).flat_map(|cpus| cpus.iter().collect::<Vec<_>>()).collect()
 }
 
 fn listed(path: &str) -> Option<CpuMask> {

@@ -5,6 +5,7 @@
 
 mod args;
 mod command;
+mod control;
 mod doctor;
 mod error;
 mod filter;

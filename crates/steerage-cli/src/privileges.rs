@@ -67,6 +67,14 @@ pub(crate) fn give_up(files: &Files<'_>) -> Result<Kept, Error> {
     Ok(Kept { reading })
 }
 
+/// Gives up all but what unmounting takes, and finding the way there: for a process that does nothing else.
+pub(crate) fn keep_to_unmount() -> Result<(), Error> {
+    let failed = |error: Errno| Error::System { operation: "give up privileges", error: io::Error::from(error) };
+    set_no_new_privs(true).map_err(failed)?;
+    let kept = capabilities(None).map_err(failed)?.permitted & (CapabilitySet::SYS_ADMIN | READ);
+    set(kept, kept).map_err(failed)
+}
+
 impl Kept {
     /// The thread that writes has been started, and memory is pinned: everybody else gives up what that took.
     pub(crate) fn let_go(self) -> Result<(), Error> {

@@ -12,10 +12,12 @@ use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
 
 use crate::args::RunArgs;
+use crate::control::Control;
 use crate::error::Error;
 use crate::live::{self, Live};
 use crate::report::interval::Intervals;
 use crate::report::{EndedBy, Flows, Interval, Printer, Recorded, Report};
+use crate::setup::Around;
 use crate::signals::{self, Asked};
 
 /// How long a run may wait for the next event when none is due: there is no event to be missed, so any time will do.
@@ -43,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) live: bool,
     /// What is known of the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
+    /// How it is asked and told while it runs.
+    pub(crate) control: Control,
     /// Who knows of flows, if they are metered.
     pub(crate) meters: Option<Metering>,
     /// Who writes flows, if anybody does: to be told that somebody wants an end.
@@ -53,7 +57,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// By the command line.
-    pub(crate) fn new(args: &RunArgs, verbose: bool, capture: Option<Arc<CaptureInfo>>) -> Self {
+    pub(crate) fn new(args: &RunArgs, verbose: bool, around: Around) -> Self {
         let endless = args.stop.seconds.is_none() && is_endless(args);
         Self {
             seconds: if endless { Some(ENDLESS) } else { args.stop.seconds.filter(|seconds| !seconds.is_zero()) },
@@ -62,7 +66,8 @@ impl Plan {
             interval: args.report.interval,
             note: (endless && !args.report.quiet).then_some(ENDLESS_NOTE),
             live: !args.report.quiet && !verbose,
-            capture,
+            capture: around.capture,
+            control: around.control,
             meters: None,
             hurry: None,
             stopper: Stopper::default(),
@@ -145,6 +150,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
         intervals: plan.interval.map(|every| Intervals::new(every, start)),
         live: Live::new(plan.live && live::is_possible(), plan, start),
     };
+    let _shown = plan.control.show(running.handle(), reports(plan, running.handle(), started, start))?;
     tracing::info!("running; signals are listened to");
     if let Some(note) = plan.note {
         let _ = writeln!(io::stderr(), "{note}");
@@ -167,6 +173,29 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
         }
         run.look_at_the_clock()?;
     }
+}
+
+/// Makes reports from any thread, as JSON: what the control socket is asked for.
+fn reports(
+    plan: &Plan,
+    handle: Handle,
+    started: SystemTime,
+    start: Instant,
+) -> impl Fn() -> String + Send + Sync + 'static {
+    let (capture, meters) = (plan.capture.clone(), plan.meters.clone());
+    move || report(capture.as_deref(), meters.as_ref(), started, start, handle.snapshot(), None).json()
+}
+
+fn report(
+    capture: Option<&CaptureInfo>,
+    meters: Option<&Metering>,
+    started: SystemTime,
+    start: Instant,
+    snapshot: Snapshot,
+    ended_by: Option<EndedBy>,
+) -> Report {
+    let flows = meters.map(|meters| Flows::SoFar(meters.so_far()));
+    Report { capture: capture.map(Recorded::of), flows, ..Report::new(started, start.elapsed(), ended_by, snapshot) }
 }
 
 /// A run under way, seen from the thread that watches it.
@@ -257,9 +286,8 @@ impl Run<'_> {
     }
 
     fn report(&self, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
-        let capture = self.plan.capture.as_deref().map(Recorded::of);
-        let flows = self.plan.meters.as_ref().map(|meters| Flows::SoFar(meters.so_far()));
-        Report { capture, flows, ..Report::new(self.started, self.start.elapsed(), ended_by, snapshot) }
+        let Plan { capture, meters, .. } = self.plan;
+        report(capture.as_deref(), meters.as_ref(), self.started, self.start, snapshot, ended_by)
     }
 }
 

@@ -13,6 +13,7 @@ use steerage_device::limit::Limit;
 use steerage_device::rate::Rate;
 
 use crate::args::{CpuArgs, HashArgs, HashChoice, RunArgs, SteeringArgs};
+use crate::control::Control;
 use crate::error::Error;
 use crate::filter;
 use crate::machine;
@@ -20,17 +21,26 @@ use crate::privileges::{self, Files};
 
 /// Opens the devices, gives up the privileges that took, and puts an instance together around them. `maker`, told
 /// whether they can wait, says what makes each CPU's handler, and starts what writes to files of the name `written`.
-/// Returns with the instance what is known of the capture files, if there are any.
+/// Returns with the instance what else the run needs.
 pub(crate) fn instance<H, F>(
     args: &RunArgs,
     written: Option<&Path>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
-) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
+) -> Result<(Instance<H>, Around), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     sending(args, written, Sending { rate: None, outputs: || Ok(Vec::new()) }, maker)
+}
+
+/// What comes with an instance.
+#[derive(Debug)]
+pub(crate) struct Around {
+    /// What is known of the capture files, if there are any.
+    pub(crate) capture: Option<Arc<CaptureInfo>>,
+    /// How it is asked and told while it runs.
+    pub(crate) control: Control,
 }
 
 /// What a function sends by, and how much.
@@ -47,7 +57,7 @@ pub(crate) fn sending<H, F>(
     written: Option<&Path>,
     sending: Sending<impl FnOnce() -> Result<Vec<Output>, Error>>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
-) -> Result<(Instance<H>, Option<Arc<CaptureInfo>>), Error>
+) -> Result<(Instance<H>, Around), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
@@ -78,11 +88,12 @@ where
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
     let read = args.devices.iter().map(Path::new).collect();
+    let control = Control::prepare(args)?;
     let kept = privileges::give_up(&Files { read, written, pins })?;
     let make = maker(can_wait)?;
     let instance = builder.build(make)?;
     kept.let_go()?;
-    Ok((instance, capture))
+    Ok((instance, Around { capture, control }))
 }
 
 /// What can be found out of all this without opening a device: in two lines, which CPUs would do what.

@@ -178,6 +178,7 @@ trait Control: Send + Sync {
     ) -> Result<QueueLimits, BuildError>;
     fn flow_limit_cpus(&self) -> CpuMask;
     fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError>;
+    fn bucket_cpus(&self, queue: usize) -> Option<Vec<CpuId>>;
     fn snapshot(&self) -> Snapshot;
     fn held(&self) -> u64;
 }
@@ -266,6 +267,14 @@ impl<M: Send> Control for Shared<M> {
         state.set_flow_limited(indices);
         self.wake(self.steering.publish(state));
         Ok(())
+    }
+
+    fn bucket_cpus(&self, queue: usize) -> Option<Vec<CpuId>> {
+        if queue >= self.core.queues.len() {
+            return None;
+        }
+        let state = self.steering.lock();
+        Some(state.map_of(queue).0.0.iter().map(|cpu| self.core.cpus[usize::from(*cpu)]).collect())
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -373,6 +382,12 @@ impl Handle {
     /// [`BuildError::NotOurCpu`] if the mask names a CPU that the instance does not have; nothing then changes.
     pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError> {
         self.0.set_flow_limit_cpus(cpus)
+    }
+
+    /// For each of the [`BUCKETS`](crate::BUCKETS) of a queue, numbered over all inputs, the CPU that has it; one that moves
+    /// counts as its old CPU's until its new one gets what is new. `None` if there is no such queue.
+    pub fn bucket_cpus(&self, queue: usize) -> Option<Vec<CpuId>> {
+        self.0.bucket_cpus(queue)
     }
 
     /// The ledger now.

@@ -10,6 +10,7 @@ use steerage_device::limit::Limit;
 use steerage_device::synthetic::SyntheticOptions;
 
 use crate::args::ExplainArgs;
+use crate::control::Control;
 use crate::error::Error;
 use crate::privileges::{self, Files};
 use crate::report::Printer;
@@ -71,6 +72,7 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
         note: None,
         live: !verbose && !args.json,
         capture,
+        control: Control::default(),
         meters: None,
         hurry: None,
         stopper: Stopper::default(),

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod completions;
+mod control;
 mod count;
 mod explain;
 mod fanout;
@@ -36,6 +37,9 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Meter(args) => meter::run(args, verbose),
         Command::Send(args) => send::run(args, verbose),
         Command::Doctor(args) => doctor::run(args),
+        Command::Get(args) => control::get(args),
+        Command::Set(args) => control::set(args),
+        Command::UnmountAtEnd(args) => control::unmount_at_end(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
         // A file is for commands that receive packets, and these do not.

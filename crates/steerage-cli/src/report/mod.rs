@@ -101,6 +101,11 @@ impl Report {
         Self { started, elapsed, ended_by, snapshot, handled_bytes: Vec::new(), capture: None, flows: None, last: None }
     }
 
+    /// As JSON, on one line without its newline; an empty object if that cannot be written.
+    pub(crate) fn json(&self) -> String {
+        json::line(self).map_or_else(|_| "{}".to_owned(), |line| line.trim_end().to_owned())
+    }
+
     /// Prints the last report, and says whether the run went well.
     pub(crate) fn finish(
         &self,

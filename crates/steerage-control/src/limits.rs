@@ -1,0 +1,46 @@
+//! Every limit of the control tree, each with its reason.
+
+use std::time::Duration;
+
+/// How much of one write is read: sysfs takes a page at a time.
+pub const WRITE_BYTES_MAX: usize = 4096;
+
+/// How long a write waits until what it changed is in force. A CPU is declared dead after a second
+/// ([`DEAD_AFTER`](steerage::DEAD_AFTER)), so only a data path that is stuck takes longer than a few.
+pub const SETTLE_MAX: Duration = Duration::from_secs(10);
+
+/// How often it is looked meanwhile, at first; then less and less. A slice of a move takes some rounds of microseconds.
+pub const SETTLE_LOOK: Duration = Duration::from_micros(20);
+
+/// The longest such pause: a person does not notice it, and 1,000 masks a second still can be set.
+pub const SETTLE_LOOK_MAX: Duration = Duration::from_millis(1);
+
+/// How many changes are remembered: a screenful of them several times over.
+pub const EVENTS_MAX: usize = 256;
+
+/// The longest request of a client, in bytes: the longest value, escaped, and a path.
+pub const REQUEST_BYTES_MAX: usize = 8 * WRITE_BYTES_MAX;
+
+/// The longest answer that a client takes, in bytes: the report of an instance with [`QUEUES_MAX`](steerage::QUEUES_MAX)
+/// queues and as many CPUs is some 2 MiB.
+pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// How many clients are served at a time: a person, an exporter and a script or two, and room for many more.
+pub const CLIENTS_MAX: usize = 64;
+
+/// How long a client may say nothing before its place is another's.
+pub const CLIENT_IDLE_MAX: Duration = Duration::from_secs(300);
+
+/// How long a client may leave an answer unread.
+pub const CLIENT_READS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a client waits for an answer: longer than a write may take.
+pub const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
+
+/// How many files of the mounted tree may be open at a time, each with what it read.
+pub const OPEN_FILES_MAX: usize = 1024;
+
+/// How many writes to files may wait for the one before them.
+pub const WAITING_WRITES_MAX: usize = 64;
+
+const _: () = assert!(ANSWERED_WITHIN.as_secs() > SETTLE_MAX.as_secs());

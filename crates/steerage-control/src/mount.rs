@@ -1,0 +1,361 @@
+//! The tree as files.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyWrite, Request, Session, SessionACL, TimeOrNow, WriteFlags,
+};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::error::AttributeError;
+use crate::limits::{OPEN_FILES_MAX, WAITING_WRITES_MAX, WRITE_BYTES_MAX};
+use crate::tree::{Entry, NodeId, Tree};
+
+/// What it is called in /proc/mounts.
+const SOURCE: &str = "steerage";
+const KIND: &str = "fuse.steerage";
+
+const DEVICE: &str = "/dev/fuse";
+
+/// How long the kernel may remember names and modes: they never change.
+const TTL: Duration = Duration::from_secs(3600);
+
+/// A directory on which a tree is mounted, and nobody answers yet: whoever looks waits until it is served.
+#[derive(Debug)]
+pub struct Mounted {
+    fuse: OwnedFd,
+    directory: PathBuf,
+}
+
+/// Why there is no mount.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MountError {
+    /// It is no directory, or cannot be looked at.
+    Directory(PathBuf, io::Error),
+    /// There are files in it, which would be hidden, or another instance's tree.
+    NotEmpty(PathBuf),
+    /// FUSE is not there.
+    Device(io::Error),
+    /// The kernel refused.
+    Mount(PathBuf, io::Error),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(path, error) => {
+                write!(f, "cannot mount on {}: {error}; name a directory that is there", path.display())
+            }
+            Self::NotEmpty(path) => {
+                write!(f, "cannot mount on {}: it is not empty; name an empty directory", path.display())
+            }
+            Self::Device(error) => {
+                write!(
+                    f,
+                    "cannot open {DEVICE}: {error}; load the kernel's fuse module, or use `steerage get` and `set`"
+                )
+            }
+            Self::Mount(path, error) => {
+                let what = "mounting takes CAP_SYS_ADMIN: run as root, or use `steerage get` and `set`";
+                write!(f, "cannot mount on {}: {error}; {what}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+impl Mounted {
+    /// Mounts on an empty directory; it takes CAP_SYS_ADMIN. A mount there whose instance was killed is taken away first.
+    ///
+    /// # Errors
+    /// If it cannot be done; nothing is mounted then.
+    pub fn on(directory: &Path) -> Result<Self, MountError> {
+        let wrong = |error| MountError::Directory(directory.to_owned(), error);
+        if is_stale(directory) {
+            tracing::info!("{} was left by an instance that is gone", directory.display());
+            unmount(directory).map_err(wrong)?;
+        }
+        if fs::read_dir(directory).map_err(wrong)?.next().is_some() {
+            return Err(MountError::NotEmpty(directory.to_owned()));
+        }
+        let fuse = File::options().read(true).write(true).open(DEVICE).map_err(MountError::Device)?;
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        // Everybody may look; the kernel checks the modes, and whoever writes is asked for at each write.
+        let options = format!(
+            "fd={},rootmode=40755,user_id={uid},group_id={gid},allow_other,default_permissions\0",
+            fuse.as_raw_fd()
+        );
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+        let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).ok();
+        rustix::mount::mount(SOURCE, directory, KIND, flags, options)
+            .map_err(|error| MountError::Mount(directory.to_owned(), error.into()))?;
+        Ok(Self { fuse: fuse.into(), directory: directory.to_owned() })
+    }
+
+    /// Where it is mounted.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Answers whoever looks, on threads of its own, until it is unmounted.
+    ///
+    /// # Errors
+    /// If no thread can be started, or this kernel's FUSE speaks another language.
+    pub fn serve(self, tree: Arc<Tree>) -> io::Result<()> {
+        let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
+        let for_writes = Arc::clone(&tree);
+        // A write waits until it is in force; whoever reads meanwhile must not.
+        thread::Builder::new().name("control/write".to_owned()).spawn(move || {
+            for write in waiting {
+                match for_writes.write(write.to, &write.value, write.uid) {
+                    Ok(()) => write.reply.written(write.length),
+                    Err(error) => write.reply.error(number(&error)),
+                }
+            }
+        })?;
+        let files = Files { tree, mounted: SystemTime::now(), writes, open: Mutex::default(), next: AtomicU64::new(1) };
+        let session = Session::from_fd(files, self.fuse, SessionACL::All, Config::default())?;
+        thread::Builder::new().name("control/files".to_owned()).spawn(move || {
+            if let Err(error) = session.run() {
+                tracing::debug!("the mounted tree is gone: {error}");
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Whether a mount stands there that nobody answers for: "Transport endpoint is not connected".
+fn is_stale(directory: &Path) -> bool {
+    let error = fs::metadata(directory).err().and_then(|error| error.raw_os_error());
+    error == Some(rustix::io::Errno::NOTCONN.raw_os_error())
+}
+
+/// Takes a mounted tree away, whoever still has it open; it takes CAP_SYS_ADMIN.
+///
+/// # Errors
+/// The kernel's.
+pub fn unmount(directory: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(directory, UnmountFlags::DETACH)?)
+}
+
+/// A write on its way.
+struct Write {
+    to: NodeId,
+    value: Vec<u8>,
+    length: u32,
+    uid: u32,
+    reply: ReplyWrite,
+}
+
+struct Files {
+    tree: Arc<Tree>,
+    mounted: SystemTime,
+    writes: SyncSender<Write>,
+    /// What each open file has read: it reads on in that, as one does in /proc.
+    open: Mutex<HashMap<u64, Vec<u8>>>,
+    next: AtomicU64,
+}
+
+impl Files {
+    fn locked(&self) -> MutexGuard<'_, HashMap<u64, Vec<u8>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attributes(&self, entry: &Entry) -> FileAttr {
+        let kind = if entry.is_directory { FileType::Directory } else { FileType::RegularFile };
+        FileAttr {
+            ino: inode(entry.id),
+            // As in sysfs: a page, whatever there is to be read.
+            size: if entry.is_directory { 0 } else { WRITE_BYTES_MAX as u64 },
+            blocks: 0,
+            atime: self.mounted,
+            mtime: self.mounted,
+            ctime: self.mounted,
+            crtime: self.mounted,
+            kind,
+            perm: entry.mode,
+            nlink: if entry.is_directory { 2 } else { 1 },
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            rdev: 0,
+            blksize: WRITE_BYTES_MAX as u32,
+            flags: 0,
+        }
+    }
+
+    fn found(&self, entry: Option<Entry>) -> Result<FileAttr, Errno> {
+        entry.map(|entry| self.attributes(&entry)).ok_or(Errno::ENOENT)
+    }
+}
+
+/// The top directory is inode 1.
+fn inode(id: NodeId) -> INodeNo {
+    INodeNo(id.0 as u64 + 1)
+}
+
+fn node(inode: INodeNo) -> NodeId {
+    NodeId((inode.0 as usize).wrapping_sub(1))
+}
+
+fn number(error: &AttributeError) -> Errno {
+    Errno::from_i32(error.code().number())
+}
+
+impl Filesystem for Files {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let child = name.to_str().and_then(|name| self.tree.child(node(parent), name));
+        match self.found(child.and_then(|id| self.tree.entry(id))) {
+            Ok(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.found(self.tree.entry(node(inode))) {
+            Ok(attributes) => reply.attr(&TTL, &attributes),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    /// A shell's `>` truncates, and `touch` sets times: neither means anything. Modes and owners stay as they are.
+    fn setattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        _: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        if mode.is_some() || uid.is_some() || gid.is_some() {
+            return reply.error(Errno::EPERM);
+        }
+        self.getattr(request, inode, handle, reply);
+    }
+
+    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        if writes && !self.tree.is_writable(node(inode)) {
+            // Root passes by the mode, and is told all the same.
+            return reply.error(Errno::EACCES);
+        }
+        let mut open = self.locked();
+        if open.len() >= OPEN_FILES_MAX {
+            return reply.error(Errno::ENFILE);
+        }
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        open.insert(handle, Vec::new());
+        // Every read and write comes to us, whatever length the file seems to have.
+        reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        // From the start on it is made anew.
+        let text = if offset == 0 { Some(self.tree.read(node(inode))) } else { None };
+        let mut open = self.locked();
+        let Some(known) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };
+        match text {
+            Some(Ok(text)) => *known = text.into_bytes(),
+            Some(Err(error)) => return reply.error(number(&error)),
+            None => {}
+        }
+        let from = known.len().min(offset as usize);
+        let to = known.len().min(from.saturating_add(size as usize));
+        reply.data(&known[from..to]);
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        _: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // A page at a time, each a value of its own, wherever it is written to.
+        let value = data[..data.len().min(WRITE_BYTES_MAX)].to_vec();
+        let length = value.len() as u32;
+        let write = Write { to: node(inode), value, length, uid: request.uid(), reply };
+        match self.writes.try_send(write) {
+            Ok(()) => {}
+            Err(TrySendError::Full(write) | TrySendError::Disconnected(write)) => write.reply.error(Errno::EBUSY),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.locked().remove(&handle.0);
+        reply.ok();
+    }
+
+    fn readdir(&self, _: &Request, directory: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let at = node(directory);
+        if !self.tree.entry(at).is_some_and(|entry| entry.is_directory) {
+            return reply.error(Errno::ENOTDIR);
+        }
+        let here = [(at, true, ".".to_owned()), (self.tree.parent(at), true, "..".to_owned())];
+        let entries = self.tree.list(at).into_iter().map(|entry| (entry.id, entry.is_directory, entry.name));
+        for (nth, (id, is_directory, name)) in here.into_iter().chain(entries).enumerate().skip(offset as usize) {
+            let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
+            // It says when its room is full; the kernel asks on from there.
+            if reply.add(inode(id), nth as u64 + 1, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+}

@@ -1,0 +1,311 @@
+//! The tree: paths, and behind each an attribute.
+//!
+//! Its shape is settled when it is made, since the devices and queues of an instance are. What an attribute says is made
+//! when it is read.
+
+mod buckets;
+mod interface;
+mod masks;
+mod paths;
+mod softnet_stat;
+mod statistics;
+mod sysctl;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use steerage::{Handle, Snapshot};
+
+use crate::error::{AttributeError, ErrorCode};
+use crate::history::{Event, History};
+use crate::limits::WRITE_BYTES_MAX;
+use crate::machine::CpuView;
+use masks::{Form, Masks};
+use paths::Device;
+use statistics::Statistic;
+use sysctl::Sysctl;
+
+/// What is told of an instance besides its handle.
+#[derive(Debug)]
+pub struct Options {
+    /// The CPUs that masks may name.
+    pub machine: CpuView,
+    /// Who may change things besides root.
+    pub uid: u32,
+    /// Whether every queue's mask is empty at the start: steering is off.
+    pub starts_without_steering: bool,
+}
+
+/// A place in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeId(pub(crate) usize);
+
+impl NodeId {
+    /// The top directory.
+    pub const ROOT: Self = Self(0);
+}
+
+/// What stands in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// Where it is.
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Its permissions, in the lower nine bits of a file's mode.
+    pub mode: u16,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+}
+
+#[derive(Debug)]
+enum What {
+    Directory(Vec<usize>),
+    Attribute(Attribute),
+}
+
+#[derive(Debug)]
+struct Node {
+    name: String,
+    parent: usize,
+    what: What,
+}
+
+/// What can be read, and perhaps written.
+#[derive(Clone, Debug)]
+enum Attribute {
+    /// A queue's mask.
+    Mask(usize, Form),
+    /// A queue's buckets.
+    Buckets(usize),
+    /// The CPU that polls a queue.
+    PolledBy(usize),
+    /// Where a queue's flow hash comes from.
+    HashSource(usize),
+    /// A device's count.
+    Statistic(usize, Statistic),
+    /// What the kernel tells of an interface: its name, and that of the file.
+    Interface(String, &'static str),
+    /// What never changes.
+    Fixed(&'static str),
+    SoftnetStat,
+    Sysctl(Sysctl),
+    /// A number of the ledger.
+    Count(fn(&Snapshot) -> u64),
+    History,
+}
+
+impl Attribute {
+    fn is_writable(&self) -> bool {
+        matches!(self, Self::Mask(..) | Self::Sysctl(_))
+    }
+}
+
+/// Attributes by path, of one instance.
+#[derive(Debug)]
+pub struct Tree {
+    handle: Handle,
+    machine: CpuView,
+    uid: u32,
+    nodes: Vec<Node>,
+    devices: Vec<Device>,
+    masks: Mutex<Masks>,
+    history: Mutex<History>,
+    /// Held by whoever writes, to the end: one change after the other.
+    writer: Mutex<()>,
+}
+
+impl Tree {
+    /// The tree of the instance behind `handle`.
+    pub fn new(handle: Handle, options: Options) -> Self {
+        let snapshot = handle.snapshot();
+        let devices = paths::devices(&snapshot);
+        let mut tree = Self {
+            masks: Mutex::new(Masks::new(&snapshot, options.starts_without_steering)),
+            machine: options.machine,
+            uid: options.uid,
+            nodes: vec![Node { name: String::new(), parent: 0, what: What::Directory(Vec::new()) }],
+            devices,
+            history: Mutex::default(),
+            writer: Mutex::default(),
+            handle,
+        };
+        for (path, attribute) in paths::attributes(&tree.devices, &snapshot) {
+            tree.insert(&path, attribute);
+        }
+        tree
+    }
+
+    /// Who owns its files, and may change things besides root.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// The instance.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Where `path` leads; `/` in front and behind don't matter.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is nothing.
+    pub fn find(&self, path: &str) -> Result<NodeId, AttributeError> {
+        let found = path
+            .split('/')
+            .filter(|name| !name.is_empty())
+            .try_fold(NodeId::ROOT, |at, name| self.child(at, name).filter(|_| name != "."));
+        found.ok_or_else(|| AttributeError::new(ErrorCode::NoEntry, format!("there is no `{}`", path.escape_debug())))
+    }
+
+    /// What is called `name` in a directory.
+    pub fn child(&self, of: NodeId, name: &str) -> Option<NodeId> {
+        self.children(of).iter().find(|at| self.nodes[**at].name == name).map(|at| NodeId(*at))
+    }
+
+    /// The directory in which something stands; the top directory's is itself.
+    pub fn parent(&self, of: NodeId) -> NodeId {
+        self.nodes.get(of.0).map_or(NodeId::ROOT, |node| NodeId(node.parent))
+    }
+
+    /// What stands in a directory, in the tree's own order; nothing in what is none.
+    pub fn list(&self, of: NodeId) -> Vec<Entry> {
+        self.children(of).iter().filter_map(|at| self.entry(NodeId(*at))).collect()
+    }
+
+    /// What is known of a place; `None` if there is no such place.
+    pub fn entry(&self, id: NodeId) -> Option<Entry> {
+        let node = self.nodes.get(id.0)?;
+        let (mode, is_directory) = match &node.what {
+            What::Directory(_) => (0o755, true),
+            What::Attribute(attribute) if attribute.is_writable() => (0o644, false),
+            What::Attribute(_) => (0o444, false),
+        };
+        Some(Entry { id, name: node.name.clone(), mode, is_directory })
+    }
+
+    /// The path of a place, without a `/` in front.
+    pub fn path(&self, id: NodeId) -> String {
+        let mut names = Vec::new();
+        let mut at = id.0;
+        while let Some(node) = self.nodes.get(at).filter(|_| at != 0) {
+            names.push(node.name.as_str());
+            at = node.parent;
+        }
+        names.reverse();
+        names.join("/")
+    }
+
+    /// What an attribute says now, with its newline.
+    ///
+    /// # Errors
+    /// `EISDIR` of a directory, `ENOENT` of nothing; of an interface's own attributes whatever the kernel says.
+    pub fn read(&self, id: NodeId) -> Result<String, AttributeError> {
+        Ok(match self.attribute(id)? {
+            Attribute::Mask(queue, form) => self.shown_mask(*queue, *form) + "\n",
+            Attribute::Buckets(queue) => buckets::text(&self.handle.bucket_cpus(*queue).unwrap_or_default()),
+            Attribute::PolledBy(queue) => format!("{}\n", self.handle.snapshot().queues[*queue].cpu),
+            Attribute::HashSource(queue) => format!("{}\n", self.handle.snapshot().queues[*queue].hash),
+            Attribute::Statistic(device, statistic) => {
+                format!("{}\n", statistic.of(&self.devices[*device], &self.handle.snapshot()))
+            }
+            Attribute::Interface(interface, name) => interface::read(interface, name)?,
+            Attribute::Fixed(text) => format!("{text}\n"),
+            Attribute::SoftnetStat => softnet_stat::text(&self.handle.snapshot()),
+            Attribute::Sysctl(sysctl) => format!("{}\n", sysctl.read(&self.handle)),
+            Attribute::Count(count) => format!("{}\n", count(&self.handle.snapshot())),
+            Attribute::History => locked(&self.history).text(),
+        })
+    }
+
+    /// Writes `value` to an attribute, as user `uid` asks. Of a long value the first [`WRITE_BYTES_MAX`] bytes count. When it
+    /// returns, the change is in force for new packets; after an error, what was in force before is.
+    ///
+    /// # Errors
+    /// The kernel's, in the kernel's order: `EACCES` of what can only be read, `EPERM` for whoever is neither root nor the
+    /// instance's user, then what is wrong with the value. `ETIMEDOUT` if the data path is stuck.
+    pub fn write(&self, id: NodeId, value: &[u8], uid: u32) -> Result<(), AttributeError> {
+        let attribute = self.attribute(id)?.clone();
+        let path = self.path(id);
+        if !attribute.is_writable() {
+            return Err(AttributeError::new(ErrorCode::Access, format!("{path} is for reading only")));
+        }
+        if uid != 0 && uid != self.uid {
+            let message = format!("{path} is changed by root and by user {} only", self.uid);
+            return Err(AttributeError::new(ErrorCode::NotPermitted, message));
+        }
+        // What is not UTF-8 is no digit either; it must not hide what stands before a line's end.
+        let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
+        let change = match attribute {
+            Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
+            Attribute::Sysctl(sysctl) => self.store_sysctl(sysctl, &text)?,
+            _ => None,
+        };
+        if let Some(Change { from, to, buckets, seconds }) = change {
+            tracing::info!(path, from, to, uid, buckets, seconds, "changed");
+            locked(&self.history).note(Event { number: 0, time: 0.0, path, from, to, uid, buckets, seconds });
+        }
+        Ok(())
+    }
+
+    /// Whether an attribute can be written.
+    pub fn is_writable(&self, id: NodeId) -> bool {
+        self.attribute(id).is_ok_and(Attribute::is_writable)
+    }
+
+    /// The changes after the one of that number, as far as they are remembered, the oldest first.
+    pub fn events_since(&self, number: u64) -> Vec<Event> {
+        locked(&self.history).since(number)
+    }
+
+    fn attribute(&self, id: NodeId) -> Result<&Attribute, AttributeError> {
+        match self.nodes.get(id.0).map(|node| &node.what) {
+            Some(What::Attribute(attribute)) => Ok(attribute),
+            Some(What::Directory(_)) => {
+                Err(AttributeError::new(ErrorCode::IsDirectory, format!("/{} is a directory", self.path(id))))
+            }
+            None => Err(AttributeError::new(ErrorCode::NoEntry, "there is no such attribute")),
+        }
+    }
+
+    fn children(&self, of: NodeId) -> &[usize] {
+        match self.nodes.get(of.0).map(|node| &node.what) {
+            Some(What::Directory(children)) => children,
+            _ => &[],
+        }
+    }
+
+    fn insert(&mut self, path: &str, attribute: Attribute) {
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut at = 0;
+        for name in directory.split('/').filter(|name| !name.is_empty()) {
+            at = match self.child(NodeId(at), name) {
+                Some(found) => found.0,
+                None => self.add(at, name, What::Directory(Vec::new())),
+            };
+        }
+        self.add(at, name, What::Attribute(attribute));
+    }
+
+    fn add(&mut self, parent: usize, name: &str, what: What) -> usize {
+        let at = self.nodes.len();
+        self.nodes.push(Node { name: name.to_owned(), parent, what });
+        if let What::Directory(children) = &mut self.nodes[parent].what {
+            children.push(at);
+        }
+        at
+    }
+}
+
+/// What a write changed.
+struct Change {
+    from: String,
+    to: String,
+    buckets: u64,
+    seconds: f64,
+}
+
+/// Nothing that is guarded here is left half done by a panic.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

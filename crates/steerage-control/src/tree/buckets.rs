@@ -1,0 +1,32 @@
+//! Which CPU has which bucket: stretches of buckets, as they lie.
+
+use std::fmt::Write;
+
+use steerage::CpuId;
+
+/// One stretch a line, `FIRST-LAST CPU`, or `BUCKET CPU` of a single one.
+pub(super) fn text(buckets: &[CpuId]) -> String {
+    let mut text = String::new();
+    let mut first = 0;
+    for stretch in buckets.chunk_by(|one, next| one == next) {
+        let last = first + stretch.len() - 1;
+        // Writing to a string cannot fail.
+        let _ = match stretch.len() {
+            1 => writeln!(text, "{first} {}", stretch[0]),
+            _ => writeln!(text, "{first}-{last} {}", stretch[0]),
+        };
+        first = last + 1;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches() {
+        assert_eq!(text(&[0, 0, 0, 1, 0, 0].map(CpuId)), "0-2 0\n3 1\n4-5 0\n");
+        assert_eq!(text(&[]), "");
+    }
+}

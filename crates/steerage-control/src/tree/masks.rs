@@ -1,0 +1,144 @@
+//! `rps_cpus` and `rps_cpus_list`: stored as `store_rps_map` does (Linux, net/core/net-sysfs.c), and read as what is in
+//! force.
+
+use std::thread;
+use std::time::Instant;
+
+use steerage::{CpuId, CpuMask, MaskError, MaskErrorKind, Snapshot};
+
+use super::{Change, Tree, locked};
+use crate::error::{AttributeError, ErrorCode};
+use crate::limits::{SETTLE_LOOK, SETTLE_LOOK_MAX, SETTLE_MAX};
+
+/// How a mask is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Bitmap,
+    List,
+}
+
+/// The masks in force.
+#[derive(Debug)]
+pub(super) struct Masks {
+    queues: Vec<InForce>,
+    /// The queue whose mask is on its way, not in force yet.
+    pending: Option<usize>,
+}
+
+/// A mask in force, and what it came to: of no CPU, the packets stay with the queue's own.
+#[derive(Debug)]
+struct InForce {
+    mask: CpuMask,
+    cpus: Vec<CpuId>,
+}
+
+impl Masks {
+    pub(super) fn new(snapshot: &Snapshot, off: bool) -> Self {
+        let in_force = |cpus: &Vec<CpuId>| {
+            let mask = if off { CpuMask::new() } else { cpus.iter().copied().collect() };
+            InForce { mask, cpus: cpus.clone() }
+        };
+        Self { queues: snapshot.queues.iter().map(|queue| in_force(&queue.rps_cpus)).collect(), pending: None }
+    }
+}
+
+impl From<MaskError> for AttributeError {
+    fn from(error: MaskError) -> Self {
+        let code = match error.kind() {
+            MaskErrorKind::Overflow => ErrorCode::Overflow,
+            MaskErrorKind::Range => ErrorCode::Range,
+            _ => ErrorCode::Invalid,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl Tree {
+    /// A queue's mask as it is read.
+    pub(super) fn shown_mask(&self, queue: usize, form: Form) -> String {
+        let mask = self.mask_in_force(queue);
+        match form {
+            Form::Bitmap => mask.to_bitmap(self.machine.nr_cpu_ids()),
+            Form::List => mask.to_list(),
+        }
+    }
+
+    fn mask_in_force(&self, queue: usize) -> CpuMask {
+        // Whoever writes says so under this lock before anything changes, so a mask on its way is never taken for the one
+        // in force.
+        let masks = locked(&self.masks);
+        let known = &masks.queues[queue];
+        if masks.pending == Some(queue) {
+            return known.mask.clone();
+        }
+        let cpus = self.handle.snapshot().queues.swap_remove(queue).rps_cpus;
+        // Somebody may have changed it by the handle.
+        if cpus == known.cpus { known.mask.clone() } else { cpus.into_iter().collect() }
+    }
+
+    /// Stores what was written to a queue's mask. Whoever may not do that has been sent away before.
+    pub(super) fn store_mask(&self, queue: usize, form: Form, text: &str) -> Result<Option<Change>, AttributeError> {
+        let nr_cpu_ids = self.machine.nr_cpu_ids();
+        let asked = match form {
+            Form::Bitmap => CpuMask::parse_bitmap(text, nr_cpu_ids)?,
+            Form::List => CpuMask::parse_list(text, nr_cpu_ids)?,
+        };
+        let left = self.machine.without_isolated(&asked).ok_or_else(|| {
+            AttributeError::new(ErrorCode::Invalid, format!("CPUs {asked} are isolated: name others"))
+        })?;
+        // To an instance CPUs that it does not have are offline: dropped without a word.
+        let ours: CpuMask = self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect();
+        let mask = self.machine.online_of(&left.and(&ours));
+        self.put_in_force(queue, mask, form)
+    }
+
+    fn put_in_force(&self, queue: usize, mask: CpuMask, form: Form) -> Result<Option<Change>, AttributeError> {
+        let _one_at_a_time = locked(&self.writer);
+        let start = Instant::now();
+        let old = self.mask_in_force(queue);
+        let shown = self.shown_mask(queue, form);
+        if old == mask {
+            return Ok(None);
+        }
+        let before = self.handle.snapshot().moves;
+        locked(&self.masks).pending = Some(queue);
+        let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(|error| {
+            // Its CPUs are all ours, so nothing is known that could be wrong with it.
+            AttributeError::new(ErrorCode::Invalid, error.to_string())
+        });
+        let done = done.and_then(|()| self.settle(start));
+        if done.is_err() {
+            // It goes back by moves of its own, which the data path makes when it can.
+            if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
+                tracing::error!(queue, "cannot put the old mask in force again: {error}");
+            }
+        }
+        let snapshot = self.handle.snapshot();
+        let mut masks = locked(&self.masks);
+        masks.pending = None;
+        let mask = if done.is_ok() { mask } else { old };
+        masks.queues[queue] = InForce { mask, cpus: snapshot.queues[queue].rps_cpus.clone() };
+        drop(masks);
+        done?;
+        let buckets = snapshot.moves.buckets - before.buckets;
+        let (to, seconds) = (self.shown_mask(queue, form), start.elapsed().as_secs_f64());
+        Ok(Some(Change { from: shown, to, buckets, seconds }))
+    }
+
+    /// Waits until everything is in force for new packets, or for too long.
+    pub(super) fn settle(&self, start: Instant) -> Result<(), AttributeError> {
+        let mut pause = SETTLE_LOOK;
+        while !self.handle.is_settled() {
+            if start.elapsed() > SETTLE_MAX {
+                let message = format!(
+                    "it is not in force after {} s: a CPU does not get on, see busy_seconds and deaths of the report",
+                    SETTLE_MAX.as_secs()
+                );
+                return Err(AttributeError::new(ErrorCode::TimedOut, message));
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(SETTLE_LOOK_MAX);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! Where each attribute stands.
+
+use steerage::Snapshot;
+
+use super::masks::Form;
+use super::sysctl::Sysctl;
+use super::{Attribute, interface, statistics};
+
+/// A device: its directory, and what is its own of the instance's queues and outputs.
+#[derive(Debug)]
+pub(super) struct Device {
+    directory: String,
+    /// Its name to the kernel, if it is an interface.
+    pub(super) interface: Option<String>,
+    name: String,
+    kind: &'static str,
+    pub(super) queues: Vec<usize>,
+    pub(super) outputs: Vec<usize>,
+}
+
+/// Kinds of devices that are network interfaces; their names are the kernel's.
+const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
+
+/// The instance's devices: inputs first, and what is only an output.
+pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
+    let mut devices: Vec<Device> = Vec::new();
+    for (at, queue) in snapshot.queues.iter().enumerate() {
+        // Another device of the same name starts over at queue 0.
+        match devices.last_mut().filter(|last| last.name == queue.device && queue.queue > 0) {
+            Some(device) => device.queues.push(at),
+            None => {
+                let device = Device::new(&devices, &queue.device, queue.kind);
+                devices.push(Device { queues: vec![at], ..device });
+            }
+        }
+    }
+    for (at, output) in snapshot.outputs.iter().enumerate() {
+        let interface = INTERFACES.contains(&output.kind);
+        match devices.iter_mut().find(|device| interface && device.interface.as_ref() == Some(&output.device)) {
+            Some(device) => device.outputs.push(at),
+            None => {
+                let device = Device::new(&devices, &output.device, output.kind);
+                devices.push(Device { outputs: vec![at], ..device });
+            }
+        }
+    }
+    devices
+}
+
+impl Device {
+    fn new(others: &[Self], name: &str, kind: &'static str) -> Self {
+        let interface = INTERFACES.contains(&kind).then(|| name.to_owned());
+        let directory = if interface.is_some() { name.to_owned() } else { directory_name(name) };
+        let taken = |name: &String| others.iter().any(|other| other.directory == *name);
+        let numbered = (2..).map(|nth| format!("{directory}.{nth}"));
+        let directory = std::iter::once(directory.clone()).chain(numbered).find(|name| !taken(name));
+        let directory = directory.expect("one of endlessly many is free");
+        Self { directory, interface, name: name.to_owned(), kind, queues: Vec::new(), outputs: Vec::new() }
+    }
+}
+
+/// A device's name as that of a directory: of synthetic traffic without its options, of a file without its directory.
+fn directory_name(name: &str) -> String {
+    let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
+    let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
+    let plain: String =
+        name.chars().map(|c| if c.is_whitespace() || c.is_control() { '_' } else { c }).take(64).collect();
+    match plain.as_str() {
+        "" | "." | ".." => "_".to_owned(),
+        "-" => "stdin".to_owned(),
+        _ => plain,
+    }
+}
+
+/// Every attribute, by its path.
+pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String, Attribute)> {
+    let mut all: Vec<(String, Attribute)> = vec![("proc/net/softnet_stat".to_owned(), Attribute::SoftnetStat)];
+    for sysctl in Sysctl::ALL {
+        all.push((format!("proc/sys/net/core/{}", sysctl.name()), Attribute::Sysctl(*sysctl)));
+    }
+    for (nth, device) in devices.iter().enumerate() {
+        of_device(nth, device, snapshot, &mut all);
+    }
+    let count = |path: &str, count: fn(&Snapshot) -> u64| (format!("steerage/{path}"), Attribute::Count(count));
+    all.extend([
+        ("steerage/version".to_owned(), Attribute::Fixed(env!("CARGO_PKG_VERSION"))),
+        ("steerage/history".to_owned(), Attribute::History),
+        count("moves/buckets", |now| now.moves.buckets),
+        count("moves/slices", |now| now.moves.slices),
+        count("received", Snapshot::received),
+        count("delivered", Snapshot::delivered),
+        count("dropped", |now| now.dropped().total()),
+        count("in_flight", Snapshot::in_flight),
+        count("memory/bytes", |now| now.memory_bytes),
+        count("memory/pages", |now| now.pages),
+        count("memory/pages_free", |now| now.pages_free),
+    ]);
+    if snapshot.reordered().is_some() {
+        all.push(count("reordered", |now| now.reordered().unwrap_or(0)));
+    }
+    all
+}
+
+fn of_device(nth: usize, device: &Device, snapshot: &Snapshot, all: &mut Vec<(String, Attribute)>) {
+    let directory = format!("sys/class/net/{}", device.directory);
+    let mut add = |path: &str, attribute| all.push((format!("{directory}/{path}"), attribute));
+    match &device.interface {
+        Some(interface) => {
+            interface::names(interface).for_each(|name| add(name, Attribute::Interface(interface.clone(), name)))
+        }
+        // As the kernel says of a device that does not tell.
+        None => add("operstate", Attribute::Fixed("unknown")),
+    }
+    add("kind", Attribute::Fixed(device.kind));
+    for (name, statistic) in statistics::of_device(device, snapshot.outputs.len()) {
+        add(&format!("statistics/{name}"), Attribute::Statistic(nth, statistic));
+    }
+    for at in device.queues.iter().copied() {
+        let queue = format!("queues/rx-{}", snapshot.queues[at].queue);
+        add(&format!("{queue}/rps_cpus"), Attribute::Mask(at, Form::Bitmap));
+        add(&format!("{queue}/rps_cpus_list"), Attribute::Mask(at, Form::List));
+        add(&format!("{queue}/buckets"), Attribute::Buckets(at));
+        add(&format!("{queue}/cpu"), Attribute::PolledBy(at));
+        add(&format!("{queue}/hash"), Attribute::HashSource(at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_have_plain_names() {
+        for (name, directory) in [
+            ("synthetic:rate=1000,flows=3", "synthetic"),
+            ("/var/tmp/a b.pcap", "a_b.pcap"),
+            ("-", "stdin"),
+            ("..", "_"),
+            ("dir/", "dir"),
+        ] {
+            assert_eq!(directory_name(name), directory);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! `/proc/net/softnet_stat`: 15 columns of eight hex digits, a line for each CPU, as `softnet_seq_show` prints them (Linux,
+//! net/core/net-procfs.c).
+
+use std::fmt::Write;
+
+use steerage::{DropReason, Snapshot};
+
+/// Counts are 32 bits wide there, and start over when these are full.
+pub(super) fn text(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for cpu in &snapshot.cpus {
+        let columns = [
+            cpu.processed,
+            cpu.dropped.get(DropReason::BacklogFull),
+            cpu.time_squeeze,
+            // Columns of mechanisms that Linux has no longer.
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            // received_rps: times that another CPU woke this one.
+            cpu.wakes_received,
+            // flow_limit_count: there is no flow limit yet.
+            0,
+            cpu.backlog,
+            u64::from(cpu.cpu.0),
+            // The backlog once more, in its two queues: what waits to be taken, and what is being worked off. Ours is one.
+            cpu.backlog,
+            0,
+        ];
+        let columns = columns.map(|column| format!("{:08x}", column as u32));
+        let _ = writeln!(text, "{}", columns.join(" "));
+    }
+    text
+}

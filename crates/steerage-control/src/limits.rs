@@ -9,10 +9,13 @@ pub const WRITE_BYTES_MAX: usize = 4096;
 /// ([`DEAD_AFTER`](steerage::DEAD_AFTER)), so only a data path that is stuck takes longer than a few.
 pub const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// How often it is looked meanwhile, at first; then less and less. A slice of a move takes some rounds of microseconds.
+/// How often it is looked meanwhile, at first: a slice of a move takes some rounds of microseconds.
 pub const SETTLE_LOOK: Duration = Duration::from_micros(20);
 
-/// The longest such pause: a person does not notice it, and 1,000 masks a second still can be set.
+/// Later, in parts of the time that it has taken so far: no write takes an eighth longer for it.
+pub const SETTLE_LOOK_PART: u32 = 8;
+
+/// And at least so often: a person does not notice it.
 pub const SETTLE_LOOK_MAX: Duration = Duration::from_millis(1);
 
 /// How many changes are remembered: a screenful of them several times over.

@@ -236,6 +236,8 @@ impl Tree {
         }
         // What is not UTF-8 is no digit either; it must not hide what stands before a line's end.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
+        // One change after the other, each noted before the next begins.
+        let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
             Attribute::Sysctl(sysctl) => self.store_sysctl(sysctl, &text)?,

@@ -8,7 +8,7 @@ use steerage::{CpuId, CpuMask, MaskError, MaskErrorKind, Snapshot};
 
 use super::{Change, Tree, locked};
 use crate::error::{AttributeError, ErrorCode};
-use crate::limits::{SETTLE_LOOK, SETTLE_LOOK_MAX, SETTLE_MAX};
+use crate::limits::{SETTLE_LOOK, SETTLE_LOOK_MAX, SETTLE_LOOK_PART, SETTLE_MAX};
 
 /// How a mask is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,6 @@ impl Tree {
     }
 
     fn put_in_force(&self, queue: usize, mask: CpuMask, form: Form) -> Result<Option<Change>, AttributeError> {
-        let _one_at_a_time = locked(&self.writer);
         let start = Instant::now();
         let old = self.mask_in_force(queue);
         let shown = self.shown_mask(queue, form);
@@ -127,7 +126,6 @@ impl Tree {
 
     /// Waits until everything is in force for new packets, or for too long.
     pub(super) fn settle(&self, start: Instant) -> Result<(), AttributeError> {
-        let mut pause = SETTLE_LOOK;
         while !self.handle.is_settled() {
             if start.elapsed() > SETTLE_MAX {
                 let message = format!(
@@ -136,8 +134,7 @@ impl Tree {
                 );
                 return Err(AttributeError::new(ErrorCode::TimedOut, message));
             }
-            thread::sleep(pause);
-            pause = (pause * 2).min(SETTLE_LOOK_MAX);
+            thread::sleep((start.elapsed() / SETTLE_LOOK_PART).clamp(SETTLE_LOOK, SETTLE_LOOK_MAX));
         }
         Ok(())
     }

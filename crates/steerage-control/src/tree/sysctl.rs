@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use steerage::{Handle, Limits};
 
-use super::{Change, Tree, locked};
+use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
 /// The digits, sign and prefix of a number that are read: the kernel's TMPBUFLEN, less its end.
@@ -69,7 +69,6 @@ impl Tree {
             let message = format!("{} is a number from {} on", sysctl.name(), sysctl.least());
             return Err(AttributeError::new(ErrorCode::Invalid, message));
         };
-        let _one_at_a_time = locked(&self.writer);
         let start = Instant::now();
         let old = sysctl.read(&self.handle);
         let new = sysctl.of(self.handle.set_limits(|limits| sysctl.set(limits, value)));

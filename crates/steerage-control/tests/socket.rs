@@ -1,0 +1,150 @@
+//! The socket: many clients, bad ones, and those that come and go.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use common::{BySocket, HANG, Instance, Scratch, owner};
+use serde_json::{Value, json};
+use steerage_control::{CLIENTS_MAX, Client, ClientError, CpuView, Listening, REQUEST_BYTES_MAX, SocketError, find};
+
+const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
+
+/// A line, and what comes back for it.
+fn ask(stream: &UnixStream, line: &str) -> Value {
+    (&*stream).write_all(format!("{line}\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    serde_json::from_str(&answer).unwrap()
+}
+
+#[test]
+fn requests_and_answers_are_lines_of_json() {
+    let instance = Instance::quiet(2);
+    let socket = BySocket::new(&instance.tree);
+    let stream = UnixStream::connect(&socket.path).unwrap();
+    assert_eq!(ask(&stream, &json!({"get": MASK}).to_string()), json!({"value": "3\n"}));
+    assert_eq!(ask(&stream, r#"{"snapshot":true}"#), json!({"snapshot": {"a": 1}}));
+    let hello = json!({"protocol": 1, "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "uid": owner()});
+    assert_eq!(ask(&stream, r#"{"hello":true}"#), json!({ "hello": hello }));
+    let entries = json!([{"name": "softnet_stat", "type": "file", "mode": "0444"}]);
+    assert_eq!(ask(&stream, r#"{"list":"proc/net"}"#), json!({ "entries": entries }));
+    assert_eq!(ask(&stream, r#"{"events":0}"#), json!({"events": []}));
+    assert_eq!(ask(&stream, r#"{"get":"no/such"}"#)["error"], "ENOENT");
+    assert_eq!(ask(&stream, r#"{"get":"proc"}"#)["error"], "EISDIR");
+    for wrong in
+        ["", "x", "[]", "{}", r#"{"get":1}"#, r#"{"set":"a"}"#, r#"{"hello":false}"#, r#"{"get":"a","list":"a"}"#]
+    {
+        assert_eq!(ask(&stream, wrong)["error"], "EINVAL", "{wrong}");
+    }
+    // One that has no end is cut off.
+    let _ = (&stream).write_all(&vec![b' '; REQUEST_BYTES_MAX]);
+    let mut rest = String::new();
+    let _ = (&stream).read_to_string(&mut rest);
+    assert!(rest.contains("EINVAL") && rest.lines().count() == 1, "{rest}");
+}
+
+/// Each change of one path begins where the one before it ended: so they were made one after the other.
+#[test]
+fn two_writers_take_turns() {
+    let instance = Instance::new("synthetic:rate=50000,flows=500", 4, CpuView::new(4));
+    let socket = BySocket::new(&instance.tree);
+    thread::scope(|scope| {
+        for masks in [["1", "6", "f"], ["3", "8", "c"]] {
+            let path = socket.path.clone();
+            scope.spawn(move || {
+                let mut client = Client::connect(&path).unwrap();
+                for nth in 0..30 {
+                    client.set(MASK, masks[nth % 3]).unwrap();
+                }
+            });
+        }
+    });
+    let events = Client::connect(&socket.path).unwrap().events(0).unwrap();
+    assert!(events.len() >= 30, "{}", events.len());
+    assert!(events.iter().map(|event| event.number).eq(1..=events.len() as u64));
+    assert_eq!(events[0].from, "f");
+    for pair in events.windows(2) {
+        assert_eq!(pair[0].to, pair[1].from, "{pair:?}");
+    }
+    assert_eq!(Client::connect(&socket.path).unwrap().get(MASK).unwrap().trim(), events.last().unwrap().to);
+    let ledger = instance.end().snapshot;
+    assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
+}
+
+/// One client asks and does not read, another does not end its line: the others and the packets don't notice.
+#[test]
+fn a_hung_client_hangs_alone() {
+    let instance = Instance::quiet(2);
+    let scratch = Scratch::new();
+    let path = scratch.0.join("x.sock");
+    let report = || json!({"long": "x".repeat(1 << 20)}).to_string();
+    let serving = Listening::bind(&path).unwrap().serve(Arc::clone(&instance.tree), report).unwrap();
+    let (deaf, slow) = (UnixStream::connect(&path).unwrap(), UnixStream::connect(&path).unwrap());
+    (&deaf).write_all("{\"snapshot\":true}\n".repeat(100).as_bytes()).unwrap();
+    (&slow).write_all(b"{\"get\":").unwrap();
+    let before = instance.handle().snapshot().delivered();
+    let mut client = Client::connect(&path).unwrap();
+    for _ in 0..20 {
+        assert_eq!(client.get(MASK).unwrap(), "3\n");
+    }
+    while instance.handle().snapshot().delivered() < before + 100 {
+        thread::yield_now();
+    }
+    // The end does not wait for them either, and cuts them off.
+    drop(serving);
+    assert!(!path.exists());
+    let mut rest = Vec::new();
+    let _ = (&slow).read_to_end(&mut rest);
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn one_client_too_many_is_told_so() {
+    let instance = Instance::quiet(1);
+    let socket = BySocket::new(&instance.tree);
+    // With the one that `socket` has.
+    let mut clients: Vec<Client> = (1..CLIENTS_MAX).map(|_| Client::connect(&socket.path).unwrap()).collect();
+    clients.iter_mut().for_each(|client| drop(client.hello().unwrap()));
+    match Client::connect(&socket.path).unwrap().hello() {
+        Err(ClientError::Refused { code, .. }) => assert_eq!(code, "EBUSY"),
+        other => panic!("{other:?}"),
+    }
+    drop(clients.pop());
+    let start = Instant::now();
+    while Client::connect(&socket.path).unwrap().hello().is_err() {
+        assert!(start.elapsed() < HANG, "its place is not free again");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
+    let scratch = Scratch::new();
+    let (dead, alive) = (scratch.0.join("dead.sock"), scratch.0.join("alive.sock"));
+    drop(UnixListener::bind(&dead).unwrap());
+    let listening = Listening::bind(&alive).unwrap();
+    assert_eq!(fs::metadata(&alive).unwrap().permissions().mode() & 0o777, 0o666);
+    assert!(matches!(Listening::bind(&alive), Err(SocketError::InUse(_))));
+    assert_eq!(find(&[scratch.0.clone(), scratch.0.join("none")]), [alive.clone()]);
+    assert!(!dead.exists() && alive.exists());
+
+    drop(UnixListener::bind(&dead).unwrap());
+    let heir = Listening::bind(&dead).unwrap();
+    assert_eq!(find(&[scratch.0.clone()]).len(), 2);
+    fs::write(scratch.0.join("file"), "").unwrap();
+    assert!(matches!(Listening::bind(&scratch.0.join("file")), Err(SocketError::NotASocket(_))));
+    // Whoever has the name by now keeps it.
+    fs::remove_file(&dead).unwrap();
+    let other = Listening::bind(&dead).unwrap();
+    drop(heir);
+    assert!(dead.exists());
+    drop((other, listening));
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+}

@@ -4,6 +4,7 @@
 //! program has said that it listens.
 
 mod captures;
+mod control;
 mod doctor;
 mod explain;
 mod fanout;

@@ -89,7 +89,7 @@ pub(crate) fn assert_balanced(report: &Value) {
 }
 
 /// A child that does not outlive its test: one that failed would else leave a run that nobody ends.
-struct Ends(Child);
+pub(crate) struct Ends(pub(crate) Child);
 
 impl Deref for Ends {
     type Target = Child;

@@ -145,12 +145,15 @@ fn is_stale(directory: &Path) -> bool {
     error == Some(rustix::io::Errno::NOTCONN.raw_os_error())
 }
 
-/// Takes a mounted tree away, whoever still has it open; it takes CAP_SYS_ADMIN.
+/// Takes a mounted tree away, whoever still has it open; it takes CAP_SYS_ADMIN. That nothing is mounted is no error.
 ///
 /// # Errors
 /// The kernel's.
 pub fn unmount(directory: &Path) -> io::Result<()> {
-    Ok(rustix::mount::unmount(directory, UnmountFlags::DETACH)?)
+    match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
+        Err(rustix::io::Errno::INVAL) => Ok(()),
+        done => Ok(done?),
+    }
 }
 
 /// A write on its way.

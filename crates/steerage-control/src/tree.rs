@@ -6,10 +6,10 @@
 mod buckets;
 mod interface;
 mod masks;
+mod numbers;
 mod paths;
 mod softnet_stat;
 mod statistics;
-mod sysctl;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,9 +20,9 @@ use crate::history::{Event, History};
 use crate::limits::WRITE_BYTES_MAX;
 use crate::machine::CpuView;
 use masks::{Form, Masks};
+use numbers::Number;
 use paths::Device;
 use statistics::Statistic;
-use sysctl::Sysctl;
 
 /// What is told of an instance besides its handle.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ enum Attribute {
     /// What never changes.
     Fixed(&'static str),
     SoftnetStat,
-    Sysctl(Sysctl),
+    Number(Number),
     /// A number of the ledger.
     Count(fn(&Snapshot) -> u64),
     History,
@@ -97,7 +97,7 @@ enum Attribute {
 
 impl Attribute {
     fn is_writable(&self) -> bool {
-        matches!(self, Self::Mask(..) | Self::Sysctl(_))
+        matches!(self, Self::Mask(..) | Self::Number(_))
     }
 }
 
@@ -212,7 +212,7 @@ impl Tree {
             Attribute::Interface(interface, name) => interface::read(interface, name)?,
             Attribute::Fixed(text) => format!("{text}\n"),
             Attribute::SoftnetStat => softnet_stat::text(&self.handle.snapshot()),
-            Attribute::Sysctl(sysctl) => format!("{}\n", sysctl.read(&self.handle)),
+            Attribute::Number(number) => format!("{}\n", self.number(*number)),
             Attribute::Count(count) => format!("{}\n", count(&self.handle.snapshot())),
             Attribute::History => locked(&self.history).text(),
         })
@@ -240,7 +240,7 @@ impl Tree {
         let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
-            Attribute::Sysctl(sysctl) => self.store_sysctl(sysctl, &text)?,
+            Attribute::Number(number) => self.store_number(number, &text)?,
             _ => None,
         };
         if let Some(Change { from, to, buckets, seconds }) = change {

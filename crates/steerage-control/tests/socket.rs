@@ -132,12 +132,13 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     let listening = Listening::bind(&alive).unwrap();
     assert_eq!(fs::metadata(&alive).unwrap().permissions().mode() & 0o777, 0o666);
     assert!(matches!(Listening::bind(&alive), Err(SocketError::InUse(_))));
-    assert_eq!(find(&[scratch.0.clone(), scratch.0.join("none")]), [alive.clone()]);
+    let directories = [scratch.0.clone(), scratch.0.join("none")];
+    assert_eq!(find(&directories), [alive.as_path()]);
     assert!(!dead.exists() && alive.exists());
 
     drop(UnixListener::bind(&dead).unwrap());
     let heir = Listening::bind(&dead).unwrap();
-    assert_eq!(find(&[scratch.0.clone()]).len(), 2);
+    assert_eq!(find(&directories).len(), 2);
     fs::write(scratch.0.join("file"), "").unwrap();
     assert!(matches!(Listening::bind(&scratch.0.join("file")), Err(SocketError::NotASocket(_))));
     // Whoever has the name by now keeps it.

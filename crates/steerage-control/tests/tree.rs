@@ -156,6 +156,31 @@ fn sysctls_are_in_force_when_they_are_read() {
     assert_eq!(changes[..5], expected.map(|(from, to)| (from.to_owned(), to.to_owned())));
 }
 
+/// The private flag is for all queues of a device, the size for each.
+#[test]
+fn the_local_page_cache_is_switched_and_sized() {
+    let instance = Instance::new("synthetic:rate=1000,queues=2", 2, CpuView::new(2));
+    let mut tree = Direct(Arc::clone(&instance.tree));
+    let flag = "sys/class/net/synthetic/priv_flags/local_page_cache";
+    let size = |queue: usize| format!("sys/class/net/synthetic/queues/rx-{queue}/local_pages");
+    let mut is = |flag_is: &str, sizes: [&str; 2]| {
+        assert_eq!(tree.read(flag).unwrap().trim(), flag_is);
+        assert_eq!([0, 1].map(|queue| tree.read(&size(queue)).unwrap()), sizes.map(|size| format!("{size}\n")));
+        tree.clone()
+    };
+    is("1", ["2048", "2048"]).write(&size(1), b"4096\n").unwrap();
+    is("1", ["2048", "4096"]).write(&size(0), b"0\n").unwrap();
+    is("1", ["0", "4096"]).write(flag, b"1\n").unwrap();
+    is("1", ["2048", "4096"]).write(flag, b"0\n").unwrap();
+    assert_eq!(is("0", ["0", "0"]).write(flag, b"2\n"), Err("EINVAL".to_owned()));
+    is("0", ["0", "0"]).write(flag, b"1\n").unwrap();
+    is("1", ["2048", "2048"]).write(&size(1), b"1000000\n").unwrap();
+    is("1", ["2048", "32768"]);
+    let copybreak = "sys/class/net/synthetic/queues/rx-0/copybreak";
+    tree.write(copybreak, b"256").unwrap();
+    assert_eq!(tree.read(copybreak).unwrap(), "256\n");
+}
+
 /// The value that counts is a page at most, as in sysfs.
 #[test]
 fn of_a_long_value_a_page_is_read() {

@@ -4,8 +4,11 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 /// Anybody who gets to its directory may connect and read; who may write is looked at when somebody does.
 const MODE: u32 = 0o666;
@@ -110,11 +113,12 @@ impl Drop for Listening {
 
 /// Whether somebody listens at a socket.
 pub fn answers(path: &Path) -> bool {
-    match UnixStream::connect(path) {
-        Ok(_) => true,
-        // Whoever may not connect cannot tell, and a full queue of those who wait is somebody's.
-        Err(error) => !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound),
-    }
+    // Without waiting: one who is stopped has a queue that gets full.
+    let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC);
+    let connected =
+        socket_with(kind.0, kind.1, kind.2, None).and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
+    // Whoever may not connect cannot tell, and a full queue is somebody's.
+    !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
 /// The sockets of running instances in `directories`, by name. Those of dead ones are removed on the way, as far as one may.

@@ -3,7 +3,7 @@
 use steerage::Snapshot;
 
 use super::masks::Form;
-use super::sysctl::Sysctl;
+use super::numbers::{Number, SYSCTLS};
 use super::{Attribute, interface, statistics};
 
 /// A device: its directory, and what is its own of the instance's queues and outputs.
@@ -75,8 +75,8 @@ fn directory_name(name: &str) -> String {
 /// Every attribute, by its path.
 pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String, Attribute)> {
     let mut all: Vec<(String, Attribute)> = vec![("proc/net/softnet_stat".to_owned(), Attribute::SoftnetStat)];
-    for sysctl in Sysctl::ALL {
-        all.push((format!("proc/sys/net/core/{}", sysctl.name()), Attribute::Sysctl(*sysctl)));
+    for (name, number) in SYSCTLS {
+        all.push((format!("proc/sys/net/core/{name}"), Attribute::Number(*number)));
     }
     for (nth, device) in devices.iter().enumerate() {
         of_device(nth, device, snapshot, &mut all);
@@ -115,10 +115,15 @@ fn of_device(nth: usize, device: &Device, snapshot: &Snapshot, all: &mut Vec<(St
     for (name, statistic) in statistics::of_device(device, snapshot.outputs.len()) {
         add(&format!("statistics/{name}"), Attribute::Statistic(nth, statistic));
     }
+    if !device.queues.is_empty() {
+        add("priv_flags/local_page_cache", Attribute::Number(Number::LocalPageCache(nth)));
+    }
     for at in device.queues.iter().copied() {
         let queue = format!("queues/rx-{}", snapshot.queues[at].queue);
         add(&format!("{queue}/rps_cpus"), Attribute::Mask(at, Form::Bitmap));
         add(&format!("{queue}/rps_cpus_list"), Attribute::Mask(at, Form::List));
+        add(&format!("{queue}/local_pages"), Attribute::Number(Number::LocalPages(at)));
+        add(&format!("{queue}/copybreak"), Attribute::Number(Number::Copybreak(at)));
         add(&format!("{queue}/buckets"), Attribute::Buckets(at));
         add(&format!("{queue}/cpu"), Attribute::PolledBy(at));
         add(&format!("{queue}/hash"), Attribute::HashSource(at));

@@ -98,6 +98,7 @@ pub(crate) trait Way {
 }
 
 /// The tree itself, as the instance's own user.
+#[derive(Clone)]
 pub(crate) struct Direct(pub(crate) Arc<Tree>);
 
 impl Way for Direct {

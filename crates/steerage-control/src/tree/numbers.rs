@@ -1,0 +1,167 @@
+//! Numbers that can be set: sysctls of `/proc/sys/net/core`, switches as ethtool's private flags, and each queue's own. All are
+//! written as `proc_dointvec_minmax` reads them (Linux, kernel/sysctl.c).
+
+use std::time::{Duration, Instant};
+
+use steerage::{LOCAL_PAGES, Limits, QueueLimits};
+
+use super::{Change, Tree};
+use crate::error::{AttributeError, ErrorCode};
+
+/// The digits, sign and prefix of a number that are read: the kernel's TMPBUFLEN, less its end.
+const NUMBER_CHARS_MAX: usize = 21;
+
+/// A number that can be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    DevWeight,
+    NetdevBudget,
+    NetdevBudgetUsecs,
+    NetdevMaxBacklog,
+    /// Whether any queue of a device keeps pages to itself; to set it sets all of them.
+    LocalPageCache(usize),
+    /// How many a queue keeps.
+    LocalPages(usize),
+    /// Up to how many bytes a queue's frames are copied out of the device's pages.
+    Copybreak(usize),
+}
+
+use Number::{Copybreak, DevWeight, LocalPageCache, LocalPages, NetdevBudget, NetdevBudgetUsecs, NetdevMaxBacklog};
+
+/// Those of `/proc/sys/net/core`, by their names there.
+pub(super) const SYSCTLS: &[(&str, Number)] = &[
+    ("dev_weight", DevWeight),
+    ("netdev_budget", NetdevBudget),
+    ("netdev_budget_usecs", NetdevBudgetUsecs),
+    ("netdev_max_backlog", NetdevMaxBacklog),
+];
+
+impl Number {
+    fn of(self, limits: Limits) -> usize {
+        match self {
+            DevWeight => limits.dev_weight,
+            NetdevBudget => limits.budget,
+            NetdevBudgetUsecs => limits.budget_time.as_micros() as usize,
+            _ => limits.backlog,
+        }
+    }
+
+    fn set(self, limits: &mut Limits, value: usize) {
+        match self {
+            DevWeight => limits.dev_weight = value,
+            NetdevBudget => limits.budget = value,
+            NetdevBudgetUsecs => limits.budget_time = Duration::from_micros(value as u64),
+            _ => limits.backlog = value,
+        }
+    }
+
+    /// What makes sense of it: from the least, to the most where it is not what there is room for.
+    fn range(self) -> (usize, usize) {
+        match self {
+            DevWeight | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
+            NetdevBudgetUsecs | LocalPages(_) | Copybreak(_) => (0, usize::MAX),
+            LocalPageCache(_) => (0, 1),
+        }
+    }
+}
+
+impl Tree {
+    /// What it is.
+    pub(super) fn number(&self, which: Number) -> usize {
+        match which {
+            LocalPageCache(device) => {
+                let kept = |queue: &usize| self.queue_limits(*queue, |_| {}).local_pages > 0;
+                usize::from(self.devices[device].queues.iter().any(kept))
+            }
+            LocalPages(queue) => self.queue_limits(queue, |_| {}).local_pages,
+            Copybreak(queue) => self.queue_limits(queue, |_| {}).copybreak,
+            of_all => of_all.of(self.handle.limits()),
+        }
+    }
+
+    /// Sets it, or comes as near as there is room for.
+    fn set_number(&self, which: Number, value: usize) {
+        match which {
+            LocalPageCache(device) => {
+                for queue in &self.devices[device].queues {
+                    // What has a size already keeps it.
+                    self.queue_limits(*queue, |limits| match (value, limits.local_pages) {
+                        (0, _) => limits.local_pages = 0,
+                        (_, 0) => limits.local_pages = LOCAL_PAGES,
+                        _ => {}
+                    });
+                }
+            }
+            LocalPages(queue) => drop(self.queue_limits(queue, |limits| limits.local_pages = value)),
+            Copybreak(queue) => drop(self.queue_limits(queue, |limits| limits.copybreak = value)),
+            of_all => drop(self.handle.set_limits(|limits| of_all.set(limits, value))),
+        }
+    }
+
+    fn queue_limits(&self, queue: usize, change: impl FnMut(&mut QueueLimits)) -> QueueLimits {
+        self.handle.set_queue_limits(queue, change).expect("the tree has no queue but the instance's")
+    }
+
+    /// Stores what was written to one. A number too large becomes the largest that there is room for: what the kernel takes
+    /// is taken, and what is read is what is in force.
+    pub(super) fn store_number(&self, which: Number, text: &str) -> Result<Option<Change>, AttributeError> {
+        let (least, most) = which.range();
+        let value = number(text).and_then(|number| usize::try_from(number).ok());
+        let Some(value) = value.filter(|value| (least..=most).contains(value)) else {
+            let range = if most == usize::MAX { "on".to_owned() } else { format!("to {most}") };
+            return Err(AttributeError::new(ErrorCode::Invalid, format!("it is a number from {least} {range}")));
+        };
+        let start = Instant::now();
+        let old = self.number(which);
+        self.set_number(which, value);
+        if let Err(error) = self.settle(start) {
+            self.set_number(which, old);
+            return Err(error);
+        }
+        let (from, to, seconds) = (old.to_string(), self.number(which).to_string(), start.elapsed().as_secs_f64());
+        Ok((from != to).then_some(Change { from, to, buckets: 0, seconds }))
+    }
+}
+
+/// An `int` as the kernel reads it: white space in front, then decimal, `0x` hex or `0` octal, then white space or the end.
+/// What stands behind that white space does not matter.
+fn number(text: &str) -> Option<i64> {
+    let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');
+    let text = text.trim_start_matches(is_space);
+    let word = text.split([' ', '\t', '\n', '\0']).next().unwrap_or("");
+    if word.len() > NUMBER_CHARS_MAX {
+        return None;
+    }
+    let (sign, digits) = match word.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, word),
+    };
+    let (radix, digits) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(hex) => (16, hex),
+        None if digits.len() > 1 && digits.starts_with('0') => (8, &digits[1..]),
+        None => (10, digits),
+    };
+    // from_str_radix would take a sign.
+    let all_digits = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
+    let number = all_digits.then(|| i64::from_str_radix(digits, radix).ok()).flatten()?;
+    i32::try_from(sign * number).ok().map(i64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_sysctls_are() {
+        for (text, value) in
+            [("64\n", 64), (" \t7", 7), ("0x40\n", 64), ("010\n", 8), ("0\n", 0), ("5 abc\n", 5), ("-3", -3)]
+        {
+            assert_eq!(number(text), Some(value), "{text:?}");
+        }
+        let long = format!("{:022}", 1);
+        for text in ["", "\n", "x", "5abc", "5,6", "0x", "+5", "--5", "-+5", "2147483648", "08", "0x-4", long.as_str()]
+        {
+            assert_eq!(number(text), None, "{text:?}");
+        }
+    }
+}

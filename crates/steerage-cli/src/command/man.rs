@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     };
     fs::create_dir_all(directory).map_err(|error| Error::Page { path: directory.clone(), error })?;
     write("steerage", &cli)?;
-    for command in cli.get_subcommands() {
+    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
         write(&format!("steerage-{}", command.get_name()), command)?;
     }
     Ok(())

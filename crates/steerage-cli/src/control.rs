@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::process::geteuid;
 use steerage::{CpuMask, Handle};
-use steerage_control::{Client, CpuView, Listening, Mounted, Options, Serving, Tree, find, unmount};
+use steerage_control::{Client, CpuView, Listening, Mounted, Options, SETTLE_MAX, Serving, Tree, find, unmount};
 
 use crate::args::{ControlArgs, RunArgs};
 use crate::error::Error;
@@ -112,7 +112,8 @@ impl Control {
         }
         let uid = geteuid().as_raw();
         let starts_without_steering = prepared.starts_without_steering;
-        let tree = Arc::new(Tree::new(handle, Options { machine, uid, starts_without_steering }));
+        let tree =
+            Arc::new(Tree::new(handle, Options { machine, uid, starts_without_steering, settle_max: SETTLE_MAX }));
         let failed = |error| Error::System { operation: "serve the control tree", error };
         let mut shown = Shown::default();
         if let Some((mounted, unmounts)) = prepared.mounted {

@@ -287,8 +287,9 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // From the start on it is made anew.
-        let text = if offset == 0 { Some(self.tree.read(node(inode))) } else { None };
+        let is_new = |open: &HashMap<u64, Vec<u8>>| open.get(&handle.0).is_some_and(Vec::is_empty);
+        // From the start on it is made anew, without the lock: others read meanwhile.
+        let text = (offset == 0 || is_new(&self.locked())).then(|| self.tree.read(node(inode)));
         let mut open = self.locked();
         let Some(known) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };
         match text {

@@ -12,6 +12,7 @@ mod softnet_stat;
 mod statistics;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use steerage::{Handle, Snapshot};
 
@@ -33,6 +34,8 @@ pub struct Options {
     pub uid: u32,
     /// Whether every queue's mask is empty at the start: steering is off.
     pub starts_without_steering: bool,
+    /// How long a write may take to be in force: [`SETTLE_MAX`](crate::SETTLE_MAX), unless one has a reason.
+    pub settle_max: Duration,
 }
 
 /// A place in the tree.
@@ -107,6 +110,7 @@ pub struct Tree {
     handle: Handle,
     machine: CpuView,
     uid: u32,
+    settle_max: Duration,
     nodes: Vec<Node>,
     devices: Vec<Device>,
     masks: Mutex<Masks>,
@@ -124,6 +128,7 @@ impl Tree {
             masks: Mutex::new(Masks::new(&snapshot, options.starts_without_steering)),
             machine: options.machine,
             uid: options.uid,
+            settle_max: options.settle_max,
             nodes: vec![Node { name: String::new(), parent: 0, what: What::Directory(Vec::new()) }],
             devices,
             history: Mutex::default(),

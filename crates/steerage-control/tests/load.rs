@@ -3,12 +3,14 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Direct, Instance, Way};
-use steerage::DropReason;
-use steerage_control::CpuView;
+use common::{Direct, HANG, Instance, Way, owner};
+use steerage::{Batch, Builder, Cpu, DropReason, Handler};
+use steerage_control::{CpuView, Options, Tree};
 
 /// Writes, and how long one is to take: 1,000 a second, where the machine is fast enough.
 const WRITES: u32 = 1_000;
@@ -61,4 +63,57 @@ fn nothing_is_reordered_at_full_load() {
 #[test]
 fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000");
+}
+
+/// A function that hangs, and a source that waits for it: no move may end before it returns.
+struct Hangs(Arc<AtomicBool>);
+
+impl Handler for Hangs {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {
+        while self.0.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn finish(self) {}
+}
+
+/// A data path that is stuck: the write says so, and the old mask is in force, as it is read and as buckets lie.
+#[test]
+fn a_write_that_does_not_come_into_force_is_taken_back() {
+    let hangs = Arc::new(AtomicBool::new(true));
+    let for_handlers = Arc::clone(&hangs);
+    let input = steerage_device::open("synthetic").unwrap();
+    let builder = Builder::new().virtual_cpus(2).input(input).backlog(256).check_order(true);
+    let running = builder.build(move |_cpu| Hangs(Arc::clone(&for_handlers))).unwrap().start().unwrap();
+    let (machine, uid, settle_max) = (CpuView::new(2), owner(), Duration::from_millis(200));
+    let options = Options { machine, uid, starts_without_steering: false, settle_max };
+    let tree = Arc::new(Tree::new(running.handle(), options));
+    let mut way = Direct(Arc::clone(&tree));
+    let [mask, buckets] = ["rps_cpus", "buckets"].map(|name| format!("sys/class/net/synthetic/queues/rx-0/{name}"));
+    let start = Instant::now();
+    while running.handle().snapshot().received() == 0 {
+        assert!(start.elapsed() < HANG);
+        std::thread::yield_now();
+    }
+    let before = way.read(&buckets).unwrap();
+    assert_eq!(way.write(&mask, b"1"), Err("ETIMEDOUT".to_owned()));
+    assert_eq!((way.read(&mask).unwrap().as_str(), tree.events_since(0).len()), ("3\n", 0));
+    hangs.store(false, Ordering::Relaxed);
+    while !running.handle().is_settled() {
+        assert!(start.elapsed() < HANG);
+        std::thread::yield_now();
+    }
+    assert_eq!(shares(&way.read(&buckets).unwrap()), shares(&before));
+    way.write(&mask, b"1").unwrap();
+    running.handle().stop();
+    assert_eq!(running.join().snapshot.reordered(), Some(0));
+}
+
+/// The CPUs that have buckets.
+fn shares(buckets: &str) -> BTreeSet<String> {
+    buckets.lines().filter_map(|line| line.split_once(' ')).map(|(_, cpu)| cpu.to_owned()).collect()
 }

@@ -8,7 +8,7 @@ use steerage::{CpuId, CpuMask, MaskError, MaskErrorKind, Snapshot};
 
 use super::{Change, Tree, locked};
 use crate::error::{AttributeError, ErrorCode};
-use crate::limits::{SETTLE_LOOK, SETTLE_LOOK_MAX, SETTLE_LOOK_PART, SETTLE_MAX};
+use crate::limits::{SETTLE_LOOK, SETTLE_LOOK_MAX, SETTLE_LOOK_PART};
 
 /// How a mask is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,10 +127,10 @@ impl Tree {
     /// Waits until everything is in force for new packets, or for too long.
     pub(super) fn settle(&self, start: Instant) -> Result<(), AttributeError> {
         while !self.handle.is_settled() {
-            if start.elapsed() > SETTLE_MAX {
+            if start.elapsed() > self.settle_max {
                 let message = format!(
-                    "it is not in force after {} s: a CPU does not get on, see busy_seconds and deaths of the report",
-                    SETTLE_MAX.as_secs()
+                    "it is not in force after {:?}: a CPU does not get on, see busy_seconds and deaths of the report",
+                    self.settle_max
                 );
                 return Err(AttributeError::new(ErrorCode::TimedOut, message));
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use steerage::{Builder, Handle, Outcome, Running};
 use steerage_apps::Count;
-use steerage_control::{Client, ClientError, CpuView, Listening, Mounted, Options, Serving, Tree, unmount};
+use steerage_control::{Client, ClientError, CpuView, Listening, Mounted, Options, SETTLE_MAX, Serving, Tree, unmount};
 
 /// No test waits longer for what has to come.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ impl Instance {
         let input = steerage_device::open(input).unwrap();
         let builder = Builder::new().virtual_cpus(cpus).input(input).check_order(true).backlog(256);
         let running = builder.build(|_cpu| Count::default()).unwrap().start().unwrap();
-        let options = Options { machine, uid, starts_without_steering: false };
+        let options = Options { machine, uid, starts_without_steering: false, settle_max: SETTLE_MAX };
         Self { tree: Arc::new(Tree::new(running.handle(), options)), running: Some(running) }
     }
 

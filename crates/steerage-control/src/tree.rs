@@ -93,6 +93,8 @@ enum Attribute {
     Fixed(&'static str),
     SoftnetStat,
     Number(Number),
+    /// The CPUs whose backlogs have a flow limit.
+    FlowLimitCpus,
     /// A number of the ledger.
     Count(fn(&Snapshot) -> u64),
     History,
@@ -100,7 +102,7 @@ enum Attribute {
 
 impl Attribute {
     fn is_writable(&self) -> bool {
-        matches!(self, Self::Mask(..) | Self::Number(_))
+        matches!(self, Self::Mask(..) | Self::Number(_) | Self::FlowLimitCpus)
     }
 }
 
@@ -218,6 +220,7 @@ impl Tree {
             Attribute::Fixed(text) => format!("{text}\n"),
             Attribute::SoftnetStat => softnet_stat::text(&self.handle.snapshot()),
             Attribute::Number(number) => format!("{}\n", self.number(*number)),
+            Attribute::FlowLimitCpus => self.handle.flow_limit_cpus().to_bitmap(self.machine.nr_cpu_ids()) + "\n",
             Attribute::Count(count) => format!("{}\n", count(&self.handle.snapshot())),
             Attribute::History => locked(&self.history).text(),
         })
@@ -246,6 +249,7 @@ impl Tree {
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
             Attribute::Number(number) => self.store_number(number, &text)?,
+            Attribute::FlowLimitCpus => self.store_flow_limit_cpus(&text)?,
             _ => None,
         };
         if let Some(Change { from, to, buckets, seconds }) = change {

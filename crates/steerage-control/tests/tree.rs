@@ -134,6 +134,9 @@ fn sysctls_are_in_force_when_they_are_read() {
         ("dev_weight", "-1", Err("EINVAL")),
         ("netdev_budget", "600\n", Ok("600\n")),
         ("netdev_budget", "", Err("EINVAL")),
+        ("flow_limit_table_len", "8192", Ok("8192\n")),
+        ("flow_limit_table_len", "8193", Err("EINVAL")),
+        ("flow_limit_table_len", "1048576", Ok("65536\n")),
         ("netdev_budget_usecs", "8000\n", Ok("8000\n")),
         ("netdev_budget_usecs", "-8000\n", Err("EINVAL")),
     ] {
@@ -154,6 +157,24 @@ fn sysctls_are_in_force_when_they_are_read() {
         instance.tree.events_since(0).into_iter().map(|event| (event.from, event.to)).collect();
     let expected = [("256", "100"), ("100", "128"), ("128", "256"), ("64", "16"), ("16", "64")];
     assert_eq!(changes[..5], expected.map(|(from, to)| (from.to_owned(), to.to_owned())));
+}
+
+#[test]
+fn the_flow_limit_has_a_mask_of_its_own() {
+    let instance = Instance::quiet(4);
+    let mut tree = Direct(Arc::clone(&instance.tree));
+    let path = "proc/sys/net/core/flow_limit_cpu_bitmap";
+    assert_eq!(tree.read(path).unwrap(), "0\n");
+    tree.write(path, b"a\n").unwrap();
+    assert_eq!(
+        (tree.read(path).unwrap().as_str(), instance.handle().flow_limit_cpus().to_list()),
+        ("a\n", "1,3".to_owned())
+    );
+    assert_eq!(tree.write(path, b"10"), Err("EOVERFLOW".to_owned()));
+    assert_eq!(tree.write(path, b"0-1"), Err("EINVAL".to_owned()));
+    assert_eq!(tree.read(path).unwrap(), "a\n");
+    tree.write(path, b"").unwrap();
+    assert_eq!(tree.read(path).unwrap(), "0\n");
 }
 
 /// The private flag is for all queues of a device, the size for each.

@@ -87,8 +87,7 @@ impl Tree {
             AttributeError::new(ErrorCode::Invalid, format!("CPUs {asked} are isolated: name others"))
         })?;
         // To an instance CPUs that it does not have are offline: dropped without a word.
-        let ours: CpuMask = self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect();
-        let mask = self.machine.online_of(&left.and(&ours));
+        let mask = self.machine.online_of(&left.and(&self.cpus()));
         self.put_in_force(queue, mask, form)
     }
 
@@ -122,6 +121,29 @@ impl Tree {
         let buckets = snapshot.moves.buckets - before.buckets;
         let (to, seconds) = (self.shown_mask(queue, form), start.elapsed().as_secs_f64());
         Ok(Some(Change { from: shown, to, buckets, seconds }))
+    }
+
+    /// Stores `flow_limit_cpu_bitmap`: any CPU may be in it that there can be; those that we don't have have no backlog.
+    pub(super) fn store_flow_limit_cpus(&self, text: &str) -> Result<Option<Change>, AttributeError> {
+        let nr_cpu_ids = self.machine.nr_cpu_ids();
+        let cpus = CpuMask::parse_bitmap(text, nr_cpu_ids)?.and(&self.cpus());
+        let (start, old) = (Instant::now(), self.handle.flow_limit_cpus());
+        let set = |cpus: &CpuMask| {
+            let done = self.handle.set_flow_limit_cpus(cpus);
+            done.map_err(|error| AttributeError::new(ErrorCode::Invalid, error.to_string()))
+        };
+        set(&cpus)?;
+        if let Err(error) = self.settle(start) {
+            set(&old)?;
+            return Err(error);
+        }
+        let [from, to] = [&old, &cpus].map(|mask| mask.to_bitmap(nr_cpu_ids));
+        Ok((old != cpus).then(|| Change { from, to, buckets: 0, seconds: start.elapsed().as_secs_f64() }))
+    }
+
+    /// The instance's CPUs.
+    fn cpus(&self) -> CpuMask {
+        self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect()
     }
 
     /// Waits until everything is in force for new packets, or for too long.

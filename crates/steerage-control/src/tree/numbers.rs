@@ -15,6 +15,7 @@ const NUMBER_CHARS_MAX: usize = 21;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
     DevWeight,
+    FlowLimitTableLen,
     NetdevBudget,
     NetdevBudgetUsecs,
     NetdevMaxBacklog,
@@ -26,11 +27,15 @@ pub(super) enum Number {
     Copybreak(usize),
 }
 
-use Number::{Copybreak, DevWeight, LocalPageCache, LocalPages, NetdevBudget, NetdevBudgetUsecs, NetdevMaxBacklog};
+use Number::{
+    Copybreak, DevWeight, FlowLimitTableLen, LocalPageCache, LocalPages, NetdevBudget, NetdevBudgetUsecs,
+    NetdevMaxBacklog,
+};
 
 /// Those of `/proc/sys/net/core`, by their names there.
 pub(super) const SYSCTLS: &[(&str, Number)] = &[
     ("dev_weight", DevWeight),
+    ("flow_limit_table_len", FlowLimitTableLen),
     ("netdev_budget", NetdevBudget),
     ("netdev_budget_usecs", NetdevBudgetUsecs),
     ("netdev_max_backlog", NetdevMaxBacklog),
@@ -40,6 +45,7 @@ impl Number {
     fn of(self, limits: Limits) -> usize {
         match self {
             DevWeight => limits.dev_weight,
+            FlowLimitTableLen => limits.flow_limit_table_len,
             NetdevBudget => limits.budget,
             NetdevBudgetUsecs => limits.budget_time.as_micros() as usize,
             _ => limits.backlog,
@@ -49,6 +55,7 @@ impl Number {
     fn set(self, limits: &mut Limits, value: usize) {
         match self {
             DevWeight => limits.dev_weight = value,
+            FlowLimitTableLen => limits.flow_limit_table_len = value,
             NetdevBudget => limits.budget = value,
             NetdevBudgetUsecs => limits.budget_time = Duration::from_micros(value as u64),
             _ => limits.backlog = value,
@@ -58,7 +65,7 @@ impl Number {
     /// What makes sense of it: from the least, to the most where it is not what there is room for.
     fn range(self) -> (usize, usize) {
         match self {
-            DevWeight | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
+            DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
             NetdevBudgetUsecs | LocalPages(_) | Copybreak(_) => (0, usize::MAX),
             LocalPageCache(_) => (0, 1),
         }
@@ -111,6 +118,9 @@ impl Tree {
             let range = if most == usize::MAX { "on".to_owned() } else { format!("to {most}") };
             return Err(AttributeError::new(ErrorCode::Invalid, format!("it is a number from {least} {range}")));
         };
+        if which == FlowLimitTableLen && !value.is_power_of_two() {
+            return Err(AttributeError::new(ErrorCode::Invalid, "it is a power of two"));
+        }
         let start = Instant::now();
         let old = self.number(which);
         self.set_number(which, value);

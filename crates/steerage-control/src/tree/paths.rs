@@ -75,6 +75,7 @@ fn directory_name(name: &str) -> String {
 /// Every attribute, by its path.
 pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String, Attribute)> {
     let mut all: Vec<(String, Attribute)> = vec![("proc/net/softnet_stat".to_owned(), Attribute::SoftnetStat)];
+    all.push(("proc/sys/net/core/flow_limit_cpu_bitmap".to_owned(), Attribute::FlowLimitCpus));
     for (name, number) in SYSCTLS {
         all.push((format!("proc/sys/net/core/{name}"), Attribute::Number(*number)));
     }

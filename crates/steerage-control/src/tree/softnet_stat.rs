@@ -11,7 +11,8 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
     for cpu in &snapshot.cpus {
         let columns = [
             cpu.processed,
-            cpu.dropped.get(DropReason::BacklogFull),
+            // Those by the flow limit are among them, as in the kernel.
+            cpu.dropped.get(DropReason::BacklogFull) + cpu.dropped.get(DropReason::FlowLimit),
             cpu.time_squeeze,
             // Columns of mechanisms that Linux has no longer.
             0,
@@ -22,8 +23,8 @@ pub(super) fn text(snapshot: &Snapshot) -> String {
             0,
             // received_rps: times that another CPU woke this one.
             cpu.wakes_received,
-            // flow_limit_count: there is no flow limit yet.
-            0,
+            // flow_limit_count.
+            cpu.dropped.get(DropReason::FlowLimit),
             cpu.backlog,
             u64::from(cpu.cpu.0),
             // The backlog once more, in its two queues: what waits to be taken, and what is being worked off. Ours is one.

@@ -4,11 +4,13 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Direct, HANG, Instance, Way, owner};
+use common::{ByFiles, Direct, HANG, Instance, Way, owner};
 use steerage::{Batch, Builder, Cpu, DropReason, Handler};
 use steerage_control::{CpuView, Options, Tree};
 
@@ -63,6 +65,34 @@ fn nothing_is_reordered_at_full_load() {
 #[test]
 fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000");
+}
+
+/// By files: a reader that stops in the midst of one is nobody's trouble, and each write is in force when it returns.
+#[test]
+fn files_are_written_under_load_while_a_reader_hangs() {
+    let instance = Instance::new("synthetic:queues=2,flows=1000", 4, CpuView::new(4));
+    let Some(mut files) = ByFiles::new(&instance.tree) else { return };
+    let mut hung = File::open(files.at("proc/net/softnet_stat")).unwrap();
+    hung.read_exact(&mut [0]).unwrap();
+    let mask = "sys/class/net/synthetic/queues/rx-1/rps_cpus";
+    for nth in 0..20 {
+        let value = ["3", "c", "f", "5"][nth % 4];
+        files.write(mask, value.as_bytes()).unwrap();
+        assert_eq!(files.read(mask).unwrap().trim(), value);
+    }
+    let received = instance.handle().snapshot().received();
+    let start = Instant::now();
+    while instance.handle().snapshot().received() == received {
+        assert!(start.elapsed() < HANG, "packets don't come any more");
+        std::thread::yield_now();
+    }
+    // What it began to read is there to be read on, as it was.
+    let mut rest = String::new();
+    hung.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.lines().count(), rest.len()), (4, 4 * 15 * 9 - 1));
+    drop(files);
+    let ledger = instance.end().snapshot;
+    assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
 /// A function that hangs, and a source that waits for it: no move may end before it returns.

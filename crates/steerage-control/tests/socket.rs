@@ -50,6 +50,32 @@ fn requests_and_answers_are_lines_of_json() {
     assert!(rest.contains("EINVAL") && rest.lines().count() == 1, "{rest}");
 }
 
+/// Whoever connects is who he was then: others than root and the instance's user may read, and no more.
+#[test]
+fn others_may_ask_and_not_tell() {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "it takes root to be somebody else");
+        let _ = writeln!(std::io::stderr(), "skipped: it takes root to be somebody else");
+        return;
+    }
+    let instance = Instance::quiet(2);
+    let socket = BySocket::new(&instance.tree);
+    let ask = || {
+        // Of this thread alone.
+        let nobody = rustix::process::Uid::from_raw(NOBODY);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let mut client = Client::connect(&socket.path).unwrap();
+        let told = [MASK, "proc/sys/net/core/dev_weight"].map(|path| match client.set(path, "1") {
+            Err(ClientError::Refused { code, .. }) => code,
+            other => panic!("{other:?}"),
+        });
+        (told, client.get(MASK).unwrap())
+    };
+    let (told, read) = thread::scope(|scope| scope.spawn(ask).join().unwrap());
+    assert_eq!((told, read.as_str()), (["EPERM".to_owned(), "EPERM".to_owned()], "3\n"));
+}
+
 /// Each change of one path begins where the one before it ended: so they were made one after the other.
 #[test]
 fn two_writers_take_turns() {

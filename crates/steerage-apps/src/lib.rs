@@ -6,12 +6,14 @@
 //! |---|---|
 //! | [`Count`] | counts packets and bytes |
 //! | [`Fanout`] | deals flows out to several outputs |
+//! | [`forward::Forward`] | forwards IPv4 and IPv6, as a router does |
 //! | [`Survey`] | tells how traffic would spread, and what stands in the way |
 //! | [`meter::Meter`] | meters flows, and writes them |
 #![forbid(unsafe_code)]
 
 mod count;
 mod fanout;
+pub mod forward;
 pub mod meter;
 mod survey;
 

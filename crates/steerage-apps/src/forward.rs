@@ -1,0 +1,390 @@
+//! Forwards IPv4 and IPv6: the packet function of a router.
+//!
+//! What is forwarded, where to and what is dropped: docs/forward.md. Here is the way of a packet; beside it
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `header` | what is read of a header, and what must not be forwarded |
+//! | `table` | the longest prefix, its next hop, the next hop's link address |
+//! | `icmp`, `limit` | errors in place of packets, and how many |
+//! | `wanted` | neighbours that have to be found |
+//! | `reason` | what becomes of packets, counted |
+//!
+//! Who makes the [`Table`] and finds neighbours is the caller's part: nothing here knows a kernel.
+
+mod checksum;
+mod header;
+mod icmp;
+mod limit;
+mod reason;
+mod table;
+#[cfg(test)]
+mod tests;
+mod wanted;
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use steerage::{Affinity, Batch, Cpu, Handler, LinkType, NoRoom, Packet, Timestamp, TxId};
+
+use checksum::adjusted;
+use icmp::Problem;
+use limit::Bucket;
+use reason::Shared;
+
+pub use limit::{ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND};
+pub use reason::{Fate, Forwarded};
+pub use table::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Shown, Table, Target};
+pub use wanted::{WANTED_MAX, Wanted, Wish};
+
+/// An Ethernet header without tags.
+const ETHERNET_BYTES: usize = 14;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+
+/// How often a CPU that has no packets looks for a newer table, so that it does not hold on to the memory of an old one.
+const IDLE_LOOK: Duration = Duration::from_millis(500);
+
+/// What all CPUs that forward share, and whoever controls them.
+#[derive(Debug)]
+pub struct Forwarding {
+    /// The interface of each receive queue, in the order of the instance's queues.
+    queues: Vec<u16>,
+    shown: Shown,
+    wanted: Wanted,
+    counts: Mutex<Vec<Arc<Shared>>>,
+}
+
+impl Forwarding {
+    /// With an empty table: nothing is forwarded until one is shown. `queues` tells of each receive queue of the instance by
+    /// which of [`Table::interfaces`] its packets come.
+    ///
+    /// # Errors
+    /// If the kernel has no sockets left, for the bell of [`Wanted`].
+    pub fn new(queues: Vec<u16>) -> io::Result<Arc<Self>> {
+        let (shown, wanted) = (Shown::default(), Wanted::new()?);
+        Ok(Arc::new(Self { queues, shown, wanted, counts: Mutex::default() }))
+    }
+
+    /// Makes `table` the one that counts, from each CPU's next batch on.
+    pub fn show(&self, table: Table) {
+        self.shown.show(table);
+    }
+
+    /// The table that counts.
+    pub fn table(&self) -> Arc<Table> {
+        self.shown.table()
+    }
+
+    /// The neighbours that packets wait for.
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// What all CPUs have counted so far.
+    pub fn so_far(&self) -> Forwarded {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.iter().fold(Forwarded::default(), |mut all, counts| {
+            all.merge(&counts.read());
+            all
+        })
+    }
+
+    /// A packet function for one CPU.
+    pub fn handler(self: &Arc<Self>) -> Forward {
+        let counts = Arc::default();
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
+        Forward {
+            shared: Arc::clone(self),
+            counts,
+            counted: Forwarded::default(),
+            version: u64::MAX,
+            table: Arc::default(),
+            errors: Bucket::new(),
+            wishes: Vec::with_capacity(WANTED_MAX),
+        }
+    }
+}
+
+/// The packet function: see [`Forwarding::handler`].
+#[derive(Debug)]
+pub struct Forward {
+    shared: Arc<Forwarding>,
+    counts: Arc<Shared>,
+    counted: Forwarded,
+    version: u64,
+    table: Arc<Table>,
+    errors: Bucket,
+    /// Neighbours to ask for at the end of the batch.
+    wishes: Vec<Wish>,
+}
+
+impl Handler for Forward {
+    const AFFINITY: Affinity = Affinity::OneDirection;
+
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        self.refresh();
+        let table = Arc::clone(&self.table);
+        let came = self.shared.queues.get(batch.queue()).copied();
+        let Some(interface) = came.and_then(|number| table.interfaces.get(usize::from(number))) else { return };
+        let came = Came { interface, now: cpu.now() };
+        for packet in batch.iter_mut() {
+            let fate = self.forward(packet, &table, &came);
+            self.counted.count(fate);
+        }
+        if !self.wishes.is_empty() {
+            self.shared.wanted.ask(&mut self.wishes);
+        }
+        self.counts.show(&self.counted);
+    }
+
+    fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+        self.refresh();
+        Some(cpu.now() + IDLE_LOOK)
+    }
+
+    fn finish(self) {}
+}
+
+/// How a batch's packets came.
+struct Came<'t> {
+    interface: &'t Interface,
+    now: Timestamp,
+}
+
+/// What is to be written into a packet that goes on.
+struct Way {
+    output: TxId,
+    /// Link addresses, to and from. `None`: it leaves without a link header.
+    link: Option<(Mac, Mac)>,
+}
+
+/// An IP packet within a frame.
+#[derive(Clone, Copy)]
+struct Ip {
+    /// Behind so many bytes of link header.
+    at: usize,
+    len: usize,
+    is_v4: bool,
+    destination: IpAddr,
+    ttl: u8,
+    link_local: bool,
+}
+
+/// Why a packet is not sent on, and what is said about it.
+struct Refused {
+    fate: Fate,
+    problem: Option<Problem>,
+}
+
+impl From<Fate> for Refused {
+    fn from(fate: Fate) -> Self {
+        Self { fate, problem: None }
+    }
+}
+
+fn refused(fate: Fate, problem: Problem) -> Refused {
+    Refused { fate, problem: Some(problem) }
+}
+
+impl Forward {
+    fn refresh(&mut self) {
+        if let Some((version, table)) = self.shared.shown.newer(self.version) {
+            (self.version, self.table) = (version, table);
+        }
+    }
+
+    /// Sends a packet on, or what there is to say instead.
+    fn forward(&mut self, mut packet: Packet<'_>, table: &Table, came: &Came<'_>) -> Fate {
+        let ip = match ip_within(&packet, came.interface) {
+            Ok(ip) => ip,
+            Err(fate) => return drop_as(packet, fate),
+        };
+        let hops = route(&ip, table);
+        match hops.and_then(|hops| self.way(&packet, &ip, hops, table, came)) {
+            Ok(way) => match rewrite(&mut packet, &ip, &way) {
+                Ok(()) => {
+                    packet.transmit(way.output);
+                    Fate::Forwarded
+                }
+                Err(NoRoom) => drop_as(packet, Fate::NoRoom),
+            },
+            Err(Refused { fate, problem }) => self.refuse(packet, &ip, came, fate, problem),
+        }
+    }
+
+    /// By which output, to whom.
+    fn way(
+        &mut self,
+        packet: &Packet<'_>,
+        ip: &Ip,
+        hops: &[Hop],
+        table: &Table,
+        came: &Came<'_>,
+    ) -> Result<Way, Refused> {
+        let hop = table::pick(hops, || packet.flow_hash().0).ok_or(Fate::NoRoute)?;
+        let leaves = table.interfaces.get(usize::from(hop.interface)).ok_or(Fate::NoRoute)?;
+        if !leaves.up {
+            return Err(refused(Fate::Down, Problem::HostUnreachable));
+        }
+        if ip.len > leaves.mtu {
+            return Err(match ip.len > came.interface.mtu {
+                true => Fate::Merged.into(),
+                false => refused(Fate::TooBig, Problem::TooBig(leaves.mtu)),
+            });
+        }
+        let Some(from) = leaves.mac else { return Ok(Way { output: leaves.output, link: None }) };
+        let wish = (hop.interface, hop.gateway.unwrap_or(ip.destination));
+        let neighbour = table.neighbours.get(&wish);
+        if let Some((neighbour, to)) = neighbour.and_then(|neighbour| Some((neighbour, neighbour.mac?))) {
+            neighbour.note_use();
+            return Ok(Way { output: leaves.output, link: Some((to, from)) });
+        }
+        if self.wishes.len() < WANTED_MAX && !self.wishes.contains(&wish) {
+            self.wishes.push(wish);
+        }
+        Err(match neighbour {
+            Some(_) => refused(Fate::HostUnreachable, Problem::HostUnreachable),
+            None => Fate::Unresolved.into(),
+        })
+    }
+
+    /// Drops a packet, or sends an error back in its place.
+    fn refuse(
+        &mut self,
+        mut packet: Packet<'_>,
+        ip: &Ip,
+        came: &Came<'_>,
+        fate: Fate,
+        problem: Option<Problem>,
+    ) -> Fate {
+        let Some(problem) = problem else { return drop_as(packet, fate) };
+        let whole = packet.data().get(ip.at..ip.at + ip.len).unwrap_or_default();
+        let may = if ip.is_v4 { header::may_answer_v4(whole) } else { header::may_answer_v6(whole) };
+        let source = if ip.is_v4 { came.interface.ipv4.map(IpAddr::V4) } else { came.interface.ipv6.map(IpAddr::V6) };
+        let Some(source) = source.filter(|_| may) else { return drop_as(packet, fate) };
+        if !self.errors.take(came.now) {
+            self.counted.icmp_suppressed += 1;
+            return drop_as(packet, fate);
+        }
+        let answered = match source {
+            IpAddr::V4(source) => icmp::answer_v4(&mut packet, ip.at, ip.len, source, problem),
+            IpAddr::V6(source) => icmp::answer_v6(&mut packet, ip.at, ip.len, source, problem),
+        };
+        if answered.is_err() {
+            return drop_as(packet, fate);
+        }
+        self.counted.icmp_sent += 1;
+        packet.transmit(came.interface.output);
+        fate
+    }
+}
+
+/// What is the kernel's is left as it is, the rest is dropped.
+fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
+    if !fate.is_not_ours() {
+        packet.discard();
+    }
+    fate
+}
+
+/// The IP packet in the frame, if it is for this router to look at.
+#[inline]
+fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
+    let received = packet.received();
+    let data = received.data;
+    let (at, is_v4) = match received.link {
+        LinkType::ETHERNET => (ETHERNET_BYTES, is_v4_in_ethernet(data, interface)?),
+        LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => match data.first().map(|byte| byte >> 4) {
+            Some(version @ (4 | 6)) => (0, version == 4),
+            _ => return Err(Fate::BadHeader),
+        },
+        _ => return Err(Fate::NotIp),
+    };
+    // Of one that was cut there is only a part to send.
+    if received.wire_len > data.len() {
+        return Err(Fate::BadHeader);
+    }
+    Ok(if is_v4 {
+        let header::V4 { destination, len, ttl } = header::v4(&data[at..])?;
+        Ip { at, len, is_v4, destination: destination.into(), ttl, link_local: false }
+    } else {
+        let header::V6 { destination, len, hop_limit, link_local } = header::v6(&data[at..])?;
+        Ip { at, len, is_v4, destination: destination.into(), ttl: hop_limit, link_local }
+    })
+}
+
+#[inline]
+fn is_v4_in_ethernet(frame: &[u8], interface: &Interface) -> Result<bool, Fate> {
+    let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
+    // Broadcast and multicast are never for a router to send on as they are.
+    if header[0] & 1 != 0 {
+        return Err(Fate::Local);
+    }
+    if interface.mac.is_some_and(|mac| header[..6] != mac) {
+        return Err(Fate::OtherHost);
+    }
+    match [header[12], header[13]] {
+        ETHERTYPE_IPV4 => Ok(true),
+        ETHERTYPE_IPV6 => Ok(false),
+        _ => Err(Fate::NotIp),
+    }
+}
+
+/// Where the table says that it goes.
+#[inline]
+fn route<'t>(ip: &Ip, table: &'t Table) -> Result<&'t [Hop], Refused> {
+    let target = match ip.destination {
+        IpAddr::V4(to) => table.routes.v4(to),
+        IpAddr::V6(to) => table.routes.v6(to),
+    };
+    match target {
+        Some(Target::Local) => Err(Fate::Local.into()),
+        _ if ip.link_local => Err(Fate::LinkLocal.into()),
+        _ if ip.ttl <= 1 => Err(refused(Fate::TtlExpired, Problem::TimeExceeded)),
+        Some(Target::Via(hops)) => Ok(hops),
+        Some(Target::Blackhole) => Err(Fate::Prohibited.into()),
+        Some(Target::Prohibit) => Err(refused(Fate::Prohibited, Problem::Prohibited)),
+        Some(Target::Unreachable) => Err(refused(Fate::NoRoute, Problem::HostUnreachable)),
+        None => Err(refused(Fate::NoRoute, Problem::NoRoute)),
+    }
+}
+
+/// Counts its life down, and puts the link header in front that it leaves with.
+#[inline]
+fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
+    // What an Ethernet frame was filled up with stays behind.
+    if packet.data().len() > ip.at + ip.len {
+        packet.truncate(ip.at + ip.len)?;
+    }
+    match (ip.at, way.link) {
+        (0, Some(_)) => drop(packet.prepend(ETHERNET_BYTES)?),
+        (ETHERNET_BYTES, None) => packet.trim_front(ETHERNET_BYTES)?,
+        _ => {}
+    }
+    let data = packet.data_mut()?;
+    let header = match way.link {
+        Some((to, from)) => {
+            let (link, header) = data.split_at_mut(ETHERNET_BYTES);
+            link[..6].copy_from_slice(&to);
+            link[6..12].copy_from_slice(&from);
+            link[12..].copy_from_slice(if ip.is_v4 { &ETHERTYPE_IPV4 } else { &ETHERTYPE_IPV6 });
+            header
+        }
+        None => data,
+    };
+    if ip.is_v4 {
+        let word = u16::from_be_bytes([header[8], header[9]]);
+        let checksum = adjusted(u16::from_be_bytes([header[10], header[11]]), word, word - 0x100);
+        header[8] -= 1;
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        header[7] -= 1;
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! What of an IP header matters to a router, and what a router must not forward: RFC 1812 (5.2.2, 5.3), RFC 8200, RFC 4291.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::checksum::{finish, sum};
+use super::reason::Fate;
+
+pub(super) const IPV4_HEADER_BYTES: usize = 20;
+pub(super) const IPV6_HEADER_BYTES: usize = 40;
+
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+/// Extension headers that are skipped to see whether a packet is an ICMPv6 error. RFC 8200, 4.1, has no use for more.
+const EXTENSIONS_MAX: usize = 8;
+
+/// What is read of an IPv4 packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct V4 {
+    pub(super) destination: Ipv4Addr,
+    pub(super) len: usize,
+    pub(super) ttl: u8,
+}
+
+/// Reads the header at the front of `packet`, if it is such as may be forwarded.
+#[inline]
+pub(super) fn v4(packet: &[u8]) -> Result<V4, Fate> {
+    let header: &[u8; IPV4_HEADER_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let header_len = usize::from(header[0] & 0xf) * 4;
+    let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if header[0] >> 4 != 4 || header_len < IPV4_HEADER_BYTES || len < header_len || len > packet.len() {
+        return Err(Fate::BadHeader);
+    }
+    if finish(sum(&packet[..header_len], 0)) != 0 {
+        return Err(Fate::BadChecksum);
+    }
+    let address = |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
+    let (source, destination) = (address(12), address(16));
+    if is_martian_v4(source) {
+        return Err(Fate::MartianSource);
+    }
+    if is_martian_v4(destination) {
+        return Err(Fate::MartianDestination);
+    }
+    if source.is_link_local() || destination.is_link_local() {
+        return Err(Fate::LinkLocal);
+    }
+    Ok(V4 { destination, len, ttl: header[8] })
+}
+
+/// 0/8, 127/8, 224/4 (multicast) and 240/4 (reserved, and broadcast).
+fn is_martian_v4(address: Ipv4Addr) -> bool {
+    matches!(address.octets()[0], 0 | 127 | 224..)
+}
+
+/// What is read of an IPv6 packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct V6 {
+    pub(super) destination: Ipv6Addr,
+    pub(super) len: usize,
+    pub(super) hop_limit: u8,
+    /// One of them is link-local: it may be for this machine, and goes no farther.
+    pub(super) link_local: bool,
+}
+
+/// As [`v4`].
+#[inline]
+pub(super) fn v6(packet: &[u8]) -> Result<V6, Fate> {
+    let header: &[u8; IPV6_HEADER_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let len = IPV6_HEADER_BYTES + usize::from(u16::from_be_bytes([header[4], header[5]]));
+    if header[0] >> 4 != 6 || len > packet.len() {
+        return Err(Fate::BadHeader);
+    }
+    let address = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&header[at..at + 16]);
+        Ipv6Addr::from(octets)
+    };
+    let (source, destination) = (address(8), address(24));
+    if is_martian_v6(source) {
+        return Err(Fate::MartianSource);
+    }
+    if is_martian_v6(destination) {
+        return Err(Fate::MartianDestination);
+    }
+    let link_local = source.is_unicast_link_local() || destination.is_unicast_link_local();
+    Ok(V6 { destination, len, hop_limit: header[7], link_local })
+}
+
+/// Unspecified, loopback, multicast, and IPv4 addresses in the clothes of IPv6 ones (RFC 4291, 2.5.5.2), which no wire has.
+fn is_martian_v6(address: Ipv6Addr) -> bool {
+    address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.to_ipv4_mapped().is_some()
+}
+
+/// Whether an ICMP error may be sent about the IPv4 packet: none about errors, and none about fragments but the first
+/// (RFC 1812, 4.3.2.7).
+pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
+    let Some(header) = packet.first_chunk::<IPV4_HEADER_BYTES>() else { return false };
+    let is_later = u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0;
+    let kind = packet.get(usize::from(header[0] & 0xf) * 4);
+    // Of a kind that cannot be read it is better not to ask for more.
+    let is_error = header[9] == ICMP && kind.is_none_or(|kind| matches!(kind, 3 | 4 | 5 | 11 | 12));
+    !is_later && !is_error
+}
+
+/// The same of an IPv6 packet (RFC 4443, 2.4 e).
+pub(super) fn may_answer_v6(packet: &[u8]) -> bool {
+    const HOP_BY_HOP: u8 = 0;
+    const ROUTING: u8 = 43;
+    const FRAGMENT: u8 = 44;
+    const AUTHENTICATION: u8 = 51;
+    const DESTINATION: u8 = 60;
+    const REDIRECT: u8 = 137;
+    let (Some(&first), mut at) = (packet.get(6), IPV6_HEADER_BYTES) else { return false };
+    let mut next = first;
+    for _ in 0..EXTENSIONS_MAX {
+        if next == ICMPV6 {
+            return packet.get(at).is_some_and(|kind| *kind >= 128 && *kind != REDIRECT);
+        }
+        if !matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION) {
+            return true;
+        }
+        let Some(&[following, len, high, low]) = packet.get(at..).and_then(<[u8]>::first_chunk) else { return false };
+        at += match next {
+            FRAGMENT if u16::from_be_bytes([high, low]) & 0xfff8 != 0 => return false,
+            FRAGMENT => 8,
+            AUTHENTICATION => (usize::from(len) + 2) * 4,
+            _ => (usize::from(len) + 1) * 8,
+        };
+        next = following;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+
+    use super::*;
+
+    fn udp_v4(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
+        let mut packet = Vec::new();
+        PacketBuilder::ipv4(source, destination, 64).udp(1, 2).write(&mut packet, b"payload").unwrap();
+        packet
+    }
+
+    fn udp_v6(source: &str, destination: &str) -> Vec<u8> {
+        let octets = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
+        let mut packet = Vec::new();
+        let builder = PacketBuilder::ipv6(octets(source), octets(destination), 64);
+        builder.udp(1, 2).write(&mut packet, b"payload").unwrap();
+        packet
+    }
+
+    #[test]
+    fn a_good_packet_is_read() {
+        let packet = udp_v4([10, 0, 0, 1], [192, 0, 2, 1]);
+        let read = v4(&packet).unwrap();
+        assert_eq!((read.destination, read.len, read.ttl), ([192, 0, 2, 1].into(), packet.len(), 64));
+        // What an Ethernet frame is filled up with is no part of it.
+        assert_eq!(v4(&[packet, vec![0; 11]].concat()).unwrap().len, 35);
+        let packet = udp_v6("2001:db8::1", "fd00::2");
+        let read = v6(&packet).unwrap();
+        assert_eq!((read.len, read.hop_limit, read.link_local), (packet.len(), 64, false));
+        assert!(v6(&udp_v6("fe80::1", "fd00::2")).unwrap().link_local);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let good = udp_v4([10, 0, 0, 1], [192, 0, 2, 1]);
+        let with = |at: usize, value: u8| {
+            let mut packet = good.clone();
+            packet[at] = value;
+            v4(&packet).unwrap_err()
+        };
+        assert_eq!([with(0, 0x55), with(0, 0x44), with(3, 19), with(3, 36)], [Fate::BadHeader; 4]);
+        assert_eq!([with(8, 63), with(0, 0x46), with(10, 0xab)], [Fate::BadChecksum; 3]);
+        for short in 0..good.len() {
+            assert_eq!(v4(&good[..short]).unwrap_err(), Fate::BadHeader);
+        }
+        let good = udp_v6("2001:db8::1", "fd00::2");
+        for short in 0..good.len() {
+            assert_eq!(v6(&good[..short]).unwrap_err(), Fate::BadHeader);
+        }
+    }
+
+    #[test]
+    fn martians_are_known() {
+        let to = [192, 0, 2, 1];
+        for from in [[0, 1, 2, 3], [127, 0, 0, 1], [224, 0, 0, 5], [239, 9, 9, 9], [240, 0, 0, 1], [255; 4]] {
+            assert_eq!(v4(&udp_v4(from, to)).unwrap_err(), Fate::MartianSource, "{from:?}");
+            assert_eq!(v4(&udp_v4(to, from)).unwrap_err(), Fate::MartianDestination, "{from:?}");
+        }
+        assert_eq!(v4(&udp_v4([169, 254, 1, 1], to)).unwrap_err(), Fate::LinkLocal);
+        for from in ["::", "::1", "ff02::1", "::ffff:10.0.0.1"] {
+            assert_eq!(v6(&udp_v6(from, "fd00::1")).unwrap_err(), Fate::MartianSource, "{from}");
+            assert_eq!(v6(&udp_v6("fd00::1", from)).unwrap_err(), Fate::MartianDestination, "{from}");
+        }
+    }
+
+    #[test]
+    fn errors_and_later_fragments_are_not_answered() {
+        let mut packet = udp_v4([10, 0, 0, 1], [192, 0, 2, 1]);
+        assert!(may_answer_v4(&packet));
+        packet[6..8].copy_from_slice(&[0x20, 0]);
+        assert!(may_answer_v4(&packet), "the first fragment");
+        packet[6..8].copy_from_slice(&[0x20, 1]);
+        assert!(!may_answer_v4(&packet), "a later one");
+        packet[6..8].fill(0);
+        packet[9] = ICMP;
+        for (kind, may) in [(0, true), (8, true), (13, true), (3, false), (5, false), (11, false), (12, false)] {
+            packet[20] = kind;
+            assert_eq!(may_answer_v4(&packet), may, "type {kind}");
+        }
+        assert!(!may_answer_v4(&packet[..20]));
+
+        let mut packet = udp_v6("2001:db8::1", "fd00::2");
+        assert!(may_answer_v6(&packet));
+        packet[6] = ICMPV6;
+        for (kind, may) in [(128, true), (129, true), (135, true), (1, false), (3, false), (127, false), (137, false)] {
+            packet[40] = kind;
+            assert_eq!(may_answer_v6(&packet), may, "type {kind}");
+        }
+        // Behind options for the destination, and a fragment header.
+        let extended = |offset: u8, kind: u8| {
+            let mut extended = packet[..40].to_vec();
+            extended[6] = 60;
+            extended.extend([44, 0, 0, 0, 0, 0, 0, 0, ICMPV6, 0, 0, offset, 0, 0, 0, 9, kind, 0, 0, 0]);
+            extended
+        };
+        assert!(may_answer_v6(&extended(1, 128)) && !may_answer_v6(&extended(1, 3)) && !may_answer_v6(&extended(8, 128)));
+        assert!(!may_answer_v6(&extended(1, 128)[..44]));
+    }
+}

@@ -6,6 +6,7 @@ mod control;
 mod doctor;
 mod explain;
 mod fanout;
+mod forward;
 mod meter;
 mod send;
 mod tools;
@@ -23,6 +24,7 @@ pub(crate) use control::{ControlArgs, GetArgs, SetArgs, UnmountArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
+pub(crate) use forward::ForwardArgs;
 pub(crate) use meter::MeterArgs;
 pub(crate) use send::SendArgs;
 pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
@@ -63,6 +65,10 @@ pub(crate) enum Command {
     /// Deal flows out to several outputs, each to one of them
     #[command(verbatim_doc_comment, after_help = fanout::FANOUT_HELP)]
     Fanout(FanoutArgs),
+
+    /// Forward IPv4 and IPv6 between interfaces, as a router does
+    #[command(verbatim_doc_comment, after_help = forward::FORWARD_HELP)]
+    Forward(ForwardArgs),
 
     /// Send packets: made up, or from capture files
     #[command(verbatim_doc_comment, after_help = send::SEND_HELP)]
@@ -209,9 +215,9 @@ pub(crate) struct LiveArgs {
     pub(crate) buffer_size: Option<usize>,
 
     /// How long packets may wait for a block to be full of them:
-    /// when little comes, they are that late
-    #[arg(long, value_name = "DURATION", default_value = "10ms", verbatim_doc_comment, value_parser = block_timeout)]
-    pub(crate) block_timeout: Duration,
+    /// when little comes, they are that late [default: 10ms, of forward 1ms]
+    #[arg(long, value_name = "DURATION", verbatim_doc_comment, value_parser = block_timeout)]
+    pub(crate) block_timeout: Option<Duration>,
 
     /// Receive queues of an interface, each a share of flows
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
@@ -226,6 +232,10 @@ pub(crate) struct LiveArgs {
     /// Put our XDP program in the place of one that is there already
     #[arg(long)]
     pub(crate) replace: bool,
+
+    /// What is received is sent on: its checksums have to be right.
+    #[arg(skip)]
+    pub(crate) forwards: bool,
 }
 
 /// Which way packets go.

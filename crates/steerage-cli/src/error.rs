@@ -54,6 +54,8 @@ pub(crate) enum Error {
     SeveralOutputs { spec: String },
     /// An output would overwrite something of this run.
     SameFile { spec: String, what: &'static str },
+    /// Nothing can be forwarded that way: its own line.
+    Forward(String),
     /// The instance cannot be put together.
     Build(BuildError),
     /// The kernel refused something.
@@ -168,7 +170,7 @@ impl fmt::Display for Error {
             }
             Self::Build(error) => error.fmt(f),
             Self::System { operation, error } => write!(f, "cannot {operation}: {error}"),
-            Self::Device(message) => f.write_str(message),
+            Self::Device(message) | Self::Forward(message) => f.write_str(message),
             Self::Panicked(cpus) => {
                 let cpus: CpuMask = cpus.iter().copied().collect();
                 write!(f, "the receive path panicked on CPU {cpus}: this is a bug, please report it with what is above")

@@ -9,6 +9,7 @@ mod control;
 mod doctor;
 mod error;
 mod filter;
+mod forward;
 mod live;
 mod log;
 mod machine;

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
+use steerage_apps::forward::Forwarding;
 use steerage_apps::meter::{Hurry, Metering};
 use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
@@ -16,7 +17,7 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::live::{self, Live};
 use crate::report::interval::Intervals;
-use crate::report::{EndedBy, Flows, Interval, Printer, Recorded, Report};
+use crate::report::{EndedBy, Flows, ForwardReport, Interval, Printer, Recorded, Report};
 use crate::setup::Around;
 use crate::signals::{self, Asked};
 
@@ -47,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     /// How it is asked and told while it runs.
     pub(crate) control: Control,
+    /// Who knows what was forwarded, if anything is.
+    pub(crate) forwarding: Option<Arc<Forwarding>>,
     /// Who knows of flows, if they are metered.
     pub(crate) meters: Option<Metering>,
     /// Who writes flows, if anybody does: to be told that somebody wants an end.
@@ -68,6 +71,7 @@ impl Plan {
             live: !args.report.quiet && !verbose,
             capture: around.capture,
             control: around.control,
+            forwarding: None,
             meters: None,
             hurry: None,
             stopper: Stopper::default(),
@@ -182,20 +186,29 @@ fn reports(
     started: SystemTime,
     start: Instant,
 ) -> impl Fn() -> String + Send + Sync + 'static {
-    let (capture, meters) = (plan.capture.clone(), plan.meters.clone());
-    move || report(capture.as_deref(), meters.as_ref(), started, start, handle.snapshot(), None).json()
+    let sources = Sources::of(plan);
+    move || sources.report(started, start, handle.snapshot(), None).json()
 }
 
-fn report(
-    capture: Option<&CaptureInfo>,
-    meters: Option<&Metering>,
-    started: SystemTime,
-    start: Instant,
-    snapshot: Snapshot,
-    ended_by: Option<EndedBy>,
-) -> Report {
-    let flows = meters.map(|meters| Flows::SoFar(meters.so_far()));
-    Report { capture: capture.map(Recorded::of), flows, ..Report::new(started, start.elapsed(), ended_by, snapshot) }
+/// Who knows what a report tells besides the ledger.
+struct Sources {
+    capture: Option<Arc<CaptureInfo>>,
+    forwarding: Option<Arc<Forwarding>>,
+    meters: Option<Metering>,
+}
+
+impl Sources {
+    fn of(plan: &Plan) -> Self {
+        let Plan { capture, forwarding, meters, .. } = plan;
+        Self { capture: capture.clone(), forwarding: forwarding.clone(), meters: meters.clone() }
+    }
+
+    fn report(&self, started: SystemTime, start: Instant, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
+        let capture = self.capture.as_deref().map(Recorded::of);
+        let forwarded = self.forwarding.as_deref().map(ForwardReport::of);
+        let flows = self.meters.as_ref().map(|meters| Flows::SoFar(meters.so_far()));
+        Report { capture, flows, forwarded, ..Report::new(started, start.elapsed(), ended_by, snapshot) }
+    }
 }
 
 /// A run under way, seen from the thread that watches it.
@@ -286,8 +299,7 @@ impl Run<'_> {
     }
 
     fn report(&self, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
-        let Plan { capture, meters, .. } = self.plan;
-        report(capture.as_deref(), meters.as_ref(), self.started, self.start, snapshot, ended_by)
+        Sources::of(self.plan).report(self.started, self.start, snapshot, ended_by)
     }
 }
 

@@ -31,7 +31,7 @@ where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    sending(args, written, Sending { rate: None, outputs: || Ok(Vec::new()) }, maker)
+    sending(args, written, Sending { rate: None, outputs: |_: &[usize]| Ok(Vec::new()) }, maker)
 }
 
 /// What comes with an instance.
@@ -47,7 +47,7 @@ pub(crate) struct Around {
 pub(crate) struct Sending<O> {
     /// So many packets a second, of what can wait.
     pub(crate) rate: Option<u64>,
-    /// Makes the outputs.
+    /// Makes the outputs, told how many queues each input has.
     pub(crate) outputs: O,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Sending<O> {
 pub(crate) fn sending<H, F>(
     args: &RunArgs,
     written: Option<&Path>,
-    sending: Sending<impl FnOnce() -> Result<Vec<Output>, Error>>,
+    sending: Sending<impl FnOnce(&[usize]) -> Result<Vec<Output>, Error>>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, Around), Error>
 where
@@ -71,6 +71,7 @@ where
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
     let mut builder = builder.check_order(check_order);
     let mut rx = cpus.rx.clone();
+    let queues: Vec<usize> = inputs.iter().map(|input| input.queues.len()).collect();
     let each = sending.rate.filter(|_| can_wait).map(|rate| rate / inputs.len().max(1) as u64);
     for input in inputs {
         let input = match each {
@@ -84,7 +85,7 @@ where
         rx.rotate_left(next);
     }
     // Last: where an input is not there, nothing is overwritten.
-    let outputs = (sending.outputs)()?;
+    let outputs = (sending.outputs)(&queues)?;
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
     let read = args.devices.iter().map(Path::new).collect();
@@ -152,10 +153,11 @@ fn listening(interface: &str, args: &RunArgs) -> AfPacketOptions {
     AfPacketOptions {
         queues: live.queues,
         buffer: live.buffer_size.unwrap_or(default.buffer),
-        block_timeout: live.block_timeout,
+        block_timeout: live.block_timeout.unwrap_or(default.block_timeout),
         promiscuous: !live.no_promiscuous,
         direction: live.direction.into(),
         kernel_hash: args.steering.hash.hash == HashChoice::Device,
+        finish_checksums: live.forwards,
         ..default
     }
 }

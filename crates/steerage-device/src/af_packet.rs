@@ -111,6 +111,9 @@ pub struct AfPacketOptions {
     pub filter: Option<Filter>,
     /// Whether the kernel is to hash each frame's flow. See docs/interfaces.md for what that does not keep together.
     pub kernel_hash: bool,
+    /// Whether checksums that were left to a card that isn't there are to be computed: for who sends packets on. What was
+    /// merged of datagrams, which nobody can take apart, is lost then, and counted.
+    pub finish_checksums: bool,
 }
 
 /// An interface that is listened to.
@@ -135,6 +138,7 @@ impl AfPacketOptions {
             snaplen: None,
             filter: None,
             kernel_hash: false,
+            finish_checksums: false,
         }
     }
 
@@ -150,7 +154,7 @@ impl AfPacketOptions {
             let cause = io::Error::from(io::ErrorKind::Unsupported);
             return Err(self.error("filter what has a link header of its own", cause).advise("leave the filter out"));
         }
-        let shape = self.shape()?;
+        let shape = Shape { offloads: self.finish_checksums && !interface.cooked, ..self.shape()? };
         let mut sockets = Vec::new();
         if !interface.cooked {
             sockets.push(first);
@@ -199,6 +203,9 @@ impl AfPacketOptions {
         group: &mut Option<u16>,
     ) -> Result<Ring, DeviceError> {
         let cannot = |operation| move |cause| self.error(operation, cause);
+        if shape.offloads {
+            socket.tell_offloads().map_err(cannot("have the kernel tell of offloads"))?;
+        }
         socket
             .make_ring(&shape, RESERVE_BYTES)
             .map_err(|e| self.error("make the socket's ring", e).advise("ask for a smaller buffer (-B)"))?;
@@ -239,6 +246,7 @@ impl AfPacketOptions {
             block_bytes,
             timeout_millis: timeout.as_millis() as u32,
             hash: self.kernel_hash,
+            offloads: false,
         })
     }
 

@@ -21,7 +21,7 @@ mod spec;
 mod sys;
 #[cfg(test)]
 mod tests;
-mod vnet;
+pub(crate) mod vnet;
 
 use std::io;
 use std::os::fd::OwnedFd;

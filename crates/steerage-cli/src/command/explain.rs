@@ -73,6 +73,7 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
         live: !verbose && !args.json,
         capture,
         control: Control::default(),
+        forwarding: None,
         meters: None,
         hurry: None,
         stopper: Stopper::default(),

@@ -15,7 +15,7 @@ use crate::setup::{self, Sending};
 pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let outputs = outputs(args)?;
     let fanout = Fanout::over(outputs.len());
-    let open = || outputs.iter().map(|spec| output::open(spec).map_err(Error::Output)).collect();
+    let open = |_: &[usize]| outputs.iter().map(|spec| output::open(spec).map_err(Error::Output)).collect();
     let sending = Sending { rate: None, outputs: open };
     let (instance, capture) = setup::sending(&args.run, None, sending, |_| Ok(move |_cpu| fanout))?;
     let plan = Plan::new(&args.run, verbose, capture);

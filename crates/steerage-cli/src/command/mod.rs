@@ -5,6 +5,7 @@ mod control;
 mod count;
 mod explain;
 mod fanout;
+mod forward;
 mod man;
 mod meter;
 mod run_file;
@@ -34,6 +35,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Count(args) => count::run(args, verbose),
         Command::Explain(args) => explain::run(args, verbose),
         Command::Fanout(args) => fanout::run(args, verbose),
+        Command::Forward(args) => forward::run(args, verbose),
         Command::Meter(args) => meter::run(args, verbose),
         Command::Send(args) => send::run(args, verbose),
         Command::Doctor(args) => doctor::run(args),

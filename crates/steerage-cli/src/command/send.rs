@@ -31,7 +31,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let run = RunArgs { devices: repeated(args), ..in_order(&args.run) };
     let sending = Sending {
         rate: Some(rate).filter(|rate| *rate != u64::MAX),
-        outputs: || Ok(vec![output::open(&to).map_err(Error::Output)?]),
+        outputs: |_: &[usize]| Ok(vec![output::open(&to).map_err(Error::Output)?]),
     };
     let (instance, capture) = setup::sending(&run, None, sending, |_| Ok(|_cpu| Fanout::over(1)))?;
     let plan = Plan::new(&run, verbose, capture);

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use steerage::{CpuId, CpuMask, CpuSnapshot, Drops, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts, WallTime};
 
 use super::flows::FlowsJson;
-use super::{EndedBy, Recorded, Report};
+use super::{EndedBy, ForwardReport, Recorded, Report};
 
 pub(super) const SCHEMA: u32 = 1;
 
@@ -44,6 +44,8 @@ struct Root<'a> {
     input: InputEnd<'a>,
     capture: Option<Capture<'a>>,
     flows: Option<FlowsJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forward: Option<&'a ForwardReport>,
     moves: Moves,
     memory: Memory,
 }
@@ -79,6 +81,7 @@ impl<'a> Root<'a> {
             },
             capture: report.capture.as_ref().map(Capture::of),
             flows: report.flows.as_ref().map(FlowsJson::of),
+            forward: report.forwarded.as_ref(),
             moves: Moves { buckets: snapshot.moves.buckets, slices: snapshot.moves.slices },
             memory: Memory {
                 bytes: snapshot.memory_bytes,

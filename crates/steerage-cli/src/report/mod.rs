@@ -2,6 +2,7 @@
 
 pub(crate) mod explain;
 mod flows;
+mod forward;
 pub(crate) mod interval;
 mod json;
 mod text;
@@ -19,6 +20,7 @@ use steerage_device::capture::{CaptureInfo, link_name};
 use crate::args::ReportArgs;
 use crate::error::Error;
 
+pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
 
 /// Why a run came to its end.
@@ -91,6 +93,8 @@ pub(crate) struct Report {
     pub(crate) capture: Option<Recorded>,
     /// What was metered, if anything was.
     pub(crate) flows: Option<Flows>,
+    /// What was forwarded, if anything was to be.
+    pub(crate) forwarded: Option<ForwardReport>,
     /// What is left to tell of since the last interval, where there are intervals.
     pub(crate) last: Option<Interval>,
 }
@@ -98,7 +102,17 @@ pub(crate) struct Report {
 impl Report {
     /// A report of what every command knows.
     pub(crate) fn new(started: SystemTime, elapsed: Duration, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
-        Self { started, elapsed, ended_by, snapshot, handled_bytes: Vec::new(), capture: None, flows: None, last: None }
+        Self {
+            started,
+            elapsed,
+            ended_by,
+            snapshot,
+            handled_bytes: Vec::new(),
+            capture: None,
+            flows: None,
+            forwarded: None,
+            last: None,
+        }
     }
 
     /// As JSON, on one line without its newline; an empty object if that cannot be written.

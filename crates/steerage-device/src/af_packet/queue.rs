@@ -15,6 +15,7 @@ use super::program;
 use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
 use crate::capture::COPY_BYTES_MAX;
+use crate::tap::vnet;
 
 /// How often the kernel is asked what it dropped and whether something is wrong while more comes: two system calls.
 const LOOK: Duration = Duration::from_millis(5);
@@ -164,6 +165,12 @@ impl Queue {
     fn lend_one(&self, lending: &mut Lending<'_>, frame: &Frame) -> bool {
         let Some(mut at) = frame.at.checked_sub(lending.offset()) else { return false };
         let mut len = frame.len;
+        // Before the header is written, where the kernel has told of it.
+        if let Some(offloads) = &frame.offloads {
+            if !lending.bytes().get_mut(at..at + len).is_some_and(|frame| vnet::finish_merged(offloads, frame)) {
+                return false;
+            }
+        }
         if let Some(tag) = frame.tag.filter(|_| !self.interface.cooked) {
             if put_tag_back(lending.bytes(), at, len, tag) {
                 (at, len) = (at - TAG_BYTES, len + TAG_BYTES);
@@ -211,7 +218,19 @@ impl Queue {
             }
             None => self.ring.copy_to(current, frame.at, to),
         };
-        if !copied {
+        let finished = |bytes: &mut [u8]| match (&frame.offloads, tag) {
+            (None, _) => true,
+            (Some(offloads), None) => vnet::finish_merged(offloads, bytes),
+            // Its places are told as if there were no tag.
+            (Some(offloads), Some(tag)) => {
+                bytes.copy_within(..ADDRESS_BYTES, TAG_BYTES);
+                let finished = vnet::finish_merged(offloads, &mut bytes[TAG_BYTES..]);
+                bytes.copy_within(TAG_BYTES..TAG_BYTES + ADDRESS_BYTES, 0);
+                bytes[ADDRESS_BYTES..][..TAG_BYTES].copy_from_slice(&tag);
+                finished
+            }
+        };
+        if !copied || len == frame.len + tag_bytes && !finished(to) {
             out.give_page(page);
             return false;
         }

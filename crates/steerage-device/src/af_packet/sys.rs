@@ -20,6 +20,7 @@ const PACKET_DROP_MEMBERSHIP: c_int = 2;
 const PACKET_RX_RING: c_int = 5;
 const PACKET_STATISTICS: c_int = 6;
 const PACKET_VERSION: c_int = 10;
+const PACKET_VNET_HDR: c_int = 15;
 const PACKET_RESERVE: c_int = 12;
 const PACKET_FANOUT: c_int = 18;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
@@ -89,6 +90,11 @@ impl Socket {
         // numbers, for which any bytes will do.
         checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), level, option, at, &raw mut len) })?;
         Ok(value)
+    }
+
+    /// Has the kernel put a `virtio_net_hdr` before each frame. To be asked for before the ring is made.
+    pub(super) fn tell_offloads(&self) -> io::Result<()> {
+        self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
 
     /// Makes the ring, with `reserve` bytes of room before each frame.

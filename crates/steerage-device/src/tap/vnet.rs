@@ -13,10 +13,24 @@ const GSO_NONE: u8 = 0;
 const GSO_ECN: u8 = 0x80;
 
 /// The header's shortest form, in bytes.
-pub(super) const HEADER_BYTES_MIN: usize = 10;
+pub(crate) const HEADER_BYTES_MIN: usize = 10;
 
 /// The longest that is taken: what the kernel knows has 24.
 pub(super) const HEADER_BYTES_MAX: usize = 64;
+
+/// Segments of TCP that are one packet for now (`VIRTIO_NET_HDR_GSO_TCPV4`, `_TCPV6`).
+const GSO_TCP: [u8; 2] = [1, 4];
+
+/// As [`finish`], but for what is TCP merged of several segments: that is one long segment, and is finished as one.
+/// Datagrams that were merged would be another one.
+#[must_use]
+pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) -> bool {
+    let mut header = *header;
+    if GSO_TCP.contains(&(header[1] & !GSO_ECN)) {
+        header[1] = GSO_NONE;
+    }
+    finish(&header, packet)
+}
 
 /// Does what the header says is left to do. False for what cannot be done.
 #[must_use]
@@ -92,6 +106,11 @@ mod tests {
         let mut packet = [0; 20];
         for wrong in [header(0, 1, 0, 0), header(NEEDS_CSUM, 4, 0, 0), header(NEEDS_CSUM, 0, 21, 0)] {
             assert!(!finish(&wrong, &mut packet), "{wrong:?}");
+        }
+        // Unless it is TCP that need not be cut.
+        for (gso, whole) in [(1, true), (4 | GSO_ECN, true), (3, false), (5, false)] {
+            let header = header(NEEDS_CSUM, gso, 0, 0)[..10].try_into().unwrap();
+            assert_eq!(finish_merged(&header, &mut packet), whole, "{gso}");
         }
         for (start, offset) in [(19, 0), (0, 19), (10, 9), (u16::MAX, u16::MAX)] {
             assert!(!finish(&header(NEEDS_CSUM, 0, start, offset), &mut packet), "{start} {offset}");

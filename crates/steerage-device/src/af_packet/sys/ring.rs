@@ -18,6 +18,9 @@ const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 const TP_FT_REQ_FILL_RXHASH: c_uint = 1;
 
+/// `struct virtio_net_hdr`, which packet sockets put right before a frame (packet(7), PACKET_VNET_HDR).
+const OFFLOADS_BYTES: usize = 10;
+
 /// What a tag is by default (IEEE 802.1Q), where an old kernel does not say.
 const TPID_DEFAULT: u16 = 0x8100;
 
@@ -39,6 +42,8 @@ pub(in crate::af_packet) struct Shape {
     pub(in crate::af_packet) timeout_millis: u32,
     /// Have the kernel note its hash of each frame's flow.
     pub(in crate::af_packet) hash: bool,
+    /// A `virtio_net_hdr` stands before each frame.
+    pub(in crate::af_packet) offloads: bool,
 }
 
 impl Shape {
@@ -99,6 +104,8 @@ pub(in crate::af_packet) struct Frame {
     pub(in crate::af_packet) hash: u32,
     /// The VLAN tag that was taken out of it, type and contents as they stood there.
     pub(in crate::af_packet) tag: Option<[u8; 4]>,
+    /// What the kernel says of its offloads, if it was asked.
+    pub(in crate::af_packet) offloads: Option<[u8; OFFLOADS_BYTES]>,
     /// How far it is to the next frame's header.
     pub(in crate::af_packet) next: usize,
 }
@@ -256,7 +263,13 @@ impl Memory {
             let ([a, b], [c, d]) = (tpid.to_be_bytes(), (header.vlan_tci as u16).to_be_bytes());
             [a, b, c, d]
         });
+        let offloads = start.checked_sub(OFFLOADS_BYTES).filter(|_| self.shape.offloads).map(|before| {
+            let mut told = [0; OFFLOADS_BYTES];
+            self.copy_to(block, before, &mut told);
+            told
+        });
         Some(Frame {
+            offloads,
             at: start,
             len,
             wire_len: header.len,

@@ -1,0 +1,76 @@
+//! Has the kernel find a neighbour, or look whether it is still there.
+//!
+//! The kernel does so when it has something to send there. `ip neigh ... use` takes a privilege, and by the time packets are
+//! forwarded none is left; to send an empty datagram takes none. It goes to the discard port (RFC 863), to the neighbour
+//! itself and no farther.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
+
+/// How often at most a neighbour is sent to: the kernel itself asks once a second for one that does not answer.
+const EVERY: Duration = Duration::from_secs(1);
+
+const DISCARD_PORT: u16 = 9;
+
+/// The sockets of an interface.
+#[derive(Debug)]
+struct Sockets {
+    index: u32,
+    v4: UdpSocket,
+    /// `None` where the kernel has no IPv6.
+    v6: Option<UdpSocket>,
+}
+
+#[derive(Debug)]
+pub(super) struct Nudges {
+    /// In the order of the interfaces that take part.
+    sockets: Vec<Sockets>,
+    last: HashMap<(u16, IpAddr), Instant>,
+}
+
+impl Nudges {
+    /// By interfaces of those names and numbers.
+    pub(super) fn new(interfaces: &[(String, u32)]) -> io::Result<Self> {
+        let bound = |name: &str, socket: UdpSocket| -> io::Result<UdpSocket> {
+            setsockopt(&socket, BindToDevice, &name.into())?;
+            // The neighbour is on the link, whatever routes say.
+            setsockopt(&socket, DontRoute, &true)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let sockets = interfaces.iter().map(|(name, index)| {
+            let v4 = bound(name, UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?)?;
+            let v6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok().and_then(|socket| bound(name, socket).ok());
+            Ok(Sockets { index: *index, v4, v6 })
+        });
+        Ok(Self { sockets: sockets.collect::<io::Result<_>>()?, last: HashMap::new() })
+    }
+
+    /// Sends to those that were not sent to just now.
+    pub(super) fn send(&mut self, neighbours: &[(u16, IpAddr)], now: Instant) {
+        self.last.retain(|_, last| now.duration_since(*last) < EVERY);
+        for neighbour in neighbours {
+            let Some(sockets) = self.sockets.get(usize::from(neighbour.0)) else { continue };
+            if self.last.contains_key(neighbour) {
+                continue;
+            }
+            self.last.insert(*neighbour, now);
+            let sent = match (neighbour.1, &sockets.v6) {
+                (IpAddr::V4(to), _) => sockets.v4.send_to(&[], (to, DISCARD_PORT)),
+                (IpAddr::V6(to), Some(socket)) => {
+                    let scope = if to.is_unicast_link_local() { sockets.index } else { 0 };
+                    socket.send_to(&[], SocketAddr::V6(SocketAddrV6::new(to, DISCARD_PORT, 0, scope)))
+                }
+                (IpAddr::V6(_), None) => continue,
+            };
+            if let Err(error) = sent {
+                tracing::debug!("cannot have the kernel look for {}: {error}", neighbour.1);
+            }
+        }
+    }
+}

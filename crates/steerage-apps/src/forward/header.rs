@@ -228,7 +228,9 @@ mod tests {
             extended.extend([44, 0, 0, 0, 0, 0, 0, 0, ICMPV6, 0, 0, offset, 0, 0, 0, 9, kind, 0, 0, 0]);
             extended
         };
-        assert!(may_answer_v6(&extended(1, 128)) && !may_answer_v6(&extended(1, 3)) && !may_answer_v6(&extended(8, 128)));
+        assert!(
+            may_answer_v6(&extended(1, 128)) && !may_answer_v6(&extended(1, 3)) && !may_answer_v6(&extended(8, 128))
+        );
         assert!(!may_answer_v6(&extended(1, 128)[..44]));
     }
 }

@@ -56,7 +56,11 @@ impl TxQueue for Sinks {
 
 fn sink(nth: u8, sink: &Sink) -> Output {
     let sink = Arc::clone(sink);
-    Output { name: format!("sink{nth}"), kind: "sink", open: Box::new(move |_| Ok(Box::new(Sinks(nth, Arc::clone(&sink))))) }
+    Output {
+        name: format!("sink{nth}"),
+        kind: "sink",
+        open: Box::new(move |_| Ok(Box::new(Sinks(nth, Arc::clone(&sink))))),
+    }
 }
 
 /// Interface 0 is 10.0.0.1/24 and fd00::1/64, interface 1 10.0.1.1/24 and fd00:1::1/64 with an MTU of 1400, interface 2 has
@@ -92,12 +96,10 @@ fn table() -> Table {
     ] {
         routes.insert(prefix.parse().unwrap(), target);
     }
-    let neighbour = |interface, address: &str, mac| ((interface, address.parse().unwrap()), Arc::new(Neighbour::new(mac)));
-    let neighbours = [
-        neighbour(1, "10.0.1.2", Some(NEXT)),
-        neighbour(1, "fd00:1::2", Some(NEXT)),
-        neighbour(1, "10.0.1.66", None),
-    ];
+    let neighbour =
+        |interface, address: &str, mac| ((interface, address.parse().unwrap()), Arc::new(Neighbour::new(mac)));
+    let neighbours =
+        [neighbour(1, "10.0.1.2", Some(NEXT)), neighbour(1, "fd00:1::2", Some(NEXT)), neighbour(1, "10.0.1.66", None)];
     Table { interfaces, routes: Arc::new(routes), neighbours: Arc::new(Neighbours::from(neighbours)) }
 }
 
@@ -240,11 +242,19 @@ fn icmp_errors_are_right() {
     use icmpv4::DestUnreachableHeader as Unreachable;
     let unreachable = Icmpv4Type::DestinationUnreachable;
     for (frame, fate, expected) in [
-        (v4([192, 0, 2, 1], 1, 50), Fate::TtlExpired, Icmpv4Type::TimeExceeded(icmpv4::TimeExceededCode::TtlExceededInTransit)),
+        (
+            v4([192, 0, 2, 1], 1, 50),
+            Fate::TtlExpired,
+            Icmpv4Type::TimeExceeded(icmpv4::TimeExceededCode::TtlExceededInTransit),
+        ),
         (v4([10, 9, 2, 1], 9, 2), Fate::NoRoute, unreachable(Unreachable::Host)),
         (v4([10, 9, 3, 1], 9, 50), Fate::Prohibited, unreachable(Unreachable::FilterProhibited)),
         (v4([10, 0, 1, 66], 9, 50), Fate::HostUnreachable, unreachable(Unreachable::Host)),
-        (v4([192, 0, 2, 1], 9, 1400), Fate::TooBig, unreachable(Unreachable::FragmentationNeeded { next_hop_mtu: 1400 })),
+        (
+            v4([192, 0, 2, 1], 9, 1400),
+            Fate::TooBig,
+            unreachable(Unreachable::FragmentationNeeded { next_hop_mtu: 1400 }),
+        ),
     ] {
         let came = one(frame.clone());
         let answer = answer(&came, fate);

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fs;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +44,13 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let outputs = devices.iter().map(open).collect::<Result<_, _>>()?;
         let ours = forwarding.get_or_init(|| Forwarding::new(interfaces_of(queues)));
         let ours = ours.as_ref().map_err(|error| Error::Forward(format!("cannot make a pair of sockets: {error}")))?;
-        let _ = control.set(Control::new(&legs(&devices)?, &args.route, Arc::clone(ours))?);
+        let legs = legs(&devices)?;
+        let made = Control::new(&legs, &args.route, Arc::clone(ours))?;
+        if !run.report.quiet {
+            // With standard error closed there is nobody to tell.
+            made.notes(&legs).iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
+        }
+        let _ = control.set(made);
         Ok(outputs)
     };
     let sending = Sending { rate: None, outputs };
@@ -89,7 +96,9 @@ fn device(spec: &str) -> Result<Device, Error> {
         return Ok(Device { output: spec.to_owned(), interface, shared: false, ethernet: false });
     }
     if spec.starts_with("tap:") {
-        let message = format!("{spec}: this machine's kernel is its other end, and finds no neighbours there: use a tun or a veth");
+        let message = format!(
+            "{spec}: this machine's kernel is its other end, and finds no neighbours there: use a tun or a veth"
+        );
         return Err(Error::Forward(message));
     }
     match af_packet::Named::read(spec) {

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use netlink_packet_core::NLM_F_APPEND;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia};
 use steerage::TxId;
@@ -34,6 +34,7 @@ struct Link {
     mac: Option<Mac>,
     mtu: usize,
     up: bool,
+    veth: bool,
 }
 
 /// A neighbour, and whether the kernel would look whether it is still there.
@@ -106,9 +107,15 @@ impl Kernel {
         self.changed = Changed { any: true, routes: true, all: false };
     }
 
+    /// Whether the interface is one end of a veth.
+    pub(super) fn is_veth(&self, index: u32) -> bool {
+        self.links.get(&index).is_some_and(|link| link.veth)
+    }
+
     /// The number among members of the one whose network the address is in.
     pub(super) fn member_of(&self, address: IpAddr) -> Option<u16> {
-        let (index, _) = self.addresses.iter().find(|(index, net)| net.contains(&address) && self.member(*index).is_some())?;
+        let (index, _) =
+            self.addresses.iter().find(|(index, net)| net.contains(&address) && self.member(*index).is_some())?;
         self.member(*index)
     }
 
@@ -144,6 +151,7 @@ impl Kernel {
                 match attribute {
                     LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
                     LinkAttribute::Mtu(mtu) => link.mtu = mtu as usize,
+                    LinkAttribute::LinkInfo(told) => link.veth = told.contains(&LinkInfo::Kind(InfoKind::Veth)),
                     _ => {}
                 }
             }

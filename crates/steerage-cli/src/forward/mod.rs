@@ -95,6 +95,18 @@ impl Control {
         Ok(control)
     }
 
+    /// What the user should know of interfaces: a line each.
+    pub(crate) fn notes(&self, legs: &[Leg]) -> Vec<String> {
+        let veths = legs.iter().filter(|leg| self.kernel.is_veth(leg.index));
+        let note = |leg: &Leg| {
+            format!(
+                "{} is a veth: what the other end's own machine sends comes uncut and without checksums; there: ethtool -K IFACE tx off",
+                leg.name
+            )
+        };
+        veths.map(note).collect()
+    }
+
     /// Goes on with it on a thread of its own, which ends with the program.
     pub(crate) fn start(mut self) -> Result<(), Error> {
         let spawned = thread::Builder::new().name("routes".to_owned()).spawn(move || {
@@ -134,10 +146,8 @@ impl Control {
         // A millisecond more: it would else wake up just before.
         let millis = u16::try_from(time.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
         let wanted = self.forwarding.wanted();
-        let mut fds = [
-            PollFd::new(self.events.as_fd(), PollFlags::POLLIN),
-            PollFd::new(wanted.event_fd(), PollFlags::POLLIN),
-        ];
+        let mut fds =
+            [PollFd::new(self.events.as_fd(), PollFlags::POLLIN), PollFd::new(wanted.event_fd(), PollFlags::POLLIN)];
         // Interrupted, it looks once too often.
         let _ = poll(&mut fds, PollTimeout::from(millis));
     }

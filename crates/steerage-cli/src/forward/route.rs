@@ -129,7 +129,8 @@ mod tests {
         };
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         assert_eq!(
-            of(&["10.1.2.3/8 via 192.0.2.1", "default via fe80::1 dev a", "10.0.0.9 dev b", "prohibit fd00::/8"]).unwrap(),
+            of(&["10.1.2.3/8 via 192.0.2.1", "default via fe80::1 dev a", "10.0.0.9 dev b", "prohibit fd00::/8"])
+                .unwrap(),
             [
                 (net("10.0.0.0/8"), Target::Via(vec![hop(1, Some("192.0.2.1"))])),
                 (net("::/0"), Target::Via(vec![hop(0, Some("fe80::1"))])),
@@ -145,9 +146,17 @@ mod tests {
 
     #[test]
     fn what_is_no_route_is_refused() {
-        for wrong in
-            ["", "default", "10.0.0.0/33 dev a", "x via 1.2.3.4", "default via a", "default dev", "blackhole 1.2.3.4 dev a", "default via 1.2.3.4 metric 5", "1.0.0.0/8 dev a dev b"]
-        {
+        for wrong in [
+            "",
+            "default",
+            "10.0.0.0/33 dev a",
+            "x via 1.2.3.4",
+            "default via a",
+            "default dev",
+            "blackhole 1.2.3.4 dev a",
+            "default via 1.2.3.4 metric 5",
+            "1.0.0.0/8 dev a dev b",
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

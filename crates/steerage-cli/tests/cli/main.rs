@@ -8,12 +8,15 @@ mod control;
 mod doctor;
 mod explain;
 mod fanout;
+mod forward;
 mod intervals;
 mod live;
 mod meter;
 mod mistakes;
 #[path = "../../../steerage-device/tests/common/net.rs"]
 mod net;
+#[path = "../../../steerage-device/tests/common/netns.rs"]
+mod netns;
 mod privileges;
 mod program;
 mod run_files;

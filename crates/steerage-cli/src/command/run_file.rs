@@ -33,6 +33,7 @@ pub(crate) fn check(args: &RunFileArgs) -> Result<(), Error> {
 fn plan(cli: &Cli) -> Result<String, Error> {
     let run: &RunArgs = match &cli.command {
         Command::Count(args) => &args.run,
+        Command::Forward(args) => &args.run,
         Command::Meter(args) => {
             meter::check(args)?;
             &args.run

@@ -166,7 +166,7 @@ fn packets_go_to_the_next_hop() {
     let frames = [v4([192, 0, 2, 1], 64, 100), v6("2001:db8::1", 2, 100), v4([10, 0, 1, 2], 2, 1372)];
     // What is behind a short packet does not go along.
     let padded = [&v4([192, 0, 2, 1], 64, 1)[..], &[0xee; 17]].concat();
-    let came = through(0, LinkType::ETHERNET, [&frames[..], &[padded.clone()]].concat());
+    let came = through(0, LinkType::ETHERNET, [&frames[..], std::slice::from_ref(&padded)].concat());
     let is_v4 = [true, false, true];
     let expected: Vec<_> = frames.iter().zip(is_v4).map(|(frame, is_v4)| (1, sent_on(frame, 1, is_v4))).collect();
     assert_eq!(came.out[..3], expected[..]);

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use netlink_packet_core::NLM_F_APPEND;
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use steerage::TxId;
 use steerage_apps::forward::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Table, Target};
 
@@ -139,6 +141,10 @@ impl Kernel {
     }
 
     fn link(&mut self, message: LinkMessage, is_there: bool) {
+        // A bridge tells of its ports in the same words: one that leaves it is not gone.
+        if message.header.interface_family != AddressFamily::Unspec {
+            return;
+        }
         let index = message.header.index;
         let before = self.links.get(&index).cloned();
         if !is_there {
@@ -244,8 +250,8 @@ impl Kernel {
             return None;
         }
         let any: IpAddr = match header.address_family {
-            netlink_packet_route::AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
-            netlink_packet_route::AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+            AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+            AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
             _ => return None,
         };
         let prefix = IpNet::new(destination.unwrap_or(any), header.destination_prefix_length).ok()?.trunc();
@@ -294,7 +300,9 @@ impl Kernel {
     }
 
     fn neighbour(&mut self, message: &NeighbourMessage, is_there: bool) {
-        let Some(member) = self.member(message.header.ifindex) else { return };
+        // What the kernel answers for others is no neighbour of ours.
+        let is_proxy = message.header.flags.contains(NeighbourFlags::Proxy);
+        let Some(member) = self.member(message.header.ifindex).filter(|_| !is_proxy) else { return };
         let (mut address, mut mac) = (None, None);
         for attribute in &message.attributes {
             match attribute {
@@ -334,9 +342,9 @@ impl Kernel {
         used.map(|(key, _)| *key).collect()
     }
 
-    /// Whether anything changed since [`take_changed`](Self::take_changed).
+    /// Whether anything changed since [`take_changed`](Self::take_changed) that can be shown: half of what is told is not.
     pub(super) fn is_changed(&self) -> bool {
-        self.changed.any || self.changed.all
+        !self.asking && (self.changed.any || self.changed.all)
     }
 
     /// What changed since this was last asked.

@@ -122,6 +122,11 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
 fn two_kernels_talk_through_it() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
+    // Neither those that see packets nor the one that looks for neighbours has any privilege by now.
+    for task in fs::read_dir(format!("/proc/{}/task", started.id())).unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
+    }
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || ping(address("fd00:210::2"), 1300));
     // Fragments.

@@ -41,7 +41,7 @@ arrived() { ip netns exec "$b" cat /sys/class/net/b0/statistics/rx_packets; }
 flood() { # NAME
     local before report sent seconds count last
     before=$(arrived)
-    report=$(ip netns exec "$a" "$steerage" send a0 "synthetic:flows=$flows,size=60,packets=$packets" --rate max \
+    report=$(ip netns exec "$a" "$steerage" send a0 "synthetic:flows=$flows,size=64,packets=$packets" --rate max \
         --cpus "$send_cpu" --json -q)
     seconds=$(grep -o '"seconds":[0-9.]*' <<<"$report" | head -1 | cut -d: -f2)
     sent=$(grep -o '"transmitted":[0-9]*' <<<"$report" | head -1 | cut -d: -f2)

@@ -126,11 +126,11 @@ fn check(devices: &[Device]) -> Result<(), Error> {
         if !device.shared {
             continue;
         }
-        for family in ["ipv4", "ipv6"] {
-            let path = format!("/proc/sys/net/{family}/conf/{name}/forwarding");
-            if fs::read_to_string(path).is_ok_and(|text| text.trim() == "1") {
+        // Of IPv6 it is one switch for all: what an interface has is whether it behaves as a router's.
+        for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
+            if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(
-                    "the kernel forwards what comes by {name} as well, so each packet would go twice: sysctl -w net.{family}.conf.{name}.forwarding=0"
+                    "the kernel forwards what comes by {name} as well, so each packet would go twice: sysctl -w net/{switch}=0"
                 );
                 return Err(Error::Forward(message));
             }

@@ -215,6 +215,35 @@ fn vlan_tags_are_put_back() {
     assert!(seen.iter().map(|(_, frame)| frame).eq(&frames));
 }
 
+/// What the far kernel leaves to a card is done where that is asked for: of lent frames and of copied ones.
+#[test]
+fn checksums_are_finished() {
+    let Some(net) = Net::new() else { return };
+    for finish_checksums in [true, false] {
+        let options = AfPacketOptions { finish_checksums, ..small("near0") };
+        let mut listening = listen(&net, &options);
+        // As many as blocks, and one more: for the last there is only a page to be copied to.
+        listening.tester.hold_frames();
+        for nth in 0..5 {
+            net.far(|| send(FAR, NEAR, nth..nth + 1, 100));
+            let (_, frame) = loop {
+                if let Some(one) = listening.poll().unwrap().1.pop() {
+                    break one;
+                }
+            };
+            let packet = etherparse::SlicedPacket::from_ethernet(&frame).unwrap();
+            let (Some(etherparse::NetSlice::Ipv4(ip)), Some(etherparse::TransportSlice::Udp(udp))) =
+                (&packet.net, &packet.transport)
+            else {
+                panic!("{packet:?}")
+            };
+            let right = udp.to_header().calc_checksum_ipv4(&ip.header().to_header(), udp.payload()).unwrap();
+            assert_eq!((number(&frame, 14), udp.checksum() == right), (nth, finish_checksums));
+        }
+        assert!(listening.tester.copied() > 0);
+    }
+}
+
 #[test]
 fn jumbo_frames_come_whole_and_snaplen_cuts() {
     let Some(net) = Net::new() else { return };

@@ -264,7 +264,7 @@ fn packets_that_are_taken_are_forwarded() {
     assert!(report["forward"]["forwarded"].as_u64().unwrap() >= 4, "{report}");
 }
 
-/// A datagram's checksum that was left out on its way into a veth is there on its way out of the router, with a tag as well.
+/// A datagram's checksum that was left out on its way into a veth is there on its way out.
 #[test]
 fn no_packet_goes_out_with_a_wrong_checksum() {
     let Some(net) = Net::new() else { return };

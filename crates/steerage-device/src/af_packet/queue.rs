@@ -208,29 +208,16 @@ impl Queue {
             *before = header.to_bytes();
         }
         let to = &mut to[..len];
-        let copied = match tag {
-            Some(tag) => {
-                let (addresses, rest) = to.split_at_mut(ADDRESS_BYTES);
-                let (between, rest) = rest.split_at_mut(TAG_BYTES);
-                between.copy_from_slice(&tag);
-                self.ring.copy_to(current, frame.at, addresses)
-                    && self.ring.copy_to(current, frame.at + ADDRESS_BYTES, rest)
-            }
-            None => self.ring.copy_to(current, frame.at, to),
-        };
-        let finished = |bytes: &mut [u8]| match (&frame.offloads, tag) {
-            (None, _) => true,
-            (Some(offloads), None) => vnet::finish_merged(offloads, bytes),
-            // Its places are told as if there were no tag.
-            (Some(offloads), Some(tag)) => {
-                bytes.copy_within(..ADDRESS_BYTES, TAG_BYTES);
-                let finished = vnet::finish_merged(offloads, &mut bytes[TAG_BYTES..]);
-                bytes.copy_within(TAG_BYTES..TAG_BYTES + ADDRESS_BYTES, 0);
-                bytes[ADDRESS_BYTES..][..TAG_BYTES].copy_from_slice(&tag);
-                finished
-            }
-        };
-        if !copied || len == frame.len + tag_bytes && !finished(to) {
+        // What is told of its places is told as if there were no tag.
+        let untagged = &mut to[tag_bytes..];
+        let is_whole = untagged.len() == frame.len;
+        let copied = self.ring.copy_to(current, frame.at, untagged);
+        let finished = frame.offloads.filter(|_| is_whole).is_none_or(|told| vnet::finish_merged(&told, untagged));
+        if let Some(tag) = tag {
+            to.copy_within(TAG_BYTES..TAG_BYTES + ADDRESS_BYTES, 0);
+            to[ADDRESS_BYTES..ADDRESS_BYTES + TAG_BYTES].copy_from_slice(&tag);
+        }
+        if !copied || !finished {
             out.give_page(page);
             return false;
         }

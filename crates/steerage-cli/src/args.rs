@@ -215,7 +215,8 @@ pub(crate) struct LiveArgs {
     pub(crate) buffer_size: Option<usize>,
 
     /// How long packets may wait for a block to be full of them:
-    /// when little comes, they are that late [default: 10ms, of forward 1ms]
+    /// when little comes, they are that late
+    /// [default: 10ms; forward: 1ms]
     #[arg(long, value_name = "DURATION", verbatim_doc_comment, value_parser = block_timeout)]
     pub(crate) block_timeout: Option<Duration>,
 

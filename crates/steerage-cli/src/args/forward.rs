@@ -14,8 +14,8 @@ change; ARP, neighbour discovery and packets to this machine stay with the kerne
 The kernel must not forward the same packets itself: sysctl -w net.ipv4.conf.IFACE.forwarding=0
 and net.ipv6.conf.all.forwarding=0. What is dropped and why is in the report; see docs/forward.md.
 
-ROUTE is as `ip route` has it: '10.0.0.0/8 via 192.0.2.1 [dev IFACE]', 'default via fe80::1 dev eth1',
-'10.1.0.0/16 dev eth1', 'blackhole 10.9.0.0/16'. Given more than once for a prefix, flows are spread.
+ROUTE is as `ip route` has it: '10.0.0.0/8 via 192.0.2.1 [dev IFACE]', 'default via fe80::1 dev a',
+'10.1.0.0/16 dev a', 'blackhole 10.9.0.0/16'. Given more than once for a prefix, flows are spread.
 
 Examples:
   steerage forward eth1 eth2                                  what the kernel's routes say

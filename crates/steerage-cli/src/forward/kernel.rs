@@ -312,6 +312,8 @@ impl Kernel {
                 _ => {}
             }
         }
+        // The kernel lists the groups that it sends to as well.
+        let address = address.filter(|address| !address.is_multicast());
         let Some(key) = address.map(|address| (member, address)) else { return };
         let state = message.header.state;
         let mac: Option<Option<Mac>> = match state {

@@ -7,7 +7,7 @@ use crate::forward::RouteArg;
 
 pub(super) const FORWARD_HELP: &str = "\
 DEVICE is an interface that takes part: IFACE, which is listened to; af_xdp:IFACE with --take, whose
-packets are taken from the kernel; or tun:NAME. What comes by one goes on by that which the route
+packets are taken from the kernel. What comes by one goes on by that which the route
 to its destination says. Routes, addresses and neighbours are the kernel's and are followed as they
 change; ARP, neighbour discovery and packets to this machine stay with the kernel.
 

@@ -300,6 +300,8 @@ fn what_would_go_wrong_is_refused() {
     };
     let (code, err) = refused(&["forward", "r0", "r0"]);
     assert!(code == Some(1) && err.contains("named twice"), "{err}");
+    let (code, err) = refused(&["forward", "tun:t0", "r0"]);
+    assert!(code == Some(1) && err.contains("cannot be forwarded to each other"), "{err}");
     let (code, err) = refused(&["forward", "r0", "capture.pcap"]);
     assert!(code == Some(1) && err.contains("no interface to forward by"), "{err}");
     let (code, err) = refused(&["forward", "r0", "r1", "--route", "10.0.0.0/8 by r1"]);

@@ -1,21 +1,20 @@
-//! The way home for pages that did not go back by the finished index: a stack that any thread may put on and only the
-//! pool's owner empties, whole, so that the usual trap of such stacks (ABA) cannot be set.
+//! The way home for pages that did not go back by the finished index: those that a handler kept.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::header::FrameHeader;
 use crate::memory::Memory;
-use crate::page::{BLANK, Completion, Page, Slot};
+use crate::page::{Completion, Page, Slot};
 use crate::ring::Frame;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::stack::PageStack;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Where the kept pages of one queue come home.
 #[derive(Debug)]
 pub struct Home {
     memory: Memory,
-    /// The page put on last, or `BLANK`.
-    top: AtomicU32,
+    waiting: PageStack,
     /// Frames kept and not yet released.
     kept: AtomicU64,
     limit: u64,
@@ -24,7 +23,7 @@ pub struct Home {
 impl Home {
     /// A home for pages of `memory`'s pool, at most `limit` of which may be kept at a time.
     pub fn new(memory: Memory, limit: usize) -> Arc<Self> {
-        Arc::new(Self { memory, top: AtomicU32::new(BLANK), kept: AtomicU64::new(0), limit: limit as u64 })
+        Arc::new(Self { memory, waiting: PageStack::new(), kept: AtomicU64::new(0), limit: limit as u64 })
     }
 
     /// How many frames are kept.
@@ -82,40 +81,15 @@ impl Home {
         room
     }
 
-    /// Puts a page on the stack: from any thread.
-    fn put(&self, page: Page) {
-        let pool = self.memory.pool();
-        let Some(index) = pool.index_of(page.number()) else { return };
-        let below = &pool.below[index as usize];
-        let mut top = self.top.load(Ordering::Relaxed);
-        loop {
-            // Relaxed: shown by the exchange below.
-            below.store(top, Ordering::Relaxed);
-            // H1, release: pairs with H2. Those put on earlier are shown too, since each put is a read-modify-write
-            // and so continues their release sequence.
-            match self.top.compare_exchange_weak(top, page.number(), Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => top = now,
-            }
-        }
-    }
-
     /// Whether pages wait: a look that costs one shared read.
     #[inline(always)]
     pub fn waiting(&self) -> bool {
-        self.top.load(Ordering::Relaxed) != BLANK
+        self.waiting.any()
     }
 
     /// Takes all waiting pages off and hands each over. For the pool's owner; another caller would merely share.
-    pub fn collect(&self, mut each: impl FnMut(Page)) {
-        // H2, acquire: pairs with H1.
-        let mut top = self.top.swap(BLANK, Ordering::Acquire);
-        while top != BLANK {
-            let page = Page::new(top);
-            let index = self.memory.pool().index_of(top).expect("only pages of this pool were put on");
-            top = self.memory.pool().below[index as usize].load(Ordering::Relaxed);
-            each(page);
-        }
+    pub fn collect(&self, each: impl FnMut(Page)) {
+        self.waiting.collect(self.memory.pool(), each);
     }
 }
 
@@ -186,7 +160,7 @@ impl AsRef<[u8]> for Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.home.put(Page::new(self.slot.page));
+        self.home.waiting.put(self.home.memory.pool(), Page::new(self.slot.page));
         // Relaxed: a count. After the put, so that the limit never admits a page that is not yet home.
         self.home.kept.fetch_sub(1, Ordering::Relaxed);
     }

@@ -9,6 +9,7 @@
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
 //! | [`blocks`] | memory that holds many frames at once and is lent out read-only |
 //! | [`posted`] | pages that a device's own ring has, and what turns its addresses into tokens again |
+//! | [`in_flight`] | pages that a device sends from, and what gives them back to their senders |
 //! | [`memory`] | how a completion is turned into the bytes it stands for |
 //! | [`hash`] | flow hashes, a batch at a time |
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
@@ -29,18 +30,21 @@ pub mod hash;
 pub mod header;
 pub mod home;
 pub mod huge;
+pub mod in_flight;
 pub mod memory;
 pub mod page;
 pub mod park;
 pub mod posted;
 pub mod region;
 pub mod ring;
+mod stack;
 mod sync;
 
 pub use blocks::{Blocks, Tail};
 pub use header::FrameHeader;
 pub use home::{Home, Kept};
 pub use huge::HugeVec;
+pub use in_flight::{InFlight, Reaper};
 pub use memory::Memory;
 pub use page::{Completion, FRAME_BYTES_MAX, Page};
 pub use posted::Posted;

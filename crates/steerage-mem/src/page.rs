@@ -154,6 +154,12 @@ impl Completion {
         self.0.len()
     }
 
+    /// Where in its page or block the frame starts.
+    #[inline(always)]
+    pub fn offset(&self) -> u32 {
+        self.0.offset
+    }
+
     /// The flow hash, once one was set.
     #[inline(always)]
     pub fn hash(&self) -> Option<FlowHash> {

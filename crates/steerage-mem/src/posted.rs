@@ -16,17 +16,13 @@ pub struct Posted {
     /// A bit a page.
     bits: Box<[u64]>,
     out: usize,
-    /// 2^64 / page size, rounded up: times an address, shifted right by 64, it is the page's place. Exact below an address of
-    /// 2^64 / page size, which no region comes near; `take` checks all the same.
-    reciprocal: u64,
 }
 
 impl Posted {
     /// None of `region`'s pages.
     pub fn new(region: Arc<Region>) -> Self {
         let bits = vec![0; region.pages().div_ceil(64)].into();
-        let reciprocal = (u64::MAX / region.page_bytes() as u64).saturating_add(1);
-        Self { region, bits, out: 0, reciprocal }
+        Self { region, bits, out: 0 }
     }
 
     /// The memory that the pages are of.
@@ -46,25 +42,20 @@ impl Posted {
         let Some(index) = self.region.index_of(page.number()) else { return Err(page) };
         self.bits[index as usize / 64] |= 1 << (index % 64);
         self.out += 1;
-        Ok(u64::from(index) * self.region.page_bytes() as u64)
+        Ok(self.region.address_of(index))
     }
 
     /// The token of the page that `address` lies in, if it is posted, and how far into it the address lies.
     #[inline]
     pub fn take(&mut self, address: u64) -> Option<(Page, u32)> {
-        let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
-        let index = u32::try_from(index).ok()?;
-        let offset = address.wrapping_sub(u64::from(index) * self.region.page_bytes() as u64);
-        if offset >= self.region.page_bytes() as u64 {
-            return None;
-        }
+        let (index, offset) = self.region.find(address)?;
         let (word, bit) = (self.bits.get_mut(index as usize / 64)?, 1 << (index % 64));
         if *word & bit == 0 {
             return None;
         }
         *word &= !bit;
         self.out -= 1;
-        Some((Page::new(self.region.number_of(index)), offset as u32))
+        Some((Page::new(self.region.number_of(index)), offset))
     }
 
     /// Takes all pages back: to be called when the device writes to none of them any more.

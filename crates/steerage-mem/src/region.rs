@@ -106,6 +106,9 @@ impl Owner {
 pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
+    /// 2^64 / page size, rounded up: times an address, shifted right by 64, it is the page's place. Exact below an address of
+    /// 2^64 / page size, which no region comes near; `find` checks all the same.
+    reciprocal: u64,
     first: u32,
     count: u32,
     backing: Backing,
@@ -136,6 +139,10 @@ fn take_numbers(count: usize) -> Result<u32, RegionError> {
         .map_err(|_| RegionError::OutOfNumbers)
 }
 
+fn reciprocal(page_bytes: usize) -> u64 {
+    (u64::MAX / page_bytes as u64).saturating_add(1)
+}
+
 impl Region {
     /// Maps `pages` pages of `page_bytes` bytes, zeroed, and gives out the token of each.
     ///
@@ -154,6 +161,7 @@ impl Region {
         let region = Self {
             base,
             page_bytes,
+            reciprocal: reciprocal(page_bytes),
             first,
             count: pages as u32,
             backing,
@@ -179,7 +187,8 @@ impl Region {
         let backing = Backing::Foreign;
         let below = Box::new([]);
         let (page_bytes, count, _owner) = (block_bytes, blocks as u32, Some(owner));
-        Ok(Arc::new(Self { base, page_bytes, first, count, backing, mapped: 0, _owner, below }))
+        let reciprocal = reciprocal(page_bytes);
+        Ok(Arc::new(Self { base, page_bytes, reciprocal, first, count, backing, mapped: 0, _owner, below }))
     }
 
     /// What the memory is made of.
@@ -205,6 +214,21 @@ impl Region {
     /// Where it begins: for a device to tell the kernel, which then writes pages that are [posted](crate::Posted).
     pub fn base(&self) -> NonNull<u8> {
         self.base
+    }
+
+    /// The place of the page that an address, counted in bytes from the beginning, lies in, and how far into it.
+    #[inline(always)]
+    pub(crate) fn find(&self, address: u64) -> Option<(u32, u32)> {
+        let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
+        let index = u32::try_from(index).ok().filter(|index| *index < self.count)?;
+        let offset = address.wrapping_sub(u64::from(index) * self.page_bytes as u64);
+        (offset < self.page_bytes as u64).then_some((index, offset as u32))
+    }
+
+    /// Where a page begins, in bytes from the beginning.
+    #[inline(always)]
+    pub(crate) fn address_of(&self, index: u32) -> u64 {
+        u64::from(index) * self.page_bytes as u64
     }
 
     /// Whether `page` is one of its own.

@@ -386,8 +386,10 @@ impl Builder {
         let start = Instant::now();
         let (mut plan, inputs) = Plan::of(self)?;
         let mut queues = plan.open_queues(inputs, H::AFFINITY)?;
-        let (region, pages, memory_bytes) = plan.map_memory(&mut queues)?;
+        let (outputs, mut sends) = open_outputs(std::mem::take(&mut plan.asked.outputs), &plan.cpus)?;
+        let (region, pages, memory_bytes) = plan.map_memory(&mut queues, &sends)?;
         let shared_pool = SharedPool::new(pages);
+        sends.iter_mut().flatten().try_for_each(|output| output.map(&region, &shared_pool))?;
         let cpus = plan.cpus.len();
 
         let (controls, infos) = (Vec::new(), Vec::new());
@@ -399,7 +401,6 @@ impl Builder {
             owned[owner].push(wiring.wire(id, queue, &mut inbound));
         }
         let Wiring { controls, infos, .. } = wiring;
-        let (outputs, sends) = open_outputs(std::mem::take(&mut plan.asked.outputs), &plan.cpus)?;
 
         let bells = (0..cpus).map(|_| Bell::new()).collect::<Result<_, _>>();
         let core = Core {

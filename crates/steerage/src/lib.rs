@@ -69,6 +69,7 @@ pub use steerage_mem::hash::{
 };
 pub use steerage_mem::park::Bell;
 pub use steerage_mem::{
-    Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, Kept, Page, Posted, Region, RegionError,
+    Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, InFlight, Kept, Page, Posted, Reaper, Region,
+    RegionError,
 };
 pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxId, TxQueue};

@@ -23,6 +23,7 @@ use crate::rps_map::{CpuIndex, RpsMap};
 use crate::rx::{QueueMemory, RxQueue};
 use crate::shared::QueueInfo;
 use crate::softnet::Inbound;
+use crate::tx::OwnedTx;
 
 /// The indices of a mask's CPUs among the instance's. Of none: the owner alone, since steering is off.
 pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, BuildError> {
@@ -158,7 +159,11 @@ impl Plan {
 
     /// Maps as many pages as can be under way at a time, if the cap allows them: then a stalled CPU costs its own packets
     /// only.
-    pub(crate) fn map_memory(&self, queues: &mut [OpenQueue]) -> Result<(Arc<Region>, Vec<Page>, u64), BuildError> {
+    pub(crate) fn map_memory(
+        &self,
+        queues: &mut [OpenQueue],
+        sends: &[Vec<OwnedTx>],
+    ) -> Result<(Arc<Region>, Vec<Page>, u64), BuildError> {
         let frame_bytes_max = queues.iter().map(|queue| queue.frame_bytes_max).max().unwrap_or(0);
         let page_bytes = page_bytes_for(frame_bytes_max);
         let in_rings = self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS + POLL_BUDGET;
@@ -166,8 +171,9 @@ impl Plan {
             let own = if queue.blocks.is_some() { 0 } else { in_rings + queue.rx.posted_max() };
             self.asked.kept_max.saturating_add(own + 2 * POOL_BULK)
         };
-        // A bulk for each CPU that may copy lent frames.
-        let pages = queues.iter().map(each).fold(self.cpus.len() * POOL_BULK, usize::saturating_add);
+        // A bulk for each CPU that may copy lent frames, and what outputs send from.
+        let for_others = self.cpus.len() * POOL_BULK + sends.iter().flatten().map(OwnedTx::pages_max).sum::<usize>();
+        let pages = queues.iter().map(each).fold(for_others, usize::saturating_add);
         let slot_bytes = if self.asked.check_order { 24 } else { 16 };
         let rings = queues.len() * (self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS) * slot_bytes;
         let lent: usize = queues.iter().filter_map(|q| q.blocks.as_ref()).map(Blocks::memory_bytes).sum();

@@ -14,6 +14,7 @@ use crate::platform::{Platform, Timestamp};
 use crate::queue::OwnedQueue;
 use crate::rx::Polled;
 use crate::softnet::{Phase, Softnet, Stepped};
+use crate::tx::OwnedTx;
 
 /// Whether a CPU may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +202,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         // One that ends before its time leaves others waiting: it stops them.
         self.stops.finished = self.is_finished();
         self.spare.close();
+        self.outputs.iter_mut().for_each(OwnedTx::close);
         self.handler.finish()
     }
 }

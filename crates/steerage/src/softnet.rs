@@ -93,7 +93,7 @@ pub struct Softnet<H: Handler, P: Platform> {
     pub(crate) spare: Spare,
     actions: Actions,
     /// By their numbers.
-    outputs: Vec<OwnedTx>,
+    pub(crate) outputs: Vec<OwnedTx>,
     /// Bucket and arrival number of the frames in hand, where order is checked.
     numbers: Vec<(usize, u64)>,
 

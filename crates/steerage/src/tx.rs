@@ -7,13 +7,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use steerage_mem::Kept;
 use steerage_mem::ring::{Frame, Frames};
+use steerage_mem::{Completion, Kept, Page, Region};
 
 use crate::cpu::CpuId;
 use crate::ledger::{DropReason, TxLedger};
 use crate::packet::{Received, Verdict, received};
 use crate::platform::Timestamp;
+use crate::pool::SharedPool;
 use crate::rx::DeviceError;
 use crate::shared::OutputInfo;
 
@@ -23,7 +24,24 @@ pub struct TxId(pub u8);
 
 /// One CPU's way into an output: what a device that sends implements.
 pub trait TxQueue: Send {
-    /// Sends packets, in their order, and has done with them when it returns: it copies those that it cannot send at once.
+    /// How many of the pool's pages it wants for itself, to send from: so many more are there. Asked once, before the first
+    /// packet.
+    fn pages_max(&self) -> usize {
+        0
+    }
+
+    /// Its pages, and the region that they and all others of the pool are of: told once, before the first packet, to each
+    /// queue that wants pages.
+    ///
+    /// # Errors
+    /// Where the device cannot work with them.
+    fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
+        let _ = (region, pages);
+        Ok(())
+    }
+
+    /// Sends packets, in their order, and has done with them when it returns: it copies those that it cannot send at once, or
+    /// takes their pages for some of its own ([`OutgoingPacket::swap`]).
     /// Must not block, nor allocate once warm. Called once for each batch that has packets for it.
     ///
     /// # Errors
@@ -37,6 +55,11 @@ pub trait TxQueue: Send {
     /// As [`send`](Self::send); what was held back has been counted as sent.
     fn flush(&mut self) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    /// It is over, or it failed: the pages that it has go to `pages`. One that is missing is out of use until the region ends.
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        let _ = pages;
     }
 }
 
@@ -117,6 +140,13 @@ impl OutgoingPacket<'_> {
     pub fn received(&self) -> Received<'_> {
         received(&self.frame, self.copy)
     }
+
+    /// Takes the packet with the page that it lies in, in exchange for `page`: to send from there without a copy. The packet is
+    /// then empty. `Err` gives `page` back where it lies in none, or in one of other memory.
+    #[inline]
+    pub fn swap(&mut self, page: Page) -> Result<Completion, Page> {
+        if self.copy.is_some() { Err(page) } else { self.frame.swap(page) }
+    }
 }
 
 /// One CPU's queue to an output, and what is counted of it.
@@ -125,6 +155,7 @@ pub(crate) struct OwnedTx {
     /// Gone once it failed.
     queue: Option<Box<dyn TxQueue>>,
     ledger: Arc<TxLedger>,
+    pool: Option<Arc<SharedPool>>,
     /// Packets were sent since it was last flushed.
     unflushed: bool,
 }
@@ -144,6 +175,31 @@ impl OwnedTx {
 }
 
 impl OwnedTx {
+    /// How many pages its queue wants.
+    pub(crate) fn pages_max(&self) -> usize {
+        self.queue.as_ref().map_or(0, |queue| queue.pages_max())
+    }
+
+    /// Gives its queue as many.
+    pub(crate) fn map(&mut self, region: &Arc<Region>, pool: &Arc<SharedPool>) -> Result<(), DeviceError> {
+        let (mut pages, wanted) = (Vec::new(), self.pages_max());
+        pool.take(&mut pages, wanted);
+        self.pool = Some(Arc::clone(pool));
+        match &mut self.queue {
+            Some(queue) if wanted > 0 => queue.mapped(region, pages),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends it; its pages go home.
+    pub(crate) fn close(&mut self) {
+        if let (Some(mut queue), Some(pool)) = (self.queue.take(), &self.pool) {
+            let mut pages = Vec::new();
+            queue.close(&mut pages);
+            pool.give(&mut pages);
+        }
+    }
+
     pub(crate) fn flush(&mut self) {
         if std::mem::take(&mut self.unflushed) {
             let flushed = self.queue.as_mut().map(|queue| queue.flush());
@@ -159,7 +215,7 @@ impl OwnedTx {
         };
         tracing::error!(device = %self.name, "{error}");
         self.ledger.failed(&error);
-        self.queue = None;
+        self.close();
         None
     }
 }
@@ -176,7 +232,7 @@ pub(crate) fn open_outputs(
         for (cpu, sends) in cpus.iter().zip(&mut sends) {
             let ledger = Arc::default();
             ledgers.push(Arc::clone(&ledger));
-            sends.push(OwnedTx { name: name.clone(), queue: Some(open(*cpu)?), ledger, unflushed: false });
+            sends.push(OwnedTx { name: name.clone(), queue: Some(open(*cpu)?), ledger, pool: None, unflushed: false });
         }
         infos.push(OutputInfo { name, kind, ledgers });
     }

@@ -1,10 +1,11 @@
 //! What a packet function transmits: what leaves, in which order, and what is counted of the rest.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use steerage::{
-    Batch, Builder, Completions, Cpu, DeviceError, DropReason, Filled, Handler, Input, Outgoing, Output, Polled,
-    QueueMemory, RxQueue, Sent, Snapshot, TxId, TxQueue,
+    Batch, Builder, Completion, Completions, Cpu, DeviceError, DropReason, Filled, Handler, Input, Outgoing, Output,
+    Page, Polled, QueueMemory, Region, RxQueue, Sent, Snapshot, TxId, TxQueue,
 };
 
 /// Hands over so many frames of eight bytes, the number of each.
@@ -173,6 +174,75 @@ fn the_first_verdict_stands_and_what_was_written_is_sent() {
     assert_eq!((verdicts.discarded, verdicts.kept, verdicts.transmitted, verdicts.consumed), (16, 16, 32, 0));
     let sent: Vec<u64> = (1000..1064).filter(|number| number % 4 > 1).collect();
     assert_eq!(*wire.lock().unwrap(), sent);
+}
+
+/// Sends from the packets' own pages, and is done with each only when others want the room.
+struct Holding {
+    region: Option<Arc<Region>>,
+    free: Vec<Page>,
+    held: VecDeque<Completion>,
+    wire: Wire,
+}
+
+/// Fewer than a batch.
+const HOLDING_PAGES: usize = 48;
+
+impl Holding {
+    /// The packet that was taken first leaves: what it is now.
+    fn let_go(&mut self) {
+        let Some(frame) = self.held.pop_front() else { return };
+        let (at, len) = (frame.offset() as usize, frame.len());
+        let mut page = frame.into_page().expect("a page of its own");
+        let bytes = &self.region.as_ref().unwrap().page_mut(&mut page)[at..at + len];
+        self.wire.lock().unwrap().push(u64::from_be_bytes(bytes.try_into().unwrap()));
+        self.free.push(page);
+    }
+}
+
+impl TxQueue for Holding {
+    fn pages_max(&self) -> usize {
+        HOLDING_PAGES
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
+        assert!(pages.len() == HOLDING_PAGES && pages.iter().all(|page| region.holds(page)));
+        (self.region, self.free) = (Some(Arc::clone(region)), pages);
+        Ok(())
+    }
+
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+        let mut sent = Sent::default();
+        while let Some(mut packet) = packets.next_packet() {
+            if self.free.is_empty() {
+                self.let_go();
+            }
+            let frame = packet.swap(self.free.pop().expect("one was let go")).expect("it lies in a page of the pool");
+            assert!(packet.received().data.is_empty(), "it is taken");
+            self.held.push_back(frame);
+            sent.packets += 1;
+        }
+        Ok(sent)
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        while !self.held.is_empty() {
+            self.let_go();
+        }
+        pages.append(&mut self.free);
+    }
+}
+
+#[test]
+fn a_page_that_is_sent_from_is_nobody_elses_meanwhile() {
+    let wire = Wire::default();
+    let to = Arc::clone(&wire);
+    let holding = move || -> Box<dyn TxQueue> {
+        Box::new(Holding { region: None, free: Vec::new(), held: VecDeque::new(), wire: Arc::clone(&to) })
+    };
+    // More than there are pages.
+    let ledger = run(100_000, vec![output("holding", holding)], |_, packet| packet.transmit(TxId(0)));
+    assert!(ledger.pages < 100_000);
+    assert!(wire.lock().unwrap().iter().copied().eq(0..100_000));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Consumer;
 use crate::header::FrameHeader;
-use crate::page::{BLANK, Completion, Slot};
+use crate::page::{BLANK, Completion, Page, Slot};
 use crate::sync::Ordering;
 
 /// Walks the frames in hand.
@@ -148,5 +148,19 @@ impl<'a> Frame<'a> {
             (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| (*slot).page = BLANK);
         }
         Ok(Completion::from_slot(self.slot))
+    }
+
+    /// Takes the frame off the ring with its page, in exchange for `page`, which comes home in its place; the frame is then
+    /// empty. `Err` gives `page` back, and nothing was done, where it is of other memory, or the frame is lent or was taken.
+    #[inline]
+    pub fn swap(&mut self, page: Page) -> Result<Completion, Page> {
+        if self.slot.is_lent() || self.slot.page == BLANK || !self.ring.memory.pool().holds(&page) {
+            return Err(page);
+        }
+        let taken = std::mem::replace(&mut self.slot, Completion::new(page, 0, 0).slot());
+        let empty = self.slot;
+        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
+        unsafe { (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| *slot = empty) };
+        Ok(Completion::from_slot(taken))
     }
 }

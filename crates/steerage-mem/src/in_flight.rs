@@ -1,0 +1,182 @@
+//! Pages that a device is sending from, until it says that it is done with them.
+//!
+//! Several CPUs may send by one queue of a device, each by a ring of its own, and the device tells all of them in one ring
+//! what it is done with. So a page that is given to the device has its token turned into an address and an entry in a table
+//! that says whose it is; whoever reads the device's ring gives each page back to its sender. An address that is not in the
+//! table, whoever wrote it, is no page.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::page::Page;
+use crate::region::Region;
+use crate::stack::PageStack;
+use crate::sync::{AtomicU32, Ordering};
+
+/// The pages of a region that are being sent from by one queue. An address is a number of bytes from the region's beginning.
+pub struct InFlight {
+    region: Arc<Region>,
+    /// Of each page who sends from it, counted from 1, in the lower half; how often it has yet to be said that it was sent, in
+    /// the upper. 0: it is not here.
+    pages: Box<[AtomicU32]>,
+    /// By sender.
+    back: Box<[PageStack]>,
+}
+
+const SENDER: u32 = 0xffff;
+const ONCE: u32 = 1 << 16;
+
+/// The most senders and the most parts that there can be.
+pub const SENDERS_MAX: usize = SENDER as usize;
+
+impl InFlight {
+    /// None of `region`'s pages, for so many senders, [`SENDERS_MAX`] at most; and who is told what was sent.
+    pub fn new(region: Arc<Region>, senders: usize) -> (Arc<Self>, Reaper) {
+        let pages = (0..region.pages()).map(|_| AtomicU32::new(0)).collect();
+        let back = (0..senders.min(SENDERS_MAX)).map(|_| PageStack::new()).collect();
+        let in_flight = Arc::new(Self { region, pages, back });
+        (Arc::clone(&in_flight), Reaper(in_flight))
+    }
+
+    /// Takes a page's token for its address, to be sent from by `sender`, in so many parts: so often it has to be said that it
+    /// was sent before it comes back. `Err` returns a page of another region, and what makes no sense.
+    #[inline]
+    pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
+        let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
+        let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
+        // F1, release: pairs with F2, so that whoever has the page next has done so after us. Nobody else stores to the entry of
+        // a page whose token is held.
+        self.pages[index as usize].store(parts as u32 * ONCE | (sender as u32 + 1), Ordering::Release);
+        Ok(self.region.address_of(index))
+    }
+
+    /// The pages that others took back for `sender`.
+    #[inline]
+    pub fn collect(&self, sender: usize, each: impl FnMut(Page)) {
+        if let Some(back) = self.back.get(sender).filter(|back| back.any()) {
+            back.collect(&self.region, each);
+        }
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pages of {} senders in flight", self.back.len())
+    }
+}
+
+/// The end that is told what was sent: there is one.
+#[derive(Debug)]
+pub struct Reaper(Arc<InFlight>);
+
+impl Reaper {
+    /// A part of the page that `address` lies in was sent. If it was the last, the page comes back: to `me` by `each` if it was
+    /// mine, else it waits for its sender. False for an address of no page that is in flight.
+    #[inline]
+    pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
+        let Some((index, _)) = self.0.region.find(address) else { return false };
+        let entry = &self.0.pages[index as usize];
+        // F2, acquire: pairs with F1.
+        let was = entry.load(Ordering::Acquire);
+        if was == 0 {
+            return false;
+        }
+        let still = was - ONCE;
+        // Relaxed: but for us, only who has the page's token stores here.
+        entry.store(if still < ONCE { 0 } else { still }, Ordering::Relaxed);
+        if still < ONCE {
+            let page = Page::new(self.0.region.number_of(index));
+            match (was & SENDER) as usize - 1 {
+                sender if sender == me => each(page),
+                sender => self.0.back[sender].put(&self.0.region, page),
+            }
+        }
+        true
+    }
+
+    /// Takes all pages of a sender back: to be called when the device reads none of them any more.
+    pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
+        self.0.collect(sender, &mut each);
+        for (index, entry) in self.0.pages.iter().enumerate() {
+            // Acquire, and relaxed: as in `tell`.
+            if (entry.load(Ordering::Acquire) & SENDER) as usize == sender + 1 {
+                entry.store(0, Ordering::Relaxed);
+                each(Page::new(self.0.region.number_of(index as u32)));
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PAGE_BYTES: usize = 2112;
+
+    fn told(sent: &mut Reaper, address: u64, me: usize) -> (bool, Vec<u32>) {
+        let mut back = Vec::new();
+        let known = sent.tell(address, me, |page| back.push(page.number()));
+        (known, back)
+    }
+
+    #[test]
+    fn a_page_comes_back_to_its_sender_and_once() {
+        let (region, pages) = Region::map(9, PAGE_BYTES).unwrap();
+        let (in_flight, mut sent) = InFlight::new(region, 2);
+        let numbers: Vec<u32> = pages.iter().map(Page::number).collect();
+        let addresses: Vec<u64> =
+            pages.into_iter().enumerate().map(|(nth, page)| in_flight.post(nth % 2, page, 1).unwrap()).collect();
+        for (nth, address) in addresses.iter().enumerate() {
+            let mine = if nth % 2 == 0 { vec![numbers[nth]] } else { vec![] };
+            assert_eq!(told(&mut sent, address + 17 * nth as u64, 0), (true, mine));
+            assert_eq!(told(&mut sent, *address, 0), (false, vec![]), "page {nth} came back twice");
+        }
+        let mut back = Vec::new();
+        in_flight.collect(1, |page| back.push(page.number()));
+        back.sort_unstable();
+        assert_eq!(back, [numbers[1], numbers[3], numbers[5], numbers[7]]);
+        in_flight.collect(0, |page| panic!("{page:?} is somebody else's"));
+    }
+
+    #[test]
+    fn a_page_of_parts_comes_back_with_the_last() {
+        let (region, mut pages) = Region::map(2, PAGE_BYTES).unwrap();
+        let (in_flight, mut sent) = InFlight::new(region, 1);
+        let page = pages.pop().unwrap();
+        let number = page.number();
+        let address = in_flight.post(0, page, 3).unwrap();
+        assert_eq!(told(&mut sent, address + 100, 0), (true, vec![]));
+        assert_eq!(told(&mut sent, address + 1000, 0), (true, vec![]));
+        assert_eq!(told(&mut sent, address, 0), (true, vec![number]));
+        assert_eq!(told(&mut sent, address, 0), (false, vec![]));
+    }
+
+    #[test]
+    fn what_is_not_in_flight_is_no_page() {
+        let (region, mut pages) = Region::map(3, PAGE_BYTES).unwrap();
+        let (_other, mut others) = Region::map(1, PAGE_BYTES).unwrap();
+        let (in_flight, mut sent) = InFlight::new(region, 1);
+        assert!(in_flight.post(0, others.pop().unwrap(), 1).is_err());
+        let page = in_flight.post(1, pages.pop().unwrap(), 1).unwrap_err();
+        let page = in_flight.post(0, page, 0).unwrap_err();
+        let address = in_flight.post(0, page, 1).unwrap();
+        for wrong in [0, address - 1, address + PAGE_BYTES as u64, 1 << 32, 1 << 48, u64::MAX] {
+            assert_eq!(told(&mut sent, wrong, 0), (false, vec![]), "{wrong:#x}");
+        }
+    }
+
+    #[test]
+    fn all_of_a_sender_come_back_at_the_end() {
+        let (region, pages) = Region::map(8, PAGE_BYTES).unwrap();
+        let (in_flight, mut sent) = InFlight::new(region, 2);
+        let addresses: Vec<u64> =
+            pages.into_iter().enumerate().map(|(nth, page)| in_flight.post(nth % 2, page, 1).unwrap()).collect();
+        // One waits for its sender already.
+        assert_eq!(told(&mut sent, addresses[1], 0), (true, vec![]));
+        let mut back = 0;
+        sent.take_all(1, |_| back += 1);
+        assert_eq!(back, 4);
+        sent.take_all(1, |page| panic!("{page:?} came back twice"));
+        assert_eq!(told(&mut sent, addresses[3], 1), (false, vec![]));
+    }
+}

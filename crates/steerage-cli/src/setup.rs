@@ -67,7 +67,7 @@ where
     let builder = cpus.apply(steer(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
     let Opened { inputs, capture, .. } = open(args)?;
-    let pins = inputs.iter().any(|input| input.kind == "af_xdp");
+    let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
     let mut builder = builder.check_order(check_order);
     let mut rx = cpus.rx.clone();
@@ -86,6 +86,7 @@ where
     }
     // Last: where an input is not there, nothing is overwritten.
     let outputs = (sending.outputs)(&queues)?;
+    let pins = takes || outputs.iter().any(|output| output.kind == "af_xdp");
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
     let read = args.devices.iter().map(Path::new).collect();
@@ -95,6 +96,13 @@ where
     let instance = builder.build(make)?;
     kept.let_go()?;
     Ok((instance, Around { capture, control }))
+}
+
+/// How many CPUs it will be.
+pub(crate) fn count_cpus(args: &CpuArgs) -> Result<usize, Error> {
+    let cpus = Cpus::read(args)?;
+    let all: CpuMask = cpus.workers(args)?.iter().chain(cpus.rx).collect();
+    Ok(all.iter().count())
 }
 
 /// What can be found out of all this without opening a device: in two lines, which CPUs would do what.
@@ -107,11 +115,7 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
     if args.pace.is_some() && args.devices.iter().all(|device| steerage_device::is_synthetic(device)) {
         return Err(Error::NothingToPace);
     }
-    let work = match (&cpus.work, args.cpus.virtual_cpus) {
-        (Some(work), _) => work.clone(),
-        (None, Some(count)) => (0..count as u16).map(CpuId).collect(),
-        (None, None) => machine::usable_cpus()?,
-    };
+    let work = cpus.workers(&args.cpus)?;
     let rx: CpuMask = if cpus.rx.is_empty() { work.clone() } else { cpus.rx.iter().copied().collect() };
     let rps = cpus.rps.as_ref().unwrap_or(&work);
     if let Some(cpu) = rps.iter().find(|cpu| !work.contains(*cpu)) {
@@ -203,6 +207,15 @@ impl Cpus {
             [&work, &rx].into_iter().flatten().try_for_each(machine::check_online)?;
         }
         Ok(Self { work, rx: rx.iter().flat_map(CpuMask::iter).collect(), rps })
+    }
+
+    /// Those that work.
+    fn workers(&self, args: &CpuArgs) -> Result<CpuMask, Error> {
+        match (&self.work, args.virtual_cpus) {
+            (Some(work), _) => Ok(work.clone()),
+            (None, Some(count)) => Ok((0..count as u16).map(CpuId).collect()),
+            (None, None) => machine::usable_cpus(),
+        }
     }
 
     fn apply(&self, mut builder: Builder, args: &CpuArgs) -> Result<Builder, Error> {

@@ -13,8 +13,10 @@ mod assembler;
 mod attach;
 mod device;
 mod interface;
+mod lines;
 mod program;
 mod queue;
+mod send;
 mod spec;
 #[allow(unsafe_code)]
 mod sys;
@@ -33,6 +35,7 @@ use interface::{ETHERNET, Netlink};
 use queue::Queue;
 use sys::Socket;
 
+pub use send::AfXdpOutput;
 pub use spec::Named;
 pub use take::{TESTS_MAX, Take, TakeError};
 
@@ -47,6 +50,10 @@ pub const RING_MAX: u32 = 32_768;
 
 /// The longest time that is polled for at a time, for frames: beyond, the CPU does nothing else.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
+
+/// How many pages each CPU has to send from by default, and how many descriptors its tx ring: a millisecond of a million a
+/// second, as much as a card's own ring holds.
+pub const SEND_RING_DEFAULT: u32 = 1024;
 
 /// What the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`), in bytes.
 const HEADROOM_BYTES: usize = 256;
@@ -138,7 +145,7 @@ impl AfXdpOptions {
             return Err(self.error("take packets from it", cause).advise("listen to it instead: af_packet:NAME"));
         }
         let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-        let there_are = interface::queues(&self.interface);
+        let there_are = interface::queues(&self.interface).receive;
         let queues = self.queues.clone().unwrap_or(0..=there_are - 1);
         if *queues.end() >= there_are {
             let cause = io::Error::other(format!("they are numbered from 0, and there are {there_are}"));
@@ -151,7 +158,7 @@ impl AfXdpOptions {
             notes.push(format!("{name} is down: nothing comes until it is up (ip link set {name} up)"));
         }
         let hashes = attached.program.hashes;
-        let device = Arc::new(Device::new(self, &interface, attached.program, queues.clone(), socket)?);
+        let device = Device::new(self, &interface, attached.program, queues.clone(), socket)?.listed();
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
         for number in queues {
             let queue = Queue::new(Arc::clone(&device), number, hashes, inputs.is_empty());

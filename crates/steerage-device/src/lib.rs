@@ -26,6 +26,7 @@ pub mod capture;
 pub mod filter;
 mod ifreq;
 pub mod limit;
+mod namespace;
 #[cfg(test)]
 #[path = "../tests/common/netns.rs"]
 mod netns;

@@ -1,10 +1,13 @@
 //! What a person writes for an output.
 
 use std::fmt;
+use std::num::NonZero;
+use std::thread;
 
 use steerage::{DeviceError, Output};
 
 use crate::af_packet::{AfPacketOutput, Named};
+use crate::af_xdp::{self, AfXdpOutput};
 use crate::capture;
 use crate::synthetic::SpecError;
 use crate::tap::{self, TapOptions};
@@ -13,7 +16,7 @@ use crate::tap::{self, TapOptions};
 const PCAP: &str = "pcap:";
 
 /// What to write.
-const KINDS: &str = "write pcap:FILE, tap:NAME, tun:NAME, or the name of an interface";
+const KINDS: &str = "write pcap:FILE, tap:NAME, tun:NAME, af_xdp:IFACE, or the name of an interface";
 
 /// The most outputs that one spec may stand for.
 const EXPANDED_MAX: usize = steerage::OUTPUTS_MAX;
@@ -47,8 +50,8 @@ impl fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
-/// The outputs that `spec` stands for: `pcap:FILE`, `tap:NAME`, `tun:NAME`, `af_packet:IFACE` or an interface's bare name, where numbers in braces stand for each of them,
-/// as in `pcap:part{0..3}.pcapng`.
+/// The outputs that `spec` stands for: `pcap:FILE`, `tap:NAME`, `tun:NAME`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's
+/// bare name, where numbers in braces stand for each of them, as in `pcap:part{0..3}.pcapng`.
 ///
 /// # Errors
 /// [`OutputError::Spec`] for what is no output, or braces without numbers.
@@ -78,15 +81,28 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
 fn is_output(spec: &str) -> bool {
     match spec.strip_prefix(PCAP) {
         Some(path) => !path.is_empty(),
-        None => tap::is_spec(spec) || Named::read(spec).is_some(),
+        None => tap::is_spec(spec) || af_xdp::Named::read(spec).is_some() || Named::read(spec).is_some(),
     }
 }
 
-/// Makes the output that one `spec` names. An interface that is an input as well is shared with it: see [`tap`].
+/// Makes the output that one `spec` names, for as many CPUs as this process may use. An interface that is an input as well is
+/// shared with it: see [`tap`] and [`af_xdp`]; the input is opened first.
 ///
 /// # Errors
 /// [`OutputError`] for what is no output, and one that cannot be made.
 pub fn open(spec: &str) -> Result<Output, OutputError> {
+    open_for(spec, thread::available_parallelism().map_or(1, NonZero::get))
+}
+
+/// The same, to be sent by from as many as `cpus` CPUs, where that has to be known now.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
+    if af_xdp::Named::read(spec).is_some() {
+        let output: AfXdpOutput = spec.parse().map_err(OutputError::Option)?;
+        return AfXdpOutput { cpus, ..output }.open().map_err(OutputError::Device);
+    }
     if tap::is_spec(spec) {
         let tap = TapOptions::parse(spec).map_err(OutputError::Option)?.open();
         return tap.map(|tap| tap.output()).map_err(OutputError::Device);

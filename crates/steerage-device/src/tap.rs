@@ -13,7 +13,6 @@
 //! is what would be on a wire.
 
 mod drops;
-mod namespace;
 mod queue;
 mod send;
 mod spec;
@@ -33,8 +32,9 @@ use nix::net::if_::if_nametoindex;
 use steerage::{DeviceError, Input, LinkType, Output, RxQueue, TxQueue};
 
 use drops::Drops;
-use namespace::Namespace;
 use sys::{Control, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
+
+use crate::namespace::Namespace;
 
 pub use spec::is_spec;
 

@@ -46,7 +46,7 @@ impl InFlight {
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
         // F1, release: pairs with F2, so that whoever has the page next has done so after us. Nobody else stores to the entry of
         // a page whose token is held.
-        self.pages[index as usize].store(parts as u32 * ONCE | (sender as u32 + 1), Ordering::Release);
+        self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
 

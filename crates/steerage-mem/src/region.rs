@@ -231,6 +231,11 @@ impl Region {
         u64::from(index) * self.page_bytes as u64
     }
 
+    /// Where a page of its own begins, in bytes from the beginning.
+    pub fn address(&self, page: &Page) -> Option<u64> {
+        self.index_of(page.number()).map(|index| self.address_of(index))
+    }
+
     /// Whether `page` is one of its own.
     #[inline(always)]
     pub fn holds(&self, page: &Page) -> bool {

@@ -15,7 +15,8 @@ use crate::setup::{self, Sending};
 pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let outputs = outputs(args)?;
     let fanout = Fanout::over(outputs.len());
-    let open = |_: &[usize]| outputs.iter().map(|spec| output::open(spec).map_err(Error::Output)).collect();
+    let cpus = setup::count_cpus(&args.run.cpus)?;
+    let open = |_: &[usize]| outputs.iter().map(|spec| output::open_for(spec, cpus).map_err(Error::Output)).collect();
     let sending = Sending { rate: None, outputs: open };
     let (instance, capture) = setup::sending(&args.run, None, sending, |_| Ok(move |_cpu| fanout))?;
     let plan = Plan::new(&args.run, verbose, capture);

@@ -29,9 +29,10 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
         None => RATE_DEFAULT,
     };
     let run = RunArgs { devices: repeated(args), ..in_order(&args.run) };
+    let cpus = setup::count_cpus(&run.cpus)?;
     let sending = Sending {
         rate: Some(rate).filter(|rate| *rate != u64::MAX),
-        outputs: |_: &[usize]| Ok(vec![output::open(&to).map_err(Error::Output)?]),
+        outputs: |_: &[usize]| Ok(vec![output::open_for(&to, cpus).map_err(Error::Output)?]),
     };
     let (instance, capture) = setup::sending(&run, None, sending, |_| Ok(|_cpu| Fanout::over(1)))?;
     let plan = Plan::new(&run, verbose, capture);

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -10,8 +10,10 @@ use steerage::{Backing, DeviceError, HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, Regi
 
 use super::attach::Attached;
 use super::interface::Interface;
-use super::sys::{self, How, Place, Ready, Shape, Socket};
+use super::lines::{Beside, Lines};
+use super::sys::{self, FEWEST, How, Place, Ready, Rings, Shape, Socket};
 use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, LINK_BYTES, Mode, RING_MAX, RING_MIN};
+use crate::namespace::Namespace;
 
 /// How long it is waited, first and at most at a time, for the kernel to give a queue up whose owner has just ended.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
@@ -29,8 +31,14 @@ pub(super) struct Device {
     pub(super) busy_poll: Option<Duration>,
     copies: bool,
     first_queue: u32,
+    namespace: Namespace,
+    /// Who sends by the same interface: on the same memory and, of a queue, by the same completion ring.
+    pub(super) lines: Mutex<Weak<Lines>>,
     sockets: Mutex<Sockets>,
 }
+
+/// The interfaces that this process takes packets from. Locked when one is opened.
+static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
 /// The queues' sockets, until each queue has taken its own.
 #[derive(Debug)]
@@ -64,8 +72,25 @@ impl Device {
             busy_poll: options.busy_poll,
             copies: options.mode == Mode::Copy,
             first_queue: *queues.start(),
+            namespace: Namespace::here(),
+            lines: Mutex::new(Weak::new()),
             sockets: Mutex::new(Sockets { unbound, ready: Vec::new() }),
         })
+    }
+
+    /// The same, to be [found](Self::find).
+    pub(super) fn listed(self) -> Arc<Self> {
+        let (mut open, device) = (OPEN.lock().unwrap_or_else(PoisonError::into_inner), Arc::new(self));
+        open.retain(|device| device.strong_count() > 0);
+        open.push(Arc::downgrade(&device));
+        device
+    }
+
+    /// The device by which this process takes packets from that interface of this namespace.
+    pub(super) fn find(index: u32) -> Option<Arc<Self>> {
+        let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = Namespace::here();
+        open.iter().filter_map(Weak::upgrade).find(|device| (device.index, device.namespace) == (index, here))
     }
 
     pub(super) fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
@@ -98,30 +123,32 @@ impl Device {
     }
 
     fn bind_all(&self, unbound: Vec<Socket>, region: &Arc<Region>) -> Result<Vec<Ready>, DeviceError> {
-        let chunk_bytes = region.page_bytes().min(CHUNK_BYTES_MAX);
-        let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes as u32 };
-        let mut ready: Vec<Ready> = Vec::with_capacity(unbound.len());
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
+        let (mut ready, mut how) = (Vec::<Ready>::with_capacity(unbound.len()), How::default());
         for (nth, socket) in unbound.into_iter().enumerate() {
-            let next = socket.with_memory(region, shape, ready.is_empty());
-            let next = next.map_err(|e| {
-                self.error("make the socket's rings", e)
-                    .advise("pages are pinned: it takes CAP_IPC_LOCK, or a higher ulimit -l")
-            })?;
             let place = Place { interface: self.index, queue: self.first_queue + nth as u32 };
+            let completions = lines.as_ref().map_or(FEWEST, |lines| lines.completions(place.queue, shape.chunk_bytes));
+            let rings = Rings { register: ready.is_empty(), completions };
+            let next = socket.with_memory(region, shape, rings);
+            let next = next.map_err(|e| self.error("make the socket's rings", e).advise(PINNED))?;
             match ready.first() {
-                None => self.bind_first(&next, place, chunk_bytes, region.backing()),
-                Some(first) => self.bind_one(&next, place, &[How::default()], Some(first)),
-            }?;
+                None => how = self.bind_first(&next, place, shape.chunk_bytes as usize, region.backing())?,
+                Some(first) => drop(self.bind_one(place, &[how], |how| next.bind(place, how, Some(first)))?),
+            }
             if let Some(time) = self.busy_poll {
                 next.busy_poll(time, POLL_BUDGET as u32).map_err(|e| self.error("poll busily", e))?;
             }
             ready.push(next);
         }
+        if let Some(lines) = lines {
+            lines.bind_all(region, Some(Beside { first_queue: self.first_queue, ready: &ready, how }))?;
+        }
         Ok(ready)
     }
 
     /// Without a copy where that can be, with frames of several parts where they can be; and else, as it can be.
-    fn bind_first(&self, socket: &Ready, place: Place, chunk: usize, backing: Backing) -> Result<(), DeviceError> {
+    fn bind_first(&self, socket: &Ready, place: Place, chunk: usize, backing: Backing) -> Result<How, DeviceError> {
         // A device writes by the machine's addresses, in which only a huge page is in one piece. A chunk that lies across two
         // the kernel overlooks: one in some 900, which then stays posted to the end.
         let tries = !self.copies && self.program.mode == sys::Mode::Native && backing == Backing::HugePages;
@@ -129,28 +156,53 @@ impl Device {
         let all = [(true, true), (true, false), (false, true), (false, false)];
         let ways = all.map(|(zero_copy, several)| How { zero_copy, several }).into_iter();
         let ways: Vec<How> = ways.filter(|how| (tries || !how.zero_copy) && (fits_one || how.several)).collect();
-        self.bind_one(socket, place, &ways, None)
+        self.bind_one(place, &ways, |how| socket.bind(place, how, None))
     }
 
-    /// In the first of these ways that can be.
-    fn bind_one(&self, socket: &Ready, place: Place, ways: &[How], first: Option<&Ready>) -> Result<(), DeviceError> {
-        let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
-        let mut how = ways.next().unwrap_or_default();
-        loop {
-            let error = match socket.bind(place, how, first) {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            if error.raw_os_error() != Some(libc::EBUSY) {
-                how = ways.next().ok_or_else(|| self.error("bind an AF_XDP socket", error))?;
-                continue;
-            }
-            if wait > WAIT_LAST {
-                let cause = io::Error::other(format!("queue {} has an AF_XDP socket already", place.queue));
-                return Err(self.error("receive from its queues", cause).advise("stop the program that has it"));
-            }
-            thread::sleep(wait);
-            wait *= 2;
+    fn bind_one(
+        &self,
+        place: Place,
+        ways: &[How],
+        bind: impl FnMut(How) -> io::Result<()>,
+    ) -> Result<How, DeviceError> {
+        self::bind(ways, bind).map_err(|error| not_bound(&self.name, "receive from its queues", place, error))
+    }
+}
+
+/// What of a page the kernel takes for a frame at most, in bytes.
+pub(super) fn chunk_bytes(region: &Region) -> u32 {
+    region.page_bytes().min(CHUNK_BYTES_MAX) as u32
+}
+
+/// What to do where the kernel does not pin memory.
+pub(super) const PINNED: &str = "pages are pinned: it takes CAP_IPC_LOCK, or a higher ulimit -l";
+
+/// Why a socket has no queue.
+pub(super) fn not_bound(name: &str, operation: &'static str, place: Place, error: io::Error) -> DeviceError {
+    if error.raw_os_error() != Some(libc::EBUSY) {
+        return DeviceError::new(name, "bind an AF_XDP socket", error);
+    }
+    let cause = io::Error::other(format!("queue {} has an AF_XDP socket already", place.queue));
+    DeviceError::new(name, operation, cause).advise("stop the program that has it")
+}
+
+/// Binds in the first of these ways that can be. A queue may still be its last owner's for a moment.
+pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
+    let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
+    let mut how = ways.next().unwrap_or_default();
+    loop {
+        let error = match try_to(how) {
+            Ok(()) => return Ok(how),
+            Err(error) => error,
+        };
+        if error.raw_os_error() != Some(libc::EBUSY) {
+            how = ways.next().ok_or(error)?;
+            continue;
         }
+        if wait > WAIT_LAST {
+            return Err(error);
+        }
+        thread::sleep(wait);
+        wait *= 2;
     }
 }

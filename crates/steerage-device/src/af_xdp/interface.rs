@@ -7,7 +7,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, socket,
 };
 
-use super::sys;
+use super::sys::{self, Queues};
 
 const NLMSG_ERROR: u16 = 2;
 const RTM_NEWLINK: u16 = 16;
@@ -142,9 +142,10 @@ impl Netlink {
     }
 }
 
-/// How many receive queues an interface has. One, if its driver does not say.
-pub(super) fn queues(name: &str) -> u32 {
-    Netlink::open(0).ok().and_then(|netlink| sys::queues(netlink.as_fd(), name)).unwrap_or(1)
+/// How many queues an interface has. One of each kind, if its driver does not say.
+pub(super) fn queues(name: &str) -> Queues {
+    let said = Netlink::open(0).ok().and_then(|netlink| sys::queues(netlink.as_fd(), name));
+    said.unwrap_or(Queues { receive: 1, send: 1 })
 }
 
 fn message(kind: u16, interface: u32, attribute_kind: u16, value: &[u8]) -> Vec<u8> {

@@ -8,7 +8,7 @@ use crate::options;
 use crate::synthetic::SpecError;
 
 /// What errors call it.
-const DEVICE: &str = "af_xdp";
+pub(super) const DEVICE: &str = "af_xdp";
 
 /// What stands before the interface's name.
 const PREFIX: &str = "af_xdp:";
@@ -30,6 +30,11 @@ impl<'a> Named<'a> {
         let rest = spec.strip_prefix(PREFIX)?;
         let (interface, options) = rest.split_once(',').unwrap_or((rest, ""));
         Some(Self { interface, options })
+    }
+
+    /// What is written behind the name.
+    pub(super) fn options(&self) -> &'a str {
+        self.options
     }
 
     /// `options`, changed by what is written behind the name.
@@ -60,12 +65,7 @@ fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), Spec
             let modes = [("auto", Mode::Auto), ("native", Mode::Native), ("copy", Mode::Copy), ("skb", Mode::Skb)];
             options.mode = options::one_of(DEVICE, option, value, &modes)?;
         }
-        "ring" => {
-            let what = format!("is not a power of two from {RING_MIN} to {RING_MAX}");
-            let ring: u32 = number(value, wrong(&what))?;
-            let sound = ring.is_power_of_two() && (RING_MIN..=RING_MAX).contains(&ring);
-            options.ring = if sound { ring } else { return Err(wrong(&what)) };
-        }
+        "ring" => options.ring = ring(value)?,
         "busy_poll" => {
             let most = BUSY_POLL_MAX.as_micros();
             let what = format!("is not a number of microseconds from 1 to {most}");
@@ -80,6 +80,13 @@ fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), Spec
         _ => return Err(options::unknown(DEVICE, option, value, &OPTIONS)),
     }
     Ok(())
+}
+
+/// The length of a ring.
+pub(super) fn ring(value: &str) -> Result<u32, SpecError> {
+    let sound = |ring: &u32| ring.is_power_of_two() && (RING_MIN..=RING_MAX).contains(ring);
+    let wrong = || SpecError::of(DEVICE, "ring", value, format!("is not a power of two from {RING_MIN} to {RING_MAX}"));
+    value.parse().ok().filter(sound).ok_or_else(wrong)
 }
 
 fn number<T: FromStr>(text: &str, wrong: SpecError) -> Result<T, SpecError> {

@@ -13,9 +13,11 @@ use steerage::{Page, Posted, Region};
 
 mod bpf;
 mod ring;
+mod send;
 
 pub(super) use bpf::{ByCpu, Link, Map, Mode, Program, ProgramInfo, link_of};
 use ring::{Descriptor, Ring};
+pub(super) use send::{Completions, Rings, Sender, Unsent};
 
 const SOL_XDP: c_int = 283;
 const XDP_MMAP_OFFSETS: c_int = 1;
@@ -43,8 +45,9 @@ const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
-/// The kernel wants a completion ring, for what is sent, also of those who only receive: as small as one can be.
-const COMPLETIONS: u32 = 2;
+/// The kernel wants a completion ring, for what is sent, also of those who only receive, and the other way round: as small as
+/// one can be.
+pub(super) const FEWEST: u32 = 2;
 
 /// What the kernel has counted since the socket was made: `struct xdp_statistics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,34 +147,59 @@ impl Socket {
     }
 
     /// Has the socket work with the pages of `region`, which it registers with the kernel unless another socket has.
-    pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, register: bool) -> io::Result<Ready> {
-        let (rx, fill) = self.prepare(region, shape, register)?;
+    pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<Ready> {
+        let (rx, fill) = self.prepare(region, shape, rings)?;
         Ok(Ready { rx, fill, posted: Posted::new(Arc::clone(region)), socket: self })
     }
 
-    fn prepare(&self, region: &Arc<Region>, shape: Shape, register: bool) -> io::Result<(Ring<Descriptor>, Ring<u64>)> {
+    /// Tells the kernel of the memory.
+    fn register(&self, region: &Arc<Region>, shape: Shape) -> io::Result<()> {
         if shape.chunk_bytes as usize > region.page_bytes() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the pages are shorter than a chunk"));
         }
-        if register {
-            let registration = UmemRegistration {
-                address: region.base().as_ptr().expose_provenance() as u64,
-                bytes: region.bytes() as u64,
-                chunk_bytes: shape.chunk_bytes,
-                headroom: 0,
-                flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
-                tx_metadata_bytes: 0,
-            };
-            // The kernel keeps the memory for itself, and writes what of it is posted: see `Ready::post`.
-            self.set(SOL_XDP, XDP_UMEM_REG, &registration)?;
+        let registration = UmemRegistration {
+            address: region.base().as_ptr().expose_provenance() as u64,
+            bytes: region.bytes() as u64,
+            chunk_bytes: shape.chunk_bytes,
+            headroom: 0,
+            flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
+            tx_metadata_bytes: 0,
+        };
+        // The kernel keeps the memory for itself, and writes what of it is posted: see `Ready::post`.
+        self.set(SOL_XDP, XDP_UMEM_REG, &registration)
+    }
+
+    fn prepare(&self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<(Ring<Descriptor>, Ring<u64>)> {
+        if rings.register {
+            self.register(region, shape)?;
         }
         self.set(SOL_XDP, XDP_UMEM_FILL_RING, &shape.ring)?;
-        self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &COMPLETIONS)?;
+        self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         self.set(SOL_XDP, XDP_RX_RING, &shape.ring)?;
         let offsets: Offsets = self.get(XDP_MMAP_OFFSETS)?;
         let rx = Ring::map(self.0.as_fd(), XDP_PGOFF_RX_RING, offsets.rx, shape.ring)?;
         let fill = Ring::map(self.0.as_fd(), XDP_UMEM_PGOFF_FILL_RING, offsets.fill, shape.ring)?;
         Ok((rx, fill))
+    }
+
+    fn bind(&self, place: Place, how: How, shared: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mode = if how.zero_copy { XDP_ZEROCOPY } else { XDP_COPY };
+        let flags = mode | XDP_USE_NEED_WAKEUP | if how.several { XDP_USE_SG } else { 0 };
+        let address = Address {
+            family: libc::AF_XDP as u16,
+            // How is then settled by the first.
+            flags: if shared.is_some() { XDP_SHARED_UMEM } else { flags },
+            interface: place.interface,
+            queue: place.queue,
+            shared: shared.map_or(0, |first| first.as_raw_fd() as u32),
+        };
+        let (at, len) = (std::ptr::from_ref(&address).cast(), size_of::<Address>() as libc::socklen_t);
+        // SAFETY: `len` bytes at `at` are the address.
+        checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
+    }
+
+    fn is_zero_copy(&self) -> bool {
+        self.get::<u32>(XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
     }
 
     /// `T` is a number or a structure of the layout that the kernel wants for `option`.
@@ -192,9 +220,15 @@ impl Socket {
     }
 }
 
-/// How many receive queues the interface has now, asked by any socket that knows of interfaces. `None` where its driver does not
-/// say.
-pub(super) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<u32> {
+/// How many queues an interface has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Queues {
+    pub(super) receive: u32,
+    pub(super) send: u32,
+}
+
+/// How many queues the interface has now, asked by any socket that knows of interfaces. `None` where its driver does not say.
+pub(super) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<Queues> {
     // `struct ethtool_channels`: the command, four maxima, and how many there are for receiving, sending, other things and for
     // both at once.
     let mut channels = [0u32; 9];
@@ -207,8 +241,9 @@ pub(super) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<u32> {
     request.ifr_ifru.ifru_data = channels.as_mut_ptr().cast();
     // SAFETY: the kernel follows the pointer to `channels`, which is as large as it takes it to be, and lives.
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) }).ok()?;
-    let [_, _, _, _, _, receive, _, _, both] = std::hint::black_box(channels);
-    Some(receive.saturating_add(both)).filter(|queues| *queues > 0)
+    let [_, _, _, _, _, receive, send, _, both] = std::hint::black_box(channels);
+    let queues = Queues { receive: receive.saturating_add(both), send: send.saturating_add(both) };
+    Some(queues).filter(|queues| queues.receive > 0 && queues.send > 0)
 }
 
 /// An AF_XDP socket with its rings and its memory.
@@ -233,19 +268,7 @@ impl AsFd for Ready {
 impl Ready {
     /// Begins to receive from a queue. Of several on one memory, those after the first say whose it is.
     pub(super) fn bind(&self, place: Place, how: How, shared: Option<&Self>) -> io::Result<()> {
-        let mode = if how.zero_copy { XDP_ZEROCOPY } else { XDP_COPY };
-        let flags = mode | XDP_USE_NEED_WAKEUP | if how.several { XDP_USE_SG } else { 0 };
-        let address = Address {
-            family: libc::AF_XDP as u16,
-            // How is then settled by the first.
-            flags: if shared.is_some() { XDP_SHARED_UMEM } else { flags },
-            interface: place.interface,
-            queue: place.queue,
-            shared: shared.map_or(0, |first| first.as_fd().as_raw_fd() as u32),
-        };
-        let (at, len) = (std::ptr::from_ref(&address).cast(), size_of::<Address>() as libc::socklen_t);
-        // SAFETY: `len` bytes at `at` are the address.
-        checked(unsafe { libc::bind(self.as_fd().as_raw_fd(), at, len) })
+        self.socket.bind(place, how, shared.map(Self::as_fd))
     }
 
     /// How many pages may be posted now.
@@ -330,7 +353,7 @@ impl Ready {
     }
 
     pub(super) fn is_zero_copy(&self) -> bool {
-        self.socket.get::<u32>(XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
+        self.socket.is_zero_copy()
     }
 
     /// Closes the socket. Returns the pages that it had. Of a socket without a copy there are none: its driver may write to

@@ -84,12 +84,56 @@ impl<T: Copy> Ring<T> {
     /// How many entries may be pushed.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
-        let room = |ring: &Self| ring.size.saturating_sub(ring.position.wrapping_sub(ring.other));
-        if room(self) == 0 {
-            // Pairs with the kernel's release as it consumes: it is done reading what is overwritten then.
-            self.other = self.word(self.offsets.consumer).load(Ordering::Acquire);
+        if self.room_as_seen() == 0 {
+            self.look();
         }
-        room(self)
+        self.room_as_seen()
+    }
+
+    /// Whether so many entries may be pushed.
+    #[inline]
+    pub(super) fn room_for(&mut self, entries: u32) -> bool {
+        if self.room_as_seen() < entries {
+            self.look();
+        }
+        self.room_as_seen() >= entries
+    }
+
+    fn room_as_seen(&self) -> u32 {
+        self.size.saturating_sub(self.position.wrapping_sub(self.other))
+    }
+
+    /// How many entries the kernel has yet to consume.
+    #[inline]
+    pub(super) fn waiting(&mut self) -> u32 {
+        self.look();
+        self.position.wrapping_sub(self.other).min(self.size)
+    }
+
+    /// The `nth` entry of those, as it was pushed.
+    pub(super) fn peek_waiting(&mut self, nth: u32) -> Option<T> {
+        // SAFETY: an entry of the mapping, which this side alone writes.
+        (nth < self.waiting()).then(|| unsafe { self.entry(self.other.wrapping_add(nth)).read() })
+    }
+
+    /// The entry that the kernel consumed last, as it was pushed.
+    pub(super) fn peek_taken(&mut self) -> Option<T> {
+        // SAFETY: as `peek_waiting`: it was not pushed anew.
+        (self.waiting() < self.size).then(|| unsafe { self.entry(self.other.wrapping_sub(1)).read() })
+    }
+
+    /// Writes the `nth` entry of those anew: for a kernel that reads only when it is told to.
+    pub(super) fn poke_waiting(&mut self, nth: u32, entry: T) {
+        if nth < self.waiting() {
+            // SAFETY: an entry of the mapping; any bytes are an entry to the kernel, which checks what it reads.
+            unsafe { self.entry(self.other.wrapping_add(nth)).write(entry) };
+        }
+    }
+
+    #[inline]
+    fn look(&mut self) {
+        // Pairs with the kernel's release as it consumes: it is done reading what is overwritten then.
+        self.other = self.word(self.offsets.consumer).load(Ordering::Acquire);
     }
 
     /// Writes an entry for which there is room.

@@ -5,11 +5,11 @@ use std::os::unix::fs::MetadataExt;
 
 /// A network namespace, as the numbers of a device and a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Namespace(u64, u64);
+pub(crate) struct Namespace(u64, u64);
 
 impl Namespace {
     /// That of this thread. Where /proc does not say, there is but one.
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         fs::metadata("/proc/thread-self/ns/net").map_or(Self(0, 0), |file| Self(file.dev(), file.ino()))
     }
 }

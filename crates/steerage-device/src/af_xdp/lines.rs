@@ -1,0 +1,257 @@
+//! The ways out by an interface: which CPU's socket goes to which of its queues, and on whose memory.
+//!
+//! Each CPU that sends has a socket of its own, so that none waits for another. The kernel has one completion ring for each
+//! queue of an interface, whatever the number of sockets that send by it, and one memory; so where there are more CPUs than
+//! queues, or packets are taken from the interface as well, several sockets share these, and whoever of them looks gives
+//! the others back what is theirs.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use steerage::{DeviceError, InFlight, Reaper, Region, Timestamp};
+
+use super::LINK_BYTES;
+use super::device::{self, Device, PINNED, chunk_bytes};
+use super::interface::{Change, Interface, Netlink};
+use super::sys::{Completions, FEWEST, How, Place, Ready, Rings, Sender, Shape, Socket};
+
+/// How often it is looked what has become of the interface, at most: a system call.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Frames longer than a descriptor.
+const PARTS: How = How { zero_copy: false, several: true };
+
+/// An interface to send by.
+#[derive(Debug)]
+pub(super) struct Lines {
+    pub(super) name: String,
+    index: u32,
+    /// How many tx queues it has.
+    queues: u32,
+    /// How many pages and descriptors each sender has.
+    pub(super) ring: u32,
+    frame_bytes: usize,
+    state: Mutex<State>,
+    watch: Mutex<Watch>,
+    mtu: AtomicUsize,
+    /// The interface was deleted, and one of the CPUs said so.
+    pub(super) gone: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Made when it was opened: later, that may not be allowed, or happen in another namespace.
+    sockets: Vec<Socket>,
+    senders: usize,
+    bound: Option<(Arc<Region>, Vec<Option<Bound>>)>,
+}
+
+/// Tells of changes of the interface.
+#[derive(Debug)]
+struct Watch {
+    netlink: Netlink,
+    looked: Timestamp,
+}
+
+/// A sender's socket, and what it shares with others of its queue.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) sender: Sender,
+    pub(super) line: Arc<Line>,
+    /// Which of the line's senders it is.
+    pub(super) nth: usize,
+    /// The most bytes of one descriptor.
+    pub(super) chunk_bytes: u32,
+    /// How it was bound: whether without a copy, and whether a frame may have several descriptors.
+    pub(super) how: How,
+}
+
+/// What all that send by one queue share.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) in_flight: Arc<InFlight>,
+    /// Never waited for but at the end.
+    pub(super) told: Mutex<Told>,
+}
+
+/// Where the kernel tells what was sent, and whom that goes to.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) completions: Completions,
+    pub(super) reaper: Reaper,
+}
+
+/// Sockets that receive from the same interface.
+#[derive(Clone, Copy)]
+pub(super) struct Beside<'a> {
+    pub(super) first_queue: u32,
+    pub(super) ready: &'a [Ready],
+    pub(super) how: How,
+}
+
+impl<'a> Beside<'a> {
+    fn first(&self) -> Option<BorrowedFd<'a>> {
+        self.ready.first().map(Ready::as_fd)
+    }
+
+    fn of(&self, queue: u32) -> Option<BorrowedFd<'a>> {
+        let nth = queue.checked_sub(self.first_queue)?;
+        self.ready.get(nth as usize).map(Ready::as_fd)
+    }
+}
+
+impl Lines {
+    pub(super) fn new(
+        name: &str,
+        interface: &Interface,
+        queues: u32,
+        ring: u32,
+        sockets: Vec<Socket>,
+    ) -> io::Result<Arc<Self>> {
+        let lines = Arc::new(Self {
+            name: name.to_owned(),
+            index: interface.index,
+            queues,
+            ring,
+            frame_bytes: interface.mtu + LINK_BYTES,
+            state: Mutex::new(State { sockets, senders: 0, bound: None }),
+            watch: Mutex::new(Watch { netlink: Netlink::listening()?, looked: Timestamp::ZERO }),
+            mtu: AtomicUsize::new(interface.mtu),
+            gone: AtomicBool::new(false),
+        });
+        if let Some(device) = Device::find(interface.index) {
+            *device.lines.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&lines);
+        }
+        Ok(lines)
+    }
+
+    pub(super) fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::new(self.name.clone(), operation, cause)
+    }
+
+    /// One sender more: which.
+    pub(super) fn add(&self) -> Result<usize, DeviceError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.senders == state.sockets.len() {
+            let cause = io::Error::other(format!("it was opened for {} CPUs", state.sockets.len()));
+            return Err(self.error("send by more CPUs", cause).advise("say how many there are when it is opened"));
+        }
+        state.senders += 1;
+        Ok(state.senders - 1)
+    }
+
+    /// That sender's socket, on this memory.
+    pub(super) fn ready(&self, nth: usize, region: &Arc<Region>) -> Result<Bound, DeviceError> {
+        if self.state.lock().unwrap_or_else(PoisonError::into_inner).bound.is_none() {
+            self.bind_all(region, None)?;
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (bound_to, bound) = state.bound.as_mut().expect("they were bound");
+        let its = bound.get_mut(nth).filter(|_| Arc::ptr_eq(bound_to, region)).and_then(Option::take);
+        its.ok_or_else(|| {
+            self.error("send by it", io::Error::other("another instance of this process receives from it"))
+        })
+    }
+
+    /// Room for all that senders may have on their way by that queue.
+    pub(super) fn completions(&self, queue: u32, chunk_bytes: u32) -> u32 {
+        let senders = self.state.lock().unwrap_or_else(PoisonError::into_inner).senders;
+        let parts = self.frame_bytes.div_ceil(chunk_bytes as usize);
+        let all = self.senders_of(queue, senders) * self.ring as usize * parts;
+        (all as u32).next_power_of_two().max(FEWEST)
+    }
+
+    /// Senders have queues in turn.
+    fn senders_of(&self, queue: u32, senders: usize) -> usize {
+        (0..senders).filter(|nth| self.queue_of(*nth) == queue).count()
+    }
+
+    fn queue_of(&self, nth: usize) -> u32 {
+        nth as u32 % self.queues
+    }
+
+    /// Binds all sockets that are wanted, beside those that receive from the interface if there are any.
+    pub(super) fn bind_all(&self, region: &Arc<Region>, beside: Option<Beside<'_>>) -> Result<(), DeviceError> {
+        let (sockets, senders) = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            (std::mem::take(&mut state.sockets), state.senders)
+        };
+        let mut bound: Vec<Bound> = Vec::with_capacity(senders);
+        for socket in sockets.into_iter().take(senders) {
+            let next = self.bind_one(socket, region, beside, &bound, senders)?;
+            bound.push(next);
+        }
+        let bound = bound.into_iter().map(Some).collect();
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).bound = Some((Arc::clone(region), bound));
+        Ok(())
+    }
+
+    /// The next sender, behind those that are bound.
+    fn bind_one(
+        &self,
+        socket: Socket,
+        region: &Arc<Region>,
+        beside: Option<Beside<'_>>,
+        bound: &[Bound],
+        senders: usize,
+    ) -> Result<Bound, DeviceError> {
+        let queue = self.queue_of(bound.len());
+        let place = Place { interface: self.index, queue };
+        let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
+        let completions = self.completions(queue, shape.chunk_bytes);
+        let receiver = beside.and_then(|beside| beside.of(queue));
+        // Since senders have queues in turn, it was the first of its own.
+        let before = bound.get(queue as usize);
+        let of_queue = receiver.or_else(|| before.map(|before| before.sender.as_fd()));
+        let of_any =
+            beside.and_then(|beside| beside.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
+        let rings = of_queue.is_none().then_some(Rings { register: of_any.is_none(), completions });
+        let sender = socket.sending(region, shape, rings);
+        let sender = sender.map_err(|e| self.error("make the socket's rings", e).advise(PINNED))?;
+        let ways = match (beside, bound.first()) {
+            (Some(beside), _) => vec![beside.how],
+            (None, Some(first)) => vec![first.how],
+            // It receives nothing, and a driver without a copy may want a program for that. Parts only where they are needed:
+            // they take Linux 6.6.
+            (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
+            (None, None) => vec![How::default()],
+        };
+        let how = device::bind(&ways, |how| sender.bind(place, how, of_queue.or(of_any)));
+        let how = how.map_err(|e| device::not_bound(&self.name, "send by its queues", place, e))?;
+        let line = match before {
+            Some(before) => Arc::clone(&before.line),
+            None => {
+                let told = sender.completions(completions).map_err(|e| self.error("map a ring", e))?;
+                let (in_flight, reaper) = InFlight::new(Arc::clone(region), self.senders_of(queue, senders));
+                Arc::new(Line { in_flight, told: Mutex::new(Told { completions: told, reaper }) })
+            }
+        };
+        Ok(Bound { sender, line, nth: bound.len() / self.queues as usize, chunk_bytes: shape.chunk_bytes, how })
+    }
+
+    /// Looks what has become of the interface, if nobody has lately.
+    pub(super) fn look(&self, now: Timestamp) {
+        let Ok(mut watch) = self.watch.try_lock() else { return };
+        if now.since(watch.looked) < LOOK {
+            return;
+        }
+        watch.looked = now;
+        match watch.netlink.changes(self.index) {
+            // Relaxed, as where they are read: what is sent by them a moment late the kernel refuses.
+            Ok(Some(Change::Now(interface))) => {
+                self.mtu.store(interface.mtu, Ordering::Relaxed);
+            }
+            Ok(_) => {}
+            // More was told than there is room for: what is missed is told of next time.
+            Err(error) => tracing::debug!(device = %self.name, %error, "changes were missed"),
+        }
+    }
+
+    /// The longest packet that it sends now, without the link header.
+    pub(super) fn mtu(&self) -> usize {
+        self.mtu.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,366 @@
+//! Sending by an interface, past the kernel's network stack and its queueing discipline: a tx ring for each CPU.
+//! docs/outputs.md is for those who use it.
+
+use std::io;
+use std::num::NonZero;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+
+use steerage::{
+    DeviceError, HEADROOM, LinkType, Outgoing, OutgoingPacket, Output, Page, Received, Region, Sent, TxQueue,
+};
+
+use super::interface::{self, ETHERNET, Netlink};
+use super::lines::{Bound, Lines};
+use super::spec::{self, Named};
+use super::sys::{Socket, Unsent};
+use super::{PERMISSION, RING_MAX, RING_MIN, SEND_RING_DEFAULT};
+use crate::options;
+use crate::synthetic::SpecError;
+
+/// How much a socket may have on its way, in bytes, as the kernel counts them: some 1 KiB for a short frame of a full ring.
+const SEND_BUFFER: i32 = 4 << 20;
+
+/// The most parts of a frame: the kernel's `MAX_SKB_FRAGS` is 17.
+const PARTS_MAX: usize = 16;
+
+/// How often the kernel is told again that takes nothing before it is left with what it has: it takes 32 at a time, so a batch
+/// takes it three calls at most.
+const STUCK_MAX: u32 = 2;
+
+/// A huge page, the longest piece of memory that a device knows to be one.
+const PIECE_BYTES: u64 = 2 << 20;
+
+const HEADER_BYTES: usize = 14;
+const TAG_BYTES: usize = 4;
+
+/// By which interface to send, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AfXdpOutput {
+    /// The interface's name.
+    pub interface: String,
+    /// How many packets each CPU may have on their way: a power of two, [`RING_MIN`] to [`RING_MAX`].
+    pub ring: u32,
+    /// How many CPUs may send by it.
+    pub cpus: usize,
+}
+
+/// Reads `af_xdp:IFACE,ring=1024`.
+impl FromStr for AfXdpOutput {
+    type Err = SpecError;
+
+    fn from_str(spec: &str) -> Result<Self, SpecError> {
+        let Some(named) = Named::read(spec).filter(|named| !named.interface.is_empty()) else {
+            let what = "is no interface: `ip link` lists those there are";
+            return Err(SpecError::of(spec::DEVICE, "IFACE", spec, what));
+        };
+        let mut output = Self::new(named.interface);
+        for (option, value) in options::read(spec::DEVICE, named.options())? {
+            output.ring = match option {
+                "ring" => spec::ring(value)?,
+                _ => return Err(options::unknown(spec::DEVICE, option, value, &["ring"])),
+            };
+        }
+        Ok(output)
+    }
+}
+
+impl AfXdpOutput {
+    /// By the interface `name`, with every default, for all CPUs of this machine.
+    pub fn new(name: impl Into<String>) -> Self {
+        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+        Self { interface: name.into(), ring: SEND_RING_DEFAULT, cpus }
+    }
+
+    /// Makes ready to send. If packets are taken from the interface too, it is opened for that first. When the instance is
+    /// built, the kernel pins its pages, as [`AfXdpOptions::open`](super::AfXdpOptions::open) says.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if there is no such interface, it may not be sent by, or its type is not supported.
+    pub fn open(&self) -> Result<Output, DeviceError> {
+        let interface = Netlink::look(&self.interface)
+            .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
+        if interface.hardware != ETHERNET {
+            let cause = io::Error::other(format!("its type, {} in if_arp.h, is not Ethernet", interface.hardware));
+            return Err(self.error("send by it", cause).advise("send by a packet socket instead: af_packet:NAME"));
+        }
+        if !self.ring.is_power_of_two() || !(RING_MIN..=RING_MAX).contains(&self.ring) {
+            let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no length for it", self.ring));
+            return Err(self.error("make its rings", cause).advise("use a power of two, 128 to 32768"));
+        }
+        let mut sockets = Vec::with_capacity(self.cpus);
+        for _ in 0..self.cpus {
+            let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
+            // Where that is not allowed, less may be on its way.
+            let _ = socket.set_send_buffer(SEND_BUFFER);
+            sockets.push(socket);
+        }
+        let queues = interface::queues(&self.interface).send;
+        let lines = Lines::new(&self.interface, &interface, queues, self.ring, sockets);
+        let lines = lines.map_err(|e| self.error("watch the interface", e))?;
+        let open = Box::new(move |_cpu| {
+            let nth = lines.add()?;
+            Ok(Box::new(Send { lines: Arc::clone(&lines), nth, ready: None }) as Box<dyn TxQueue>)
+        });
+        Ok(Output { name: self.interface.clone(), kind: spec::DEVICE, open })
+    }
+
+    fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::new(self.interface.clone(), operation, cause)
+    }
+}
+
+/// One CPU's way out.
+#[derive(Debug)]
+struct Send {
+    lines: Arc<Lines>,
+    nth: usize,
+    ready: Option<Ready>,
+}
+
+/// The same with its socket and its pages.
+#[derive(Debug)]
+struct Ready {
+    bound: Bound,
+    region: Arc<Region>,
+    free: Vec<Page>,
+    /// Pages that a device could not read: in two pieces of the machine's memory.
+    unfit: Vec<Page>,
+    /// How many at the front of the ring the kernel took without having said so.
+    unsaid: u32,
+    /// Addresses of what was not sent after all: those pages come back when it is next looked what was sent.
+    voided: Vec<u64>,
+}
+
+impl Ready {
+    /// The longest frame that there is room for.
+    fn longest(&self) -> usize {
+        let parts = if self.bound.how.several { PARTS_MAX } else { 1 };
+        (parts * self.bound.chunk_bytes as usize).min(self.region.page_bytes() - HEADROOM)
+    }
+
+    /// Takes back what was sent.
+    fn reclaim(&mut self) {
+        let Self { bound: Bound { line, nth, .. }, free, voided, .. } = self;
+        // Whoever has it gives us what is ours.
+        if let Ok(mut told) = line.told.try_lock() {
+            let told = &mut *told;
+            // An address that is none of ours is nobody's.
+            let mut tell = |address| {
+                let _ = told.reaper.tell(address, *nth, |page| free.push(page));
+            };
+            told.completions.drain(&mut tell);
+            voided.drain(..).for_each(tell);
+        }
+        line.in_flight.collect(*nth, |page| free.push(page));
+    }
+
+    /// Puts a packet into the ring: its own page if it lies in one, else a copy. False if there is no room.
+    fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
+        let parts = len.div_ceil(self.bound.chunk_bytes as usize);
+        if !self.bound.sender.has_room_for(parts as u32) {
+            return false;
+        }
+        let Some(page) = self.free.pop() else { return false };
+        // Without the kernel's copy there is ours: only the pages that are `free` are known to be in one piece each.
+        let swapped = if self.bound.how.zero_copy { Err(page) } else { packet.swap(page) };
+        let (page, offset) = match swapped {
+            Ok(frame) => {
+                let offset = frame.offset();
+                match frame.into_page() {
+                    Ok(page) => (page, offset),
+                    Err(_lent) => return false,
+                }
+            }
+            Err(mut page) => {
+                let to = self.region.page_mut(&mut page).get_mut(HEADROOM..HEADROOM + len);
+                if let Some(to) = to {
+                    to.copy_from_slice(packet.received().data);
+                }
+                (page, HEADROOM as u32)
+            }
+        };
+        match self.bound.line.in_flight.post(self.bound.nth, page, parts) {
+            Ok(address) => {
+                self.push(address + u64::from(offset), len);
+                true
+            }
+            Err(page) => {
+                self.free.push(page);
+                false
+            }
+        }
+    }
+
+    fn push(&mut self, mut address: u64, mut len: usize) {
+        let chunk = self.bound.chunk_bytes as usize;
+        while len > chunk {
+            self.bound.sender.push(address, chunk as u32, true);
+            (address, len) = (address + chunk as u64, len - chunk);
+        }
+        self.bound.sender.push(address, len as u32, false);
+    }
+
+    /// Has the kernel take what was pushed. What it does not take now is not sent at all, where it copies: left in the ring, it
+    /// would leave behind what another CPU sends of the same flow.
+    fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
+        if self.bound.how.zero_copy {
+            return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };
+        }
+        let mut stuck = 0;
+        loop {
+            let waiting = self.bound.sender.waiting();
+            if waiting == 0 {
+                self.unsaid = 0;
+                return Ok(());
+            }
+            let told = self.bound.sender.kick();
+            let moved = waiting - self.bound.sender.waiting();
+            if moved > 0 {
+                (stuck, self.unsaid) = (0, 0);
+            }
+            match told.map_err(|error| error.raw_os_error()) {
+                // The driver, or an interface without a carrier, dropped the last that the kernel took.
+                Err(Some(libc::EBUSY)) => self.was_dropped(moved, sent),
+                Ok(()) | Err(Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) if moved > 0 => {}
+                Ok(()) | Err(Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) => stuck += 1,
+                Err(error) => {
+                    let voided = self.void(sent);
+                    sent.refused += voided;
+                    // Down: it is used again when it is up.
+                    return match error {
+                        Some(libc::ENETDOWN) => Ok(()),
+                        error => Err(io::Error::from_raw_os_error(error.unwrap_or(libc::EIO))),
+                    };
+                }
+            }
+            if stuck > STUCK_MAX {
+                self.void(sent);
+                return Ok(());
+            }
+        }
+    }
+
+    /// The last that the kernel took it has dropped.
+    fn was_dropped(&mut self, moved: u32, sent: &mut Sent) {
+        let dropped =
+            if moved > 0 { self.bound.sender.taken_last() } else { self.bound.sender.nth_waiting(self.unsaid) };
+        self.unsaid += u32::from(moved == 0);
+        if let Some(dropped) = dropped {
+            sent.packets = sent.packets.saturating_sub(1);
+            sent.bytes = sent.bytes.saturating_sub(u64::from(dropped.len));
+        }
+    }
+
+    /// Makes nothing of what the kernel has yet to take: how many packets that was.
+    fn void(&mut self, sent: &mut Sent) -> u64 {
+        let mut packets = 0;
+        for nth in self.unsaid..self.bound.sender.waiting() {
+            let Some(Unsent { address, len, goes_on }) = self.bound.sender.nth_waiting(nth) else { break };
+            if len > 0 {
+                self.bound.sender.void_waiting(nth);
+                self.voided.push(address);
+                packets += u64::from(!goes_on);
+                sent.bytes = sent.bytes.saturating_sub(u64::from(len));
+            }
+        }
+        sent.packets = sent.packets.saturating_sub(packets);
+        packets
+    }
+}
+
+/// A driver that has no time for it now looks again by itself.
+fn later(error: io::Error) -> io::Result<()> {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS | libc::ENETDOWN) => Ok(()),
+        _ => Err(error),
+    }
+}
+
+impl Send {
+    /// The length of a packet that can be sent: whole, with an Ethernet header, and no longer than the MTU.
+    fn sendable(&self, received: &Received<'_>, longest: usize) -> Option<usize> {
+        let len = received.data.len();
+        let is_tagged = matches!(received.data.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
+        let most = self.lines.mtu() + HEADER_BYTES + if is_tagged { TAG_BYTES } else { 0 };
+        let whole = received.link == LinkType::ETHERNET && len >= received.wire_len;
+        (whole && (HEADER_BYTES..=most.min(longest)).contains(&len)).then_some(len)
+    }
+}
+
+impl TxQueue for Send {
+    fn pages_max(&self) -> usize {
+        self.lines.ring as usize
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
+        let bound = self.lines.ready(self.nth, region)?;
+        let is_fit = |page: &Page| {
+            let from = region.address(page).unwrap_or(0) % PIECE_BYTES;
+            !bound.how.zero_copy || from + region.page_bytes() as u64 <= PIECE_BYTES
+        };
+        let (free, unfit) = pages.into_iter().partition(is_fit);
+        let voided = Vec::with_capacity(self.lines.ring as usize);
+        self.ready = Some(Ready { bound, region: Arc::clone(region), free, unfit, unsaid: 0, voided });
+        Ok(())
+    }
+
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+        let mut sent = Sent::default();
+        self.lines.look(packets.now());
+        let Some(mut ready) = self.ready.take() else { return Ok(sent) };
+        ready.reclaim();
+        let longest = ready.longest();
+        while let Some(packet) = packets.next_packet() {
+            let Some(len) = self.sendable(&packet.received(), longest) else {
+                sent.refused += 1;
+                continue;
+            };
+            if ready.put(packet, len) {
+                sent.packets += 1;
+                sent.bytes += len as u64;
+            }
+        }
+        ready.bound.sender.show();
+        let kicked = ready.kick(&mut sent);
+        self.ready = Some(ready);
+        match kicked {
+            // Relaxed: one CPU says so, and it does not matter which.
+            Err(error) if !self.lines.gone.swap(true, Ordering::Relaxed) => {
+                let is_gone = matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV));
+                let error = if is_gone { io::Error::new(error.kind(), "the interface was deleted") } else { error };
+                Err(self.lines.error("send by the interface", error))
+            }
+            _ => Ok(sent),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        // Only where the driver sends when it gets to it may there be something left.
+        let Some(ready) = self.ready.as_mut().filter(|ready| ready.bound.how.zero_copy) else { return Ok(()) };
+        let kicked = ready.kick(&mut Sent::default());
+        kicked.map_err(|error| self.lines.error("send by the interface", error))
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        let Some(Ready { bound: Bound { sender, line, nth, how, .. }, mut free, mut unfit, .. }) = self.ready.take()
+        else {
+            return;
+        };
+        drop(sender);
+        let mut told = line.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = &mut *told;
+        told.completions.drain(|address| {
+            let _ = told.reaper.tell(address, nth, |page| free.push(page));
+        });
+        // What was copied is the kernel's own. A driver that did not copy may still read it: those pages stay out of use.
+        if !how.zero_copy {
+            told.reaper.take_all(nth, |page| free.push(page));
+        }
+        line.in_flight.collect(nth, |page| free.push(page));
+        pages.append(&mut free);
+        pages.append(&mut unfit);
+    }
+}

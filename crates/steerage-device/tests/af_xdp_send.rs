@@ -1,0 +1,308 @@
+//! Sending by AF_XDP: what leaves by a cable between two namespaces, in which order, and what is counted of the rest.
+
+#[path = "common/net.rs"]
+mod net;
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use net::{FAR, NEAR, Net};
+use steerage::testing::QueueTester;
+use steerage::{
+    Batch, Builder, Completions, Cpu, CpuId, DeviceError, DropReason, Filled, Handler, Input, LinkType, POLL_BUDGET,
+    Polled, QueueMemory, Running, RxQueue, Snapshot, Timestamp, TxId,
+};
+use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput, Mode};
+use steerage_device::output::open_for;
+
+/// No test waits longer for what has to come.
+const HANG: Duration = Duration::from_secs(60);
+
+const FLOWS: u64 = 64;
+
+/// Where a frame's number and pattern begin, behind Ethernet, IPv4 and UDP headers.
+const NUMBER: usize = 42;
+
+/// Hands over frames of so many flows in turn, numbered, of lengths that change.
+struct Numbered {
+    next: u64,
+    end: u64,
+    lens: std::ops::RangeInclusive<usize>,
+    link: LinkType,
+}
+
+impl Numbered {
+    fn input(frames: u64, lens: std::ops::RangeInclusive<usize>) -> Input {
+        let queue = Self { next: 0, end: frames, lens, link: LinkType::ETHERNET };
+        Input::new("numbered", "test", vec![Box::new(queue)])
+    }
+}
+
+impl RxQueue for Numbered {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: *self.lens.end() })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let left = (self.end - self.next).min(budget as u64) as usize;
+        let (first, span) = (*self.lens.start(), (self.lens.end() - self.lens.start() + 1) as u64);
+        out.fill(left, |page| {
+            let len = first + (self.next * 37 % span) as usize;
+            page[..len].copy_from_slice(&numbered(self.next, len));
+            self.next += 1;
+            Filled::whole(len)
+        });
+        Ok(if self.next == self.end { Polled::Ended } else { Polled::More })
+    }
+
+    fn link(&self) -> LinkType {
+        self.link
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+/// For the far end's address, so that its kernel takes it for nothing that it should answer: nobody is asked for.
+fn numbered(number: u64, len: usize) -> Vec<u8> {
+    let flow = (number % FLOWS) as u8;
+    let mut frame = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
+    frame.extend((len as u16).saturating_sub(14).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 209, 0, flow, 10, 209, 9, 9, 0x4e, flow, 0, 9, 0, 8, 0, 0]);
+    frame.extend(number.to_be_bytes());
+    let at = frame.len();
+    frame.extend((at..len.max(at)).map(|at| (at as u64 * 31 + number) as u8));
+    frame.truncate(len);
+    frame
+}
+
+/// Sends all by the first output.
+struct All;
+
+impl Handler for All {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        batch.iter_mut().for_each(|packet| packet.transmit(TxId(0)));
+    }
+
+    fn finish(self) {}
+}
+
+/// What `input` hands over goes out by the near end, by so many CPUs.
+fn sending(net: &Net, input: Input, cpus: usize) -> Running<()> {
+    let output = net.near(|| AfXdpOutput { cpus, ..AfXdpOutput::new("near0") }.open()).unwrap();
+    let builder = Builder::new().virtual_cpus(cpus).check_order(true).input(input).output(output);
+    builder.build(|_| All).unwrap().start().unwrap()
+}
+
+fn ended(running: Running<()>) -> Snapshot {
+    let ledger = running.join().snapshot;
+    assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
+    assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));
+    ledger
+}
+
+fn sent(ledger: &Snapshot) -> u64 {
+    ledger.outputs[0].packets
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < HANG, "in vain: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Packets that the far end was given, as its kernel counts them.
+fn arrived(net: &Net) -> u64 {
+    let table = net.far(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+    let row = table.lines().find_map(|line| line.trim().strip_prefix("far0:")).unwrap();
+    row.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_is_sent_arrives() {
+    for queues in [1, 2, 3] {
+        let Some(net) = Net::with(&format!("numtxqueues {queues} numrxqueues {queues}")) else { return };
+        for cpus in [1, 4] {
+            let before = arrived(&net);
+            // The shortest frames that are sent, and the longest.
+            let ledger = ended(sending(&net, Numbered::input(20_000, 14..=1514), cpus));
+            assert_eq!((sent(&ledger), ledger.dropped().total()), (20_000, 0), "{queues} queues, {cpus} CPUs");
+            assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
+            assert_eq!(arrived(&net) - before, 20_000);
+        }
+    }
+}
+
+/// Takes frames at the far end until `done`, and checks that each is whole, and none before one of its flow that was sent
+/// earlier. The kernel may lose some when the machine is busy. Returns how many came.
+fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBool) -> u64 {
+    let options = AfXdpOptions {
+        take: Some("src port 19968-20224".parse().unwrap()),
+        mode: Mode::Native,
+        ..AfXdpOptions::new("far0")
+    };
+    let queue = net.far(|| options.open()).unwrap().input.queues.remove(0);
+    let mut tester = QueueTester::new(queue).unwrap();
+    let (start, mut last, mut came, mut quiet) = (Instant::now(), [None; FLOWS as usize], 0, false);
+    let span = (lens.end() - lens.start() + 1) as u64;
+    loop {
+        assert!(start.elapsed() < 2 * HANG, "it does not end");
+        let was_done = done.load(Ordering::Acquire);
+        let (polled, frames) = tester.poll(Timestamp::ZERO + start.elapsed(), POLL_BUDGET).unwrap();
+        for frame in &frames {
+            let number = u64::from_be_bytes(frame[NUMBER..NUMBER + 8].try_into().unwrap());
+            let len = lens.start() + (number * 37 % span) as usize;
+            assert!(*frame == numbered(number, len), "frame {number} is not what was sent");
+            let before = last[(number % FLOWS) as usize].replace(number);
+            assert!(before < Some(number), "frame {number} behind {before:?}");
+        }
+        came += frames.len() as u64;
+        if polled == Polled::Drained {
+            if was_done && quiet {
+                return came;
+            }
+            quiet = was_done;
+            thread::yield_now();
+        }
+    }
+}
+
+/// Flows move from CPU to CPU all the while; each sends by a ring of its own.
+fn ordered(net: &Net, lens: std::ops::RangeInclusive<usize>, frames: u64) {
+    let done = AtomicBool::new(false);
+    let ledger = thread::scope(|scope| {
+        let far = scope.spawn(|| check_far(net, &lens, &done));
+        let running = sending(net, Numbered::input(frames, lens.clone()), 4);
+        let handle = running.handle();
+        for nth in (0..4).cycle() {
+            if handle.is_finished() {
+                break;
+            }
+            let mask = [CpuId(nth), CpuId((nth + 1) % 4)].into_iter().collect();
+            handle.set_rps_cpus(&mask).unwrap();
+            thread::yield_now();
+        }
+        let ledger = ended(running);
+        done.store(true, Ordering::Release);
+        assert!(far.join().unwrap() > 0, "nothing came");
+        ledger
+    });
+    assert_eq!(sent(&ledger) + ledger.dropped().total(), frames);
+    assert_eq!(ledger.dropped().get(DropReason::TxRefused), 0);
+}
+
+#[test]
+fn flows_that_move_leave_in_order_and_whole() {
+    let Some(net) = Net::new() else { return };
+    ordered(&net, 60..=1514, 200_000);
+}
+
+/// Longer than a page of the kernel's: in several descriptors.
+#[test]
+fn jumbo_frames_leave_in_order_and_whole() {
+    let Some(net) = Net::with("mtu 9000") else { return };
+    ordered(&net, 60..=9014, 50_000);
+}
+
+#[test]
+fn what_is_none_for_the_interface_is_refused() {
+    let Some(net) = Net::new() else { return };
+    // One of 1502 lengths is the MTU's, the others are longer, or have no header.
+    let long = ended(sending(&net, Numbered::input(1000, 1515..=1600), 2));
+    let short = ended(sending(&net, Numbered::input(1000, 1..=13), 2));
+    let raw = Numbered { next: 0, end: 1000, lens: 60..=70, link: LinkType::RAW };
+    let raw = ended(sending(&net, Input::new("raw", "test", vec![Box::new(raw)]), 2));
+    for ledger in [long, short, raw] {
+        assert_eq!((sent(&ledger), ledger.dropped().get(DropReason::TxRefused)), (0, 1000));
+    }
+    assert_eq!(arrived(&net), 0);
+}
+
+#[test]
+fn down_up_and_gone() {
+    let Some(net) = Net::new() else { return };
+    let input = net.near(|| steerage_device::open("synthetic:rate=5000")).unwrap();
+    let running = sending(&net, input, 2);
+    let handle = running.handle();
+    let refused = || handle.snapshot().dropped().get(DropReason::TxRefused);
+    until("it sends", || sent(&handle.snapshot()) > 100);
+    net.must(&format!("-n {} link set near0 down", net.near));
+    until("it refuses", || refused() > 100);
+    // Nothing of before goes out late.
+    let before = (arrived(&net), sent(&handle.snapshot()));
+    net.must(&format!("-n {} link set near0 up", net.near));
+    until("it sends again", || sent(&handle.snapshot()) > before.1 + 100);
+    net.must(&format!("-n {} link set near0 mtu 68", net.near));
+    net.must(&format!("-n {} link set near0 mtu 1500", net.near));
+    let counted = || (sent(&handle.snapshot()), arrived(&net), sent(&handle.snapshot()));
+    let (least, came, most) = counted();
+    assert!((least..=most).contains(&came), "{came} came of {least} to {most}");
+    net.must(&format!("-n {} link del near0", net.near));
+    let before = refused();
+    until("it refuses for good", || refused() > before + 100);
+    handle.stop();
+    let ledger = ended(running);
+    let error = ledger.outputs[0].error.as_deref();
+    assert_eq!(error, Some("near0: cannot send by the interface: the interface was deleted"));
+}
+
+/// Packets are taken from the interface and sent back by it: both by the same queues, and from where they lie.
+#[test]
+fn what_is_taken_goes_back_by_the_same_queues() {
+    for queues in [1, 2] {
+        let Some(net) = Net::with(&format!("numtxqueues {queues} numrxqueues {queues}")) else { return };
+        let options = AfXdpOptions { take: Some("udp".parse().unwrap()), ..AfXdpOptions::new("near0") };
+        let input = net.near(|| options.open()).unwrap().input;
+        let running = sending(&net, input, 3);
+        let before = arrived(&net);
+        net.far(|| {
+            let sockets: Vec<UdpSocket> = (0..32).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
+            // Until the kernel's sockets have all that is to come, none is taken from it.
+            until("packets go back", || {
+                sockets.iter().for_each(|socket| drop(socket.send_to(&[7; 500], (NEAR, 9))));
+                arrived(&net) > before + 20_000
+            });
+        });
+        running.handle().stop();
+        let ledger = ended(running);
+        assert_eq!((sent(&ledger), ledger.dropped().total()), (ledger.received(), 0));
+        assert!(ledger.outputs[0].packets >= 20_000 && ledger.outputs[0].error.is_none());
+    }
+}
+
+#[test]
+fn a_queue_has_one_owner() {
+    let Some(net) = Net::new() else { return };
+    let input = || net.near(|| steerage_device::open("synthetic:rate=100")).unwrap();
+    let first = sending(&net, input(), 2);
+    let output = net.near(|| open_for("af_xdp:near0", 2)).unwrap();
+    let second = Builder::new().virtual_cpus(2).input(input()).output(output).build(|_| All);
+    let error = second.map(drop).unwrap_err().to_string();
+    assert!(error.contains("near0: cannot send by its queues: queue 0 has an AF_XDP socket already"), "{error}");
+    first.handle().stop();
+    ended(first);
+    let again = sending(&net, Numbered::input(10, 60..=60), 2);
+    assert_eq!(sent(&ended(again)), 10);
+}
+
+#[test]
+fn mistakes_are_told_in_a_line() {
+    let Some(net) = Net::new() else { return };
+    let error = |spec| net.near(|| open_for(spec, 1).map(drop).unwrap_err().to_string());
+    assert!(error("af_xdp:none0").starts_with("none0: cannot look at the interface: No such device"));
+    assert!(error("af_xdp:lo").contains("is not Ethernet"));
+    assert_eq!(error("af_xdp:near0,mode=skb"), "af_xdp: option `mode=skb` does not exist: there are ring");
+    assert!(error("af_xdp:near0,ring=100").contains("is not a power of two from 128 to 32768"));
+    let output = net.near(|| open_for("af_xdp:near0", 1)).unwrap();
+    let more = Builder::new().virtual_cpus(2).input(Numbered::input(1, 60..=60)).output(output).build(|_| All);
+    let error = more.map(drop).unwrap_err().to_string();
+    assert!(error.contains("near0: cannot send by more CPUs: it was opened for 1 CPUs"), "{error}");
+}

@@ -146,6 +146,10 @@ impl fmt::Display for Error {
                 write!(f, "--hash {name}: this CPU has no {needs} instructions: use --hash {instead}")
             }
             Self::NothingToPace => f.write_str("--pace is for capture files: give synthetic traffic a rate=N instead"),
+            Self::NothingToFilter { device, .. } if device.starts_with("af_xdp:") => write!(
+                f,
+                "-f is for interfaces that are listened to: what is taken by {device} is said by --take, see docs/af_xdp.md"
+            ),
             Self::NothingToFilter { device, filter } => write!(
                 f,
                 "-f is for interfaces, and {device} is none: of a file, tcpdump -r FILE -w - '{filter}' | steerage count -"

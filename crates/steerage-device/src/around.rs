@@ -40,6 +40,10 @@ macro_rules! as_the_queue_does {
             self.queue.stop()
         }
 
+        fn close(&mut self, pages: &mut Vec<steerage::Page>) {
+            self.queue.close(pages);
+        }
+
         fn device_hash(&self) -> Option<steerage::Affinity> {
             self.queue.device_hash()
         }

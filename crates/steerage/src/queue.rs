@@ -449,6 +449,9 @@ impl OwnedQueue {
 
     /// Gives the pages back to the shared pool.
     pub(crate) fn close(&mut self) {
+        let mut pages = Vec::new();
+        self.rx.close(&mut pages);
+        pages.into_iter().for_each(|page| self.pool.recycle(page));
         self.pool.close();
     }
 }

@@ -105,6 +105,12 @@ pub trait RxQueue: Send {
         false
     }
 
+    /// It is polled no more, whether it has ended or whoever is around it wants no more: the pages that it still has, and that
+    /// the device writes no more, go to `pages`. One that is missing is out of use until the region ends.
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        let _ = pages;
+    }
+
     /// What the hashes that the device sets keep together, if it sets one on every frame.
     fn device_hash(&self) -> Option<Affinity> {
         None

@@ -39,6 +39,8 @@ pub(super) struct Interface {
     #[serde(skip)]
     loopback: bool,
     xdp: Option<Xdp>,
+    /// Whether the driver tells XDP programs the card's hash; `None` if the kernel does not say.
+    xdp_hash: Option<bool>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -81,6 +83,7 @@ impl Interface {
             features: features.and_then(|features| features.on.clone()),
             fixed: features.map(|features| features.fixed.clone()).unwrap_or_default(),
             loopback: host.number(at("type")) == Some(ARPHRD_LOOPBACK),
+            xdp_hash: features.and_then(|features| features.xdp_hash),
             xdp: xdp.map(|bits| Xdp { driver: bits & XDP_BASIC != 0, zero_copy: bits & XDP_ZERO_COPY != 0 }),
         }
     }
@@ -99,6 +102,14 @@ impl Interface {
             Xdp { driver: false, .. } => {
                 Finding::info("XDP", "not in the driver: generic XDP is no faster than AF_PACKET")
             }
+        }));
+        findings.extend(self.xdp_hash.map(|told| {
+            let hash = if told {
+                "ours; with hash=device the card's, which its driver tells"
+            } else {
+                "ours: the driver does not tell the card's"
+            };
+            Finding::info("AF_XDP hash", hash)
         }));
         findings
     }
@@ -195,7 +206,7 @@ mod tests {
         );
         made.link("sys/class/net/eth0/device/driver", "../../bus/virtio/drivers/virtio_net");
         let on = Some(vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()]);
-        let features = Features { on, fixed: vec!["rx-gro-hw".to_owned()], xdp: Some(XDP_BASIC) };
+        let features = Features { on, fixed: vec!["rx-gro-hw".to_owned()], xdp: Some(XDP_BASIC), xdp_hash: Some(true) };
         let interface = Interface::look(&made.host(), "eth0", Some(&features));
         assert_eq!(
             found(&interface),
@@ -205,7 +216,8 @@ mod tests {
              Info rps_cpus: the kernel steers as well: rx-0 3\n\
              Lack offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
              Info hardware hash: none\n\
-             Ok XDP: in the driver, with a copy\n"
+             Ok XDP: in the driver, with a copy\n\
+             Info AF_XDP hash: ours; with hash=device the card's, which its driver tells\n"
         );
         let off = interface.findings().into_iter().find(|one| one.state == State::Lack).unwrap().mend.unwrap();
         assert_eq!(off, "sudo ethtool -K eth0 gro off");

@@ -42,6 +42,9 @@ const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
+/// `NETDEV_XDP_RX_METADATA_HASH`.
+const METADATA_HASH: u64 = 2;
 
 /// What is known of an interface.
 #[derive(Clone, Debug, Default)]
@@ -52,13 +55,18 @@ pub(super) struct Features {
     pub(super) fixed: Vec<String>,
     /// `NETDEV_XDP_ACT_` bits.
     pub(super) xdp: Option<u64>,
+    /// Whether the driver tells XDP programs the hash that the card computed.
+    pub(super) xdp_hash: Option<bool>,
 }
 
 /// Asks for it.
 pub(super) fn features_of(interface: &str) -> Option<Features> {
     let socket = Socket::open().ok()?;
     let (on, fixed) = socket.switched(interface).map_or((None, Vec::new()), |(on, fixed)| (Some(on), fixed));
-    Some(Features { on, fixed, xdp: socket.xdp(interface) })
+    let device = socket.device(interface).unwrap_or_default();
+    let number = |kind| Some(u64::from_ne_bytes(find(&device, kind)?.try_into().ok()?));
+    let xdp_hash = number(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES).map(|bits| bits & METADATA_HASH != 0);
+    Some(Features { on, fixed, xdp: number(NETDEV_A_DEV_XDP_FEATURES), xdp_hash })
 }
 
 struct Socket(OwnedFd);
@@ -80,11 +88,11 @@ impl Socket {
         Some((bit_names(find(&answer, ETHTOOL_A_FEATURES_ACTIVE)?), fixed))
     }
 
-    fn xdp(&self, interface: &str) -> Option<u64> {
+    /// What the kernel tells of it as a device.
+    fn device(&self, interface: &str) -> Option<Vec<u8>> {
         let index = name_to_index(&self.0, interface).ok()?;
         let family = self.family("netdev")?;
-        let answer = self.ask(family, NETDEV_CMD_DEV_GET, &attribute(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes()))?;
-        Some(u64::from_ne_bytes(find(&answer, NETDEV_A_DEV_XDP_FEATURES)?.try_into().ok()?))
+        self.ask(family, NETDEV_CMD_DEV_GET, &attribute(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes()))
     }
 
     fn family(&self, name: &str) -> Option<u16> {

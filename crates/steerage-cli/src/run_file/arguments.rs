@@ -10,6 +10,7 @@ use super::{COMMAND, DEVICES, FileError, nearest};
 /// The devices that have options of their own, behind their names.
 const SYNTHETIC: &str = "synthetic";
 const AF_PACKET: &str = "af_packet:";
+const LIVE: [&str; 4] = [AF_PACKET, "af_xdp:", "tap:", "tun:"];
 
 /// What a file gives.
 #[derive(Debug)]
@@ -147,25 +148,32 @@ fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String
             file.error(Some(line), format!("{DEVICES}: a device needs a name: write such as name = \"synthetic\""))
         );
     };
-    // Where the options stand behind a colon of their own, or behind the interface's name.
-    let interface = name.strip_prefix(AF_PACKET).or(Some(name).filter(|name| is_interface(name)));
-    let mut spec = interface.map_or(name.to_owned(), |interface| format!("{AF_PACKET}{interface}"));
-    for key in table.keys.iter().filter(|key| key.name != "name") {
-        let wrong = |what: String| file.error(Some(key.line), format!("{DEVICES}: {name}: {}: {what}", key.name));
-        if name != SYNTHETIC && interface.is_none() {
-            let message =
-                "only synthetic traffic and interfaces have options of their own: write others as keys of the file";
-            return Err(wrong(message.to_owned()));
-        }
-        let text = as_text(&key.value).filter(|text| !text.contains(','));
-        let text = text.ok_or_else(|| wrong("write a number, or a string without a comma".to_owned()))?;
-        spec.push(if spec == SYNTHETIC { ':' } else { ',' });
-        let alone = match interface {
-            Some(interface) => format!("{AF_PACKET}{interface},{}={text}", key.name),
-            None => format!("{SYNTHETIC}:{}={text}", key.name),
+    let Some(base) = with_room_for_options(name) else {
+        let message =
+            "only synthetic traffic and interfaces have options of their own: write others as keys of the file";
+        return match table.keys.iter().find(|key| key.name != "name") {
+            Some(key) => Err(file.error(Some(key.line), format!("{DEVICES}: {name}: {}: {message}", key.name))),
+            None => Ok(name.to_owned()),
         };
-        steerage_device::check(&alone).map_err(|error| file.error(Some(key.line), format!("{DEVICES}: {error}")))?;
-        spec.push_str(&format!("{}={text}", key.name));
+    };
+    let mut spec = base.clone();
+    for key in table.keys.iter().filter(|key| key.name != "name") {
+        let text = as_text(&key.value).filter(|text| !text.contains(','));
+        let text = text.ok_or_else(|| {
+            let message = format!("{DEVICES}: {name}: {}: write a number, or a string without a comma", key.name);
+            file.error(Some(key.line), message)
+        })?;
+        let option = format!("{}={text}", key.name);
+        let with = |spec: &str| format!("{spec}{}{option}", if spec == SYNTHETIC { ':' } else { ',' });
+        steerage_device::check(&with(&base))
+            .map_err(|error| file.error(Some(key.line), format!("{DEVICES}: {error}")))?;
+        spec = with(&spec);
     }
     Ok(spec)
+}
+
+/// The name as options can stand behind it. `None` of a device that has none.
+fn with_room_for_options(name: &str) -> Option<String> {
+    let is_whole = !name.contains(',') && (name == SYNTHETIC || LIVE.iter().any(|prefix| name.starts_with(prefix)));
+    is_whole.then(|| name.to_owned()).or_else(|| is_interface(name).then(|| format!("{AF_PACKET}{name}")))
 }

@@ -138,3 +138,64 @@ fn what_is_lost_is_counted() {
     let report = stop(started);
     assert_eq!(received(&report) + counts(&report, "passed")[0], 100_000, "{report}");
 }
+
+/// A number of packets ends it: no more are counted, and the kernel's pages come home.
+#[test]
+fn so_many_packets_are_taken_and_no_more() {
+    let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
+    let kernel = Kernel::of(&net);
+    let args = ["count", "af_xdp:near0", "--take", "udp", "-c", "1000", "--virtual-cpus", "2", "--strict"];
+    let sockets: Vec<UdpSocket> = net.far(|| (0..20).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect());
+    let send = || sockets.iter().for_each(|socket| drop(socket.send_to(&[0; 100], (NEAR, 9)).unwrap()));
+    for _ in 0..2 {
+        let mut started = Some(start(&net, &args));
+        let ran = std::thread::scope(|scope| {
+            let ended = scope.spawn(|| started.take().unwrap().end());
+            while !ended.is_finished() {
+                send();
+            }
+            ended.join().unwrap()
+        });
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let report = ran.report();
+        assert_eq!((received(&report), &report["dropped"]), (1000, &json!({})), "{report}");
+        assert_eq!(report["memory"]["pages"], report["memory"]["pages_free"]);
+        // What comes now is the kernel's again.
+        kernel.got();
+        send();
+        assert_eq!(kernel.got(), 20);
+    }
+}
+
+#[test]
+fn a_filter_is_pointed_to_take() {
+    let ran = run(&["count", "af_xdp:lo", "--take", "udp", "-f", "port 53"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.complaint().contains("said by --take"), "{ran:?}");
+}
+
+/// What is taken, and how, can be written down.
+#[test]
+fn a_run_file_takes() {
+    let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
+    let kernel = Kernel::of(&net);
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("taking-{}.toml", std::process::id()));
+    let text = r#"
+        command = "count"
+        devices = { name = "af_xdp:near0", queues = "0-1", ring = 512, mode = "copy" }
+        take = "udp dst port 9"
+        replace = true
+        virtual-cpus = 2
+    "#;
+    std::fs::write(&path, text).unwrap();
+    let started = start(&net, &["run", path.to_str().unwrap()]);
+    send(&net, 20, 50, 9);
+    let report = stop(started);
+    assert_eq!(received(&report) + kernel.got(), 1000, "{report}");
+    assert_eq!(counts(&report, "received").len(), 2);
+    assert_eq!(report["queues"][0]["device"], "near0");
+    std::fs::write(&path, text.replace("512", "500")).unwrap();
+    let ran = run(&["run", path.to_str().unwrap()]);
+    assert!(ran.code == Some(1) && ran.complaint().contains(":3: devices: af_xdp: option `ring=500`"), "{ran:?}");
+    std::fs::remove_file(&path).unwrap();
+}

@@ -13,6 +13,9 @@ use super::sys::{self, Link, Map, Program, ProgramInfo};
 use super::take::Take;
 use super::{AfXdpOptions, Mode, PERMISSION};
 
+#[cfg(test)]
+mod tests;
+
 /// How long it is waited at most, first and in all, for a program of ours to go whose process has ended: the kernel sees to it
 /// when it has time.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
@@ -34,7 +37,7 @@ pub(super) struct Attached {
     pub(super) hashes: bool,
     pub(super) mode: sys::Mode,
     /// The program is there until this goes.
-    pub(super) _link: Link,
+    pub(super) link: Link,
 }
 
 /// It, and what its user should know.
@@ -67,7 +70,7 @@ pub(super) fn attach(
                 if let Some(error) = refused {
                     notes.push(format!("{}: no native XDP ({error}); it goes on in skb mode", options.interface));
                 }
-                let program = Attached { sockets, counters, hashes, mode: *mode, _link: link };
+                let program = Attached { sockets, counters, hashes, mode: *mode, link };
                 return Ok(Noted { program, notes });
             }
             Err(Refused::For(error)) => return Err(error),

@@ -93,9 +93,14 @@ impl Netlink {
 
     /// Takes away a program that is at the interface without a link.
     pub(super) fn detach(interface: u32) -> io::Result<()> {
+        Self::set_program(interface, -1)
+    }
+
+    /// Attaches the program of that descriptor without a link, or none for -1.
+    pub(super) fn set_program(interface: u32, program: i32) -> io::Result<()> {
         let mut netlink = Self::open(0)?;
-        let none = attribute(IFLA_XDP_FD, &(-1i32).to_ne_bytes());
-        let request = message(RTM_SETLINK, interface, IFLA_XDP | NLA_F_NESTED, &none);
+        let program = attribute(IFLA_XDP_FD, &program.to_ne_bytes());
+        let request = message(RTM_SETLINK, interface, IFLA_XDP | NLA_F_NESTED, &program);
         send(netlink.socket.as_raw_fd(), &request, MsgFlags::empty())?;
         netlink.answer().map(drop)
     }

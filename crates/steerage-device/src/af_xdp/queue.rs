@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use steerage::{
     Affinity, Completion, Completions, DeviceError, FlowHash, Page, Polled, QueueMemory, Region, RxQueue, Timestamp,
 };
@@ -19,7 +21,7 @@ use super::{HEADROOM_BYTES, LINK_BYTES};
 /// How often the kernel is asked what it lost and what has become of the interface, at most: a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often the program's counters are read: the kernel writes one for each CPU.
+/// How often the program is looked for and its counters are read: the kernel writes one for each CPU.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
 /// How soon it is looked for pages again where nearly none is posted: nothing could come, so nothing would wake us.
@@ -62,6 +64,10 @@ pub(super) struct Queue {
     events: Epoll,
     /// Tells of changes of the interface.
     netlink: Netlink,
+    /// Rings each second: that a program was taken away nobody tells.
+    seconds: TimerFd,
+    /// It was not there when it was last looked for.
+    missing: bool,
     up: bool,
     mtu: usize,
     /// The longest frame that its pages have room for, in bytes.
@@ -71,7 +77,6 @@ pub(super) struct Queue {
     begun: Option<Begun>,
     mode: Option<&'static str>,
     looked: Timestamp,
-    counted: Timestamp,
     /// Frames that were handed over, and those that were lost, so far.
     handed: u64,
     lost: u64,
@@ -89,7 +94,12 @@ impl Queue {
         let netlink = Netlink::listening()?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         events.add(&netlink, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        let seconds = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+        seconds.set(Expiration::Interval(TimeSpec::from_duration(COUNTERS_LOOK)), TimerSetTimeFlags::empty())?;
+        events.add(&seconds, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         Ok(Self {
+            seconds,
+            missing: false,
             mtu: device.frame_bytes - LINK_BYTES,
             device,
             number,
@@ -103,7 +113,6 @@ impl Queue {
             begun: None,
             mode: None,
             looked: Timestamp::ZERO,
-            counted: Timestamp::ZERO,
             handed: 0,
             lost: 0,
             passed: 0,
@@ -181,9 +190,10 @@ impl Queue {
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         self.count_lost(out)?;
-        if out.now().since(self.counted) >= COUNTERS_LOOK {
-            self.counted = out.now();
+        // Read as soon as it has rung, or nobody could sleep.
+        if self.seconds.wait().is_ok() {
             self.count_passed(out)?;
+            self.look_for_program()?;
         }
         match self.netlink.changes(self.device.index) {
             Ok(None) => {}
@@ -196,6 +206,20 @@ impl Queue {
             // More was told than there is room for: what is missed is told of next time.
             Err(error) => tracing::debug!(device = %self.device.name, %error, "changes were missed"),
         }
+        Ok(())
+    }
+
+    /// Whether the program is still there. If not, either somebody else took it away, or the interface goes and that is told of
+    /// before the next look.
+    fn look_for_program(&mut self) -> Result<(), DeviceError> {
+        let is_there = self.device.program.link.is_attached();
+        let is_there = is_there.map_err(|e| self.device.error("look for the XDP program", e))?;
+        if !is_there && self.missing {
+            let cause = io::Error::other("another program took the XDP program away");
+            let error = self.device.error("go on receiving", cause).advise("start it again");
+            self.end(Some(error));
+        }
+        self.missing = !is_there;
         Ok(())
     }
 
@@ -256,7 +280,7 @@ impl Queue {
     }
 
     /// All that came is handed over: settles what was lost, and takes the pages home.
-    fn close(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
+    fn settle(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         self.count_lost(out)?;
         let Stage::Ending(ready, why) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
@@ -311,7 +335,7 @@ impl RxQueue for Queue {
         }
         let more = self.receive(out, budget);
         if matches!(self.stage, Stage::Ending(..) | Stage::Ended) {
-            return if more { Ok(Polled::More) } else { self.close(out) };
+            return if more { Ok(Polled::More) } else { self.settle(out) };
         }
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
@@ -337,6 +361,16 @@ impl RxQueue for Queue {
     fn stop(&mut self) -> bool {
         self.end(None);
         true
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        // Of what has come by now nothing is wanted.
+        self.end(None);
+        pages.extend(self.begun.take().and_then(|begun| begun.page));
+        if let Stage::Ending(ready, _) = std::mem::replace(&mut self.stage, Stage::Ended) {
+            let posted = ready.close();
+            posted.into_iter().for_each(|mut posted| pages.extend(posted.take_all()));
+        }
     }
 
     fn device_hash(&self) -> Option<Affinity> {

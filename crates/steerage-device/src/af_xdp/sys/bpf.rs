@@ -62,8 +62,8 @@ impl Attributes {
         self
     }
 
-    fn name(mut self, at: usize) -> Self {
-        self.0[at..at + NAME.len()].copy_from_slice(NAME.as_bytes());
+    fn name(mut self, at: usize, name: &str) -> Self {
+        self.0[at..at + name.len()].copy_from_slice(name.as_bytes());
         self
     }
 
@@ -112,7 +112,8 @@ impl Map {
     }
 
     fn create(kind: u32, value_bytes: u32, entries: u32) -> io::Result<Self> {
-        let attributes = Attributes::new().word(0, kind).word(4, 4).word(8, value_bytes).word(12, entries).name(28);
+        let attributes =
+            Attributes::new().word(0, kind).word(4, 4).word(8, value_bytes).word(12, entries).name(28, NAME);
         // SAFETY: numbers only.
         unsafe { bpf_fd(MAP_CREATE, attributes) }.map(Self)
     }
@@ -167,9 +168,26 @@ pub(in crate::af_xdp) enum Mode {
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Program(OwnedFd);
 
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Program {
     /// Loads it, for one interface only if it calls the kernel's functions. What the verifier says goes to `log`.
     pub(in crate::af_xdp) fn load(
+        program: &[Instruction],
+        bound_to: Option<u32>,
+        several: bool,
+        log: &mut [u8],
+    ) -> io::Result<Self> {
+        Self::load_as(NAME, program, bound_to, several, log)
+    }
+
+    /// The same, under any name.
+    pub(in crate::af_xdp) fn load_as(
+        name: &str,
         program: &[Instruction],
         bound_to: Option<u32>,
         several: bool,
@@ -186,7 +204,7 @@ impl Program {
             .word(28, log.len() as u32)
             .pointer(32, if log.is_empty() { std::ptr::null() } else { log.as_mut_ptr().cast_const() })
             .word(44, flags)
-            .name(48)
+            .name(48, name)
             .word(64, bound_to.unwrap_or(0))
             .word(68, ATTACH_XDP);
         // SAFETY: the instructions, of the kernel's layout, and the license, ended by a zero, are read; the log is written as
@@ -211,6 +229,12 @@ impl Program {
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Link {
+    /// Whether the program is still there: somebody else may have taken it away, and it goes with its interface.
+    pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
+        // `struct bpf_link_info` has the interface's number at 16: none for one that was detached.
+        Ok(info(self.0.as_fd())?.word_at(16) != 0)
+    }
+
     /// Takes the program away, whoever has it there.
     pub(in crate::af_xdp) fn detach(&self) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.0.as_fd());

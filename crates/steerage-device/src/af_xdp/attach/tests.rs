@@ -1,0 +1,76 @@
+//! Other software's programs at our interface, and ours taken away by others.
+
+use std::time::Instant;
+
+use steerage::testing::QueueTester;
+use steerage::{POLL_BUDGET, Polled, Timestamp};
+
+use super::super::assembler::{Assembler, R0};
+use super::*;
+use crate::netns::{HANG, Namespaces};
+
+/// A program that leaves all to the kernel, under another name than ours.
+fn other() -> Program {
+    let mut asm = Assembler::default();
+    asm.set(R0, 2);
+    asm.exit();
+    Program::load_as("somebodys", &asm.finish().unwrap(), None, true, &mut []).unwrap()
+}
+
+fn options(replace: bool) -> AfXdpOptions {
+    AfXdpOptions { take: Some("udp".parse().unwrap()), replace, ..AfXdpOptions::new("near0") }
+}
+
+fn cable() -> Option<Namespaces> {
+    let namespaces = Namespaces::new(2)?;
+    namespaces.veth((0, "near0"), (1, "far0"));
+    Some(namespaces)
+}
+
+#[test]
+fn another_program_stays_unless_it_is_to_be_replaced() {
+    for by_link in [true, false] {
+        let Some(namespaces) = cable() else { return };
+        namespaces.within(0, || {
+            let (program, index) = (other(), Netlink::look("near0").unwrap().index);
+            let _link = match by_link {
+                true => Some(program.attach(index, sys::Mode::Native).unwrap()),
+                false => {
+                    Netlink::set_program(index, program.as_fd().as_raw_fd()).unwrap();
+                    None
+                }
+            };
+            let there = Netlink::look("near0").unwrap().program.unwrap();
+            let error = options(false).open().map(drop).unwrap_err().to_string();
+            let whose = format!("`somebodys` has near0 already (XDP program {there})");
+            assert!(error.contains(&whose) && error.contains("--replace") && !error.contains('\n'), "{error}");
+            assert_eq!(Netlink::look("near0").unwrap().program, Some(there));
+            let taking = options(true).open().unwrap();
+            let ours = Netlink::look("near0").unwrap().program.unwrap();
+            assert!(ProgramInfo::of(ours).unwrap().is_ours() && ours != there);
+            drop(taking);
+            assert_eq!(Netlink::look("near0").unwrap().program, None);
+        });
+    }
+}
+
+#[test]
+fn one_that_is_taken_away_is_missed() {
+    let Some(namespaces) = cable() else { return };
+    namespaces.within(0, || {
+        let mut tester = QueueTester::new(options(false).open().unwrap().input.queues.remove(0)).unwrap();
+        let interface = Netlink::look("near0").unwrap();
+        sys::link_of(interface.program.unwrap(), interface.index).unwrap().unwrap().detach().unwrap();
+        let start = Instant::now();
+        let error = loop {
+            assert!(start.elapsed() < HANG, "nobody misses it");
+            match tester.poll(Timestamp::ZERO + start.elapsed(), POLL_BUDGET) {
+                Ok((polled, _)) => assert!(polled != Polled::Ended),
+                Err(error) => break error.to_string(),
+            }
+            thread::yield_now();
+        };
+        assert_eq!(error, "near0: cannot go on receiving: another program took the XDP program away; start it again");
+        assert_eq!((tester.lost(), tester.pages_out()), (0, 0));
+    });
+}

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use loom::sync::Notify;
+use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 use steerage_mem::park::Sleepers;
 use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
-use steerage_mem::{Completion, Home, Kept, Memory, Page, Region};
+use steerage_mem::{Completion, Home, InFlight, Kept, Memory, Page, Region};
 
 const PAGE_BYTES: usize = 64;
 
@@ -228,5 +229,34 @@ fn revoked_before_published_is_revoked() {
             }
         });
         worker.join().unwrap();
+    });
+}
+
+/// One sends from two pages, another is told of both by the device and gives them back: each comes back once, whole.
+#[test]
+fn what_was_sent_comes_back_to_its_sender() {
+    loom::model(|| {
+        let (region, pages) = Region::map(2, PAGE_BYTES).unwrap();
+        let (in_flight, mut reaper) = InFlight::new(region, 2);
+        let device = Arc::new(AtomicU32::new(0));
+        let (told, sends) = (Arc::clone(&device), Arc::clone(&in_flight));
+        let other = thread::spawn(move || {
+            for address in (0..told.load(Ordering::Acquire)).map(|nth| u64::from(nth) * PAGE_BYTES as u64) {
+                assert!(reaper.tell(address, 1, |page| panic!("{page:?} is not mine")), "it is in flight");
+            }
+            reaper
+        });
+        let mut back = Vec::new();
+        for (nth, page) in pages.into_iter().enumerate() {
+            sends.post(0, page, 1).unwrap();
+            // As the kernel publishes its ring.
+            device.store(nth as u32 + 1, Ordering::Release);
+            sends.collect(0, |page| back.push(page.number()));
+        }
+        let mut reaper = other.join().unwrap();
+        reaper.take_all(0, |page| back.push(page.number()));
+        back.sort_unstable();
+        back.dedup();
+        assert_eq!(back.len(), 2);
     });
 }

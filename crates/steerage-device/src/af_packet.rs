@@ -261,3 +261,9 @@ const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 pub fn is_interface(name: &str) -> bool {
     interface::index_of(name).is_some()
 }
+
+/// Has the kernel finish checksums before the interface sends.
+#[cfg(test)]
+pub(crate) fn finish_checksums(name: &str) -> io::Result<()> {
+    Socket::new(false)?.finish_checksums(name)
+}

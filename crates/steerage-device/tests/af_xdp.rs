@@ -186,6 +186,21 @@ fn it_goes_on_when_the_interface_is_up_again() {
     taking.end();
 }
 
+/// What the last owner of a queue was given and never looked at is gone with it.
+#[test]
+fn a_new_start_hands_over_nothing_of_before() {
+    let Some(net) = Net::new() else { return };
+    for round in 0..3 {
+        let left = take(&net, &options("udp"));
+        send(&net, 0..100, 100);
+        drop(left);
+        let mut taking = take(&net, &options("udp"));
+        send(&net, 1000 + round..1010 + round, 100);
+        assert!(taking.frames(10).iter().map(|frame| number(frame)).eq(1000 + round..1010 + round));
+        taking.end();
+    }
+}
+
 #[test]
 fn a_deleted_interface_ends_it() {
     for namespace in [false, true] {

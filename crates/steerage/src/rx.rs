@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use steerage_mem::{Blocks, Region};
+use steerage_mem::{Blocks, Page, Region};
 
 use crate::handler::Affinity;
 use crate::platform::Timestamp;

@@ -6,8 +6,8 @@ use super::RunArgs;
 
 pub(super) const FANOUT_HELP: &str = "\
 DEVICE is as for count. OUTPUT is pcap:FILE, a capture file to be written (pcapng; one that is
-there is overwritten), tap:NAME, tun:NAME or an interface: see docs/outputs.md. Numbers in braces
-stand for an output each: pcap:part{0..3}.pcapng.
+there is overwritten), tap:NAME, tun:NAME, an interface or af_xdp:IFACE: see docs/outputs.md.
+Numbers in braces stand for an output each: pcap:part{0..3}.pcapng.
 
 A flow has one output: both directions, all fragments, in order. Which one, the flow's hash says,
 whose key is drawn anew for each run; --hash-key makes it the same again.

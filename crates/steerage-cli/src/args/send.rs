@@ -6,8 +6,8 @@ use steerage_device::rate::RATE_MAX;
 use super::RunArgs;
 
 pub(super) const SEND_HELP: &str = "\
-OUTPUT is an interface, tap:NAME, tun:NAME or pcap:FILE: see docs/outputs.md. DEVICE is as for
-count: synthetic traffic or capture files, which are sent as they are.
+OUTPUT is an interface, af_xdp:IFACE, tap:NAME, tun:NAME or pcap:FILE: see docs/outputs.md. DEVICE
+is as for count: synthetic traffic or capture files, which are sent as they are.
 
 Packets leave in the order in which they came, from one CPU. With --rps-cpus or --rps-cpus-list
 more CPUs send, each its flows, and only flows keep their order.

@@ -146,7 +146,7 @@ fn so_many_packets_are_taken_and_no_more() {
     let kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0", "--take", "udp", "-c", "1000", "--virtual-cpus", "2", "--strict"];
     let sockets: Vec<UdpSocket> = net.far(|| (0..20).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect());
-    let send = || sockets.iter().for_each(|socket| drop(socket.send_to(&[0; 100], (NEAR, 9)).unwrap()));
+    let send = || sockets.iter().for_each(|socket| assert_eq!(socket.send_to(&[0; 100], (NEAR, 9)).unwrap(), 100));
     for _ in 0..2 {
         let mut started = Some(start(&net, &args));
         let ran = std::thread::scope(|scope| {

@@ -20,6 +20,9 @@ use super::{PERMISSION, RING_MAX, RING_MIN, SEND_RING_DEFAULT};
 use crate::options;
 use crate::synthetic::SpecError;
 
+#[cfg(test)]
+mod tests;
+
 /// How much a socket may have on its way, in bytes, as the kernel counts them: some 1 KiB for a short frame of a full ring.
 const SEND_BUFFER: i32 = 4 << 20;
 

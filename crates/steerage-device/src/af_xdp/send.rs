@@ -133,6 +133,8 @@ struct Ready {
     unfit: Vec<Page>,
     /// How many at the front of the ring the kernel took without having said so.
     unsaid: u32,
+    /// The interface was down when it was last sent by: the ring then fills with what was made void.
+    down: bool,
     /// Addresses of what was not sent after all: those pages come back when it is next looked what was sent.
     voided: Vec<u64>,
 }
@@ -216,7 +218,7 @@ impl Ready {
         loop {
             let waiting = self.bound.sender.waiting();
             if waiting == 0 {
-                self.unsaid = 0;
+                (self.unsaid, self.down) = (0, false);
                 return Ok(());
             }
             let told = self.bound.sender.kick();
@@ -226,14 +228,17 @@ impl Ready {
             }
             match told.map_err(|error| error.raw_os_error()) {
                 // The driver, or an interface without a carrier, dropped the last that the kernel took.
-                Err(Some(libc::EBUSY)) => self.was_dropped(moved, sent),
+                Err(Some(libc::EBUSY)) if self.unsaid < waiting => self.was_dropped(moved, sent),
                 Ok(()) | Err(Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) if moved > 0 => {}
-                Ok(()) | Err(Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) => stuck += 1,
+                Ok(()) | Err(Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM | libc::EBUSY)) => {
+                    stuck += 1
+                }
                 Err(error) => {
                     let voided = self.void(sent);
                     sent.refused += voided;
-                    // Down: it is used again when it is up.
+                    self.down = error == Some(libc::ENETDOWN);
                     return match error {
+                        // It is used again when it is up.
                         Some(libc::ENETDOWN) => Ok(()),
                         error => Err(io::Error::from_raw_os_error(error.unwrap_or(libc::EIO))),
                     };
@@ -306,7 +311,7 @@ impl TxQueue for Send {
         };
         let (free, unfit) = pages.into_iter().partition(is_fit);
         let voided = Vec::with_capacity(self.lines.ring as usize);
-        self.ready = Some(Ready { bound, region: Arc::clone(region), free, unfit, unsaid: 0, voided });
+        self.ready = Some(Ready { bound, region: Arc::clone(region), free, unfit, unsaid: 0, down: false, voided });
         Ok(())
     }
 
@@ -324,6 +329,8 @@ impl TxQueue for Send {
             if ready.put(packet, len) {
                 sent.packets += 1;
                 sent.bytes += len as u64;
+            } else if ready.down {
+                sent.refused += 1;
             }
         }
         ready.bound.sender.show();

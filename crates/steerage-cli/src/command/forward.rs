@@ -37,10 +37,11 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let devices: Vec<Device> = args.run.devices.iter().map(|spec| device(spec)).collect::<Result<_, _>>()?;
     check(&devices)?;
     let run = listening(&args.run);
+    let cpus = setup::count_cpus(&run.cpus)?;
     let control = OnceCell::new();
     let forwarding = OnceCell::new();
     let outputs = |queues: &[usize]| -> Result<Vec<Output>, Error> {
-        let open = |device: &Device| output::open(&device.output).map_err(Error::Output);
+        let open = |device: &Device| output::open_for(&device.output, cpus).map_err(Error::Output);
         let outputs = devices.iter().map(open).collect::<Result<_, _>>()?;
         let ours = forwarding.get_or_init(|| Forwarding::new(interfaces_of(queues)));
         let ours = ours.as_ref().map_err(|error| Error::Forward(format!("cannot make a pair of sockets: {error}")))?;
@@ -89,7 +90,7 @@ fn device(spec: &str) -> Result<Device, Error> {
         ethernet,
     };
     if let Some(named) = af_xdp::Named::read(spec) {
-        return Ok(of(named.interface, false, true));
+        return Ok(Device { output: format!("af_xdp:{}", named.interface), ..of(named.interface, false, true) });
     }
     if let Some(name) = spec.strip_prefix("tun:") {
         let interface = name.split(',').next().unwrap_or(name).to_owned();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, DropReason, Handle, Handler, Running, Snapshot};
+use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, DropReason, Handle, Handler, MoveCause, Running, Snapshot};
 use steerage_sim::TrafficOptions;
 
 /// A door that CPUs wait at while it is closed.
@@ -141,6 +141,7 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     wait_until(&handle, |_| handle.is_settled());
     let moved = wait_until(&handle, |now| now.moves.buckets == 2048);
     assert_eq!(moved.cpus[2].processed, 0);
+    assert_eq!(moved.moves.of(MoveCause::CpuDied), 2048);
     // It returns: what it held does not count, and it takes part again.
     door.open();
     let back = wait_until(&handle, |now| now.cpus[2].deaths == 1 && now.cpus[2].backlog == 0);
@@ -148,6 +149,25 @@ fn a_cpu_that_does_not_return_is_declared_dead_and_comes_back() {
     handle.set_rps_cpus(&[CpuId(2)].into_iter().collect()).unwrap();
     wait_until(&handle, |now| now.cpus[2].processed > back.cpus[2].processed + 100_000);
     end(running, &handle);
+}
+
+/// The mask still names it: its buckets go elsewhere while it is dead, and some come back with it.
+#[test]
+fn moves_are_counted_by_their_cause() {
+    let door = Arc::new(Door::default());
+    let running = start(3, 2, &door);
+    let handle = running.handle();
+    wait_until(&handle, |now| now.cpus[2].backlog > 0);
+    handle.set_rps_cpus(&(0..3).map(CpuId).collect()).unwrap();
+    let dead = wait_until(&handle, |now| now.moves.of(MoveCause::CpuDied) >= 2048);
+    assert_eq!(dead.moves.of(MoveCause::CpuBack), 0);
+    door.open();
+    wait_until(&handle, |now| now.moves.of(MoveCause::CpuBack) > 0);
+    let before = handle.snapshot().moves.of(MoveCause::Mask);
+    handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
+    wait_until(&handle, |now| now.moves.of(MoveCause::Mask) > before);
+    let moves = end(running, &handle).moves;
+    assert_eq!(moves.buckets, MoveCause::ALL.into_iter().map(|cause| moves.of(cause)).sum::<u64>());
 }
 
 #[test]

@@ -376,6 +376,32 @@ pub struct OutputSnapshot {
     pub error: Option<String>,
 }
 
+/// Why a bucket changed its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum MoveCause {
+    /// A mask was written.
+    Mask,
+    /// Its CPU was declared dead.
+    CpuDied,
+    /// A CPU that had been declared dead is back.
+    CpuBack,
+}
+
+impl MoveCause {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Mask, Self::CpuDied, Self::CpuBack];
+
+    /// Its name in reports and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mask => "mask",
+            Self::CpuDied => "cpu_died",
+            Self::CpuBack => "cpu_back",
+        }
+    }
+}
+
 /// What moves have come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -384,6 +410,19 @@ pub struct MoveCounts {
     pub buckets: u64,
     /// Slices they went in.
     pub slices: u64,
+    by_cause: [u64; MoveCause::ALL.len()],
+}
+
+impl MoveCounts {
+    /// Buckets that changed their CPU for `cause`.
+    pub fn of(&self, cause: MoveCause) -> u64 {
+        self.by_cause[cause as usize]
+    }
+
+    pub(crate) fn count(&mut self, cause: MoveCause) {
+        self.buckets += 1;
+        self.by_cause[cause as usize] += 1;
+    }
 }
 
 /// The whole ledger at one time.

@@ -54,7 +54,7 @@ pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
 pub use handler::{Affinity, BucketId, Cpu, Handler};
 pub use instance::{CpuPart, Handle, Instance, Outcome, Running};
 pub use ledger::{
-    CpuSnapshot, DropReason, Drops, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot,
+    CpuSnapshot, DropReason, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot,
     Verdicts,
 };
 pub use limits::*;

@@ -29,7 +29,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use steerage_mem::ring::Gauge;
 
-use crate::ledger::MoveCounts;
+use crate::ledger::{MoveCause, MoveCounts};
 use crate::limits::{BUCKETS, Limits, QueueLimits, SLICE_BUCKETS};
 use crate::platform::Timestamp;
 use crate::rps_map::{CpuIndex, RpsMap};
@@ -103,6 +103,8 @@ struct Group {
     map: RpsMap,
     /// To be in force.
     want: RpsMap,
+    /// Why that was last changed.
+    cause: MoveCause,
 }
 
 /// What control knows of a queue.
@@ -238,7 +240,7 @@ impl<M> State<M> {
             Some(same) => same,
             None if whole => {
                 self.groups[usize::from(group)].mask = cpus.to_vec();
-                self.plan(usize::from(group));
+                self.plan(usize::from(group), MoveCause::Mask);
                 return;
             }
             None => {
@@ -272,7 +274,7 @@ impl<M> State<M> {
     }
 
     fn new_group(&mut self, mask: Vec<CpuIndex>, map: RpsMap) -> u16 {
-        let group = Group { mask, want: map.clone(), map };
+        let group = Group { mask, want: map.clone(), map, cause: MoveCause::Mask };
         let in_use =
             |at: &usize| self.queues.iter().any(|q| usize::from(q.group) == *at || q.joining == Some(*at as u16));
         let concerned = |at: &usize| self.slice.as_ref().is_some_and(|s| usize::from(s.group_after) == *at);
@@ -294,10 +296,11 @@ impl<M> State<M> {
         if living.is_empty() { mask.to_vec() } else { living }
     }
 
-    fn plan(&mut self, group: usize) {
+    fn plan(&mut self, group: usize, cause: MoveCause) {
         let living = self.living(&self.groups[group].mask);
         let group = &mut self.groups[group];
         group.want = group.map.with_cpus(&living);
+        group.cause = cause;
     }
 
     /// The map in force for a queue, and the group it is known by.
@@ -435,8 +438,12 @@ impl<M> State<M> {
     /// What is released from here on goes by the new map.
     fn put_in_force(&mut self) {
         let Some(slice) = &self.slice else { return };
+        let planned = self.groups[usize::from(slice.group_after)].cause;
         for m in &slice.moves {
-            self.counts.buckets += u64::from(m.from != m.to);
+            if m.from != m.to {
+                // Whatever else is planned: from a dead CPU they have to go.
+                self.counts.count(if self.dead[usize::from(m.from)] { MoveCause::CpuDied } else { planned });
+            }
             for queue in &slice.queues {
                 self.queues[*queue].map.0[usize::from(m.bucket)] = m.to;
             }

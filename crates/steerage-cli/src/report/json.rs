@@ -5,7 +5,10 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
-use steerage::{CpuId, CpuMask, CpuSnapshot, Drops, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts, WallTime};
+use steerage::{
+    CpuId, CpuMask, CpuSnapshot, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts,
+    WallTime,
+};
 
 use super::flows::FlowsJson;
 use super::{EndedBy, ForwardReport, Recorded, Report};
@@ -82,7 +85,7 @@ impl<'a> Root<'a> {
             capture: report.capture.as_ref().map(Capture::of),
             flows: report.flows.as_ref().map(FlowsJson::of),
             forward: report.forwarded.as_ref(),
-            moves: Moves { buckets: snapshot.moves.buckets, slices: snapshot.moves.slices },
+            moves: Moves::of(snapshot.moves),
             memory: Memory {
                 bytes: snapshot.memory_bytes,
                 backing: snapshot.backing.to_string(),
@@ -293,6 +296,14 @@ impl Serialize for Rfc3339 {
 struct Moves {
     buckets: u64,
     slices: u64,
+    #[serde(serialize_with = "by_cause")]
+    by_cause: MoveCounts,
+}
+
+impl Moves {
+    fn of(moves: MoveCounts) -> Self {
+        Self { buckets: moves.buckets, slices: moves.slices, by_cause: moves }
+    }
 }
 
 #[derive(Serialize)]
@@ -305,6 +316,11 @@ struct Memory {
 
 pub(super) fn by_reason<S: Serializer>(drops: &Drops, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(drops.iter().map(|(reason, packets)| (reason.name(), packets)))
+}
+
+fn by_cause<S: Serializer>(moves: &MoveCounts, serializer: S) -> Result<S::Ok, S::Error> {
+    let counts = MoveCause::ALL.into_iter().map(|cause| (cause.name(), moves.of(cause)));
+    serializer.collect_map(counts.filter(|(_, buckets)| *buckets > 0))
 }
 
 /// To the microsecond: what a person can still read, and finer than anything here is timed.

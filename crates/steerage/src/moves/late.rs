@@ -2,6 +2,7 @@
 
 use super::{Phase, State, cpus};
 use crate::gate::Gate;
+use crate::ledger::MoveCause;
 use crate::limits::{DEAD_AFTER, MOVE_WAIT};
 use crate::platform::Timestamp;
 use crate::rps_map::CpuIndex;
@@ -73,7 +74,7 @@ impl<M> State<M> {
         self.dead[usize::from(cpu)] = true;
         self.changed = true;
         for group in 0..self.groups.len() {
-            self.plan(group);
+            self.plan(group, MoveCause::CpuDied);
         }
         let Some(slice) = &mut self.slice else { return };
         // But not where a queue joins a group: it has to take over that group's map as it is.
@@ -127,7 +128,7 @@ impl<M> State<M> {
     pub(crate) fn rise(&mut self, cpu: CpuIndex) {
         self.dead[usize::from(cpu)] = false;
         for group in 0..self.groups.len() {
-            self.plan(group);
+            self.plan(group, MoveCause::CpuBack);
         }
         if let Some(slice) = &mut self.slice {
             let queues = &self.queues;

@@ -8,6 +8,7 @@ mod explain;
 mod fanout;
 mod forward;
 mod meter;
+mod metrics;
 mod send;
 mod tools;
 
@@ -26,6 +27,7 @@ pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
 pub(crate) use forward::ForwardArgs;
 pub(crate) use meter::MeterArgs;
+pub(crate) use metrics::MetricsArgs;
 pub(crate) use send::SendArgs;
 pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
 
@@ -191,6 +193,8 @@ pub(crate) struct RunArgs {
     pub(crate) report: ReportArgs,
     #[command(flatten)]
     pub(crate) control: ControlArgs,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
 }
 
 /// How interfaces are listened to.

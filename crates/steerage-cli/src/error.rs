@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use steerage::{BuildError, CpuId, CpuMask, MaskError, ParseFlowKeyError};
 use steerage_apps::meter::ExportError;
+use steerage_control::metrics::BindError;
 use steerage_control::{ClientError, MountError, SocketError};
 use steerage_device::OpenError;
 use steerage_device::filter::FilterError;
@@ -58,6 +59,8 @@ pub(crate) enum Error {
     Forward(String),
     /// The instance cannot be put together.
     Build(BuildError),
+    /// Metrics cannot be served where they are to be.
+    Metrics(BindError),
     /// The kernel refused something.
     System { operation: &'static str, error: io::Error },
     /// The device failed in the midst of the run: its own line.
@@ -109,6 +112,7 @@ impl Error {
             Self::Build(BuildError::NotOurCpu { .. }) => vec!["--rps-cpus", "--rps-cpus-list"],
             Self::Build(BuildError::Memory { .. }) => vec!["--memory", "--backlog"],
             Self::FlowsName { .. } => vec!["--flows"],
+            Self::Metrics(_) => vec!["--metrics"],
             _ => Vec::new(),
         }
     }
@@ -173,6 +177,7 @@ impl fmt::Display for Error {
                 write!(f, "CPU {cpu} of the mask is not at work (that is {ours}): add it to --cpus or take it out")
             }
             Self::Build(error) => error.fmt(f),
+            Self::Metrics(error) => error.fmt(f),
             Self::System { operation, error } => write!(f, "cannot {operation}: {error}"),
             Self::Device(message) | Self::Forward(message) => f.write_str(message),
             Self::Panicked(cpus) => {

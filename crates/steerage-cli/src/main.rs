@@ -13,6 +13,7 @@ mod forward;
 mod live;
 mod log;
 mod machine;
+mod metrics;
 mod privileges;
 mod report;
 mod run;

@@ -16,6 +16,7 @@ use crate::args::RunArgs;
 use crate::control::Control;
 use crate::error::Error;
 use crate::live::{self, Live};
+use crate::metrics::Metrics;
 use crate::report::interval::Intervals;
 use crate::report::{EndedBy, Flows, ForwardReport, Interval, Printer, Recorded, Report};
 use crate::setup::Around;
@@ -50,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) control: Control,
     /// Who knows what was forwarded, if anything is.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
+    /// Where Prometheus asks.
+    pub(crate) metrics: Metrics,
     /// Who knows of flows, if they are metered.
     pub(crate) meters: Option<Metering>,
     /// Who writes flows, if anybody does: to be told that somebody wants an end.
@@ -72,6 +75,7 @@ impl Plan {
             capture: around.capture,
             control: around.control,
             forwarding: None,
+            metrics: around.metrics,
             meters: None,
             hurry: None,
             stopper: Stopper::default(),
@@ -155,6 +159,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
         live: Live::new(plan.live && live::is_possible(), plan, start),
     };
     let _shown = plan.control.show(running.handle(), reports(plan, running.handle(), started, start))?;
+    let _metrics = plan.metrics.serve(running.handle(), plan.meters.as_ref())?;
     tracing::info!("running; signals are listened to");
     if let Some(note) = plan.note {
         let _ = writeln!(io::stderr(), "{note}");

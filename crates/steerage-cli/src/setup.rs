@@ -17,6 +17,7 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::filter;
 use crate::machine;
+use crate::metrics::Metrics;
 use crate::privileges::{self, Files};
 
 /// Opens the devices, gives up the privileges that took, and puts an instance together around them. `maker`, told
@@ -41,6 +42,8 @@ pub(crate) struct Around {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     /// How it is asked and told while it runs.
     pub(crate) control: Control,
+    /// Where Prometheus asks.
+    pub(crate) metrics: Metrics,
 }
 
 /// What a function sends by, and how much.
@@ -66,6 +69,7 @@ where
     let cpus = Cpus::read(&args.cpus)?;
     let builder = cpus.apply(steer(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
+    let metrics = Metrics::prepare(args)?;
     let Opened { inputs, capture, .. } = open(args)?;
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
@@ -95,7 +99,7 @@ where
     let make = maker(can_wait)?;
     let instance = builder.build(make)?;
     kept.let_go()?;
-    Ok((instance, Around { capture, control }))
+    Ok((instance, Around { capture, control, metrics }))
 }
 
 /// How many CPUs it will be.

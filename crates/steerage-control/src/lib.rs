@@ -8,6 +8,7 @@
 //! | `history` | what was changed: [`Event`] |
 //! | `socket` | the tree over a Unix socket, one line of JSON each way: [`Listening`], [`Client`] |
 //! | `mount` | the tree as files, by FUSE: [`Mounted`] |
+//! | [`metrics`] | what Prometheus reads, served over HTTP |
 //! | `error` | errors as the kernel numbers them: [`AttributeError`] |
 //! | `limits` | every limit, with its reason |
 //!
@@ -18,6 +19,7 @@ mod error;
 mod history;
 mod limits;
 mod machine;
+pub mod metrics;
 mod mount;
 mod socket;
 mod tree;

@@ -12,6 +12,7 @@ use steerage_device::synthetic::SyntheticOptions;
 use crate::args::ExplainArgs;
 use crate::control::Control;
 use crate::error::Error;
+use crate::metrics::Metrics;
 use crate::privileges::{self, Files};
 use crate::report::Printer;
 use crate::report::explain::{self, Explanation, OfFlow, OfTraffic};
@@ -74,6 +75,7 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
         capture,
         control: Control::default(),
         forwarding: None,
+        metrics: Metrics::default(),
         meters: None,
         hurry: None,
         stopper: Stopper::default(),

@@ -7,11 +7,14 @@ mod captures;
 mod control;
 mod doctor;
 mod explain;
+#[path = "../../../steerage-control/tests/common/exposition.rs"]
+mod exposition;
 mod fanout;
 mod forward;
 mod intervals;
 mod live;
 mod meter;
+mod metrics;
 mod mistakes;
 #[path = "../../../steerage-device/tests/common/net.rs"]
 mod net;

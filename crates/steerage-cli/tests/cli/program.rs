@@ -118,6 +118,8 @@ pub(crate) struct Started {
     child: Ends,
     out: BufReader<ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
+    /// What it said before it listened.
+    said: Vec<String>,
 }
 
 impl Started {
@@ -131,12 +133,18 @@ impl Started {
         let mut child = Ends(child);
         let out = BufReader::new(child.stdout.take().unwrap());
         let mut err = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("signals are listened to") {
-            line.clear();
+        let mut said: Vec<String> = Vec::new();
+        while said.last().is_none_or(|line| !line.contains("signals are listened to")) {
+            let mut line = String::new();
             assert_ne!(err.read_line(&mut line).unwrap(), 0, "it ended before it was ready");
+            said.push(line);
         }
-        Self { child, out, err }
+        Self { child, out, err, said }
+    }
+
+    /// The lines of standard error up to where it said that it listens.
+    pub(crate) fn said(&self) -> &[String] {
+        &self.said
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -175,7 +183,7 @@ impl Started {
 
     /// Closes the reading end of its standard output.
     pub(crate) fn close_out(self) -> Unread {
-        let Self { child, out, err } = self;
+        let Self { child, out, err, .. } = self;
         drop(out);
         Unread { child, err }
     }
@@ -189,7 +197,7 @@ impl Started {
 
     /// Waits for its end without reading what it writes.
     pub(crate) fn end_unread(self) -> Option<i32> {
-        let Self { mut child, out, err } = self;
+        let Self { mut child, out, err, .. } = self;
         let code = child.wait().unwrap().code();
         drop((out, err));
         code

@@ -1,0 +1,59 @@
+//! `--metrics`, of every command that receives packets.
+
+use std::net::{IpAddr, SocketAddr};
+
+use clap::Args;
+use steerage_control::metrics::ADDRESS_DEFAULT;
+
+/// What others may see of a run.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Report")]
+pub(crate) struct MetricsArgs {
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics
+    /// [default: 127.0.0.1:10777]; see docs/metrics.md
+    #[arg(long, value_name = "ADDR:PORT", verbatim_doc_comment, num_args = 0..=1,
+        default_missing_value = DEFAULT, value_parser = address)]
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+/// What stands for [`ADDRESS_DEFAULT`].
+const DEFAULT: &str = "";
+
+/// An address and a port, or one of them.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    let address = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if text == DEFAULT {
+        Ok(ADDRESS_DEFAULT)
+    } else if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
+        Ok(SocketAddr::new(ADDRESS_DEFAULT.ip(), port))
+    } else if let Ok(address) = address.parse::<IpAddr>() {
+        Ok(SocketAddr::new(address, ADDRESS_DEFAULT.port()))
+    } else {
+        text.parse().map_err(|_| "write an address and a port, such as 127.0.0.1:9000; for the default, devices first")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_a_port_or_both() {
+        let read = |text| address(text).map(|address| address.to_string());
+        let texts = ["", "9000", ":9000", "0.0.0.0", "10.0.0.1:80", "::1", "[::1]", "[::]:9000"];
+        let expected = [
+            "127.0.0.1:10777",
+            "127.0.0.1:9000",
+            "127.0.0.1:9000",
+            "0.0.0.0:10777",
+            "10.0.0.1:80",
+            "[::1]:10777",
+            "[::1]:10777",
+            "[::]:9000",
+        ];
+        assert_eq!(texts.map(|text| read(text).unwrap()), expected);
+        for wrong in ["eth0", "65536", "1.2.3.4:", "1.2.3.4:x", "localhost:9000", "::1:x", "-1"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

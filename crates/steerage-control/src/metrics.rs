@@ -1,0 +1,133 @@
+//! Metrics for Prometheus, served over HTTP: `GET /metrics` and nothing else.
+//!
+//! [`Listener::bind`] opens the door, which may take a privilege; [`Listener::serve`] has one thread answer, until the
+//! [`Server`] that it returns is dropped. That thread reads the ledger when somebody asks, and the data path does not
+//! notice. It waits for no client: each has so much room and so much time, and when there are too many the oldest goes.
+//!
+//! docs/metrics.md says what each metric means. None is there once per flow or bucket: how many there are depends on queues
+//! and CPUs alone.
+
+mod families;
+mod http;
+mod page;
+mod serve;
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::thread::{self, JoinHandle};
+
+use steerage::Handle;
+
+pub use families::names;
+
+/// Where metrics are served unless another address is chosen: on this machine only. The ports that Prometheus keeps a list
+/// of, 9100 to 9999, are all taken.
+pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
+
+/// What there is to tell.
+pub struct Source {
+    /// Whose ledger it is.
+    pub handle: Handle,
+    /// The program's version, for `steerage_build_info`.
+    pub version: &'static str,
+    /// How many flows there are, where they are metered.
+    pub flows: Option<Box<dyn Fn() -> FlowTotals + Send>>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Source")
+    }
+}
+
+/// How many flows there are, by their records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowTotals {
+    /// Flows that go on.
+    pub active: u64,
+    /// Records of flows that ended or were cut.
+    pub ended: u64,
+    /// Of these, records of flows that had to make room.
+    pub evicted: u64,
+    /// Records that could not be written in time.
+    pub lost: u64,
+}
+
+/// The address cannot be listened at.
+#[derive(Debug)]
+pub struct BindError {
+    address: SocketAddr,
+    error: io::Error,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, error } = self;
+        let advice = match error.kind() {
+            io::ErrorKind::AddrInUse => "another program has that port: choose another one",
+            io::ErrorKind::AddrNotAvailable => "this machine has no such address: `ip address` lists those it has",
+            io::ErrorKind::PermissionDenied => "ports below 1024 are for root: choose a higher one",
+            _ => "choose another address",
+        };
+        write!(f, "cannot serve metrics at {address}: {error}; {advice}")
+    }
+}
+
+impl std::error::Error for BindError {}
+
+/// An address that is listened at; whoever connects waits until there is something to tell.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Listens at `address`; port 0 has the kernel choose one.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub fn bind(address: SocketAddr) -> Result<Self, BindError> {
+        let bound = TcpListener::bind(address).and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            let address = socket.local_addr()?;
+            Ok(Self { socket, address })
+        });
+        bound.map_err(|error| BindError { address, error })
+    }
+
+    /// Where it listens, with the port that the kernel chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Has a thread of its own answer whoever asks.
+    ///
+    /// # Errors
+    /// If there can be no such thread.
+    pub fn serve(self, source: Source) -> io::Result<Server> {
+        let (stop, stopped) = UnixStream::pair()?;
+        let thread = thread::Builder::new().name("metrics".to_owned());
+        let thread = thread.spawn(move || serve::run(&self.socket, &stopped, &|| page::of(&source)))?;
+        Ok(Server { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// Metrics being served; no more once it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The other end hears of it.
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Every metric: its name, what it says, and where in the ledger it stands. Prometheus' conventions for names
+//! (<https://prometheus.io/docs/practices/naming/>): the unit stands in the name, and a counter's ends in `_total`, which is
+//! put there when it is written.
+
+use prometheus_client::metrics::MetricType;
+use steerage::{CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Snapshot, Verdicts};
+
+use super::FlowTotals;
+
+/// A metric of each queue, CPU, output or of the whole.
+pub(super) struct Family<T: 'static> {
+    /// Without `steerage_` and `_total`.
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) kind: MetricType,
+    pub(super) read: fn(&T) -> Vec<Sample>,
+}
+
+/// One value of it, and the label that tells it from the others of the same thing.
+pub(super) struct Sample {
+    pub(super) label: Option<(&'static str, &'static str)>,
+    pub(super) value: Value,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Value {
+    Whole(u64),
+    Fraction(f64),
+}
+
+/// The names of all metrics, as they are served.
+pub fn names() -> Vec<String> {
+    fn of<T>(families: &[Family<T>]) -> impl Iterator<Item = String> + '_ {
+        families.iter().map(|family| {
+            let suffix = if matches!(family.kind, MetricType::Counter) { "_total" } else { "" };
+            format!("steerage_{}{suffix}", family.name)
+        })
+    }
+    let whole = of(&BUILD).chain(of(&WHOLE));
+    whole.chain(of(&QUEUES)).chain(of(&CPUS)).chain(of(&OUTPUTS)).chain(of(&FLOWS)).collect()
+}
+
+const fn counter<T>(name: &'static str, help: &'static str, read: fn(&T) -> Vec<Sample>) -> Family<T> {
+    Family { name, help, kind: MetricType::Counter, read }
+}
+
+const fn gauge<T>(name: &'static str, help: &'static str, read: fn(&T) -> Vec<Sample>) -> Family<T> {
+    Family { name, help, kind: MetricType::Gauge, read }
+}
+
+fn one(value: u64) -> Vec<Sample> {
+    vec![Sample { label: None, value: Value::Whole(value) }]
+}
+
+fn seconds(time: std::time::Duration) -> Vec<Sample> {
+    vec![Sample { label: None, value: Value::Fraction(time.as_secs_f64()) }]
+}
+
+fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> Vec<Sample> {
+    values.map(|(label, value)| Sample { label: Some((key, label)), value: Value::Whole(value) }).into()
+}
+
+/// All reasons, those of which there is nothing to count as well: a series that begins with its first drop hides it.
+fn by_reason(drops: &Drops) -> Vec<Sample> {
+    each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))
+}
+
+pub(super) const BUILD: [Family<()>; 1] = [gauge("build_info", "1, and the version.", |_| one(1))];
+
+pub(super) const WHOLE: [Family<Snapshot>; 6] = [
+    gauge("uptime_seconds", "Since the path was put together.", |all| seconds(all.elapsed)),
+    counter("bucket_moves", "Buckets that changed their CPU.", |all| {
+        each("cause", MoveCause::ALL.map(|cause| (cause.name(), all.moves.of(cause))))
+    }),
+    counter("bucket_move_slices", "Slices that buckets moved in.", |all| one(all.moves.slices)),
+    gauge("pages", "Pages of the shared pool.", |all| one(all.pages)),
+    gauge("free_pages", "Pages that no queue holds.", |all| one(all.pages_free)),
+    gauge("memory_bytes", "Packet memory and rings; never more than at the start.", |all| one(all.memory_bytes)),
+];
+
+pub(super) const QUEUES: [Family<QueueSnapshot>; 16] = [
+    counter("received_packets", "Packets received, those lost before us among them.", |queue| one(queue.received)),
+    counter("received_bytes", "Their bytes on the wire, without those lost before us.", |queue| {
+        one(queue.received_bytes)
+    }),
+    counter("delivered_packets", "Packets that the packet function was given, by what it did with them.", |queue| {
+        let Verdicts { consumed, discarded, kept, transmitted, .. } = queue.verdicts;
+        let of = [("consumed", consumed), ("discarded", discarded), ("kept", kept), ("transmitted", transmitted)];
+        each("verdict", of)
+    }),
+    counter("dropped_packets", "Packets lost, by reason.", |queue| by_reason(&queue.dropped)),
+    gauge(
+        "in_flight_packets",
+        "Packets received, and neither delivered nor dropped yet.",
+        |queue| one(queue.in_flight),
+    ),
+    counter("reordered_packets", "Packets handled out of order, where that is checked.", |queue| {
+        queue.reordered.map(one).unwrap_or_default()
+    }),
+    counter("unparsed_packets", "Packets without a flow that is known, steered by their link addresses.", |queue| {
+        one(queue.unparsed)
+    }),
+    counter("fragments_full", "Fragments for whose datagram there was no place to note the flow.", |queue| {
+        one(queue.fragments_full)
+    }),
+    counter("fragments_aged", "Later fragments that came after their datagram's time.", |queue| {
+        one(queue.fragments_aged)
+    }),
+    counter("copied_packets", "Packets copied so that the device's ring could go on.", |queue| one(queue.copied)),
+    counter("passed_packets", "Packets that the device saw and left to the kernel.", |queue| one(queue.passed)),
+    gauge("queue_cpus", "CPUs that the queue's packets are spread over.", |queue| one(queue.rps_cpus.len() as u64)),
+    gauge("queue_failed", "1 if an error ended the queue.", |queue| one(queue.error.is_some().into())),
+    counter("page_pool_alloc", "Pages wanted: from the local cache, from the shared pool, or in vain.", |queue| {
+        let pool = &queue.pool;
+        each("from", [("fast", pool.alloc_fast), ("slow", pool.alloc_slow), ("empty", pool.alloc_empty)])
+    }),
+    counter("page_pool_recycle", "Pages that came home: to the local cache, past it, or after being kept.", |queue| {
+        let pool = &queue.pool;
+        let full = pool.recycle_cache_full;
+        each("to", [("cached", pool.recycle_cached), ("cache_full", full), ("kept", pool.recycle_kept)])
+    }),
+    gauge("page_pool_kept_pages", "Pages that packet functions keep.", |queue| one(queue.pool.kept)),
+];
+
+pub(super) const CPUS: [Family<CpuSnapshot>; 14] = [
+    counter("cpu_polled_packets", "Packets that the CPU took off its queues.", |cpu| one(cpu.polled)),
+    counter("cpu_handed_in_packets", "Packets that other CPUs handed to it.", |cpu| one(cpu.handed_in)),
+    counter("cpu_processed_packets", "Packets that it handled.", |cpu| one(cpu.processed)),
+    counter("cpu_inline_packets", "Of these, packets that it had polled itself.", |cpu| one(cpu.inline)),
+    counter("cpu_dropped_packets", "Packets lost for this CPU's sake, by reason.", |cpu| by_reason(&cpu.dropped)),
+    counter("cpu_busy_seconds", "Time in rounds that did something.", |cpu| seconds(cpu.busy)),
+    counter("cpu_rounds", "Rounds that did something.", |cpu| one(cpu.rounds)),
+    counter("time_squeeze", "Rounds that ended early because their time was over.", |cpu| one(cpu.time_squeeze)),
+    gauge("backlog_packets", "Packets that wait for the CPU.", |cpu| one(cpu.backlog)),
+    gauge("backlog_max_packets", "The most packets of one queue that it ever found waiting.", |cpu| {
+        one(cpu.backlog_max)
+    }),
+    counter("wakeups", "Times that it was woken.", |cpu| one(cpu.wakes_received)),
+    counter("wakeups_sent", "Times that it woke another CPU.", |cpu| one(cpu.wakes_sent)),
+    counter("handler_panics", "Times that its packet function panicked.", |cpu| one(cpu.panics)),
+    counter("cpu_deaths", "Times that it was declared dead.", |cpu| one(cpu.deaths)),
+];
+
+pub(super) const OUTPUTS: [Family<OutputSnapshot>; 3] = [
+    counter("output_packets", "Packets sent by the output.", |output| one(output.packets)),
+    counter("output_bytes", "Their bytes.", |output| one(output.bytes)),
+    gauge("output_failed", "1 if an error ended the output on a CPU.", |output| one(output.error.is_some().into())),
+];
+
+pub(super) const FLOWS: [Family<FlowTotals>; 4] = [
+    gauge("flows_active", "Flows that go on.", |flows| one(flows.active)),
+    counter("flow_records", "Records of flows that ended or were cut.", |flows| one(flows.ended)),
+    counter("flow_records_evicted", "Of these, records of flows that had to make room.", |flows| one(flows.evicted)),
+    counter("flow_records_lost", "Records that could not be written in time.", |flows| one(flows.lost)),
+];

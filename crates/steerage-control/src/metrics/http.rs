@@ -1,0 +1,104 @@
+//! From the bytes of a request to those of its answer.
+
+use httparse::{EMPTY_HEADER, Error, Request, Status};
+
+/// The longest head of a request: eight times what Prometheus sends.
+pub(super) const REQUEST_BYTES_MAX: usize = 4096;
+
+/// The most headers of one. Prometheus sends five.
+const HEADERS_MAX: usize = 32;
+
+const PATH: &str = "/metrics";
+
+/// Prometheus' text format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// The whole answer. `None`: the request goes on.
+pub(super) fn answer(received: &[u8], page: &dyn Fn() -> String) -> Option<Vec<u8>> {
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut request = Request::new(&mut headers);
+    match request.parse(received) {
+        Ok(Status::Partial) if received.len() < REQUEST_BYTES_MAX => None,
+        Ok(Status::Partial) | Err(Error::TooManyHeaders) => {
+            Some(refusal("431 Request Header Fields Too Large", "", "The request is too long.\n"))
+        }
+        Err(_) => Some(refusal("400 Bad Request", "", "That is no HTTP/1.1 request.\n")),
+        Ok(Status::Complete(_)) => {
+            let path = request.path.and_then(|target| target.split('?').next());
+            Some(match request.method {
+                Some("GET" | "HEAD") if path != Some(PATH) => {
+                    refusal("404 Not Found", "", "There is nothing here but /metrics.\n")
+                }
+                Some("GET") => response("200 OK", "", METRICS, &page(), true),
+                Some("HEAD") => response("200 OK", "", METRICS, &page(), false),
+                _ => refusal("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "Only GET and HEAD are answered.\n"),
+            })
+        }
+    }
+}
+
+fn refusal(status: &str, header: &str, body: &str) -> Vec<u8> {
+    response(status, header, PLAIN, body, true)
+}
+
+/// A client has one question: the end of the connection is the end of the answer.
+fn response(status: &str, header: &str, content: &str, body: &str, with_body: bool) -> Vec<u8> {
+    let length = body.len();
+    let body = if with_body { body } else { "" };
+    format!(
+        "HTTP/1.1 {status}\r\n{header}Content-Type: {content}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(request: &str) -> Option<String> {
+        answer(request.as_bytes(), &|| "steerage_x 1\n".to_owned()).map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    fn status(request: &str) -> Option<u16> {
+        asked(request).map(|answer| answer["HTTP/1.1 ".len()..][..3].parse().unwrap())
+    }
+
+    #[test]
+    fn metrics_and_nothing_else() {
+        assert_eq!(
+            asked("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap(),
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 13\r\n\
+             Connection: close\r\n\r\nsteerage_x 1\n"
+        );
+        assert_eq!(status("GET /metrics?name[]=up HTTP/1.0\r\n\r\n"), Some(200));
+        assert_eq!(status("GET / HTTP/1.1\r\n\r\n"), Some(404));
+        assert_eq!(status("GET /metrics/ HTTP/1.1\r\n\r\n"), Some(404));
+        assert!(asked("POST /metrics HTTP/1.1\r\n\r\n").unwrap().starts_with("HTTP/1.1 405 "));
+        assert!(asked("POST /metrics HTTP/1.1\r\n\r\n").unwrap().contains("\r\nAllow: GET, HEAD\r\n"));
+    }
+
+    #[test]
+    fn a_head_is_the_same_without_the_body() {
+        let (get, head) = (asked("GET /metrics HTTP/1.1\r\n\r\n"), asked("HEAD /metrics HTTP/1.1\r\n\r\n"));
+        assert_eq!(get.unwrap().strip_suffix("steerage_x 1\n"), head.as_deref());
+    }
+
+    #[test]
+    fn half_a_request_is_waited_for_up_to_a_limit() {
+        let request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        assert!((0..request.len()).all(|length| status(&request[..length]).is_none()));
+        let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(REQUEST_BYTES_MAX));
+        assert_eq!(status(&long[..REQUEST_BYTES_MAX - 1]), None);
+        assert_eq!(status(&long[..REQUEST_BYTES_MAX]), Some(431));
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(HEADERS_MAX + 1));
+        assert_eq!(status(&many), Some(431));
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        for wrong in ["\x16\x03\x01\x02\0", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET\r\n\r\n", "\0\0\0\0"] {
+            assert_eq!(status(wrong), Some(400), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One thread and its clients, each as far as it has come: nobody waits for anybody.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::http::{self, REQUEST_BYTES_MAX};
+
+/// The most clients at a time. One Prometheus is one; of more than these the oldest goes, so that clients that only hold
+/// their connections keep nobody out.
+pub(super) const CLIENTS_MAX: usize = 16;
+
+/// How long a client may take for all of it: as long as Prometheus waits for us, unless told otherwise.
+const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long nobody is let in after the kernel refused to (no file descriptor left): it would refuse at once again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
+/// The most that is read in one turn of what a client sends though its answer is under way, in buffers of
+/// [`REQUEST_BYTES_MAX`].
+const LEFTOVERS_A_TURN: usize = 16;
+
+/// Answers until the other end of `stopped` is closed.
+pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, page: &dyn Fn() -> String) {
+    let mut clients: VecDeque<Client> = VecDeque::with_capacity(CLIENTS_MAX);
+    let mut refused_until: Option<Instant> = None;
+    loop {
+        let now = Instant::now();
+        clients.retain(|client| client.until > now);
+        refused_until = refused_until.filter(|until| *until > now);
+        let due = clients.iter().map(|client| client.until).chain(refused_until).min();
+        let Ok(ready) = wait(listener, stopped, &clients, refused_until.is_some(), due.map(|due| due - now)) else {
+            tracing::error!("the kernel does not say who asks for metrics; they are served no more");
+            return;
+        };
+        if ready.stopped {
+            return;
+        }
+        let mut nth = 0;
+        clients.retain_mut(|client| {
+            let (is_ready, goes_on) = (ready.clients[nth], nth + 1);
+            nth = goes_on;
+            !is_ready || client.go_on(page)
+        });
+        if ready.listener && admit(listener, &mut clients).is_err() {
+            refused_until = Some(Instant::now() + REFUSED_PAUSE);
+        }
+    }
+}
+
+struct Ready {
+    stopped: bool,
+    listener: bool,
+    clients: Vec<bool>,
+}
+
+/// Waits for a client or for the end.
+fn wait(
+    listener: &TcpListener,
+    stopped: &UnixStream,
+    clients: &VecDeque<Client>,
+    closed: bool,
+    time: Option<Duration>,
+) -> io::Result<Ready> {
+    let wanted = if closed { PollFlags::empty() } else { PollFlags::POLLIN };
+    let mut fds = vec![PollFd::new(stopped.as_fd(), PollFlags::POLLIN), PollFd::new(listener.as_fd(), wanted)];
+    fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.wants())));
+    let timeout = match time {
+        None => PollTimeout::NONE,
+        // Rounded up: to wake just before the time would be to wake twice.
+        Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
+    };
+    match poll(&mut fds, timeout) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let is_ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+    Ok(Ready {
+        stopped: is_ready(&fds[0]),
+        listener: is_ready(&fds[1]),
+        clients: fds[2..].iter().map(is_ready).collect(),
+    })
+}
+
+/// Lets in who is at the door, at most as many as there can be.
+fn admit(listener: &TcpListener, clients: &mut VecDeque<Client>) -> io::Result<()> {
+    for _ in 0..CLIENTS_MAX {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            // It did not wait for us.
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
+            Err(error) => return Err(error),
+        };
+        stream.set_nonblocking(true)?;
+        if clients.len() == CLIENTS_MAX {
+            clients.pop_front();
+        }
+        clients.push_back(Client { stream, until: Instant::now() + CLIENT_TIME_MAX, state: State::Asks(Vec::new()) });
+    }
+    Ok(())
+}
+
+struct Client {
+    stream: TcpStream,
+    until: Instant,
+    state: State,
+}
+
+enum State {
+    /// What it has sent so far.
+    Asks(Vec<u8>),
+    /// The answer, and how much of it is sent.
+    IsTold(Vec<u8>, usize),
+    /// It has its answer. To close at once would, if there is something that we have not read, take it away again.
+    Leaves,
+}
+
+impl Client {
+    fn wants(&self) -> PollFlags {
+        if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
+    }
+
+    /// As far as it goes without waiting. Whether the client stays.
+    fn go_on(&mut self, page: &dyn Fn() -> String) -> bool {
+        loop {
+            match self.step(page) {
+                Ok(Step::On) => {}
+                Ok(Step::Done) => return false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    fn step(&mut self, page: &dyn Fn() -> String) -> io::Result<Step> {
+        let mut bytes = [0; REQUEST_BYTES_MAX];
+        match &mut self.state {
+            State::Asks(received) => {
+                let room = REQUEST_BYTES_MAX - received.len();
+                let length = self.stream.read(&mut bytes[..room])?;
+                received.extend(&bytes[..length]);
+                match http::answer(received, page) {
+                    Some(answer) => self.state = State::IsTold(answer, 0),
+                    None if length == 0 => return Ok(Step::Done),
+                    None => {}
+                }
+            }
+            State::IsTold(answer, sent) => {
+                *sent += self.stream.write(&answer[*sent..])?;
+                if *sent == answer.len() {
+                    self.stream.shutdown(Shutdown::Write)?;
+                    self.state = State::Leaves;
+                }
+            }
+            State::Leaves => {
+                for _ in 0..LEFTOVERS_A_TURN {
+                    if self.stream.read(&mut bytes)? == 0 {
+                        return Ok(Step::Done);
+                    }
+                }
+                // There is more: the others first.
+                return Err(ErrorKind::WouldBlock.into());
+            }
+        }
+        Ok(Step::On)
+    }
+}
+
+enum Step {
+    On,
+    Done,
+}

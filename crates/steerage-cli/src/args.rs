@@ -11,6 +11,7 @@ mod meter;
 mod metrics;
 mod send;
 mod tools;
+mod top;
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
 use steerage_device::af_xdp::Take;
 use steerage_device::capture::Pace;
 
-pub(crate) use control::{ControlArgs, GetArgs, SetArgs, UnmountArgs};
+pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs, UnmountArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
@@ -30,6 +31,7 @@ pub(crate) use meter::MeterArgs;
 pub(crate) use metrics::MetricsArgs;
 pub(crate) use send::SendArgs;
 pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
+pub(crate) use top::TopArgs;
 
 /// Receive packet steering in user space: one busy receive queue spread over
 /// many CPUs, flow by flow, in order.
@@ -61,7 +63,7 @@ pub(crate) enum Command {
     Count(CountArgs),
 
     /// Meter flows: who talked to whom, when and how much
-    #[command(verbatim_doc_comment, after_help = METER_HELP)]
+    #[command(verbatim_doc_comment, after_help = meter::METER_HELP)]
     Meter(MeterArgs),
 
     /// Deal flows out to several outputs, each to one of them
@@ -91,6 +93,10 @@ pub(crate) enum Command {
     /// Change a running instance: its masks, its limits
     #[command(verbatim_doc_comment, after_help = control::SET_HELP)]
     Set(SetArgs),
+
+    /// Watch a running instance: its CPUs, queues and buckets
+    #[command(verbatim_doc_comment, after_help = top::TOP_HELP)]
+    Top(TopArgs),
 
     /// Run what is written down in a file
     #[command(verbatim_doc_comment, after_help = tools::RUN_HELP)]
@@ -145,24 +151,6 @@ Examples:
   steerage count synthetic:rate=1000000 --strict        fails unless all of 1 Mpps arrives
   steerage count --seconds 0 --interval 10              a line each 10 s, until Ctrl-C
   steerage count --virtual-cpus 16 -c 1000000 --json    16 CPUs on any machine, for scripts";
-
-const METER_HELP: &str = "\
-DEVICE is as for count. What a flow is, and every column of its records: see docs/meter.md.
-
-FILE ends in .csv, or .jsonl for lines of JSON, and has its name once it is complete (before, .part
-behind it). In it %Y %m %d %H %M %S (and %F, %T, %s) stand for the time of its packets, in UTC. With
-`-` the flows have standard output to themselves, and the report goes to standard error.
-
-DURATION is a number of seconds, or such as 500ms, 5m or 1h.
-
-Examples:
-  steerage meter capture.pcap                              the flows with the most bytes
-  steerage meter eth1 --seconds 60                         a minute of an interface
-  steerage meter capture.pcap -n 3 --outer                 the same of tunnels as a whole
-  steerage meter capture.pcap --flows flows.csv            all flows, into a file
-  steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
-  steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m
-  steerage meter capture.pcap --pace --interval 1m         how many flows there are, each minute";
 
 #[derive(Debug, Args)]
 pub(crate) struct CountArgs {

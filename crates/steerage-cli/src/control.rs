@@ -188,9 +188,15 @@ fn directories() -> Vec<PathBuf> {
     all
 }
 
-/// Connects to the instance that is meant: the one that was named, else the only one.
+/// Connects to the instance that is meant.
 pub(crate) fn connect(to: Option<&str>) -> Result<Client, Error> {
-    let path = match to {
+    let path = socket_of(to)?;
+    Client::connect(&path).map_err(|error| Error::Connect { path, error })
+}
+
+/// Where the instance that is meant listens: the one that was named, else the only one.
+pub(crate) fn socket_of(to: Option<&str>) -> Result<PathBuf, Error> {
+    Ok(match to {
         Some(name) if name.contains('/') => PathBuf::from(name),
         Some(name) => {
             let file = format!("{name}.sock");
@@ -206,6 +212,5 @@ pub(crate) fn connect(to: Option<&str>) -> Result<Client, Error> {
                 return Err(Error::SeveralInstances { names });
             }
         },
-    };
-    Client::connect(&path).map_err(|error| Error::Connect { path, error })
+    })
 }

@@ -93,6 +93,8 @@ pub(crate) enum Error {
     SeveralInstances { names: Vec<String> },
     /// An instance cannot be asked.
     Connect { path: PathBuf, error: io::Error },
+    /// It does not tell of itself.
+    Watched(String),
     /// It says no.
     Attribute { what: &'static str, path: String, error: ClientError },
     /// The report could not be written.
@@ -209,6 +211,7 @@ impl fmt::Display for Error {
             Self::Connect { path, error } => {
                 write!(f, "cannot ask at {}: {error}; is it the socket of a running instance?", path.display())
             }
+            Self::Watched(why) => write!(f, "{why}; is it the socket of a running instance?"),
             Self::Attribute { what, path, error } => write!(f, "{what} {path}: {error}"),
             Self::Usage(error) => f.write_str(&usage::message(error)),
             Self::Report(error) => {

@@ -20,6 +20,7 @@ mod run;
 mod run_file;
 mod setup;
 mod signals;
+mod top;
 mod usage;
 
 use std::io::Write;

@@ -7,6 +7,24 @@ use steerage_apps::meter::{FLOWS_DEFAULT, FLOWS_MAX};
 
 use super::{RunArgs, duration, number};
 
+pub(super) const METER_HELP: &str = "\
+DEVICE is as for count. What a flow is, and every column of its records: see docs/meter.md.
+
+FILE ends in .csv, or .jsonl for lines of JSON, and has its name once it is complete (before, .part
+behind it). In it %Y %m %d %H %M %S (and %F, %T, %s) stand for the time of its packets, in UTC. With
+`-` the flows have standard output to themselves, and the report goes to standard error.
+
+DURATION is a number of seconds, or such as 500ms, 5m or 1h.
+
+Examples:
+  steerage meter capture.pcap                              the flows with the most bytes
+  steerage meter eth1 --seconds 60                         a minute of an interface
+  steerage meter capture.pcap -n 3 --outer                 the same of tunnels as a whole
+  steerage meter capture.pcap --flows flows.csv            all flows, into a file
+  steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
+  steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m
+  steerage meter capture.pcap --pace --interval 1m         how many flows there are, each minute";
+
 #[derive(Debug, Args)]
 pub(crate) struct MeterArgs {
     #[command(flatten)]

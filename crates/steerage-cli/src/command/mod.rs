@@ -17,6 +17,7 @@ use crate::args::{Cli, Command};
 use crate::doctor;
 use crate::error::Error;
 use crate::log;
+use crate::top;
 
 /// Does what the command line says.
 pub(crate) fn run(cli: &Cli) -> Result<(), Error> {
@@ -41,6 +42,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Doctor(args) => doctor::run(args),
         Command::Get(args) => control::get(args),
         Command::Set(args) => control::set(args),
+        Command::Top(args) => top::run(args),
         Command::UnmountAtEnd(args) => control::unmount_at_end(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
@@ -50,7 +52,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
 }
 
 /// Writes to standard output what a command was asked for.
-fn print(bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn print(bytes: &[u8]) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         // Whoever read has seen enough.

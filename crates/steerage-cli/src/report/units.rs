@@ -17,8 +17,12 @@ pub(crate) fn grouped(number: u64) -> String {
 
 /// `12.3 Mpps`: `packets` in `time`.
 pub(crate) fn rate(packets: u64, time: Duration) -> String {
-    let per_second = if time.is_zero() { 0.0 } else { packets as f64 / time.as_secs_f64() };
-    match per_second {
+    packets_a_second(if time.is_zero() { 0.0 } else { packets as f64 / time.as_secs_f64() })
+}
+
+/// The same of a rate.
+pub(crate) fn packets_a_second(rate: f64) -> String {
+    match rate {
         // From where the smaller unit would be rounded to 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
@@ -28,8 +32,12 @@ pub(crate) fn rate(packets: u64, time: Duration) -> String {
 
 /// `12.3 Mbit/s`: `bytes` in `time`.
 pub(crate) fn bit_rate(bytes: u64, time: Duration) -> String {
-    let per_second = if time.is_zero() { 0.0 } else { 8.0 * bytes as f64 / time.as_secs_f64() };
-    match per_second {
+    bits_a_second(if time.is_zero() { 0.0 } else { 8.0 * bytes as f64 / time.as_secs_f64() })
+}
+
+/// The same of a rate.
+pub(crate) fn bits_a_second(rate: f64) -> String {
+    match rate {
         rate if rate >= 999_950_000.0 => format!("{:.1} Gbit/s", rate / 1e9),
         rate if rate >= 999_950.0 => format!("{:.1} Mbit/s", rate / 1e6),
         rate => format!("{:.1} kbit/s", rate / 1e3),

@@ -29,3 +29,4 @@ mod signals;
 mod taking;
 mod terminal;
 mod tools;
+mod top;

@@ -1,0 +1,164 @@
+//! What keys do.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+/// The longest mask that can be typed: a list that names each of 1024 CPUs apart would be longer, and nobody types it.
+const MASK_CHARS_MAX: usize = 256;
+
+/// What the rows of CPUs are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum SortBy {
+    #[default]
+    Cpu,
+    Rate,
+    Busy,
+    Backlog,
+    Drops,
+}
+
+impl SortBy {
+    /// The head of the column.
+    pub(super) fn column(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::Rate => "rate",
+            Self::Busy => "busy",
+            Self::Backlog => "backlog",
+            Self::Drops => "drops/s",
+        }
+    }
+
+    fn next(self) -> Self {
+        match self {
+            Self::Cpu => Self::Rate,
+            Self::Rate => Self::Busy,
+            Self::Busy => Self::Backlog,
+            Self::Backlog => Self::Drops,
+            Self::Drops => Self::Cpu,
+        }
+    }
+}
+
+/// What the screen is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Mode {
+    #[default]
+    Watch,
+    Help,
+    /// A mask is typed for the queue that is chosen.
+    Mask(String),
+}
+
+/// What a person has set here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ui {
+    pub(super) mode: Mode,
+    pub(super) sort: SortBy,
+    /// The queue whose buckets are shown and whose mask is changed.
+    pub(super) queue: usize,
+    /// The first CPU row shown.
+    pub(super) first_cpu: usize,
+    /// What came of the last thing asked for.
+    pub(super) said: Option<String>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Nothing,
+    Quit,
+    /// Write this mask, as a list of CPUs, to the queue that is chosen.
+    SetMask(String),
+}
+
+/// CPU rows that a page key goes on by.
+const PAGE: usize = 8;
+
+impl Ui {
+    /// Takes a key; there are so many queues and CPUs.
+    pub(super) fn key(&mut self, key: KeyEvent, queues: usize, cpus: usize) -> Action {
+        if key.kind == KeyEventKind::Release {
+            return Action::Nothing;
+        }
+        self.said = None;
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if matches!(key.code, KeyCode::Char('c' | 'd')) { Action::Quit } else { Action::Nothing };
+        }
+        match &mut self.mode {
+            Mode::Watch => return self.watching(key.code, queues, cpus),
+            // Any key leaves it.
+            Mode::Help => self.mode = Mode::Watch,
+            Mode::Mask(text) => match key.code {
+                KeyCode::Enter => {
+                    let text = std::mem::take(text);
+                    self.mode = Mode::Watch;
+                    return Action::SetMask(text);
+                }
+                KeyCode::Esc => self.mode = Mode::Watch,
+                KeyCode::Backspace => drop(text.pop()),
+                KeyCode::Char(c) if c.is_ascii_graphic() && text.len() < MASK_CHARS_MAX => text.push(c),
+                _ => {}
+            },
+        }
+        Action::Nothing
+    }
+
+    fn watching(&mut self, key: KeyCode, queues: usize, cpus: usize) -> Action {
+        match key {
+            KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+            KeyCode::Char('h' | '?') => self.mode = Mode::Help,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('m') if queues > 0 => self.mode = Mode::Mask(String::new()),
+            KeyCode::Down | KeyCode::Char('j') => self.queue = (self.queue + 1).min(queues.saturating_sub(1)),
+            KeyCode::Up | KeyCode::Char('k') => self.queue = self.queue.saturating_sub(1),
+            KeyCode::PageDown => self.first_cpu = (self.first_cpu + PAGE).min(cpus.saturating_sub(1)),
+            KeyCode::PageUp => self.first_cpu = self.first_cpu.saturating_sub(PAGE),
+            _ => {}
+        }
+        Action::Nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn press(ui: &mut Ui, keys: &str) -> Action {
+        let code = |c| match c {
+            '\n' => KeyCode::Enter,
+            '\x08' => KeyCode::Backspace,
+            '\x1b' => KeyCode::Esc,
+            c => KeyCode::Char(c),
+        };
+        keys.chars().map(|c| ui.key(code(c).into(), 2, 20)).last().unwrap()
+    }
+
+    #[test]
+    fn a_mask_is_typed_and_set() {
+        let mut ui = Ui::default();
+        assert_eq!(press(&mut ui, "m0-3x\x08,8"), Action::Nothing);
+        assert_eq!(ui.mode, Mode::Mask("0-3,8".into()));
+        assert_eq!(press(&mut ui, "\n"), Action::SetMask("0-3,8".into()));
+        assert_eq!(ui.mode, Mode::Watch);
+        // What quits elsewhere is a letter here, and Esc only leaves.
+        assert_eq!(press(&mut ui, "mq\x1b"), Action::Nothing);
+        assert_eq!(press(&mut ui, "q"), Action::Quit);
+    }
+
+    #[test]
+    fn choices_stay_within_what_there_is() {
+        let mut ui = Ui::default();
+        press(&mut ui, "kjjjj");
+        assert_eq!(ui.queue, 1);
+        press(&mut ui, "sssss");
+        assert_eq!(ui.sort, SortBy::Cpu);
+        for _ in 0..9 {
+            ui.key(KeyCode::PageDown.into(), 2, 20);
+        }
+        assert_eq!(ui.first_cpu, 19);
+        press(&mut ui, "?");
+        assert_eq!(ui.mode, Mode::Help);
+        press(&mut ui, "q");
+        assert_eq!(ui.mode, Mode::Watch);
+    }
+}

@@ -1,0 +1,172 @@
+//! What is shown, from one snapshot to the next: rates, and what happened in between.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::events;
+use super::snapshot::{ByName, Cpu, Output, Queue, Snapshot};
+
+/// The most events that are kept: more than any screen shows.
+const EVENTS_MAX: usize = 200;
+
+/// Two snapshots of one run, or one if there is no earlier, and what was noticed so far.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    before: Snapshot,
+    pub(super) now: Snapshot,
+    /// Where drops go on, and why.
+    dropping: BTreeSet<String>,
+    /// The newest first.
+    pub(super) events: VecDeque<Event>,
+    /// Which CPU has which bucket, of the queue that is chosen.
+    pub(super) buckets: Vec<u16>,
+    /// Why there is no newer snapshot.
+    pub(super) gone: Option<String>,
+}
+
+/// Something that happened, and when in the run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Event {
+    pub(super) seconds: f64,
+    pub(super) what: String,
+    /// Whether packets were lost by it, or will be.
+    pub(super) is_bad: bool,
+}
+
+impl Model {
+    /// Takes the next snapshot. One of another run, or of counters that went back, begins anew.
+    pub(super) fn take(&mut self, snapshot: Snapshot) {
+        let is_first = self.now.started.is_empty();
+        let same = self.now.started == snapshot.started
+            && self.now.seconds <= snapshot.seconds
+            && self.now.received <= snapshot.received
+            && self.now.cpus.len() == snapshot.cpus.len()
+            && self.now.queues.len() == snapshot.queues.len();
+        let was_gone = self.gone.take().is_some();
+        if same {
+            self.before = std::mem::replace(&mut self.now, snapshot);
+            let new = events::between(&self.before, &self.now, &mut self.dropping);
+            new.into_iter().for_each(|event| self.note(event));
+            return;
+        }
+        // What came before the first snapshot is told as the mean since the run's start.
+        self.before = Snapshot {
+            queues: vec![Queue::default(); snapshot.queues.len()],
+            cpus: vec![Cpu::default(); snapshot.cpus.len()],
+            outputs: vec![Output::default(); snapshot.outputs.len()],
+            ..Snapshot::default()
+        };
+        self.now = snapshot;
+        self.dropping.clear();
+        if !is_first {
+            let what = if was_gone { "a run is there again" } else { "another run" };
+            self.note(Event { seconds: self.now.seconds, what: what.to_owned(), is_bad: false });
+        }
+    }
+
+    /// There is no next snapshot, and why.
+    pub(super) fn lose(&mut self, why: String) {
+        if self.gone.is_none() {
+            self.note(Event { seconds: self.now.seconds, what: "the run is gone".to_owned(), is_bad: false });
+        }
+        self.gone = Some(why);
+    }
+
+    /// Notes what a person did here.
+    pub(super) fn note(&mut self, event: Event) {
+        self.events.push_front(event);
+        self.events.truncate(EVENTS_MAX);
+    }
+
+    /// The time that rates are over.
+    pub(super) fn interval(&self) -> f64 {
+        self.now.seconds - self.before.seconds
+    }
+
+    /// `count` of the whole, a second.
+    pub(super) fn rate(&self, count: impl Fn(&Snapshot) -> u64) -> f64 {
+        self.a_second(count(&self.now), count(&self.before))
+    }
+
+    fn a_second(&self, now: u64, before: u64) -> f64 {
+        let time = self.interval();
+        if time > 0.0 { now.saturating_sub(before) as f64 / time } else { 0.0 }
+    }
+
+    /// Each CPU, and what it did.
+    pub(super) fn cpus(&self) -> Vec<CpuRates> {
+        let all = self.rate(|of| of.cpus.iter().map(|cpu| cpu.processed).sum());
+        let pairs = self.now.cpus.iter().zip(&self.before.cpus);
+        pairs.map(|(now, before)| self.cpu(now, before, all)).collect()
+    }
+
+    fn cpu(&self, now: &Cpu, before: &Cpu, all: f64) -> CpuRates {
+        let rate = self.a_second(now.processed, before.processed);
+        let handled = now.processed.saturating_sub(before.processed);
+        let inline = now.inline.saturating_sub(before.inline);
+        let busy = (now.busy_seconds - before.busy_seconds).max(0.0) / self.interval().max(f64::MIN_POSITIVE);
+        CpuRates {
+            cpu: now.cpu,
+            rate,
+            share: if all > 0.0 { rate / all } else { 0.0 },
+            busy: busy.min(1.0),
+            inline: (handled > 0).then(|| (inline as f64 / handled as f64).min(1.0)),
+            backlog: now.backlog,
+            wakes: self.a_second(now.wakes_received, before.wakes_received),
+            drops: self.a_second(total(&now.dropped), total(&before.dropped)),
+        }
+    }
+
+    /// Each queue, and what it did.
+    pub(super) fn queues(&self) -> Vec<QueueRates<'_>> {
+        let pairs = self.now.queues.iter().zip(&self.before.queues);
+        pairs.map(|(now, before)| self.queue(now, before)).collect()
+    }
+
+    fn queue<'a>(&self, now: &'a Queue, before: &Queue) -> QueueRates<'a> {
+        let wanted = now.pool.wanted().saturating_sub(before.pool.wanted());
+        let fast = now.pool.alloc_fast.saturating_sub(before.pool.alloc_fast);
+        QueueRates {
+            queue: now,
+            rate: self.a_second(now.received, before.received),
+            drops: self.a_second(total(&now.dropped), total(&before.dropped)),
+            cache_hits: (wanted > 0).then(|| fast as f64 / wanted as f64),
+        }
+    }
+
+    /// Each output, its packets and its bytes a second.
+    pub(super) fn outputs<'a>(&'a self) -> Vec<(&'a Output, f64, f64)> {
+        let rates = |(now, before): (&'a Output, &Output)| {
+            (now, self.a_second(now.packets, before.packets), self.a_second(now.bytes, before.bytes))
+        };
+        self.now.outputs.iter().zip(&self.before.outputs).map(rates).collect()
+    }
+}
+
+/// How many in all.
+pub(super) fn total(counts: &ByName) -> u64 {
+    counts.values().sum()
+}
+
+/// What a CPU did, a second; shares are parts of 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct CpuRates {
+    pub(super) cpu: u16,
+    pub(super) rate: f64,
+    pub(super) share: f64,
+    pub(super) busy: f64,
+    /// `None` where there was nothing to handle.
+    pub(super) inline: Option<f64>,
+    pub(super) backlog: u64,
+    pub(super) wakes: f64,
+    pub(super) drops: f64,
+}
+
+/// What a queue received, a second.
+#[derive(Clone, Debug)]
+pub(super) struct QueueRates<'a> {
+    pub(super) queue: &'a Queue,
+    pub(super) rate: f64,
+    pub(super) drops: f64,
+    /// `None` where no page was wanted.
+    pub(super) cache_hits: Option<f64>,
+}

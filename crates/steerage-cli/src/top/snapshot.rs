@@ -1,0 +1,125 @@
+//! What a running instance tells of itself: the report as JSON (docs/report.md), as far as it is shown here. Keys that are not
+//! known are skipped, and what an older program does not tell counts as nothing.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::report::units::printable;
+
+/// Packets, or buckets, by the name of a reason or cause.
+pub(super) type ByName = BTreeMap<String, u64>;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Snapshot {
+    pub(super) version: String,
+    /// When the run began: another one is another run.
+    pub(super) started: String,
+    /// Since then.
+    pub(super) seconds: f64,
+    pub(super) received: u64,
+    pub(super) received_bytes: u64,
+    pub(super) delivered: u64,
+    pub(super) dropped: ByName,
+    pub(super) in_flight: u64,
+    pub(super) reordered: Option<u64>,
+    pub(super) queues: Vec<Queue>,
+    pub(super) cpus: Vec<Cpu>,
+    pub(super) outputs: Vec<Output>,
+    pub(super) flows: Option<Flows>,
+    pub(super) moves: Moves,
+    pub(super) memory: Memory,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Queue {
+    pub(super) device: String,
+    pub(super) queue: u64,
+    pub(super) cpu: u16,
+    pub(super) hash: String,
+    pub(super) received: u64,
+    pub(super) dropped: ByName,
+    pub(super) rps_cpus_list: String,
+    pub(super) pool: Pool,
+}
+
+impl Queue {
+    /// What it is called here: short enough to leave room beside it.
+    pub(super) fn name(&self) -> String {
+        format!("{} rx-{}", shortened(&self.device, DEVICE_CHARS), self.queue)
+    }
+}
+
+/// So much of a device's name is shown: all of an interface's, which has 15 at most.
+const DEVICE_CHARS: usize = 16;
+
+/// A name of a device, in so many characters, and without what a terminal would obey.
+pub(super) fn shortened(name: &str, chars: usize) -> String {
+    let name = printable(name);
+    if name.chars().count() <= chars {
+        return name;
+    }
+    name.chars().take(chars.saturating_sub(2)).chain("..".chars()).collect()
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Pool {
+    pub(super) alloc_fast: u64,
+    pub(super) alloc_slow: u64,
+    pub(super) alloc_empty: u64,
+}
+
+impl Pool {
+    /// Pages wanted.
+    pub(super) fn wanted(&self) -> u64 {
+        self.alloc_fast + self.alloc_slow + self.alloc_empty
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Cpu {
+    pub(super) cpu: u16,
+    pub(super) processed: u64,
+    pub(super) inline: u64,
+    pub(super) dropped: ByName,
+    pub(super) busy_seconds: f64,
+    pub(super) backlog: u64,
+    pub(super) wakes_received: u64,
+    pub(super) panics: u64,
+    pub(super) deaths: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Output {
+    pub(super) device: String,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Flows {
+    pub(super) active: u64,
+    pub(super) total: u64,
+    pub(super) evicted: u64,
+    pub(super) lost: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Moves {
+    pub(super) buckets: u64,
+    pub(super) by_cause: ByName,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Memory {
+    pub(super) pages: u64,
+    pub(super) pages_free: u64,
+}

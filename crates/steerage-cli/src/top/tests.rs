@@ -1,0 +1,230 @@
+//! The model on sequences of snapshots, and what the screen makes of it.
+
+use std::path::Path;
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::style::Color;
+use serde_json::{Value, json};
+
+use super::keys::{Mode, SortBy, Ui};
+use super::model::Model;
+use super::snapshot::Snapshot;
+use super::view::{self, Colours};
+
+/// A report after so many seconds: 1000 packets a second come by one queue, and two CPUs handle them by turns.
+fn report(seconds: u64) -> Value {
+    let cpu = |number: u64, busy: f64| {
+        json!({ "cpu": number, "processed": 500 * seconds, "inline": if number == 0 { 500 * seconds } else { 0 },
+            "dropped": {}, "busy_seconds": busy * seconds as f64, "backlog": 12, "wakes_received": 7 * seconds })
+    };
+    json!({
+        "schema": 1, "type": "report", "version": "0.1.0", "started": "2026-11-21T17:00:00Z", "seconds": seconds as f64,
+        "received": 1000 * seconds, "received_bytes": 64_000 * seconds, "delivered": 1000 * seconds, "dropped": {},
+        "in_flight": 3, "reordered": 0,
+        "queues": [{ "device": "eth1", "queue": 0, "cpu": 0, "hash": "aes", "received": 1000 * seconds, "dropped": {},
+            "rps_cpus_list": "0-1", "pool": { "alloc_fast": 900 * seconds, "alloc_slow": 100 * seconds, "alloc_empty": 0 } }],
+        "cpus": [cpu(0, 0.25), cpu(1, 0.95)],
+        "outputs": [], "flows": null, "moves": { "buckets": 0, "slices": 0, "by_cause": {} },
+        "memory": { "pages": 100, "pages_free": 40 },
+    })
+}
+
+fn snapshot(report: Value) -> Snapshot {
+    serde_json::from_value(report).unwrap()
+}
+
+/// Two seconds into the run, with a look at each.
+fn model() -> Model {
+    let mut model = Model::default();
+    (1..=2).for_each(|seconds| model.take(snapshot(report(seconds))));
+    model.buckets = (0..4096).map(|bucket| bucket / 2048).collect();
+    model
+}
+
+fn with(mut report: Value, changes: &[(&str, Value)]) -> Value {
+    for (path, value) in changes {
+        *report.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value.clone();
+    }
+    report
+}
+
+fn said(model: &Model) -> Vec<&str> {
+    model.events.iter().rev().map(|event| event.what.as_str()).collect()
+}
+
+fn drawn(model: &Model, ui: &Ui, colours: Colours, width: u16, height: u16) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| view::draw(frame, model, ui, colours)).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn lines(buffer: &Buffer) -> Vec<String> {
+    let width = usize::from(buffer.area.width);
+    let text = |cells: &[ratatui::buffer::Cell]| cells.iter().map(|cell| cell.symbol()).collect::<String>();
+    buffer.content.chunks(width).map(|cells| text(cells).trim_end().to_owned()).collect()
+}
+
+#[test]
+fn rates_are_differences_over_the_instances_own_time() {
+    let mut model = model();
+    // However late we look.
+    model.take(snapshot(with(report(6), &[("/cpus/1/processed", json!(5000))])));
+    assert_eq!((model.interval(), model.rate(|of| of.received)), (4.0, 1000.0));
+    let cpus = model.cpus();
+    assert_eq!((cpus[0].rate, cpus[0].busy, cpus[0].inline, cpus[0].wakes), (500.0, 0.25, Some(1.0), 7.0));
+    assert_eq!((cpus[1].rate, cpus[1].inline), (1000.0, Some(0.0)));
+    assert!((cpus[1].share - 2.0 / 3.0).abs() < 1e-9 && (cpus[1].busy - 0.95).abs() < 1e-9);
+    assert_eq!(model.queues()[0].cache_hits, Some(0.9));
+    // The same look once more: nothing happened in no time.
+    model.take(snapshot(report(6)));
+    assert_eq!((model.rate(|of| of.received), model.cpus()[0].rate), (0.0, 0.0));
+}
+
+#[test]
+fn what_came_before_the_first_look_is_a_mean() {
+    let mut model = Model::default();
+    model.take(snapshot(report(10)));
+    assert_eq!((model.rate(|of| of.received), model.cpus()[0].busy), (1000.0, 0.25));
+    assert!(model.events.is_empty());
+}
+
+#[test]
+fn another_run_begins_anew() {
+    let mut model = model();
+    model.lose("no run answers at x".to_owned());
+    model.lose("no run answers at x".to_owned());
+    assert_eq!(model.gone.as_deref(), Some("no run answers at x"));
+    model.take(snapshot(with(report(1), &[("/started", json!("2026-11-21T18:00:00Z"))])));
+    assert_eq!((model.gone.as_deref(), model.rate(|of| of.received)), (None, 1000.0));
+    assert_eq!(said(&model), ["the run is gone", "a run is there again"]);
+    // Counters that went back, though it seems to be the same.
+    model.take(snapshot(with(report(3), &[("/started", json!("2026-11-21T18:00:00Z"))])));
+    model.take(snapshot(with(report(4), &[("/started", json!("2026-11-21T18:00:00Z")), ("/received", json!(8))])));
+    assert_eq!(model.rate(|of| of.received), 2.0);
+    assert_eq!(said(&model).last(), Some(&"another run"));
+}
+
+#[test]
+fn events_tell_what_changed() {
+    let mut model = model();
+    let drops = |seconds, packets| {
+        let both = json!({ "backlog_full": packets, "device": 5 });
+        let of_cpu = json!({ "backlog_full": packets });
+        with(report(seconds), &[("/queues/0/dropped", both.clone()), ("/dropped", both), ("/cpus/1/dropped", of_cpu)])
+    };
+    model.take(snapshot(drops(3, 10)));
+    // The same as before is no news; their end is.
+    model.take(snapshot(drops(4, 20)));
+    model.take(snapshot(drops(5, 20)));
+    let moved = json!({ "mask": 1024, "cpu_died": 0 });
+    let changes = [("/queues/0/rps_cpus_list", json!("")), ("/moves/by_cause", moved), ("/cpus/0/deaths", json!(1))];
+    let mut last = drops(6, 20);
+    last["cpus"][0]["deaths"] = json!(0);
+    model.take(snapshot(with(last, &changes)));
+    let expected = [
+        "drops began: backlog_full, CPU 1",
+        "drops began: device, eth1 rx-0",
+        "drops ended: device, eth1 rx-0",
+        "drops ended: backlog_full, CPU 1",
+        "eth1 rx-0: mask 0-1 is now none",
+        "1,024 buckets moved (mask)",
+        "CPU 0: declared dead",
+    ];
+    assert_eq!(said(&model), expected);
+    assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
+}
+
+/// The screen of docs/top.md.
+#[test]
+fn a_screen_of_80_by_24() {
+    let screen = lines(&drawn(&model(), &Ui::default(), Colours::Yes, 80, 24));
+    let expected = [
+        "steerage 0.1.0  up 2.0 s  eth1",
+        "received 1.0 kpps  dropped 0 pps (0.0 %)  delivered 1.0 kpps  512.0 kbit/s",
+        "in flight 3  reordered 0  moved 0 buckets  pages free 40 of 100",
+        "",
+        "[CPU]       rate  share  busy             inline   backlog  wakes/s   drops/s",
+    ];
+    assert_eq!(&screen[..5], expected, "{screen:#?}");
+    assert!(screen[5].starts_with("    0    500 pps   50 %  [##......]  25 %"), "{screen:#?}");
+    assert!(screen[6].contains("[########]  95 %    0 %        12        7         0"), "{screen:#?}");
+    assert_eq!(screen[23], "q quit  s sort  up/down queue  m mask  PgUp/PgDn CPUs  h help");
+    let strip = screen.iter().position(|line| *line == format!("  {}{}", "0".repeat(32), "1".repeat(32)));
+    assert!(strip.is_some(), "{screen:#?}");
+    assert!(
+        screen.iter().any(|line| line.starts_with("> eth1 rx-0") && line.ends_with("90 %  0-1 by aes")),
+        "{screen:#?}"
+    );
+}
+
+/// Whatever the size, it draws: from nothing at all to more than there is.
+#[test]
+fn no_size_is_too_small() {
+    let mut many = report(1);
+    many["cpus"] = (0..128).map(|cpu| with(report(1)["cpus"][0].clone(), &[("/cpu", json!(cpu))])).collect();
+    many["queues"] = (0..40).map(|queue| with(report(1)["queues"][0].clone(), &[("/queue", json!(queue))])).collect();
+    let mut crowded = Model::default();
+    crowded.take(snapshot(many));
+    crowded.buckets = vec![127; 4096];
+    let modes = [Mode::Watch, Mode::Help, Mode::Mask("0-3".to_owned())];
+    for model in [&Model::default(), &model(), &crowded] {
+        for mode in &modes {
+            let ui = Ui { mode: mode.clone(), queue: 39, first_cpu: 127, sort: SortBy::Busy, ..Ui::default() };
+            for (width, height) in [(0, 0), (1, 1), (2, 1), (1, 40), (3, 3), (10, 5), (80, 24), (120, 40), (300, 100)] {
+                drawn(model, &ui, Colours::Yes, width, height);
+            }
+        }
+    }
+    // Of many CPUs and queues some are shown, and how many more there are.
+    let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
+    assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
+    assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
+}
+
+/// What is wrong is told by a sign; colour only says it once more.
+#[test]
+fn it_is_readable_without_colours() {
+    let mut model = model();
+    let lost = json!({ "backlog_full": 500 });
+    model.take(snapshot(with(report(3), &[("/dropped", lost.clone()), ("/cpus/1/dropped", lost)])));
+    let plain = drawn(&model, &Ui::default(), Colours::No, 80, 24);
+    let coloured = drawn(&model, &Ui::default(), Colours::Yes, 80, 24);
+    assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
+    assert!(coloured.content.iter().any(|cell| cell.fg == Color::Red));
+    assert_eq!(lines(&plain), lines(&coloured));
+    let screen = lines(&plain);
+    assert!(screen[1].contains("dropped 500 pps (50.0 %) !"), "{screen:#?}");
+    assert!(screen[6].ends_with("500 !") && !screen[5].contains('!'), "{screen:#?}");
+    assert!(screen.iter().any(|line| line.starts_with("! ") && line.ends_with("drops began: backlog_full, CPU 1")));
+}
+
+#[test]
+fn a_name_cannot_write_to_the_terminal() {
+    let mut model = Model::default();
+    model.take(snapshot(with(report(1), &[("/queues/0/device", json!("a\x1b[2Jb\nc"))])));
+    let text = view::text(&model, &Ui::default(), 80);
+    assert!(!text.contains('\x1b') && text.contains("a\\u{1b}[2Jb\\nc"), "{text}");
+}
+
+#[test]
+fn a_run_that_is_gone_is_told_of() {
+    let mut model = model();
+    model.lose("no run answers at /run/x.sock: gone".to_owned());
+    let screen = lines(&drawn(&model, &Ui::default(), Colours::No, 80, 24));
+    assert!(screen[0].contains("  GONE  ") && screen[23].ends_with("gone; q quits"), "{screen:#?}");
+    let ui = Ui { mode: Mode::Mask("0-3".to_owned()), ..Ui::default() };
+    let screen = lines(&drawn(&model, &ui, Colours::No, 80, 24));
+    assert_eq!(screen[23], "CPUs for eth1 rx-0: 0-3_  (Enter writes, Esc leaves)");
+}
+
+/// What the columns mean stands in the documentation.
+#[test]
+fn the_documentation_has_each_column() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for column in ["rate", "share", "busy", "inline", "backlog", "wakes/s", "drops/s", "cache"] {
+        assert!(page.contains(&format!("| `{column}` |")), "{column}");
+    }
+}

@@ -1,0 +1,284 @@
+//! The screen, as lines of text: each section with its head, as many rows as there is room for. What colour says is said by a
+//! sign or a word as well.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Clear, Paragraph};
+
+use super::events::mask;
+use super::keys::{Mode, SortBy, Ui};
+use super::model::{CpuRates, Model, total};
+use super::snapshot::{Output, Queue, shortened};
+use super::strip;
+use crate::report::units::{bits_a_second, grouped, packets_a_second, percent, printable, time};
+
+/// Rows that a section has where there is no room for all: CPUs keep most, and what stands last gives way first.
+const CPUS_MIN: usize = 4;
+const QUEUES_MIN: usize = 3;
+const BUCKETS_MIN: usize = 2;
+const OUTPUTS_MIN: usize = 2;
+const FLOWS_MIN: usize = 1;
+const EVENTS_MIN: usize = 1;
+
+/// So many queues have all of their rows on most screens.
+const QUEUES_SHOWN: usize = 8;
+
+const KEYS: &str = "q quit  s sort  up/down queue  m mask  PgUp/PgDn CPUs  h help";
+
+const HELP: &[&str] = &[
+    "q, Esc      quit; the run goes on",
+    "s           sort CPUs by the next column (the one in brackets)",
+    "PgUp, PgDn  more CPUs",
+    "up, down    choose a queue: its buckets are shown",
+    "m           write a mask for that queue, as a list of CPUs such as 0-3,8;",
+    "            an empty one: each packet stays where it is received",
+    "h           this; any key leaves it",
+    "",
+    "rate     packets handled a second      share   its part of all",
+    "busy     part of its time at work      inline  part it had polled itself",
+    "backlog  packets that wait for it      wakes   times woken a second",
+    "drops    lost for its sake a second; ! stands where there are any",
+    "",
+    "docs/top.md and docs/report.md tell more",
+];
+
+/// Whether colours are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Colours {
+    Yes,
+    No,
+}
+
+impl Colours {
+    fn of(self, colour: Color) -> Style {
+        if self == Self::Yes { Style::new().fg(colour) } else { Style::new() }
+    }
+
+    fn bad(self, is_bad: bool) -> Style {
+        if is_bad { self.of(Color::Red).add_modifier(Modifier::BOLD) } else { Style::new() }
+    }
+}
+
+/// A head and what stands below it.
+struct Section {
+    head: Line<'static>,
+    rows: Vec<Line<'static>>,
+    rows_min: usize,
+    /// Rows that there is no room for.
+    hidden: usize,
+}
+
+impl Section {
+    fn new(head: String, rows: Vec<Line<'static>>, rows_min: usize) -> Self {
+        Self { head: Line::styled(head, Style::new().add_modifier(Modifier::BOLD)), rows, rows_min, hidden: 0 }
+    }
+}
+
+/// Draws all of it, into whatever room there is.
+pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
+    let area = frame.area();
+    frame.render_widget(Clear, area);
+    let foot = Rect { y: area.bottom().saturating_sub(1), height: area.height.min(1), ..area };
+    let body = Rect { height: area.height.saturating_sub(1), ..area };
+    let lines = if ui.mode == Mode::Help {
+        HELP.iter().map(|line| Line::raw(*line)).collect()
+    } else {
+        page(model, ui, colours, usize::from(body.width), Some(usize::from(body.height)))
+    };
+    frame.render_widget(Paragraph::new(lines), body);
+    frame.render_widget(Paragraph::new(footer(model, ui, colours)), foot);
+}
+
+/// The same for a pipe: all rows, and no screen to fit.
+pub(super) fn text(model: &Model, ui: &Ui, width: usize) -> String {
+    page(model, ui, Colours::No, width, None)
+        .iter()
+        .map(|line| format!("{line}").trim_end().to_owned() + "\n")
+        .collect()
+}
+
+fn footer(model: &Model, ui: &Ui, colours: Colours) -> Line<'static> {
+    match (&ui.mode, &ui.said, &model.gone) {
+        (Mode::Mask(text), ..) => {
+            let name = model.now.queues.get(ui.queue).map_or(String::new(), Queue::name);
+            Line::raw(format!("CPUs for {name}: {text}_  (Enter writes, Esc leaves)"))
+        }
+        (_, _, Some(why)) => Line::styled(format!("{}; q quits", printable(why)), colours.bad(true)),
+        (_, Some(said), _) => Line::styled(printable(said), Style::new().add_modifier(Modifier::BOLD)),
+        _ => Line::styled(KEYS, colours.of(Color::DarkGray)),
+    }
+}
+
+fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<usize>) -> Vec<Line<'static>> {
+    let mut lines = head(model, colours);
+    let mut sections = vec![cpus(model, ui, colours), queues(model, ui, colours), buckets(model, ui, colours, width)];
+    sections.extend([outputs(model), flows(model), events(model, colours)]);
+    sections.retain(|section| !section.rows.is_empty());
+    if let Some(height) = height {
+        fit(&mut sections, height.saturating_sub(lines.len()));
+    }
+    for section in sections {
+        lines.push(Line::default());
+        lines.push(section.head);
+        lines.extend(section.rows);
+        if section.hidden > 0 {
+            lines.push(Line::raw(format!("{:>8} more", section.hidden)));
+        }
+    }
+    lines
+}
+
+/// Shortens what stands last first, each section down to its least, until all fit; what is still too long is cut off below.
+fn fit(sections: &mut [Section], height: usize) {
+    // A line between, the head, and the rows.
+    let lines: usize = sections.iter().map(|section| 2 + section.rows.len()).sum();
+    let mut over = lines.saturating_sub(height);
+    for section in sections.iter_mut().rev().filter(|section| section.rows.len() > section.rows_min) {
+        if over == 0 {
+            return;
+        }
+        // One more than that: a line tells how many are not shown.
+        let cut = (over + 1).min(section.rows.len() - section.rows_min);
+        section.rows.truncate(section.rows.len() - cut);
+        section.hidden = cut;
+        over = over.saturating_sub(cut - 1);
+    }
+}
+
+fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
+    let now = &model.now;
+    let mut devices: Vec<String> = now.queues.iter().map(|queue| printable(&queue.device)).collect();
+    devices.dedup();
+    let elapsed = std::time::Duration::try_from_secs_f64(now.seconds).unwrap_or_default();
+    let (received, drops) = (model.rate(|of| of.received), model.rate(|of| total(&of.dropped)));
+    let bits = bits_a_second(8.0 * model.rate(|of| of.received_bytes));
+    let delivered = packets_a_second(model.rate(|of| of.delivered));
+    let state = if model.gone.is_some() { "  GONE" } else { "" };
+    let order = now.reordered.map_or(String::new(), |reordered| format!("  reordered {}", grouped(reordered)));
+    let [in_flight, moved, free, pages] =
+        [now.in_flight, now.moves.buckets, now.memory.pages_free, now.memory.pages].map(grouped);
+    vec![
+        Line::raw(format!("steerage {}  up {}{state}  {}", printable(&now.version), time(elapsed), devices.join(" "))),
+        Line::from(vec![
+            Span::raw(format!("received {}  ", packets_a_second(received))),
+            Span::styled(
+                format!("dropped {} ({:.1} %){}", packets_a_second(drops), percent(drops, received), sign(drops)),
+                colours.bad(drops > 0.0),
+            ),
+            Span::raw(format!("  delivered {delivered}  {bits}")),
+        ]),
+        Line::raw(format!("in flight {in_flight}{order}  moved {moved} buckets  pages free {free} of {pages}")),
+    ]
+}
+
+/// What stands beside a number that should be 0.
+fn sign(rate: f64) -> &'static str {
+    if rate > 0.0 { " !" } else { "" }
+}
+
+fn cpus(model: &Model, ui: &Ui, colours: Colours) -> Section {
+    let mut cpus = model.cpus();
+    let most_first = |of: fn(&CpuRates) -> f64| move |a: &CpuRates, b: &CpuRates| of(b).total_cmp(&of(a));
+    match ui.sort {
+        SortBy::Cpu => cpus.sort_by_key(|cpu| cpu.cpu),
+        SortBy::Rate => cpus.sort_by(most_first(|cpu| cpu.rate)),
+        SortBy::Busy => cpus.sort_by(most_first(|cpu| cpu.busy)),
+        SortBy::Backlog => cpus.sort_by(most_first(|cpu| cpu.backlog as f64)),
+        SortBy::Drops => cpus.sort_by(most_first(|cpu| cpu.drops)),
+    }
+    let column = |column: &str| {
+        if column == ui.sort.column() { format!("[{column}]") } else { column.to_owned() }
+    };
+    let [cpu, rate, busy, backlog, drops] =
+        [SortBy::Cpu, SortBy::Rate, SortBy::Busy, SortBy::Backlog, SortBy::Drops].map(|by| column(by.column()));
+    let head = format!(
+        "{cpu:>5} {rate:>10} {:>6}  {busy:<16} {:>6} {backlog:>9} {:>8} {drops:>9}",
+        "share", "inline", "wakes/s"
+    );
+    let row = |cpu: &CpuRates| {
+        let inline = cpu.inline.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
+        let rest = format!(" {inline:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);
+        Line::from(vec![
+            Span::raw(format!("{:>5} {:>10} {:>4.0} %  ", cpu.cpu, packets_a_second(cpu.rate), 100.0 * cpu.share)),
+            Span::styled(bar(cpu.busy), busy_style(cpu.busy, colours)),
+            Span::raw(rest),
+            Span::styled(format!("{:>9.0}{}", cpu.drops, sign(cpu.drops)), colours.bad(cpu.drops > 0.0)),
+        ])
+    };
+    let first = ui.first_cpu.min(cpus.len().saturating_sub(1));
+    Section::new(head, cpus[first..].iter().map(row).collect(), CPUS_MIN)
+}
+
+/// From where on a CPU is shown as nearly full: what comes in bursts then waits.
+const NEARLY_FULL: f64 = 0.9;
+
+fn busy_style(busy: f64, colours: Colours) -> Style {
+    if busy >= NEARLY_FULL { colours.of(Color::Yellow) } else { colours.of(Color::Green) }
+}
+
+/// `[####....]  52 %`.
+fn bar(part: f64) -> String {
+    const WIDTH: usize = 8;
+    let full = ((part * WIDTH as f64).round() as usize).min(WIDTH);
+    format!("[{}{}] {:>3.0} %", "#".repeat(full), ".".repeat(WIDTH - full), 100.0 * part)
+}
+
+fn queues(model: &Model, ui: &Ui, colours: Colours) -> Section {
+    let head = format!("{:<24} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
+    // Of many the chosen one is among the first.
+    let first = if model.now.queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
+    let rows = model.queues().into_iter().enumerate().skip(first).map(|(at, of)| {
+        let queue = of.queue;
+        let chosen = if at == ui.queue { ">" } else { " " };
+        let hits = of.cache_hits.map_or("-".to_owned(), |hits| format!("{:.0} %", 100.0 * hits));
+        let name = format!("{chosen} {}", queue.name());
+        Line::from(vec![
+            Span::raw(format!("{name:<24} {:>4} {:>11} ", queue.cpu, packets_a_second(of.rate))),
+            Span::styled(format!("{:>10.0}{:<2}", of.drops, sign(of.drops)), colours.bad(of.drops > 0.0)),
+            Span::raw(format!(" {hits:>6}  {} by {}", mask(&queue.rps_cpus_list), printable(&queue.hash))),
+        ])
+    });
+    Section::new(head, rows.collect(), QUEUES_MIN)
+}
+
+fn buckets(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
+    let name = model.now.queues.get(ui.queue).map_or(String::new(), Queue::name);
+    let rates: Vec<(u16, f64)> = model.cpus().iter().map(|cpu| (cpu.cpu, cpu.rate)).collect();
+    let (head, rows) = strip::of(&model.buckets, &rates, width);
+    let colour = |cpu: Option<u16>| match (cpu, colours) {
+        (Some(cpu), Colours::Yes) => Style::new().fg(strip::colour(cpu)),
+        _ => Style::new(),
+    };
+    let row = |cells: Vec<(String, Option<u16>)>| {
+        Line::from(cells.into_iter().map(|(text, cpu)| Span::styled(text, colour(cpu))).collect::<Vec<_>>())
+    };
+    Section::new(format!("  buckets of {name}: {head}"), rows.into_iter().map(row).collect(), BUCKETS_MIN)
+}
+
+fn outputs(model: &Model) -> Section {
+    let row = |(output, packets, bytes): (&Output, f64, f64)| {
+        let name = shortened(&output.device, 24);
+        Line::raw(format!("  {name:<24} {:>14} {:>14}", packets_a_second(packets), bits_a_second(8.0 * bytes)))
+    };
+    let head = format!("  {:<24} {:>14} {:>14}", "output", "rate", "bits");
+    Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
+}
+
+fn flows(model: &Model) -> Section {
+    let row = model.now.flows.iter().map(|flows| {
+        let [active, total, evicted, lost] = [flows.active, flows.total, flows.evicted, flows.lost].map(grouped);
+        Line::raw(format!("  {active} active  {total} so far  {evicted} evicted  {lost} not written"))
+    });
+    Section::new("  flows".to_owned(), row.collect(), FLOWS_MIN)
+}
+
+fn events(model: &Model, colours: Colours) -> Section {
+    let row = |event: &super::model::Event| {
+        let at = std::time::Duration::try_from_secs_f64(event.seconds).unwrap_or_default();
+        let sign = if event.is_bad { "!" } else { " " };
+        Line::styled(format!("{sign} {:>12}  {}", time(at), event.what), colours.bad(event.is_bad))
+    };
+    Section::new("  events".to_owned(), model.events.iter().map(row).collect(), EVENTS_MIN)
+}

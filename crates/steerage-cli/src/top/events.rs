@@ -7,7 +7,7 @@ use super::snapshot::{ByName, Snapshot};
 use crate::report::units::{grouped, printable};
 
 /// Reasons that belong to a queue and no CPU; the others are told of the CPU, which says more.
-const OF_QUEUES: [&str; 2] = ["device", "moving"];
+const OF_QUEUES: [&str; 3] = ["device", "no_page", "moving"];
 
 /// In the order of the report. `dropping` is where drops go on, and why: those that begin and end are told.
 pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {

@@ -78,7 +78,7 @@ pub(super) const WHOLE: [Family<Snapshot>; 6] = [
     gauge("memory_bytes", "Packet memory and rings; never more than at the start.", |all| one(all.memory_bytes)),
 ];
 
-pub(super) const QUEUES: [Family<QueueSnapshot>; 16] = [
+pub(super) const QUEUES: [Family<QueueSnapshot>; 17] = [
     counter("received_packets", "Packets received, those lost before us among them.", |queue| one(queue.received)),
     counter("received_bytes", "Their bytes on the wire, without those lost before us.", |queue| {
         one(queue.received_bytes)
@@ -118,6 +118,9 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 16] = [
         let pool = &queue.pool;
         let full = pool.recycle_cache_full;
         each("to", [("cached", pool.recycle_cached), ("cache_full", full), ("kept", pool.recycle_kept)])
+    }),
+    counter("page_pool_rx_copybreak", "Pages that stayed in the ring since their packet was copied out.", |queue| {
+        one(queue.pool.rx_copybreak)
     }),
     gauge("page_pool_kept_pages", "Pages that packet functions keep.", |queue| one(queue.pool.kept)),
 ];

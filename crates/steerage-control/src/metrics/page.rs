@@ -54,9 +54,8 @@ impl Collector for Now {
 
 fn of_queues(queues: &[QueueSnapshot]) -> Vec<(Labels, &QueueSnapshot)> {
     let devices = distinct(queues.iter().map(|queue| (queue.device.as_str(), queue.queue)));
-    let labels =
-        |(queue, device): (&QueueSnapshot, String)| vec![("device", device), ("queue", queue.queue.to_string())];
-    queues.iter().zip(queues.iter().zip(devices).map(labels)).map(|(queue, labels)| (labels, queue)).collect()
+    let queues = queues.iter().zip(devices);
+    queues.map(|(queue, device)| (vec![("device", device), ("queue", queue.queue.to_string())], queue)).collect()
 }
 
 fn of_cpus(cpus: &[CpuSnapshot]) -> Vec<(Labels, &CpuSnapshot)> {

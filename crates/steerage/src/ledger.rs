@@ -419,9 +419,9 @@ impl MoveCounts {
         self.by_cause[cause as usize]
     }
 
-    pub(crate) fn count(&mut self, cause: MoveCause) {
-        self.buckets += 1;
-        self.by_cause[cause as usize] += 1;
+    pub(crate) fn count(&mut self, cause: MoveCause, buckets: u64) {
+        self.buckets += buckets;
+        self.by_cause[cause as usize] += buckets;
     }
 }
 

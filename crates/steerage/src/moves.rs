@@ -440,10 +440,9 @@ impl<M> State<M> {
         let Some(slice) = &self.slice else { return };
         let planned = self.groups[usize::from(slice.group_after)].cause;
         for m in &slice.moves {
-            if m.from != m.to {
-                // Whatever else is planned: from a dead CPU they have to go.
-                self.counts.count(if self.dead[usize::from(m.from)] { MoveCause::CpuDied } else { planned });
-            }
+            // Whatever else is planned: from a dead CPU they have to go.
+            let cause = if self.dead[usize::from(m.from)] { MoveCause::CpuDied } else { planned };
+            self.counts.count(cause, u64::from(m.from != m.to));
             for queue in &slice.queues {
                 self.queues[*queue].map.0[usize::from(m.bucket)] = m.to;
             }

@@ -157,6 +157,28 @@ where
     Figures { placement: Placement::of(before, after), receive: each(receive), work: each(work), whole: each(whole) }
 }
 
+/// Runs an input of so many frames once, on CPU 0 alone: it is the receiver and the worker.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_alone<H, F>(builder: Builder, input: Input, frames: u64, make: F) -> Figures
+where
+    H: Handler,
+    F: Fn() -> H + Send + Sync + 'static,
+{
+    let builder = builder.virtual_cpus(1).hash(FlowHasher::keyed(&HashKey::MICROSOFT));
+    let instance = builder.input(input).build(move |_| make()).expect("a benchmark that can be set up");
+    let (mut parts, handle) = instance.split();
+    let before = one_way_nanos(WORK_CPU);
+    let mut cpu = parts.remove(0).enter_machine();
+    let start = Instant::now();
+    while cpu.step() != Stepped::Finished {}
+    let whole = start.elapsed().as_nanos() as f64 / frames as f64;
+    let after = one_way_nanos(WORK_CPU);
+    assert_eq!(handle.snapshot().delivered(), frames, "packets were lost");
+    Figures { placement: Placement::of(before, after), receive: whole, work: 0.0, whole }
+}
+
 fn median(of: &mut [f64]) -> (f64, f64, f64) {
     of.sort_by(f64::total_cmp);
     (of[of.len() / 2], of[0], of[of.len() - 1])

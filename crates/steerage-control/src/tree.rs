@@ -81,6 +81,7 @@ enum Attribute {
     Mask(usize, Form),
     /// A queue's buckets.
     Buckets(usize),
+    BucketLoad(usize),
     /// The CPU that polls a queue.
     PolledBy(usize),
     /// Where a queue's flow hash comes from.
@@ -210,7 +211,11 @@ impl Tree {
     pub fn read(&self, id: NodeId) -> Result<String, AttributeError> {
         Ok(match self.attribute(id)? {
             Attribute::Mask(queue, form) => self.shown_mask(*queue, *form) + "\n",
-            Attribute::Buckets(queue) => buckets::text(&self.handle.bucket_cpus(*queue).unwrap_or_default()),
+            Attribute::Buckets(queue) => {
+                let buckets = self.handle.buckets(*queue).unwrap_or_default();
+                buckets::stretches(&buckets.iter().map(|bucket| bucket.cpu).collect::<Vec<_>>())
+            }
+            Attribute::BucketLoad(queue) => buckets::load(&self.handle.buckets(*queue).unwrap_or_default()),
             Attribute::PolledBy(queue) => format!("{}\n", self.handle.snapshot().queues[*queue].cpu),
             Attribute::HashSource(queue) => format!("{}\n", self.handle.snapshot().queues[*queue].hash),
             Attribute::Statistic(device, statistic) => {

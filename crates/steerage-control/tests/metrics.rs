@@ -83,7 +83,7 @@ fn the_page_is_the_ledger() {
     let page = exposition::read(&text);
 
     assert_eq!(page.get("steerage_build_info{version=\"1.2.3\"}"), 1.0);
-    for device in ["traffic", "traffic#2", "a\\\"b\\\\c\\nd"] {
+    for device in ["traffic", "traffic.2", "a\\\"b\\\\c\\nd"] {
         for queue in 0..2 {
             let series = format!("steerage_received_packets_total{{device=\"{device}\",queue=\"{queue}\"}}");
             assert_eq!(page.get(&series), FRAMES as f64);

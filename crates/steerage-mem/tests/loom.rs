@@ -219,7 +219,7 @@ fn no_wish_for_room_is_lost() {
 fn revoked_before_published_is_revoked() {
     loom::model(|| {
         let (memory, mut pages) = memory(2);
-        let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
+        let (mut producer, consumer) = ring(two_slots(), memory.clone());
         send(&memory, &mut producer, pages.pop().unwrap(), 1).unwrap();
         producer.revoke_until(producer.tail());
         producer.publish();

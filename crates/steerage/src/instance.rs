@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::builder::BuildError;
 use crate::cpu::{CpuId, CpuMask};
 use crate::handler::Handler;
-use crate::ledger::Snapshot;
+use crate::ledger::{BucketSnapshot, Snapshot};
 use crate::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER, Limits, QueueLimits};
 use crate::plan::mask_indices;
 use crate::platform::{Machine, Platform};
@@ -178,7 +178,7 @@ trait Control: Send + Sync {
     ) -> Result<QueueLimits, BuildError>;
     fn flow_limit_cpus(&self) -> CpuMask;
     fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError>;
-    fn bucket_cpus(&self, queue: usize) -> Option<Vec<CpuId>>;
+    fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>>;
     fn snapshot(&self) -> Snapshot;
     fn held(&self) -> u64;
 }
@@ -269,12 +269,14 @@ impl<M: Send> Control for Shared<M> {
         Ok(())
     }
 
-    fn bucket_cpus(&self, queue: usize) -> Option<Vec<CpuId>> {
-        if queue >= self.core.queues.len() {
-            return None;
-        }
+    fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>> {
+        let loads = self.core.queues.get(queue)?.ledger.buckets.read();
         let state = self.steering.lock();
-        Some(state.map_of(queue).0.0.iter().map(|cpu| self.core.cpus[usize::from(*cpu)]).collect())
+        let buckets = state.buckets_of(queue).zip(loads).map(|((cpu, moves), packets)| {
+            let cpu = self.core.cpus[usize::from(cpu)];
+            BucketSnapshot { cpu, packets, moves }
+        });
+        Some(buckets.collect())
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -384,10 +386,9 @@ impl Handle {
         self.0.set_flow_limit_cpus(cpus)
     }
 
-    /// For each of the [`BUCKETS`](crate::BUCKETS) of a queue, numbered over all inputs, the CPU that has it; one that moves
-    /// counts as its old CPU's until its new one gets what is new. `None` if there is no such queue.
-    pub fn bucket_cpus(&self, queue: usize) -> Option<Vec<CpuId>> {
-        self.0.bucket_cpus(queue)
+    /// Each of the [`BUCKETS`](crate::BUCKETS) of a queue, numbered over all inputs. `None` if there is no such queue.
+    pub fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>> {
+        self.0.buckets(queue)
     }
 
     /// The ledger now.

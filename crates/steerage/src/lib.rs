@@ -54,8 +54,8 @@ pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
 pub use handler::{Affinity, BucketId, Cpu, Handler};
 pub use instance::{CpuPart, Handle, Instance, Outcome, Running};
 pub use ledger::{
-    CpuSnapshot, DropReason, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot,
-    Snapshot, Verdicts,
+    BucketSnapshot, CpuSnapshot, DropReason, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError,
+    QueueSnapshot, Snapshot, Verdicts,
 };
 pub use limits::*;
 pub use packet::{Batch, NoRoom, Packet, Packets, Received};

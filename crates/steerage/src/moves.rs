@@ -19,6 +19,7 @@
 //! All of it is state under one lock, which the data path takes only while a move concerns it, and then only by trying:
 //! a round that does not get it goes on and tries again in the next.
 
+mod in_force;
 mod late;
 mod limits;
 #[cfg(test)]
@@ -139,6 +140,8 @@ pub(crate) struct State<M> {
     /// Where the search for buckets to move goes on.
     next_bucket: usize,
     pub(crate) counts: MoveCounts,
+    /// Of each bucket, in whichever group.
+    moved: Box<[u64; BUCKETS]>,
     limits: Limits,
     /// The CPUs whose backlogs have a flow limit.
     flow_limited: Vec<CpuIndex>,
@@ -166,6 +169,7 @@ impl<M> Steering<M> {
             epoch: 0,
             next_bucket: 0,
             counts: MoveCounts::default(),
+            moved: Box::new([0; BUCKETS]),
             limits,
             flow_limited: Vec::new(),
             unread: Vec::new(),
@@ -432,30 +436,6 @@ impl<M> State<M> {
                 }
             }
             self.announce();
-        }
-    }
-
-    /// What is released from here on goes by the new map.
-    fn put_in_force(&mut self) {
-        let Some(slice) = &self.slice else { return };
-        let planned = self.groups[usize::from(slice.group_after)].cause;
-        for m in &slice.moves {
-            // Whatever else is planned: from a dead CPU they have to go.
-            let cause = if self.dead[usize::from(m.from)] { MoveCause::CpuDied } else { planned };
-            self.counts.count(cause, u64::from(m.from != m.to));
-            for queue in &slice.queues {
-                self.queues[*queue].map.0[usize::from(m.bucket)] = m.to;
-            }
-            if slice.group_before == slice.group_after {
-                self.groups[usize::from(slice.group_after)].map.0[usize::from(m.bucket)] = m.to;
-            }
-        }
-        for queue in &slice.queues {
-            let queue = &mut self.queues[*queue];
-            queue.group = slice.group_after;
-            if queue.joining == Some(slice.group_after) {
-                queue.joining = None;
-            }
         }
     }
 

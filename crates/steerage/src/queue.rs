@@ -17,7 +17,7 @@ use crate::ledger::{DropReason, QueueLedger, RingLedger};
 use crate::limits::{BUCKET_SHIFT, BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS, QueueLimits};
 use crate::platform::Timestamp;
 use crate::pool::PagePool;
-use crate::rps_map::{CpuIndex, RpsMap};
+use crate::rps_map::{CpuIndex, RpsMap, bucket_of};
 use crate::rx::{Completions, DeviceError, LinkType, Polled, RxQueue};
 
 /// A queue, everything that its owner needs of it.
@@ -47,6 +47,7 @@ pub(crate) struct OwnedQueue {
     /// The rings, by CPU, and behind them the parking lot.
     targets: Vec<Producer>,
     polls_unpublished: u32,
+    polls: usize,
     /// The most frames of a poll: `dev_weight`.
     weight: usize,
     /// Frames of up to so many bytes are copied out of the device's pages.
@@ -116,6 +117,7 @@ impl OwnedQueue {
             flow_limits: Vec::new(),
             targets,
             polls_unpublished: 0,
+            polls: 0,
             weight: POLL_BUDGET,
             copybreak: 0,
             arrivals: 0,
@@ -243,6 +245,7 @@ impl OwnedQueue {
     /// Chooses each frame's CPU and writes its slot to that CPU's ring, unseen yet.
     pub(crate) fn steer(&mut self, now: Timestamp) {
         self.hash(now);
+        self.count_load();
         if !self.flow_limits.is_empty() {
             self.limit_flows();
         }
@@ -280,6 +283,16 @@ impl OwnedQueue {
         let unhashed = FrameBatch { frames: &mut self.frames, memory: &self.memory, link, now };
         let unparsed = hashing.hash_batch(unhashed, &mut self.fragments);
         self.ledger.hashed(unparsed, self.fragments.take_counts());
+    }
+
+    /// One frame of a poll stands for all: which one, changes from poll to poll.
+    #[inline]
+    fn count_load(&mut self) {
+        self.polls = self.polls.wrapping_add(1);
+        let frame = self.polls.checked_rem(self.frames.len()).and_then(|nth| self.frames.get(nth));
+        if let Some(hash) = frame.and_then(Completion::hash) {
+            self.ledger.buckets.add(bucket_of(hash), self.frames.len() as u64);
+        }
     }
 
     /// Drops what the flow limits do not let through. The last come first: those before them go on if only some may.

@@ -67,7 +67,7 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
         }
         let (snapshot, buckets) = remote.look(0).map_err(Error::Watched)?;
         model.take(snapshot);
-        model.buckets = buckets;
+        model.take_buckets(0, buckets);
     }
     command::print(view::text(&model, &Ui::default(), WIDTH).as_bytes())
 }
@@ -114,9 +114,9 @@ fn watch(
 
 fn learn(model: &mut Model, ui: &mut Ui, told: Told) {
     match told {
-        Told::Seen(snapshot, buckets) => {
+        Told::Seen { snapshot, queue, buckets } => {
             model.take(*snapshot);
-            model.buckets = buckets;
+            model.take_buckets(queue, buckets);
             ui.queue = ui.queue.min(model.now.queues.len().saturating_sub(1));
         }
         Told::Gone(why) => model.lose(why),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::events;
-use super::snapshot::{ByName, Cpu, Output, Queue, Snapshot};
+use super::snapshot::{ByName, Cpu, Output, Pool, Queue, Snapshot};
 
 /// The most events that are kept: more than any screen shows.
 const EVENTS_MAX: usize = 200;
@@ -17,10 +17,20 @@ pub(super) struct Model {
     dropping: BTreeSet<String>,
     /// The newest first.
     pub(super) events: VecDeque<Event>,
-    /// Which CPU has which bucket, of the queue that is chosen.
-    pub(super) buckets: Vec<u16>,
+    /// Of the queue that is chosen, as they were when it was last looked, and before.
+    pub(super) buckets: Vec<Bucket>,
+    buckets_before: Vec<Bucket>,
+    buckets_of: usize,
     /// Why there is no newer snapshot.
     pub(super) gone: Option<String>,
+}
+
+/// One of a queue's buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bucket {
+    pub(super) cpu: u16,
+    /// That came for it so far, about.
+    pub(super) packets: u64,
 }
 
 /// Something that happened, and when in the run.
@@ -61,6 +71,21 @@ impl Model {
             let what = if was_gone { "a run is there again" } else { "another run" };
             self.note(Event { seconds: self.now.seconds, what: what.to_owned(), is_bad: false });
         }
+    }
+
+    /// Takes the buckets of the queue that is chosen; of another one than before, all that came so far counts.
+    pub(super) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
+        self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
+        if std::mem::replace(&mut self.buckets_of, queue) != queue {
+            self.buckets_before.clear();
+        }
+    }
+
+    /// The chosen queue's buckets: who has each, and how much came for it between the last two looks.
+    pub(super) fn bucket_loads(&self) -> Vec<(u16, u64)> {
+        let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
+        let pairs = self.buckets.iter().zip(before);
+        pairs.map(|(bucket, before)| (bucket.cpu, bucket.packets.saturating_sub(before))).collect()
     }
 
     /// There is no next snapshot, and why.
@@ -124,12 +149,13 @@ impl Model {
 
     fn queue<'a>(&self, now: &'a Queue, before: &Queue) -> QueueRates<'a> {
         let wanted = now.pool.wanted().saturating_sub(before.pool.wanted());
-        let fast = now.pool.alloc_fast.saturating_sub(before.pool.alloc_fast);
+        let missed = |pool: &Pool| pool.alloc_slow + pool.alloc_empty;
+        let hits = wanted.saturating_sub(missed(&now.pool).saturating_sub(missed(&before.pool)));
         QueueRates {
             queue: now,
             rate: self.a_second(now.received, before.received),
             drops: self.a_second(total(&now.dropped), total(&before.dropped)),
-            cache_hits: (wanted > 0).then(|| fast as f64 / wanted as f64),
+            cache_hits: (wanted > 0).then(|| hits as f64 / wanted as f64),
         }
     }
 

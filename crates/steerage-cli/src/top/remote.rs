@@ -7,6 +7,7 @@ use std::thread;
 
 use steerage_control::Client;
 
+use super::model::Bucket;
 use super::snapshot::Snapshot;
 
 /// Where the devices of the tree stand.
@@ -27,8 +28,8 @@ impl Remote {
         Self { socket, client: None, queues: Vec::new() }
     }
 
-    /// What it tells of itself, and who has which bucket of the `queue`th queue.
-    pub(super) fn look(&mut self, queue: usize) -> Result<(Snapshot, Vec<u16>), String> {
+    /// What it tells of itself, and the buckets of the `queue`th queue.
+    pub(super) fn look(&mut self, queue: usize) -> Result<(Snapshot, Vec<Bucket>), String> {
         let seen = self.try_to_look(queue);
         if seen.is_err() {
             (self.client, self.queues) = (None, Vec::new());
@@ -36,14 +37,14 @@ impl Remote {
         seen
     }
 
-    fn try_to_look(&mut self, queue: usize) -> Result<(Snapshot, Vec<u16>), String> {
+    fn try_to_look(&mut self, queue: usize) -> Result<(Snapshot, Vec<Bucket>), String> {
         let report = self.client()?.snapshot().map_err(|error| error.to_string())?;
         let snapshot: Snapshot = serde_json::from_value(report).map_err(|error| error.to_string())?;
         if self.queues.len() != snapshot.queues.len() {
             self.queues = self.directories()?;
         }
         let Some(directory) = self.queues.get(queue).cloned() else { return Ok((snapshot, Vec::new())) };
-        let text = self.client()?.get(&format!("{directory}/buckets")).map_err(|error| error.to_string())?;
+        let text = self.client()?.get(&format!("{directory}/bucket_load")).map_err(|error| error.to_string())?;
         Ok((snapshot, buckets(&text)))
     }
 
@@ -86,7 +87,7 @@ impl Remote {
             for asked in asked {
                 let answer = match asked {
                     Asked::Look { queue } => match self.look(queue) {
-                        Ok((snapshot, buckets)) => Told::Seen(Box::new(snapshot), buckets),
+                        Ok((snapshot, buckets)) => Told::Seen { snapshot: Box::new(snapshot), queue, buckets },
                         Err(why) => Told::Gone(why),
                     },
                     Asked::SetMask { queue, list } => Told::Set(self.set_mask(queue, &list)),
@@ -110,7 +111,7 @@ pub(super) enum Asked {
 /// What it answers.
 #[derive(Debug)]
 pub(super) enum Told {
-    Seen(Box<Snapshot>, Vec<u16>),
+    Seen { snapshot: Box<Snapshot>, queue: usize, buckets: Vec<Bucket> },
     Gone(String),
     Set(Result<String, String>),
 }
@@ -134,15 +135,13 @@ impl RemoteThread {
     }
 }
 
-/// From `0-2047 0` and `2048 1`, one a line, to each bucket's CPU.
-fn buckets(text: &str) -> Vec<u16> {
-    let stretch = |line: &str| -> Option<(usize, u16)> {
-        let (buckets, cpu) = line.split_once(' ')?;
-        let (first, last) = buckets.split_once('-').unwrap_or((buckets, buckets));
-        let length = (last.parse::<usize>().ok()? + 1).checked_sub(first.parse().ok()?)?;
-        Some((length.min(steerage::BUCKETS), cpu.trim().parse().ok()?))
+/// From `BUCKET CPU PACKETS MOVES`, a line each in their order, to what is shown of each.
+fn buckets(text: &str) -> Vec<Bucket> {
+    let bucket = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        Some(Bucket { cpu: words.next()?.parse().ok()?, packets: words.next()?.parse().ok()? })
     };
-    text.lines().filter_map(stretch).flat_map(|(length, cpu)| std::iter::repeat_n(cpu, length)).collect()
+    text.lines().filter_map(bucket).take(steerage::BUCKETS).collect()
 }
 
 #[cfg(test)]
@@ -150,8 +149,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_of_buckets() {
-        assert_eq!(buckets("0-2 0\n3 11\n4-5 0\n"), [0, 0, 0, 11, 0, 0]);
-        assert!(buckets("").is_empty() && buckets("nonsense\n5-3 1\n1-x 2\n").is_empty());
+    fn a_bucket_a_line() {
+        let of = |cpu, packets| Bucket { cpu, packets };
+        assert_eq!(buckets("0 0 17 0\n1 11 0 3\n"), [of(0, 17), of(11, 0)]);
+        assert!(buckets("").is_empty() && buckets("nonsense\n0 x 1 2\n0 1\n").is_empty());
     }
 }

@@ -9,7 +9,7 @@ use ratatui::style::Color;
 use serde_json::{Value, json};
 
 use super::keys::{Mode, SortBy, Ui};
-use super::model::Model;
+use super::model::{Bucket, Model};
 use super::snapshot::Snapshot;
 use super::view::{self, Colours};
 
@@ -39,7 +39,7 @@ fn snapshot(report: Value) -> Snapshot {
 fn model() -> Model {
     let mut model = Model::default();
     (1..=2).for_each(|seconds| model.take(snapshot(report(seconds))));
-    model.buckets = (0..4096).map(|bucket| bucket / 2048).collect();
+    model.take_buckets(0, (0..4096).map(|bucket| Bucket { cpu: bucket / 2048, packets: 1 }).collect());
     model
 }
 
@@ -167,7 +167,7 @@ fn no_size_is_too_small() {
     many["queues"] = (0..40).map(|queue| with(report(1)["queues"][0].clone(), &[("/queue", json!(queue))])).collect();
     let mut crowded = Model::default();
     crowded.take(snapshot(many));
-    crowded.buckets = vec![127; 4096];
+    crowded.take_buckets(0, vec![Bucket { cpu: 127, packets: 0 }; 4096]);
     let modes = [Mode::Watch, Mode::Help, Mode::Mask("0-3".to_owned())];
     for model in [&Model::default(), &model(), &crowded] {
         for mode in &modes {

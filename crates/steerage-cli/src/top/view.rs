@@ -245,8 +245,7 @@ fn queues(model: &Model, ui: &Ui, colours: Colours) -> Section {
 
 fn buckets(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     let name = model.now.queues.get(ui.queue).map_or(String::new(), Queue::name);
-    let rates: Vec<(u16, f64)> = model.cpus().iter().map(|cpu| (cpu.cpu, cpu.rate)).collect();
-    let (head, rows) = strip::of(&model.buckets, &rates, width);
+    let (head, rows) = strip::of(&model.bucket_loads(), width);
     let colour = |cpu: Option<u16>| match (cpu, colours) {
         (Some(cpu), Colours::Yes) => Style::new().fg(strip::colour(cpu)),
         _ => Style::new(),

@@ -67,7 +67,7 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
     outputs.iter().zip(names).map(|(output, name)| (vec![("output", name)], output)).collect()
 }
 
-/// The names of devices, made different where two with the same number have the same: `synthetic`, `synthetic#2`. A series
+/// The names of devices, made different where two with the same number have the same: `synthetic`, `synthetic.2`. A series
 /// that is there twice makes Prometheus refuse the page.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
@@ -75,7 +75,7 @@ fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> 
     for device in devices {
         seen.push(device);
         let nth = seen.iter().filter(|other| **other == device).count();
-        names.push(if nth == 1 { device.0.to_owned() } else { format!("{}#{nth}", device.0) });
+        names.push(if nth == 1 { device.0.to_owned() } else { format!("{}.{nth}", device.0) });
     }
     names
 }
@@ -146,7 +146,7 @@ mod tests {
         let devices =
             [("eth0", 0), ("eth0", 1), ("synthetic", 0), ("synthetic", 0), ("synthetic", 1), ("synthetic", 0)];
         let names = distinct(devices.into_iter());
-        assert_eq!(names, ["eth0", "eth0", "synthetic", "synthetic#2", "synthetic", "synthetic#3"]);
+        assert_eq!(names, ["eth0", "eth0", "synthetic", "synthetic.2", "synthetic", "synthetic.3"]);
     }
 
     #[test]

@@ -1,11 +1,22 @@
-//! Which CPU has which bucket: stretches of buckets, as they lie.
+//! A queue's buckets: which CPU has which, in stretches as they lie; and what is known of each.
 
 use std::fmt::Write;
 
-use steerage::CpuId;
+use steerage::{BucketSnapshot, CpuId};
+
+/// One bucket a line: `BUCKET CPU PACKETS MOVES`.
+pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
+    let mut text = String::new();
+    for (bucket, known) in buckets.iter().enumerate() {
+        let BucketSnapshot { cpu, packets, moves, .. } = known;
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{bucket} {cpu} {packets} {moves}");
+    }
+    text
+}
 
 /// One stretch a line, `FIRST-LAST CPU`, or `BUCKET CPU` of a single one.
-pub(super) fn text(buckets: &[CpuId]) -> String {
+pub(super) fn stretches(buckets: &[CpuId]) -> String {
     let mut text = String::new();
     let mut first = 0;
     for stretch in buckets.chunk_by(|one, next| one == next) {
@@ -25,8 +36,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches() {
-        assert_eq!(text(&[0, 0, 0, 1, 0, 0].map(CpuId)), "0-2 0\n3 1\n4-5 0\n");
-        assert_eq!(text(&[]), "");
+    fn as_they_lie() {
+        assert_eq!(stretches(&[0, 0, 0, 1, 0, 0].map(CpuId)), "0-2 0\n3 1\n4-5 0\n");
+        assert_eq!(stretches(&[]), "");
     }
 }

@@ -126,6 +126,7 @@ fn of_device(nth: usize, device: &Device, snapshot: &Snapshot, all: &mut Vec<(St
         add(&format!("{queue}/local_pages"), Attribute::Number(Number::LocalPages(at)));
         add(&format!("{queue}/copybreak"), Attribute::Number(Number::Copybreak(at)));
         add(&format!("{queue}/buckets"), Attribute::Buckets(at));
+        add(&format!("{queue}/bucket_load"), Attribute::BucketLoad(at));
         add(&format!("{queue}/cpu"), Attribute::PolledBy(at));
         add(&format!("{queue}/hash"), Attribute::HashSource(at));
     }

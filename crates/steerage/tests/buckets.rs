@@ -1,0 +1,97 @@
+//! What is known of each bucket: who has it, how much came for it, how often it moved.
+
+#[expect(dead_code, reason = "time stands still here")]
+#[path = "common/by_hand.rs"]
+mod by_hand;
+
+use by_hand::ByHand;
+use steerage::{
+    Affinity, BUCKETS, Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, Filled, FlowHash, Handler, Input,
+    Polled, QueueMemory, RxQueue, Softnet, Stepped, bucket_of,
+};
+
+/// Frames of three flows: the first has six of eight, the others one each.
+struct Three(usize);
+
+const FLOWS: [FlowHash; 3] = [FlowHash(0x1000_0000), FlowHash(0x8000_0000), FlowHash(0xf000_0000)];
+
+impl RxQueue for Three {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        // No whole number of rounds of the flows: what is looked at goes through all of them.
+        out.fill(budget.min(61), |_| {
+            self.0 += 1;
+            Filled { hash: Some(FLOWS[(self.0 % 8).saturating_sub(5)]), ..Filled::whole(60) }
+        });
+        Ok(Polled::More)
+    }
+
+    fn device_hash(&self) -> Option<Affinity> {
+        Some(Affinity::BothDirections)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+struct Nothing;
+
+impl Handler for Nothing {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+    fn finish(self) {}
+}
+
+#[test]
+fn load_and_moves() {
+    let mask = |cpus: &[u16]| cpus.iter().copied().map(CpuId).collect::<CpuMask>();
+    let input = Input::new("three", "test", vec![Box::new(Three(0))]);
+    let builder = Builder::new().virtual_cpus(2).rps_cpus(mask(&[0])).input_on(input, &[CpuId(0)], None);
+    let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+    let cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+    let [mut first, mut second] = <[_; 2]>::try_from(cpus).unwrap();
+    let mut rounds = |count| {
+        (0..count).for_each(|_| {
+            first.step();
+            second.step();
+        });
+    };
+    rounds(800);
+    let received = handle.snapshot().received();
+    let buckets = handle.buckets(0).unwrap();
+    assert_eq!(buckets.len(), BUCKETS);
+    assert!(buckets.iter().all(|bucket| (bucket.cpu, bucket.moves) == (CpuId(0), 0)));
+    // All that came is somebody's, and about as it was.
+    let came = FLOWS.map(|flow| buckets[usize::from(bucket_of(flow))].packets);
+    assert_eq!((came.iter().sum::<u64>(), buckets.iter().map(|bucket| bucket.packets).sum()), (received, received));
+    for (came, share) in came.into_iter().zip([6, 1, 1]) {
+        let exact = received * share / 8;
+        assert!(came.abs_diff(exact) < received / 16, "{came} where {exact} came");
+    }
+
+    for cpus in [&[1][..], &[0, 1]] {
+        handle.set_rps_cpus(&mask(cpus)).unwrap();
+        while !handle.is_settled() {
+            rounds(1);
+        }
+    }
+    let buckets = handle.buckets(0).unwrap();
+    let with = |cpu, moves| buckets.iter().filter(|bucket| (bucket.cpu, bucket.moves) == (CpuId(cpu), moves)).count();
+    assert_eq!((with(1, 1), with(0, 2)), (BUCKETS / 2, BUCKETS / 2));
+    assert_eq!(handle.snapshot().moves.buckets, (BUCKETS + BUCKETS / 2) as u64);
+    assert!(handle.buckets(1).is_none());
+
+    handle.stop();
+    let mut ended = [false; 2];
+    while ended != [true; 2] {
+        ended[0] |= first.step() == Stepped::Finished;
+        ended[1] |= second.step() == Stepped::Finished;
+    }
+}

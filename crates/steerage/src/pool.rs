@@ -98,8 +98,10 @@ pub(crate) struct PagePool {
     cache_max: usize,
     /// Pages on their way to the shared pool.
     spill: Vec<Page>,
-    /// Served from the cache since the counters were last written.
+    /// Served since the counters were last written.
     served: u64,
+    /// Pages from the shared pool that count as such and have yet to be served.
+    from_shared: u64,
     /// And come home since then.
     came_home: u64,
     /// And copied out since then.
@@ -118,6 +120,7 @@ impl PagePool {
             cache_max,
             spill: Vec::with_capacity(cache_max.max(POOL_BULK)),
             served: 0,
+            from_shared: 0,
             came_home: 0,
             copied_out: 0,
             counters: Arc::default(),
@@ -191,6 +194,7 @@ impl PagePool {
         if let Some(missing) = least.checked_sub(self.cache.len()) {
             let taken = self.shared.take(&mut self.cache, missing.max(POOL_BULK));
             self.counters.alloc_slow.add(taken as u64);
+            self.from_shared += taken as u64;
         }
         if self.cache.len() < least {
             self.counters.alloc_empty.add(1);
@@ -227,7 +231,10 @@ impl PagePool {
 
     /// Ends a stretch of [`recycle`](Self::recycle): what did not fit goes to the shared pool, under one lock.
     pub(crate) fn recycled(&mut self) {
-        self.counters.alloc_fast.add(std::mem::take(&mut self.served));
+        let served = std::mem::take(&mut self.served);
+        let slow = served.min(self.from_shared);
+        self.from_shared -= slow;
+        self.counters.alloc_fast.add(served - slow);
         self.counters.rx_copybreak.add(std::mem::take(&mut self.copied_out));
         let spilt = self.spill.len() as u64;
         self.counters.recycle_cached.add(std::mem::take(&mut self.came_home) - spilt);

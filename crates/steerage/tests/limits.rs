@@ -179,13 +179,13 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.end();
 }
 
-/// Of the first queue, with so many pages local: how many came from the shared pool, how many went home to the local cache
-/// and to the shared pool.
-fn flow_of_pages(two: &mut Two, local_pages: usize) -> [u64; 3] {
+/// Of the first queue, with so many pages local: how many came from the local cache and from the shared pool, how many went
+/// home to either.
+fn flow_of_pages(two: &mut Two, local_pages: usize) -> [u64; 4] {
     two.handle.set_queue_limits(0, |limits| limits.local_pages = local_pages).unwrap();
     let counts = |two: &Two| {
         let pool = two.handle.snapshot().queues[0].pool;
-        [pool.alloc_slow, pool.recycle_cached, pool.recycle_cache_full]
+        [pool.alloc_fast, pool.alloc_slow, pool.recycle_cached, pool.recycle_cache_full]
     };
     let round = |two: &mut Two| {
         two.receiver.step();
@@ -203,10 +203,11 @@ fn the_local_page_cache_is_switched_while_it_runs() {
     let mut two = two(2);
     let all = 100 * POLL_BUDGET as u64;
     for _ in 0..2 {
-        let [slow, cached, full] = flow_of_pages(&mut two, 2048);
-        assert!(slow == 0 && cached > all * 9 / 10 && full == 0, "{slow} {cached} {full}");
-        let [slow, cached, full] = flow_of_pages(&mut two, 0);
-        assert!(slow > all * 9 / 10 && cached == 0 && full > all * 9 / 10, "{slow} {cached} {full}");
+        let most = all * 9 / 10;
+        let [fast, slow, cached, full] = flow_of_pages(&mut two, 2048);
+        assert!(fast > most && slow == 0 && cached > most && full == 0, "{fast} {slow} {cached} {full}");
+        let [fast, slow, cached, full] = flow_of_pages(&mut two, 0);
+        assert!(fast < all / 10 && slow > most && cached == 0 && full > most, "{fast} {slow} {cached} {full}");
     }
     let most = two.handle.set_queue_limits(1, |limits| limits.local_pages = usize::MAX).unwrap();
     assert_eq!((most.local_pages, most.copybreak), (32 * 1024, 0));

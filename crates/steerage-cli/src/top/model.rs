@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::events;
-use super::snapshot::{ByName, Cpu, Output, Pool, Queue, Snapshot};
+use super::snapshot::{ByName, Cpu, Output, Queue, Snapshot};
 
 /// The most events that are kept: more than any screen shows.
 const EVENTS_MAX: usize = 200;
@@ -149,13 +149,12 @@ impl Model {
 
     fn queue<'a>(&self, now: &'a Queue, before: &Queue) -> QueueRates<'a> {
         let wanted = now.pool.wanted().saturating_sub(before.pool.wanted());
-        let missed = |pool: &Pool| pool.alloc_slow + pool.alloc_empty;
-        let hits = wanted.saturating_sub(missed(&now.pool).saturating_sub(missed(&before.pool)));
+        let fast = now.pool.alloc_fast.saturating_sub(before.pool.alloc_fast);
         QueueRates {
             queue: now,
             rate: self.a_second(now.received, before.received),
             drops: self.a_second(total(&now.dropped), total(&before.dropped)),
-            cache_hits: (wanted > 0).then(|| hits as f64 / wanted as f64),
+            cache_hits: (wanted > 0).then(|| fast as f64 / wanted as f64),
         }
     }
 

@@ -73,9 +73,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Pages wanted, whether they were to be had or not. Those that came from the shared pool went by the local cache.
+    /// Pages wanted.
     pub(super) fn wanted(&self) -> u64 {
-        self.alloc_fast + self.alloc_empty
+        self.alloc_fast + self.alloc_slow + self.alloc_empty
     }
 }
 

@@ -7,7 +7,7 @@ mod by_hand;
 use by_hand::ByHand;
 use steerage::{
     Affinity, BUCKETS, Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, Filled, FlowHash, Handler, Input,
-    Polled, QueueMemory, RxQueue, Softnet, Stepped, bucket_of,
+    Polled, QueueMemory, RxQueue, Softnet, bucket_of,
 };
 
 /// Frames of three flows: the first has six of eight, the others one each.
@@ -88,10 +88,5 @@ fn load_and_moves() {
     assert_eq!(handle.snapshot().moves.buckets, (BUCKETS + BUCKETS / 2) as u64);
     assert!(handle.buckets(1).is_none());
 
-    handle.stop();
-    let mut ended = [false; 2];
-    while ended != [true; 2] {
-        ended[0] |= first.step() == Stepped::Finished;
-        ended[1] |= second.step() == Stepped::Finished;
-    }
+    by_hand::end(&handle, [&mut first, &mut second]);
 }

@@ -82,15 +82,7 @@ fn two(queues: usize) -> Two {
 
 impl Two {
     fn end(mut self) {
-        self.handle.stop();
-        let mut ended = [false; 2];
-        while ended != [true; 2] {
-            ended[1] |= self.worker.step() == Stepped::Finished;
-            ended[0] |= self.receiver.step() == Stepped::Finished;
-        }
-        let ledger = self.handle.snapshot();
-        assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
-        assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));
+        by_hand::end(&self.handle, [&mut self.receiver, &mut self.worker]);
         assert!(self.handle.is_settled());
     }
 }

@@ -370,8 +370,14 @@ fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
         packet.truncate(ip.at + ip.len)?;
     }
     match (ip.at, way.link) {
-        (0, Some(_)) => drop(packet.prepend(ETHERNET_BYTES)?),
-        (ETHERNET_BYTES, None) => packet.trim_front(ETHERNET_BYTES)?,
+        (0, Some(_)) => {
+            packet.prepend(ETHERNET_BYTES)?;
+            packet.set_link(LinkType::ETHERNET);
+        }
+        (ETHERNET_BYTES, None) => {
+            packet.trim_front(ETHERNET_BYTES)?;
+            packet.set_link(LinkType::RAW);
+        }
         _ => {}
     }
     let data = packet.data_mut()?;

@@ -107,6 +107,11 @@ impl Slot {
         (len <= LEN_MASK).then_some(Self { offset, len_flags: self.len_flags & !LEN_MASK | len, ..*self })
     }
 
+    #[inline(always)]
+    pub(crate) fn with_link(self, link: u8) -> Self {
+        Self { len_flags: self.len_flags & !LINK_MASK | u32::from(link) << LINK_SHIFT, ..self }
+    }
+
     pub(crate) fn without_header(self) -> Self {
         Self { len_flags: self.len_flags & !HEADED, ..self }
     }
@@ -182,7 +187,7 @@ impl Completion {
     /// Notes what kind of header the frame begins with: four bits, 0 where nothing was noted.
     #[inline(always)]
     pub fn set_link(&mut self, link: u8) {
-        self.0.len_flags = self.0.len_flags & !LINK_MASK | u32::from(link) << LINK_SHIFT;
+        self.0 = self.0.with_link(link);
     }
 
     /// What kind of header the frame begins with.

@@ -409,6 +409,14 @@ impl Packet<'_> {
         }
     }
 
+    /// Says what the packet begins with from now on: one whose link header was taken off or put in front is of another type,
+    /// and outputs go by that. Of the types that [`LinkType`] names; another one is not noted. Ask for
+    /// [`flow_hash`](Self::flow_hash) before.
+    #[inline]
+    pub fn set_link(&mut self, link: LinkType) {
+        self.frame.set_link(link.code());
+    }
+
     /// The bucket that the flow moves with.
     pub fn bucket(&self) -> BucketId {
         BucketId { group: self.context.group, bucket: bucket_of(self.flow_hash()) }

@@ -47,7 +47,10 @@ impl TxQueue for Sinks {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let mut sent = Sent::default();
         while let Some(packet) = packets.next_packet() {
-            self.1.lock().unwrap().push((self.0, packet.received().data.to_vec()));
+            let received = packet.received();
+            // Interface 2 has no link header.
+            assert_eq!(received.link, if self.0 == 2 { LinkType::RAW } else { LinkType::ETHERNET });
+            self.1.lock().unwrap().push((self.0, received.data.to_vec()));
             sent.packets += 1;
         }
         Ok(sent)

@@ -117,17 +117,8 @@ fn has_ethernet(interface: &str) -> bool {
     matches!(kind.trim(), "1" | "772" | "")
 }
 
-/// Each is there once, they send what the others receive, and the kernel does not forward what comes by them.
+/// Each is there once, and the kernel does not forward what comes by them.
 fn check(devices: &[Device]) -> Result<(), Error> {
-    let of_kind = |ethernet| devices.iter().find(|device| device.ethernet == ethernet);
-    // What a packet begins with is noted where it is received, and outputs go by that.
-    if let (Some(one), Some(other)) = (of_kind(true), of_kind(false)) {
-        let message = format!(
-            "{} has Ethernet headers and {} has none, which cannot be forwarded to each other: use a veth instead",
-            one.interface, other.interface
-        );
-        return Err(Error::Forward(message));
-    }
     for (nth, device) in devices.iter().enumerate() {
         let name = &device.interface;
         if devices[..nth].iter().any(|other| other.interface == *name) {

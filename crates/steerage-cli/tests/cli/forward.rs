@@ -252,6 +252,21 @@ fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     stop(started);
 }
 
+/// What the router's own kernel sends into a TUN gets a link header on its way out. (The answers are for that kernel.)
+#[test]
+fn from_a_tun_to_an_interface_with_link_headers() {
+    let Some(net) = Net::new() else { return };
+    let routes = ["--route", "10.99.0.0/16 via 10.210.1.2", "--route", "10.66.0.0/24 dev t0", "tun:t0", "r1"];
+    let started = net.start(&routes);
+    net.router("addr add 10.66.0.1/24 dev t0");
+    net.router("route add 10.99.0.0/16 dev t0 src 10.66.0.1");
+    net.0.must(OTHER, "addr add 10.99.0.1/32 dev lo");
+    net.0.within(ROUTER, || ping(address("10.99.0.1"), 56));
+    let report = stop(started);
+    assert!(report["forward"]["forwarded"].as_u64().unwrap() >= 1, "{report}");
+    assert_eq!(report["dropped"]["tx_refused"].as_u64().unwrap_or(0), 0, "{report}");
+}
+
 /// Of what is taken from the kernel. Without `tx off` at the other ends, checksums are as they are: of ICMP right.
 #[test]
 fn packets_that_are_taken_are_forwarded() {
@@ -300,8 +315,8 @@ fn what_would_go_wrong_is_refused() {
     };
     let (code, err) = refused(&["forward", "r0", "r0"]);
     assert!(code == Some(1) && err.contains("named twice"), "{err}");
-    let (code, err) = refused(&["forward", "tun:t0", "r0"]);
-    assert!(code == Some(1) && err.contains("cannot be forwarded to each other"), "{err}");
+    let (code, err) = refused(&["forward", "tap:t0", "r0"]);
+    assert!(code == Some(1) && err.contains("use a tun or a veth"), "{err}");
     let (code, err) = refused(&["forward", "r0", "capture.pcap"]);
     assert!(code == Some(1) && err.contains("no interface to forward by"), "{err}");
     let (code, err) = refused(&["forward", "r0", "r1", "--route", "10.0.0.0/8 by r1"]);

@@ -77,10 +77,24 @@ impl<'a> Frame<'a> {
         }
         // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps slices of it away.
         let Some(resized) = (unsafe { self.ring.memory.resize(&self.slot, front, back) }) else { return false };
-        self.slot = resized;
-        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
-        unsafe { (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| *slot = resized) };
+        self.rewrite(resized);
         true
+    }
+
+    /// Notes what the frame begins with now, in place of what [`Completion::set_link`] noted. Of one that was taken, nothing.
+    #[inline]
+    pub fn set_link(&mut self, link: u8) {
+        if self.slot.page != BLANK {
+            self.rewrite(self.slot.with_link(link));
+        }
+    }
+
+    /// Of a frame whose page is still in its slot.
+    #[inline(always)]
+    fn rewrite(&mut self, changed: Slot) {
+        self.slot = changed;
+        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
+        unsafe { (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| *slot = changed) };
     }
 
     /// What the device knows of the frame, where it wrote that down, and the frame's bytes.

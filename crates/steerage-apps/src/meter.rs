@@ -19,6 +19,7 @@ mod flow;
 mod fragments;
 mod index;
 mod key;
+mod largest;
 mod lists;
 mod patience;
 mod pattern;
@@ -54,6 +55,7 @@ use flow::{Flow, Seen};
 use fragments::{Datagrams, DepartedDatagrams};
 use index::NONE;
 use key::{Key, Seeds};
+use largest::Largest;
 use room::Room;
 use table::{Departed, Table};
 use timeouts::{Clock, Timeouts, nanos};
@@ -158,6 +160,12 @@ impl Metering {
         self.told.sum(&self.room)
     }
 
+    /// The flows with the most bytes of those that go on, the most first, as many as [`MeterOptions::top`]; each with what it
+    /// had when it was last looked at, some seconds ago at most. Of sources that cannot wait: where one can, none are told.
+    pub fn largest_so_far(&self) -> Vec<FlowRecord> {
+        self.told.largest(self.options.top)
+    }
+
     /// A CPU's meter.
     pub fn meter(&self) -> Meter {
         let timeouts = Timeouts::new(self.options.active, self.options.inactive);
@@ -173,6 +181,7 @@ impl Metering {
             places: [NONE; HANDLE_BUDGET],
             totals: Totals::new(self.options.top),
             told: self.told.one_more(),
+            largest: Largest::new(self.options.top),
             exporter: self.exporter.clone(),
             ended: Vec::new(),
             ended_since: 0,
@@ -196,6 +205,7 @@ pub struct Meter {
     totals: Totals,
     /// The same, for others to see.
     told: Arc<Told>,
+    largest: Largest,
     exporter: Option<Exporter>,
     /// Records that wait for enough company to be handed over, and since when.
     ended: Vec<FlowRecord>,
@@ -367,6 +377,7 @@ impl Handler for Meter {
         }
         self.clock.advance(cpu.now());
         self.expire(LOOKS_PER_TICK);
+        self.largest.go_on(&self.table, LOOKS_PER_TICK, &self.told);
         self.hand_over();
         Some(cpu.now() + TICK)
     }

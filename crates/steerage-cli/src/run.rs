@@ -211,7 +211,8 @@ impl Sources {
     fn report(&self, started: SystemTime, start: Instant, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
         let capture = self.capture.as_deref().map(Recorded::of);
         let forwarded = self.forwarding.as_deref().map(ForwardReport::of);
-        let flows = self.meters.as_ref().map(|meters| Flows::SoFar(meters.so_far()));
+        let so_far = |meters: &Metering| Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far() };
+        let flows = self.meters.as_ref().map(so_far);
         Report { capture, flows, forwarded, ..Report::new(started, start.elapsed(), ended_by, snapshot) }
     }
 }

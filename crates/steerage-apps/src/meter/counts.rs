@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::record::FlowRecord;
 use super::room::Room;
 use super::totals::Totals;
 
@@ -28,6 +29,8 @@ pub(super) struct Told {
     ended: AtomicU64,
     evicted: AtomicU64,
     lost: AtomicU64,
+    /// As they were found last.
+    largest: Mutex<Vec<FlowRecord>>,
 }
 
 impl Told {
@@ -36,6 +39,13 @@ impl Told {
         self.ended.store(totals.total, Ordering::Relaxed);
         self.evicted.store(totals.evicted, Ordering::Relaxed);
         self.lost.store(totals.lost, Ordering::Relaxed);
+    }
+
+    /// Tells its flows with the most bytes. Where somebody reads just now, not until the next time.
+    pub(super) fn tell_largest(&self, flows: Vec<FlowRecord>) {
+        if let Ok(mut told) = self.largest.try_lock() {
+            *told = flows;
+        }
     }
 }
 
@@ -52,6 +62,17 @@ impl AllTold {
         all.retain(|told| Arc::strong_count(told) > 1);
         all.push(Arc::clone(&told));
         told
+    }
+
+    /// The flows with the most bytes of all, so many at most.
+    pub(super) fn largest(&self, most: usize) -> Vec<FlowRecord> {
+        let mut flows = Vec::new();
+        for told in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            flows.extend_from_slice(&told.largest.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        flows.sort_unstable_by(FlowRecord::rank);
+        flows.truncate(most);
+        flows
     }
 
     /// Their sum, with the flows that have places. They are not read at one moment, so one may count what another does not

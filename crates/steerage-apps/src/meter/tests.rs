@@ -7,8 +7,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use steerage::BucketId;
 
+use super::counts::AllTold;
 use super::flow::{Flow, FlowEnd, Seen};
 use super::key::{Key, Seeds};
+use super::largest::Largest;
 use super::room::Room;
 use super::table::Table;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
@@ -31,6 +33,41 @@ fn bucket_of(flow: u32) -> BucketId {
 fn seen(flow: u32, time: u64, seeds: &Seeds) -> Seen {
     let flow = Key::v4((flow, 1), (u32::MAX, 2), 17);
     Seen { time, bytes: 60, ip_bytes: 40, hash: flow.key.hash(seeds), ..Seen::of(flow) }
+}
+
+/// Flow 1 has one packet, flow 2 two, and so on; one is gone.
+#[test]
+fn the_largest_are_found_a_part_of_the_table_at_a_time() {
+    const FLOWS: u32 = 100;
+    let (seeds, told) = (Seeds::by_chance(), AllTold::default());
+    let mut table = Table::new(timeouts(), &Room::new(1000));
+    for nth in 1..=FLOWS {
+        let seen = seen(nth, START, &seeds);
+        let mut flow = Flow::begin(&seen, bucket_of(nth));
+        for _ in 0..nth {
+            flow.add(&seen);
+        }
+        assert!(table.make_room().is_none());
+        table.insert(flow);
+    }
+    let gone = seen(FLOWS, START, &seeds);
+    table.remove(table.find(&gone.flow.key, gone.hash).unwrap());
+    let (mut largest, one) = (Largest::new(5), told.one_more());
+    let packets = || told.largest(3).iter().map(|flow| flow.forth().packets).collect::<Vec<_>>();
+    // Nothing is told before all were looked at.
+    for _ in 0..10 {
+        assert!(packets().is_empty());
+        largest.go_on(&table, 10, &one);
+    }
+    largest.go_on(&table, 10, &one);
+    assert_eq!(packets(), [99, 98, 97]);
+    // What has gone is not told the next time.
+    let next = seen(99, START, &seeds);
+    table.remove(table.find(&next.flow.key, next.hash).unwrap());
+    largest.go_on(&table, 1000, &one);
+    assert_eq!(packets(), [98, 97, 96]);
+    Largest::new(0).go_on(&table, 1000, &one);
+    assert!(packets().is_empty());
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use super::timeouts::Timeouts;
 
 /// The records with the most bytes of all that were offered, so many at most. The least of them is at the heap's top.
 #[derive(Clone, Debug)]
-struct Top {
+pub(super) struct Top {
     most: usize,
     heap: BinaryHeap<Ranked>,
 }
@@ -41,11 +41,16 @@ impl PartialEq for Ranked {
 impl Eq for Ranked {}
 
 impl Top {
-    fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         Self { most, heap: BinaryHeap::with_capacity(most) }
     }
 
-    fn offer(&mut self, record: &FlowRecord) {
+    /// Whether a record of so many bytes might be among them.
+    pub(super) fn has_place_for(&self, bytes: u64) -> bool {
+        self.most > 0 && (self.heap.len() < self.most || self.heap.peek().is_some_and(|least| bytes >= least.0.bytes()))
+    }
+
+    pub(super) fn offer(&mut self, record: &FlowRecord) {
         if self.heap.len() < self.most {
             self.heap.push(Ranked(*record));
             return;
@@ -57,7 +62,7 @@ impl Top {
         }
     }
 
-    fn into_records(self) -> Vec<FlowRecord> {
+    pub(super) fn into_records(self) -> Vec<FlowRecord> {
         self.heap.into_sorted_vec().into_iter().map(|ranked| ranked.0).collect()
     }
 }

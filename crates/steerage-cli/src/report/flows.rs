@@ -29,7 +29,7 @@ pub(super) struct Counts {
 impl Counts {
     pub(super) fn of(flows: &Flows) -> Self {
         match flows {
-            Flows::SoFar(so_far) => Self::so_far(so_far),
+            Flows::SoFar { counts, .. } => Self::so_far(counts),
             // Those that went on were cut off by the run's end.
             Flows::Ended(Metered { total, evicted, lost, .. }) => {
                 Self { active: 0, total: *total, evicted: *evicted, lost: *lost }
@@ -59,7 +59,8 @@ pub(super) struct FlowsJson<'a> {
 impl<'a> FlowsJson<'a> {
     pub(super) fn of(flows: &'a Flows) -> Self {
         let top = match flows {
-            Flows::SoFar(_) => None,
+            // Those that go on: of a source that can wait they are not looked for.
+            Flows::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
             Flows::Ended(metered) => Some(metered.top.as_slice()),
         };
         Self { counts: Counts::of(flows), top }
@@ -69,7 +70,7 @@ impl<'a> FlowsJson<'a> {
 /// A head, and of a run that has ended two lines for each of the flows with the most bytes.
 pub(super) fn page(flows: &Flows) -> String {
     let metered = match flows {
-        Flows::SoFar(so_far) => return Counts::so_far(so_far).text() + "\n",
+        Flows::SoFar { counts, .. } => return Counts::so_far(counts).text() + "\n",
         Flows::Ended(metered) => metered,
     };
     let mut page = head(metered);

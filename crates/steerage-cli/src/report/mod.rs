@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::{CpuId, QueueError, Snapshot, WallTime};
-use steerage_apps::meter::{FlowCounts, Metered};
+use steerage_apps::meter::{FlowCounts, FlowRecord, Metered};
 use steerage_device::capture::{CaptureInfo, link_name};
 
 use crate::args::ReportArgs;
@@ -71,7 +71,7 @@ impl Recorded {
 #[derive(Debug)]
 pub(crate) enum Flows {
     /// Of a run that goes on.
-    SoFar(FlowCounts),
+    SoFar { counts: FlowCounts, largest: Vec<FlowRecord> },
     /// Of one that has ended.
     Ended(Metered),
 }

@@ -101,13 +101,42 @@ pub(super) struct Output {
     pub(super) bytes: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Flows {
     pub(super) active: u64,
     pub(super) total: u64,
     pub(super) evicted: u64,
     pub(super) lost: u64,
+    pub(super) top: Option<Vec<Flow>>,
+}
+
+/// A flow that goes on, with what it had when it was last looked at.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Flow {
+    kind: String,
+    source: Option<String>,
+    source_port: Option<u16>,
+    destination: Option<String>,
+    destination_port: Option<u16>,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    pub(super) packets_back: u64,
+    pub(super) bytes_back: u64,
+}
+
+impl Flow {
+    /// `udp 10.0.0.1:5 > 10.0.0.2:80`.
+    pub(super) fn name(&self) -> String {
+        let end = |address: &Option<String>, port: Option<u16>| match (address.as_deref().unwrap_or("?"), port) {
+            (address, None) => address.to_owned(),
+            (address, Some(port)) if address.contains(':') => format!("[{address}]:{port}"),
+            (address, Some(port)) => format!("{address}:{port}"),
+        };
+        let ends = [end(&self.source, self.source_port), end(&self.destination, self.destination_port)];
+        format!("{} {} > {}", self.kind, ends[0], ends[1])
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

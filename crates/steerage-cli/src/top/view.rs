@@ -10,7 +10,7 @@ use ratatui::widgets::{Clear, Paragraph};
 use super::events::mask;
 use super::keys::{Mode, SortBy, Ui};
 use super::model::{CpuRates, Model, total};
-use super::snapshot::{Output, Queue, shortened};
+use super::snapshot::{Flow, Output, Queue, shortened};
 use super::strip;
 use crate::report::units::{bits_a_second, grouped, packets_a_second, percent, printable, time};
 
@@ -21,6 +21,9 @@ const BUCKETS_MIN: usize = 2;
 const OUTPUTS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
+
+/// Of a flow's name: what its packets and bytes leave of 80 columns.
+const FLOW_CHARS: usize = 38;
 
 /// So many queues have all of their rows on most screens.
 const QUEUES_SHOWN: usize = 8;
@@ -265,12 +268,19 @@ fn outputs(model: &Model) -> Section {
     Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
 }
 
+/// How many there are, and those that go on with the most bytes.
 fn flows(model: &Model) -> Section {
-    let row = model.now.flows.iter().map(|flows| {
+    let counts = model.now.flows.iter().map(|flows| {
         let [active, total, evicted, lost] = [flows.active, flows.total, flows.evicted, flows.lost].map(grouped);
         Line::raw(format!("  {active} active  {total} so far  {evicted} evicted  {lost} not written"))
     });
-    Section::new("  flows".to_owned(), row.collect(), FLOWS_MIN)
+    let flow = |flow: &Flow| {
+        let [packets, bytes] = [flow.packets + flow.packets_back, flow.bytes + flow.bytes_back].map(grouped);
+        let name = shortened(&flow.name(), FLOW_CHARS);
+        Line::raw(format!("  {name:<FLOW_CHARS$} {packets:>9} packets {bytes:>15} bytes"))
+    };
+    let largest = model.now.flows.iter().flat_map(|flows| flows.top.iter().flatten()).map(flow);
+    Section::new("  flows".to_owned(), counts.chain(largest).collect(), FLOWS_MIN)
 }
 
 fn events(model: &Model, colours: Colours) -> Section {

@@ -311,8 +311,8 @@ fn a_run_that_is_stopped_completes_its_file() {
     let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
     run.signal(Signal::SIGUSR1);
     let before: Value = serde_json::from_str(&run.line()).unwrap();
-    // Which flows were the largest is known at the end.
-    assert_eq!(before["flows"]["top"], Value::Null);
+    // Those that go on, if they were looked for yet: which records were the largest is known at the end.
+    assert!(before["flows"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!(ran.code, Some(0), "{ran:?}");

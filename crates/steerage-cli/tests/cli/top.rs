@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
+use std::time::Instant;
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::netns::HANG;
 use crate::program::{Started, run};
 
 /// A run without an end that listens at a socket of its own, removed with it.
@@ -21,8 +23,12 @@ struct Watched {
 
 impl Watched {
     fn new(name: &str) -> Self {
+        Self::of("count", name)
+    }
+
+    fn of(command: &str, name: &str) -> Self {
         let socket = std::env::temp_dir().join(format!("steerage-{}-{name}.sock", std::process::id()));
-        let endless = ["count", "synthetic:rate=20000,flows=50", "--virtual-cpus", "2", "--seconds", "0", "--json"];
+        let endless = [command, "synthetic:rate=20000,flows=50", "--virtual-cpus", "2", "--seconds", "0", "--json"];
         let run = Started::new(&[&endless[..], &["--socket", socket.to_str().unwrap()]].concat());
         Self { run, socket }
     }
@@ -39,6 +45,28 @@ impl Watched {
         assert_eq!(self.run.end().code, Some(0));
         assert!(!self.socket.exists());
     }
+}
+
+/// The flows with the most bytes are shown while they go on, once they were looked for.
+#[test]
+fn the_largest_flows_of_a_meter() {
+    let mut watched = Watched::of("meter", "flows");
+    let start = Instant::now();
+    let flows = loop {
+        assert!(start.elapsed() < HANG, "no flows are told of");
+        watched.run.signal(Signal::SIGUSR1);
+        let report: Value = serde_json::from_str(&watched.run.line()).unwrap();
+        if let Some(top) = report["flows"]["top"].as_array() {
+            break top.clone();
+        }
+    };
+    assert!(!flows.is_empty() && flows.len() <= 10, "{flows:?}");
+    let bytes: Vec<u64> = flows.iter().map(|flow| flow["bytes"].as_u64().unwrap()).collect();
+    assert!(bytes.is_sorted_by(|one, next| one >= next) && bytes[0] > 0, "{bytes:?}");
+    let ran = run(&["top", "--interval", "50ms", "--to", watched.socket.to_str().unwrap()]);
+    let rows = ran.out.lines().filter(|line| line.starts_with("  udp ") && line.ends_with(" bytes")).count();
+    assert!(rows > 0 && ran.out.lines().all(|line| line.chars().count() <= 80), "{ran:?}");
+    watched.end();
 }
 
 #[test]

@@ -1,0 +1,36 @@
+//! The flows with the most bytes of those that go on, for whoever asks while the meter runs: the table is looked through a part
+//! at a time, again and again.
+
+use super::counts::Told;
+use super::flow::FlowEnd;
+use super::record::FlowRecord;
+use super::table::Table;
+use super::totals::Top;
+
+#[derive(Debug)]
+pub(super) struct Largest {
+    most: usize,
+    found: Top,
+    next: u32,
+}
+
+impl Largest {
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, found: Top::new(most), next: 0 }
+    }
+
+    /// Looks at so many places more. Once all were looked at, tells what was found, and begins anew.
+    pub(super) fn go_on(&mut self, table: &Table, looks: usize, told: &Told) {
+        for _ in 0..looks {
+            let Some(flow) = table.at(self.next) else {
+                let found = std::mem::replace(&mut self.found, Top::new(self.most));
+                self.next = 0;
+                return told.tell_largest(found.into_records());
+            };
+            self.next += 1;
+            if !flow.is_vacant() && self.found.has_place_for(flow.bytes()) {
+                self.found.offer(&FlowRecord::new(*flow, FlowEnd::Active));
+            }
+        }
+    }
+}

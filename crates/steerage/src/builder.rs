@@ -20,6 +20,7 @@ use crate::ledger::CpuLedger;
 use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, QueueLimits};
 use crate::moves::Steering;
 use crate::plan::{Plan, Wiring};
+use crate::policy::{Balance, Policy};
 use crate::pool::SharedPool;
 use crate::queue::OwnedQueue;
 use crate::rps_map::CpuIndex;
@@ -183,6 +184,7 @@ pub struct Builder {
     pub(crate) always_hash: bool,
     pub(crate) pin: bool,
     pub(crate) idle_poll: Duration,
+    pub(crate) policy: Box<dyn Policy>,
 }
 
 impl fmt::Debug for Builder {
@@ -217,6 +219,7 @@ impl Builder {
             always_hash: false,
             pin: true,
             idle_poll: IDLE_POLL,
+            policy: Box::new(Balance::new()),
         }
     }
 
@@ -374,6 +377,15 @@ impl Builder {
         self
     }
 
+    /// How buckets are spread over the CPUs of a mask: [`Balance`](crate::Balance), the default, has the CPU that receives do
+    /// all while it keeps up, and others join as the load grows; with [`Hash`](crate::Hash) every CPU has an equal share of
+    /// them from the beginning, as in Linux. Each steering group has one of its own, made by [`Policy::fresh`].
+    #[must_use]
+    pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
+        self.policy = Box::new(policy);
+        self
+    }
+
     /// Puts it together, with a handler for each CPU made by `make`, there. Nothing runs yet.
     ///
     /// # Errors
@@ -419,7 +431,8 @@ impl Builder {
             stopping: AtomicBool::new(false),
             cpus: plan.cpus,
         };
-        let steering = Steering::new(cpus, controls, plan.asked.limits, plan.asked.queue_limits);
+        let steering = Steering::new(cpus, controls, plan.asked.limits, plan.asked.queue_limits, plan.asked.policy);
+        owned.iter_mut().flatten().for_each(|queue| queue.adopt(steering.lock().map_of(queue.id).0));
         for (queue, info) in core.queues.iter().enumerate() {
             info.group.store(steering.lock().map_of(queue).1, Ordering::Relaxed);
         }

@@ -1,8 +1,10 @@
 //! What a CPU has to do for moves, between two polls.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::handler::{BucketId, Handler};
+use crate::limits::LOOK_GRACE;
 use crate::moves::{Phase, State};
 use crate::platform::Platform;
 use crate::rps_map::CpuIndex;
@@ -23,6 +25,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.seen = version;
         self.duty = false;
         self.limits = state.limits_for(self.index);
+        self.measures = state.policies_look();
+        self.next_look = state.next_look();
         for queue in &mut self.queues {
             queue.set_limits(self.limits, state.queue_limits(queue.id));
             queue.set_flow_limits(state.flow_limited(), self.limits.flow_limit_table_len);
@@ -55,6 +59,27 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if self.duty {
             state.hurry(self.index, &open, &shared.core.gates, self.cpu.now);
         }
+        self.publish_control(state);
+    }
+
+    /// Has the policies look at the load. Who receives has the least time for it, and leaves it to others if it can.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn look(&mut self) {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let now = self.cpu.now;
+        let Some(mut state) = shared.steering.try_lock() else {
+            self.next_look = now + LOOK_GRACE;
+            return;
+        };
+        let due = state.next_look();
+        let grace = if self.queues.is_empty() { Duration::ZERO } else { LOOK_GRACE };
+        if now < due + grace {
+            self.next_look = due + grace;
+            return;
+        }
+        state.look(&shared.core, now);
+        self.next_look = state.next_look() + grace;
         self.publish_control(state);
     }
 

@@ -14,6 +14,7 @@ use crate::ledger::{BucketSnapshot, Snapshot};
 use crate::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER, Limits, QueueLimits};
 use crate::plan::mask_indices;
 use crate::platform::{Machine, Platform};
+use crate::policy::Policy;
 use crate::queue::OwnedQueue;
 use crate::rps_map::CpuIndex;
 use crate::shared::{Core, Shared};
@@ -178,6 +179,8 @@ trait Control: Send + Sync {
     ) -> Result<QueueLimits, BuildError>;
     fn flow_limit_cpus(&self) -> CpuMask;
     fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError>;
+    fn policy(&self) -> &'static str;
+    fn set_policy(&self, policy: Box<dyn Policy>);
     fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>>;
     fn snapshot(&self) -> Snapshot;
     fn held(&self) -> u64;
@@ -267,6 +270,16 @@ impl<M: Send> Control for Shared<M> {
         state.set_flow_limited(indices);
         self.wake(self.steering.publish(state));
         Ok(())
+    }
+
+    fn policy(&self) -> &'static str {
+        self.steering.lock().policy_name()
+    }
+
+    fn set_policy(&self, policy: Box<dyn Policy>) {
+        let mut state = self.steering.lock();
+        state.set_policy(policy);
+        self.wake(self.steering.publish(state));
     }
 
     fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>> {
@@ -384,6 +397,16 @@ impl Handle {
     /// [`BuildError::NotOurCpu`] if the mask names a CPU that the instance does not have; nothing then changes.
     pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError> {
         self.0.set_flow_limit_cpus(cpus)
+    }
+
+    /// The name of the policy by which buckets are spread.
+    pub fn policy(&self) -> &'static str {
+        self.0.policy()
+    }
+
+    /// Spreads buckets by another policy from now on; all steering groups begin anew with it.
+    pub fn set_policy(&self, policy: impl Policy + 'static) {
+        self.0.set_policy(Box::new(policy));
     }
 
     /// Each of the [`BUCKETS`](crate::BUCKETS) of a queue, numbered over all inputs. `None` if there is no such queue.

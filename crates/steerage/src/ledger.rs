@@ -143,6 +143,10 @@ pub(crate) struct QueueLedger {
     pub(crate) parked: Counter,
     pub(crate) unparked: Counter,
     pub(crate) buckets: BucketLoads,
+    /// How many frames were looked at for that.
+    pub(crate) samples: Counter,
+    /// Written by whichever CPU has the bucket.
+    pub(crate) timed: TimedBuckets,
 }
 
 /// How many frames came for each bucket, about: of each poll one is looked at, and counts for all.
@@ -165,6 +169,30 @@ impl BucketLoads {
 
     pub(crate) fn read(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().map(Counter::get)
+    }
+}
+
+/// For each bucket, how long the function took for those packets that were timed, in nanoseconds, and how many these were.
+/// A bucket is one CPU's at a time, so each count has one writer.
+#[derive(Debug)]
+pub(crate) struct TimedBuckets(Box<[(Counter, Counter)]>);
+
+impl Default for TimedBuckets {
+    fn default() -> Self {
+        Self((0..BUCKETS).map(|_| Default::default()).collect())
+    }
+}
+
+impl TimedBuckets {
+    pub(crate) fn add(&self, bucket: u16, nanos: u64) {
+        if let Some((sum, count)) = self.0.get(usize::from(bucket)) {
+            sum.add(nanos);
+            count.add(1);
+        }
+    }
+
+    pub(crate) fn read(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().map(|(nanos, count)| (nanos.get(), count.get()))
     }
 }
 
@@ -237,6 +265,8 @@ pub(crate) struct CpuLedger {
     pub(crate) processed: Counter,
     pub(crate) inline: Counter,
     pub(crate) busy_nanos: Counter,
+    /// Of that, receiving: estimated from some rounds.
+    pub(crate) receive_nanos: Counter,
     pub(crate) rounds: Counter,
     pub(crate) time_squeeze: Counter,
     pub(crate) backlog_max: Counter,

@@ -17,6 +17,7 @@
 //! | `packet`, `handler` | metadata built late; the packet function: [`Packet`], [`Handler`] |
 //! | `tx` | where packets go that a function transmits: [`TxQueue`], [`Output`] |
 //! | `gate` | what a handler did counts, or its CPU was declared dead |
+//! | `policy`, `load` | which CPUs have buckets, and which, by their load: [`Balance`], [`Hash`], [`Policy`] |
 //! | `moves`, `duties` | buckets change their CPU, and nothing is reordered |
 //! | `ledger`, `shared` | received = delivered + dropped by reason + in flight |
 //! | `builder`, `plan`, `instance` | putting it together, running it: [`Builder`], [`Running`], [`Handle`] |
@@ -35,10 +36,12 @@ mod hashing;
 mod instance;
 mod ledger;
 mod limits;
+mod load;
 mod moves;
 mod packet;
 mod plan;
 mod platform;
+mod policy;
 mod pool;
 mod queue;
 mod rps_map;
@@ -60,6 +63,7 @@ pub use ledger::{
 pub use limits::*;
 pub use packet::{Batch, NoRoom, Packet, Packets, Received};
 pub use platform::{Machine, Platform, Timestamp, WallTime};
+pub use policy::{Balance, CpuLoad, Findings, GroupLoad, GroupSnapshot, Hash, Policy, Window, Wish};
 pub use rps_map::{bucket_of, even_share};
 pub use rx::{Completions, DeviceError, Filled, Input, Lending, LinkType, Polled, QueueMemory, RxQueue};
 pub use sleep::Armed;

@@ -91,6 +91,89 @@ pub const PARKING_LOT_SLOTS: usize = 1024;
 /// How many buckets move at a time, so that what arrives for them fits the parking lot.
 pub const SLICE_BUCKETS: usize = BUCKETS / 16;
 
+/// How near to the best that the buckets allow a spread comes before it is left alone: balancing begins only beyond
+/// [`UNEVEN_FROM`], so that it does not begin anew at once.
+pub const SPREAD_WITHIN: f64 = 1.04;
+
+/// How far the busiest CPU is above the best that the buckets allow before buckets move. What is measured is a sample: it
+/// must be further off than chance explains, too.
+pub const UNEVEN_FROM: f64 = 1.075;
+
+/// How often load is looked at. Long enough that a CPU was busy or wasn't, short enough that a device's ring is not over long
+/// before the next CPU joins.
+pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How many looks an average goes back, about: a CPU that is idle and then has no time left is seen to be after two.
+pub const LOOKS_AVERAGED: f64 = 2.0;
+
+/// How long buckets are measured at least before they are compared ...
+pub const WINDOW_MIN: Duration = Duration::from_millis(100);
+
+/// ... and at most, if so many samples for each CPU have not come by then.
+pub const WINDOW_MAX: Duration = Duration::from_secs(2);
+
+/// How many samples for each CPU hold a window's chance error under 2 %.
+pub const WINDOW_SAMPLES: u64 = 4000;
+
+/// Of a bucket's load, how much the last window counts: it takes four until what was is forgotten by two thirds.
+pub const WINDOW_WEIGHT: f64 = 0.25;
+
+/// One batch in so many is begun with a packet alone, whose work is timed: the clock costs 25 ns, a batch more some 20.
+pub const TIMED_ONCE_IN: u32 = 32;
+
+/// How much longer than the average a timed packet may seem to take: beyond, the CPU was elsewhere.
+pub const TIMED_MAX: u64 = 64;
+
+/// How many packets of average work a bucket's timed ones are mixed with: one packet that took long is chance.
+pub const TIMED_PRIOR: f64 = 8.0;
+
+/// How long the CPUs that receive leave a look to the others, which have more time.
+pub const LOOK_GRACE: Duration = Duration::from_millis(2);
+
+/// One round in so many has its receiving timed.
+pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
+
+/// Of their time the CPUs are busy, on average, before another one joins. The rest is for bursts.
+pub const JOIN_FROM: f64 = 0.85;
+
+/// Of their time those that stay may be busy, by what was measured, for one to leave. Far enough from [`JOIN_FROM`] that it
+/// does not come back at once.
+pub const LEAVE_BELOW: f64 = 0.5;
+
+/// How long that must hold. It doubles whenever a CPU left too soon ...
+pub const LEAVE_AFTER: Duration = Duration::from_secs(1);
+
+/// ... up to this: load that comes and goes every few seconds finds the CPUs there.
+pub const LEAVE_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// How long it is tried at least whether another CPU helps, and at most.
+pub const TRIAL_TIME: Duration = Duration::from_millis(50);
+
+/// See [`TRIAL_TIME`]: so long buckets may need until they are where they do best.
+pub const TRIAL_TIME_MAX: Duration = Duration::from_millis(300);
+
+/// How much more has to be done with another CPU for it to stay: more than a measurement differs from the next.
+pub const TRIAL_GAIN: f64 = 1.03;
+
+/// How long after a trial in vain there is another; it doubles each time ...
+pub const TRIAL_AGAIN: Duration = Duration::from_secs(10);
+
+/// ... up to this.
+pub const TRIAL_AGAIN_MAX: Duration = Duration::from_secs(600);
+
+/// How many times what the function took when a trial failed it has to take for another trial before its time.
+pub const WORK_CHANGED: f64 = 1.3;
+
+/// Which share of a CPU's time a bucket takes to be told as an elephant: with another one like it the CPU would be full.
+pub const ELEPHANT_FROM: f64 = 0.5;
+
+/// From which share of its time on a CPU that receives counts as having none left: what its device has for it besides is not
+/// known.
+pub const SATURATED_FROM: f64 = 0.97;
+
+/// How much more than all of its time such a CPU is taken to have to do. It gives away that much at a time, until it has time.
+pub const SATURATED_MORE: f64 = 0.1;
+
 /// How long a move waits for its fence before its frames drop (`moving`) and the old CPU is told to discard its
 /// backlog (`revoked`).
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);

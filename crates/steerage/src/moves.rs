@@ -22,6 +22,7 @@
 mod in_force;
 mod late;
 mod limits;
+mod policies;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +33,9 @@ use steerage_mem::ring::Gauge;
 
 use crate::ledger::{MoveCause, MoveCounts};
 use crate::limits::{BUCKETS, Limits, QueueLimits, SLICE_BUCKETS};
+use crate::load::{BucketWork, LoadMeter};
 use crate::platform::Timestamp;
+use crate::policy::Policy;
 use crate::rps_map::{CpuIndex, RpsMap};
 
 /// One bucket on its way.
@@ -97,15 +100,17 @@ impl<M> Slice<M> {
 
 /// Queues with the same mask: they share one map, so that both directions of a flow meet on one CPU.
 #[derive(Debug)]
-struct Group {
+pub(crate) struct Group {
     /// Sorted.
     mask: Vec<CpuIndex>,
     /// In force.
-    map: RpsMap,
+    pub(crate) map: RpsMap,
     /// To be in force.
-    want: RpsMap,
+    pub(crate) want: RpsMap,
     /// Why that was last changed.
-    cause: MoveCause,
+    pub(crate) cause: MoveCause,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) work: BucketWork,
 }
 
 /// What control knows of a queue.
@@ -132,8 +137,11 @@ struct QueueState {
 /// All that is known of who has which bucket.
 #[derive(Debug)]
 pub(crate) struct State<M> {
-    groups: Vec<Group>,
+    pub(crate) groups: Vec<Group>,
     queues: Vec<QueueState>,
+    /// What a new group's is made after.
+    policy: Box<dyn Policy>,
+    pub(crate) load: LoadMeter,
     pub(crate) slice: Option<Slice<M>>,
     dead: Vec<bool>,
     epoch: u64,
@@ -160,10 +168,18 @@ pub(crate) struct Steering<M> {
 }
 
 impl<M> Steering<M> {
-    pub(crate) fn new(cpus: usize, queues: Vec<QueueControl>, limits: Limits, of_queues: QueueLimits) -> Self {
+    pub(crate) fn new(
+        cpus: usize,
+        queues: Vec<QueueControl>,
+        limits: Limits,
+        of_queues: QueueLimits,
+        policy: Box<dyn Policy>,
+    ) -> Self {
         let mut state = State {
             groups: Vec::new(),
             queues: Vec::new(),
+            policy,
+            load: LoadMeter::default(),
             slice: None,
             dead: vec![false; cpus],
             epoch: 0,
@@ -176,10 +192,16 @@ impl<M> Steering<M> {
             to_wake: Vec::new(),
             changed: false,
         };
+        let owners: Vec<(Vec<CpuIndex>, CpuIndex)> = queues.iter().map(|q| (q.mask.clone(), q.owner)).collect();
         for control in queues {
             let group = state.group_with(&control.mask).unwrap_or_else(|| {
-                let map = RpsMap::even(&control.mask);
-                state.new_group(control.mask.clone(), map)
+                let alike = owners.iter().filter(|(mask, _)| *mask == control.mask).map(|(_, owner)| *owner);
+                let (order, owners) = state.order_among(&control.mask, alike);
+                let group = state.new_group(control.mask.clone(), RpsMap::even(&control.mask));
+                let begun = &mut state.groups[usize::from(group)];
+                begun.map = RpsMap::even(&begun.policy.active(&order, owners, &[]).unwrap_or(order));
+                begun.want = begun.map.clone();
+                group
             });
             let map = state.groups[usize::from(group)].map.clone();
             state.queues.push(QueueState { control, group, joining: None, map, open: true, limits: of_queues });
@@ -249,8 +271,15 @@ impl<M> State<M> {
             }
             None => {
                 // The new group begins near the old one, so that few of the queue's buckets move.
-                let map = self.groups[usize::from(group)].map.with_cpus(&self.living(cpus));
-                self.new_group(cpus.to_vec(), map)
+                let map = self.groups[usize::from(group)].map.clone();
+                let (order, owners) = self.order_among(cpus, moving.iter().map(|q| self.queues[*q].control.owner));
+                let group = self.new_group(cpus.to_vec(), map);
+                let begun = &mut self.groups[usize::from(group)];
+                if let Some(active) = begun.policy.active(&order, owners, &begun.map.cpus()) {
+                    begun.map = begun.map.with_cpus(&active);
+                }
+                begun.want = begun.map.clone();
+                group
             }
         };
         for queue in moving {
@@ -278,7 +307,8 @@ impl<M> State<M> {
     }
 
     fn new_group(&mut self, mask: Vec<CpuIndex>, map: RpsMap) -> u16 {
-        let group = Group { mask, want: map.clone(), map, cause: MoveCause::Mask };
+        let (policy, work) = (self.policy.fresh(), BucketWork::default());
+        let group = Group { mask, want: map.clone(), map, cause: MoveCause::Mask, policy, work };
         let in_use =
             |at: &usize| self.queues.iter().any(|q| usize::from(q.group) == *at || q.joining == Some(*at as u16));
         let concerned = |at: &usize| self.slice.as_ref().is_some_and(|s| usize::from(s.group_after) == *at);
@@ -301,9 +331,12 @@ impl<M> State<M> {
     }
 
     fn plan(&mut self, group: usize, cause: MoveCause) {
-        let living = self.living(&self.groups[group].mask);
+        let (order, owners) = self.order_of(group);
         let group = &mut self.groups[group];
-        group.want = group.map.with_cpus(&living);
+        group.want = match group.policy.active(&order, owners, &group.map.cpus()) {
+            Some(active) => group.map.with_cpus(&active),
+            None => group.map.clone(),
+        };
         group.cause = cause;
     }
 
@@ -327,7 +360,7 @@ impl<M> State<M> {
     // ---- slices
 
     /// Begins the next slice, if none is under way and there is something to move.
-    fn begin_slice(&mut self) {
+    pub(crate) fn begin_slice(&mut self) {
         if self.slice.is_some() {
             return;
         }

@@ -19,7 +19,7 @@ use crate::limits::{
 use crate::moves::QueueControl;
 use crate::pool::{PagePool, SharedPool};
 use crate::queue::{OrderCheck, OwnedQueue, QueueParts};
-use crate::rps_map::{CpuIndex, RpsMap};
+use crate::rps_map::CpuIndex;
 use crate::rx::{QueueMemory, RxQueue};
 use crate::shared::QueueInfo;
 use crate::softnet::Inbound;
@@ -255,7 +255,6 @@ impl Wiring<'_> {
         let pool_counters = Arc::clone(&pool.counters);
         let hash = if queue.by_device { "device" } else { queue.hashing.name() };
         let ledger = Arc::default();
-        let map = RpsMap::even(&queue.mask);
         self.infos.push(QueueInfo {
             device: queue.device,
             kind: queue.kind,
@@ -281,7 +280,6 @@ impl Wiring<'_> {
             hashing: (!queue.by_device).then_some(queue.hashing),
             checks_order: asked.check_order,
             always_hash: asked.always_hash,
-            map,
             producers,
             lot: parking_lot(lot),
             ledger,

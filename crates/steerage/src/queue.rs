@@ -87,7 +87,6 @@ pub(crate) struct QueueParts {
     pub(crate) hashing: Option<Hashing>,
     pub(crate) checks_order: bool,
     pub(crate) always_hash: bool,
-    pub(crate) map: RpsMap,
     /// By CPU.
     pub(crate) producers: Vec<Producer>,
     pub(crate) lot: Producer,
@@ -112,8 +111,8 @@ impl OwnedQueue {
             always_hash: parts.always_hash || parts.checks_order,
             frames: Vec::with_capacity(POLL_BUDGET),
             prefetch: 0,
-            single: parts.map.single().is_some(),
-            table: parts.map.0,
+            single: true,
+            table: Box::new([0; BUCKETS]),
             flow_limits: Vec::new(),
             targets,
             polls_unpublished: 0,
@@ -130,6 +129,12 @@ impl OwnedQueue {
             ledger: parts.ledger,
             rings: parts.rings,
         }
+    }
+
+    /// The map to begin with.
+    pub(crate) fn adopt(&mut self, map: &RpsMap) {
+        *self.table = *map.0;
+        self.single = map.single().is_some();
     }
 
     /// The device, if it is what there is to wait on: while the queue is blocked or has a time of its own it may be readable
@@ -292,6 +297,7 @@ impl OwnedQueue {
         let frame = self.polls.checked_rem(self.frames.len()).and_then(|nth| self.frames.get(nth));
         if let Some(hash) = frame.and_then(Completion::hash) {
             self.ledger.buckets.add(bucket_of(hash), self.frames.len() as u64);
+            self.ledger.samples.add(1);
         }
     }
 

@@ -68,6 +68,14 @@ impl RpsMap {
         map
     }
 
+    /// The CPUs that have buckets, lowest first.
+    pub(crate) fn cpus(&self) -> Vec<CpuIndex> {
+        let mut cpus = self.0.to_vec();
+        cpus.sort_unstable();
+        cpus.dedup();
+        cpus
+    }
+
     /// The one CPU that has all buckets, if one has.
     pub(crate) fn single(&self) -> Option<CpuIndex> {
         let first = self.0[0];

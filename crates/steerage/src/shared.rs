@@ -136,10 +136,10 @@ impl Core {
 
 impl<M> Shared<M> {
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let (masks, moves) = {
+        let (masks, moves, groups) = {
             let state = self.steering.lock();
             let masks: Vec<Vec<CpuIndex>> = (0..self.core.queues.len()).map(|q| state.mask_of(q).to_vec()).collect();
-            (masks, state.counts)
+            (masks, state.counts, state.group_snapshots(&self.core.cpus))
         };
         let core = &self.core;
         core.collect_kept();
@@ -154,6 +154,7 @@ impl<M> Shared<M> {
             cpus,
             outputs: core.outputs.iter().map(OutputInfo::snapshot).collect(),
             moves,
+            groups,
             backing: core.region.backing(),
             pages: core.region.pages() as u64,
             pages_free: core.pool.free() as u64,

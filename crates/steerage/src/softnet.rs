@@ -17,7 +17,7 @@ use crate::handler::{Cpu, Handler};
 use crate::hashing::Hashing;
 use crate::instance::{CpuPart, MakeHandler, StopsUnlessFinished};
 use crate::ledger::{CpuLedger, QueueError, RingLedger};
-use crate::limits::{DRAIN_MAX, HANDLE_BUDGET, Limits};
+use crate::limits::{DRAIN_MAX, HANDLE_BUDGET, Limits, RECEIVE_TIMED_ONCE_IN};
 use crate::packet::{Actions, Spare};
 use crate::platform::{Platform, Timestamp};
 use crate::queue::{OrderCheck, OwnedQueue};
@@ -103,6 +103,17 @@ pub struct Softnet<H: Handler, P: Platform> {
     round_handled: usize,
     pub(crate) limits: Limits,
     pub(crate) worked: bool,
+    /// Some policy wants to know what things cost.
+    pub(crate) measures: bool,
+    /// When load is to be looked at next, if nobody else has.
+    pub(crate) next_look: Timestamp,
+    /// Counts rounds and batches, to measure one now and then.
+    nth_round: u32,
+    nth_batch: u32,
+    /// The packet in hand is timed: since when, and its bucket.
+    timed: Option<(Timestamp, u16)>,
+    /// What timed packets take on average, in nanoseconds.
+    timed_mean: u64,
     /// Frames of the poll under way.
     polled: usize,
     /// Frames received, and frames handled, since the caller last looked.
@@ -161,6 +172,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             round_handled: 0,
             limits,
             worked: false,
+            measures: false,
+            next_look: Timestamp::ZERO,
+            nth_round: 0,
+            nth_batch: 0,
+            timed: None,
+            timed_mean: 0,
             polled: 0,
             received: 0,
             handled: 0,
@@ -230,6 +247,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             }
             Phase::Wake => {
                 self.wake();
+                if self.measures && self.worked {
+                    self.time_receiving();
+                }
                 self.to_handle(0)
             }
             Phase::Handle(ring) => {
@@ -239,6 +259,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             Phase::Finish(ring) => {
                 self.finish_batch(ring);
                 self.cpu.now = self.platform.now();
+                if self.timed.is_some() && self.note_time(ring) {
+                    // The rest of the batch, that this packet was taken out of.
+                    self.phase = Phase::Handle(ring);
+                    return None;
+                }
                 // Its own share and one ring more are in every round, so that none has to wait for ever.
                 if ring >= self.own_rings && self.is_round_over() {
                     self.ledger().time_squeeze.add(1);
@@ -316,6 +341,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         (self.round_start, self.cpu.now, self.round_handled) = (now, now, 0);
         if self.duty || self.shared.steering.version() != self.seen {
             self.do_duties();
+        }
+        if now >= self.next_look {
+            self.look();
         }
         if self.next_tick.is_some_and(|due| due <= now) {
             self.tick();
@@ -413,6 +441,15 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let info = &self.shared.core.queues[queue];
         let note = QueueError { message: error.to_string(), offset: error.offset };
         *info.error.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(note);
+    }
+
+    /// How long this round took to receive, in one round of many.
+    fn time_receiving(&mut self) {
+        self.nth_round = self.nth_round.wrapping_add(1);
+        if self.nth_round % RECEIVE_TIMED_ONCE_IN == 0 {
+            let took = self.platform.now().since(self.round_start).as_nanos() as u64;
+            self.ledger().receive_nanos.add(took * u64::from(RECEIVE_TIMED_ONCE_IN));
+        }
     }
 
     fn wake(&mut self) {

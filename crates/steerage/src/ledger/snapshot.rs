@@ -6,6 +6,7 @@ use steerage_mem::Backing;
 
 use super::Drops;
 use crate::cpu::CpuId;
+use crate::policy::GroupSnapshot;
 
 /// One of a queue's buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,11 +191,17 @@ pub enum MoveCause {
     CpuDied,
     /// A CPU that had been declared dead is back.
     CpuBack,
+    /// A CPU joined, since those that had buckets had no time left.
+    Joined,
+    /// A CPU left, since the others have time enough or it was for nothing.
+    Left,
+    /// One CPU was busier than another.
+    Balance,
 }
 
 impl MoveCause {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Mask, Self::CpuDied, Self::CpuBack];
+    pub const ALL: [Self; 6] = [Self::Mask, Self::CpuDied, Self::CpuBack, Self::Joined, Self::Left, Self::Balance];
 
     /// Its name in reports and metrics.
     pub fn name(self) -> &'static str {
@@ -202,6 +209,9 @@ impl MoveCause {
             Self::Mask => "mask",
             Self::CpuDied => "cpu_died",
             Self::CpuBack => "cpu_back",
+            Self::Joined => "joined",
+            Self::Left => "left",
+            Self::Balance => "balance",
         }
     }
 }
@@ -243,6 +253,8 @@ pub struct Snapshot {
     pub outputs: Vec<OutputSnapshot>,
     /// What moves have come to.
     pub moves: MoveCounts,
+    /// Queues with the same mask, by group: how they are steered.
+    pub groups: Vec<GroupSnapshot>,
     /// What packet memory is made of.
     pub backing: Backing,
     /// All pages of the pool.

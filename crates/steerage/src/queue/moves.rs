@@ -131,7 +131,6 @@ impl OwnedQueue {
         let capacity = self.targets[lot].capacity();
         self.targets[lot].set_limit(capacity);
         self.parked = None;
-        *self.table = *map.0;
-        self.single = map.single().is_some();
+        self.adopt(map);
     }
 }

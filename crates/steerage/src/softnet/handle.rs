@@ -9,7 +9,7 @@ use super::{Handled, Softnet};
 use crate::gate::Dead;
 use crate::handler::Handler;
 use crate::ledger::{ConsumerLedger, DropReason};
-use crate::limits::HANDLE_BUDGET;
+use crate::limits::{HANDLE_BUDGET, TIMED_MAX, TIMED_ONCE_IN};
 use crate::packet::{Actions, Batch, BatchContext};
 use crate::platform::{Platform, Timestamp};
 use crate::rps_map::bucket_of;
@@ -62,7 +62,13 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             self.handled_as = Handled::Revoked;
             return;
         }
-        let taken = ring.consumer.take(self.limits.dev_weight);
+        self.nth_batch = self.nth_batch.wrapping_add(1);
+        let alone = self.measures && self.nth_batch % TIMED_ONCE_IN == 0;
+        let taken = ring.consumer.take(if alone { 1 } else { self.limits.dev_weight });
+        if alone {
+            let hash = ring.consumer.frames().next().and_then(|frame| frame.hash());
+            self.timed = hash.map(|hash| (self.platform.now(), bucket_of(hash)));
+        }
         self.handled += taken;
         self.round_handled += taken;
         if ring.order.is_some() {
@@ -139,6 +145,19 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if died {
             self.rise();
         }
+    }
+
+    /// The packet that was handled alone: how long it took. Returns whether there is more where it came from.
+    pub(super) fn note_time(&mut self, nth: usize) -> bool {
+        let Some((since, bucket)) = self.timed.take() else { return false };
+        let at = self.ring(nth);
+        let ring = &mut self.inbound[at];
+        let took = self.cpu.now.since(since).as_nanos() as u64;
+        // Beyond that the CPU was doing something else meanwhile.
+        let took = if self.timed_mean > 0 { took.min(self.timed_mean * TIMED_MAX) } else { took };
+        self.timed_mean = if self.timed_mean > 0 { (self.timed_mean * 15 + took) / 16 } else { took };
+        self.shared.core.queues[ring.queue].ledger.timed.add(bucket, took);
+        ring.consumer.waiting() > 0
     }
 
     /// The handler panicked, or its CPU was declared dead: it cannot be trusted any more.

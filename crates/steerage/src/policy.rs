@@ -1,0 +1,160 @@
+//! Which CPUs of a mask have buckets, and which: by hash alone, as Linux, or by load.
+//!
+//! A policy says where buckets should be; that they get there in order is the business of moves. Each steering group has a
+//! policy of its own. It is asked when its mask or the CPUs that can be used change, and, if it wants to be, every
+//! [`LOOK_EVERY`](crate::LOOK_EVERY) what it makes of the load.
+
+mod balance;
+mod spread;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::cpu::CpuId;
+use crate::ledger::MoveCause;
+use crate::limits::BUCKETS;
+use crate::platform::Timestamp;
+
+pub use balance::Balance;
+
+/// What one CPU had to do, as a share of its time: 1 is all of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct CpuLoad {
+    /// Busy with whatever it is. Above 1 where its backlog overflowed: what it would have taken to do it all.
+    pub busy: f64,
+    /// Of that, receiving: polling, hashing, handing over.
+    pub receive: f64,
+    /// Packets of the group that it was done with.
+    pub packets: u64,
+}
+
+/// A measurement long enough to tell buckets apart, in which nothing moved.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Window<'a> {
+    /// By CPU, over the whole window.
+    pub cpus: &'a [CpuLoad],
+    /// For each bucket, which share of a CPU's time it takes. In all, what the CPUs were busy with the group's packets.
+    pub buckets: &'a [f64],
+    /// How many samples that rests on.
+    pub samples: u64,
+}
+
+/// A steering group as its policy sees it. CPUs are told by their places among the instance's, from 0.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct GroupLoad<'a> {
+    /// The time now.
+    pub now: Timestamp,
+    /// Since the last look.
+    pub elapsed: Duration,
+    /// The CPUs of the mask that can be used, in the order in which they are to join; not empty.
+    pub order: &'a [u16],
+    /// How many of these poll a queue of the group: they come first. At least 1; where none does, the first stands in.
+    pub owners: usize,
+    /// For each bucket its CPU.
+    pub map: &'a [u16; BUCKETS],
+    /// What each CPU did since the last look.
+    pub cpus: &'a [CpuLoad],
+    /// Longer, and to the buckets: now and then.
+    pub window: Option<Window<'a>>,
+}
+
+/// Where buckets should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    /// For each bucket the place of its CPU, one of those that can be used.
+    pub map: Box<[u16; BUCKETS]>,
+    /// Why.
+    pub cause: MoveCause,
+}
+
+/// Says where buckets should be.
+pub trait Policy: Send + fmt::Debug {
+    /// Its name, in one word.
+    fn name(&self) -> &'static str;
+
+    /// Another one with the same settings that has seen nothing.
+    fn fresh(&self) -> Box<dyn Policy>;
+
+    /// Which CPUs are to have buckets, in equal shares, now that the mask or the CPUs that can be used have changed: a number of
+    /// those in `order`, not none. `owners` of them, the first, poll a queue of the group. `active` have buckets now; where all
+    /// of these can be used and nothing is to change, `None`.
+    fn active(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Option<Vec<u16>>;
+
+    /// Whether it wants to look at loads at all. What is measured for it costs a little.
+    fn looks(&self) -> bool {
+        true
+    }
+
+    /// A look at the load. Not while buckets move.
+    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish>;
+
+    /// What it has come to.
+    fn findings(&self) -> Findings {
+        Findings::default()
+    }
+}
+
+/// What a policy has found out.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Findings {
+    /// CPUs that joined, so far.
+    pub joined: u64,
+    /// CPUs that left, so far.
+    pub left: u64,
+    /// The busiest CPU's load over the best that the buckets allow, when that was last measured.
+    pub uneven: Option<f64>,
+    /// Handing packets over has paid where the function took so long for one.
+    pub pays_at: Option<Duration>,
+    /// It has not paid where the function took so long.
+    pub fails_at: Option<Duration>,
+    /// Buckets that would overfill a CPU or come near, with the share of one that each takes; the heaviest first.
+    pub elephants: Vec<(u16, f64)>,
+    /// Of a dry run: how many buckets it would move now.
+    pub would_move: Option<usize>,
+}
+
+/// Equal shares of the hash to all CPUs of the mask, whatever the load: as Linux.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hash;
+
+impl Policy for Hash {
+    fn name(&self) -> &'static str {
+        "hash"
+    }
+
+    fn fresh(&self) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+
+    fn active(&mut self, order: &[u16], _owners: usize, _active: &[u16]) -> Option<Vec<u16>> {
+        Some(order.to_vec())
+    }
+
+    fn looks(&self) -> bool {
+        false
+    }
+
+    fn look(&mut self, _load: &GroupLoad<'_>) -> Option<Wish> {
+        None
+    }
+}
+
+/// The state of a group's steering, as it is shown.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct GroupSnapshot {
+    /// The policy's name.
+    pub policy: &'static str,
+    /// The receive queues in it, numbered over all inputs.
+    pub queues: Vec<usize>,
+    /// The CPUs that have buckets, in the order in which they joined.
+    pub active: Vec<CpuId>,
+    /// What the policy has found out.
+    pub findings: Findings,
+}

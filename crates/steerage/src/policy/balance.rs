@@ -1,0 +1,303 @@
+//! Buckets by load: inline while it is quiet, CPUs that join and leave, the busiest one's buckets to the least busy.
+//!
+//! The CPU that receives runs the function itself while it keeps up: nothing is hashed then and nothing handed over. When it
+//! has no time left, the next CPU of the order joins and gets its share of the work; when that was for nothing, because
+//! handing over costs more than the function does, it leaves again, and what was learned is kept. CPUs leave when those that
+//! are left would be at half of their time.
+
+use std::time::Duration;
+
+use super::spread::Loads;
+use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
+use crate::ledger::MoveCause;
+use crate::limits::{
+    BUCKETS, ELEPHANT_FROM, JOIN_FROM, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOKS_AVERAGED, SATURATED_FROM,
+    SATURATED_MORE, SPREAD_WITHIN, TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, UNEVEN_FROM,
+    WORK_CHANGED,
+};
+use crate::platform::Timestamp;
+
+/// How many elephants are told.
+const ELEPHANTS_SHOWN: usize = 8;
+
+/// Steers by load.
+#[derive(Clone, Debug, Default)]
+pub struct Balance {
+    dry_run: bool,
+    /// What each CPU does, the last looks averaged.
+    loads: Vec<CpuLoad>,
+    /// What the group can do in a second with the CPUs it has: packets for each second of the busiest.
+    capacity: f64,
+    /// What the function takes for a packet where it runs inline, in nanoseconds.
+    work: f64,
+    trial: Option<Trial>,
+    /// A trial failed: when there may be another, and how long that took.
+    again: Option<(Timestamp, Duration)>,
+    /// Since when there would be room without the last CPU.
+    quiet_since: Option<Timestamp>,
+    leave_after: Duration,
+    left_at: Option<Timestamp>,
+    findings: Findings,
+}
+
+/// A CPU has joined; whether it was worth it will be seen.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// When its buckets had arrived.
+    since: Option<Timestamp>,
+    /// What the group could do before.
+    capacity: f64,
+    /// What the function took for a packet, in nanoseconds.
+    work: f64,
+}
+
+impl Balance {
+    /// With nothing learned yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Buckets stay where [`Hash`](super::Hash) has them; what would move is only told.
+    pub fn dry_run() -> Self {
+        Self { dry_run: true, ..Self::default() }
+    }
+
+    /// The averages over the last looks.
+    fn average(&mut self, load: &GroupLoad<'_>) {
+        if self.loads.len() != load.cpus.len() {
+            self.loads = load.cpus.to_vec();
+        }
+        let towards = |old: &mut f64, new: f64| *old += (new - *old) / LOOKS_AVERAGED;
+        for (old, new) in self.loads.iter_mut().zip(load.cpus) {
+            towards(&mut old.busy, new.busy);
+            towards(&mut old.receive, new.receive);
+            old.packets = new.packets;
+        }
+    }
+
+    /// Over the active CPUs, what the group could do in a second: packets a second of the busiest one's time.
+    fn measure_capacity(&mut self, load: &GroupLoad<'_>, active: &[u16]) {
+        let packets: u64 = load.cpus.iter().map(|cpu| cpu.packets).sum();
+        let busiest = of(load.cpus, active).map(|cpu| cpu.busy).fold(0.0, f64::max);
+        let seconds = load.elapsed.as_secs_f64() * busiest;
+        if seconds > 0.0 && packets > 0 {
+            let now = packets as f64 / seconds;
+            self.capacity += if self.capacity > 0.0 { (now - self.capacity) / LOOKS_AVERAGED } else { now };
+            if let [only] = active {
+                let cpu = load.cpus[usize::from(*only)];
+                self.work = (cpu.busy - cpu.receive) * load.elapsed.as_nanos() as f64 / packets as f64;
+            }
+        }
+    }
+
+    /// One CPU more, if those that have buckets have no time left and it is not known to be for nothing.
+    fn join(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
+        let next = *load.order.iter().find(|cpu| !active.contains(cpu))?;
+        let mean = of(&self.loads, active).map(|cpu| cpu.busy.min(1.0)).sum::<f64>() / active.len() as f64;
+        if mean < JOIN_FROM {
+            return None;
+        }
+        let first = active.len() <= load.owners;
+        if first {
+            if let (Some((again, _)), Some(failed)) = (self.again, self.findings.fails_at) {
+                let as_then = self.work < failed.as_nanos() as f64 * WORK_CHANGED;
+                if as_then && load.now < again {
+                    return None;
+                }
+            }
+            self.trial = Some(Trial { since: None, capacity: self.capacity, work: self.work });
+        }
+        self.findings.joined += 1;
+        self.quiet_since = None;
+        if self.left_at.take().is_some_and(|left| load.now.since(left) < self.leave_after() * 4) {
+            // It had left too soon.
+            self.leave_after = (self.leave_after() * 2).min(LEAVE_AFTER_MAX);
+        }
+        let active: Vec<u16> = active.iter().copied().chain([next]).collect();
+        Some(Wish { map: self.spread(load, &active), cause: MoveCause::Joined })
+    }
+
+    /// With the next CPU, was more done?
+    fn judge(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
+        let trial = self.trial.as_mut()?;
+        let Some(since) = trial.since else {
+            // The first look after its buckets arrived: from here on it counts.
+            trial.since = Some(load.now);
+            self.capacity = 0.0;
+            return None;
+        };
+        let (took, trial) = (load.now.since(since), *trial);
+        let paid = self.capacity > trial.capacity * TRIAL_GAIN;
+        let work = Duration::from_nanos(trial.work as u64);
+        if paid && took >= TRIAL_TIME {
+            self.trial = None;
+            self.again = None;
+            self.findings.pays_at = Some(self.findings.pays_at.map_or(work, |known| known.min(work)));
+            return None;
+        }
+        if took < TRIAL_TIME_MAX {
+            return None;
+        }
+        self.trial = None;
+        let wait = self.again.map_or(TRIAL_AGAIN, |(_, waited)| (waited * 2).min(TRIAL_AGAIN_MAX));
+        self.again = Some((load.now + wait, wait));
+        self.findings.fails_at = Some(work);
+        self.leave(load, &active[..load.owners.min(active.len())])
+    }
+
+    fn leave(&mut self, load: &GroupLoad<'_>, stay: &[u16]) -> Option<Wish> {
+        self.findings.left += 1;
+        self.quiet_since = None;
+        self.capacity = 0.0;
+        Some(Wish { map: self.spread(load, stay), cause: MoveCause::Left })
+    }
+
+    fn leave_after(&self) -> Duration {
+        self.leave_after.max(LEAVE_AFTER)
+    }
+
+    /// The last CPU out, once the others could do its work in half of their time for long enough.
+    fn quiet(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
+        let least = load.owners.min(load.order.len());
+        if active.len() <= least {
+            return None;
+        }
+        let total: f64 = of(&self.loads, active).map(|cpu| cpu.busy).sum();
+        let room = |cpus: usize| total < LEAVE_BELOW * cpus as f64;
+        if !room(active.len() - 1) {
+            self.quiet_since = None;
+            return None;
+        }
+        let since = *self.quiet_since.get_or_insert(load.now);
+        if load.now.since(since) < self.leave_after() {
+            return None;
+        }
+        let stay = (least..active.len()).find(|cpus| room(*cpus)).unwrap_or(active.len() - 1);
+        self.left_at = Some(load.now);
+        self.trial = None;
+        self.leave(load, &active[..stay])
+    }
+
+    /// Evens out, if the busiest is further above the best than chance explains.
+    fn even_out(&mut self, load: &GroupLoad<'_>, window: &Window<'_>, active: &[u16]) -> Option<Wish> {
+        let base = base(load, window);
+        let loads = Loads { map: load.map, buckets: window.buckets, base: &base, active };
+        let (busiest, best) = (loads.busiest(), loads.best());
+        let uneven = if best > 0.0 { busiest / best } else { 1.0 };
+        self.findings.uneven = Some(uneven);
+        let overfills = |load: f64| load > ELEPHANT_FROM;
+        let mut elephants: Vec<(u16, f64)> =
+            (0..).zip(window.buckets.iter().copied()).filter(|(_, load)| overfills(*load)).collect();
+        elephants.sort_by(|a, b| b.1.total_cmp(&a.1));
+        elephants.truncate(ELEPHANTS_SHOWN);
+        self.findings.elephants = elephants;
+        // What CPUs did is counted, not sampled; but which packets came is chance.
+        let packets = of(window.cpus, active).map(|cpu| cpu.packets).sum::<u64>() as f64 / active.len() as f64;
+        if active.len() < 2 || uneven < UNEVEN_FROM + 3.0 / packets.max(1.0).sqrt() {
+            return None;
+        }
+        let map = loads.spread();
+        let after = Loads { map: &map, ..loads }.busiest();
+        // Where a bucket more or less does not help, none moves.
+        let helps = after < busiest - (UNEVEN_FROM - SPREAD_WITHIN) * best / 2.0;
+        helps.then_some(Wish { map, cause: MoveCause::Balance })
+    }
+
+    /// The work on `active` CPUs, by what is known of the buckets.
+    fn spread(&self, load: &GroupLoad<'_>, active: &[u16]) -> Box<[u16; BUCKETS]> {
+        if let Some(window) = &load.window {
+            let base = base(load, window);
+            return Loads { map: load.map, buckets: window.buckets, base: &base, active }.spread();
+        }
+        // Nothing known: as if each bucket of a CPU took an equal part of what it does for the group.
+        let mut held = vec![0u32; load.cpus.len()];
+        load.map.iter().for_each(|cpu| held[usize::from(*cpu)] += 1);
+        let work = |cpu: u16| {
+            let at = usize::from(cpu);
+            (self.loads[at].busy - self.loads[at].receive).max(0.0) / f64::from(held[at])
+        };
+        let buckets: Vec<f64> = load.map.iter().map(|cpu| work(*cpu)).collect();
+        let base: Vec<f64> = (0..load.cpus.len())
+            .map(|cpu| if held[cpu] > 0 { self.loads[cpu].receive } else { self.loads[cpu].busy })
+            .collect();
+        Loads { map: load.map, buckets: &buckets, base: &base, active }.spread()
+    }
+}
+
+/// What each CPU has to do besides the buckets that it has.
+fn base(load: &GroupLoad<'_>, window: &Window<'_>) -> Vec<f64> {
+    let mut base: Vec<f64> = window.cpus.iter().map(|cpu| cpu.busy).collect();
+    for (cpu, load) in load.map.iter().zip(window.buckets) {
+        base[usize::from(*cpu)] -= load;
+    }
+    // What waits in a device for a CPU that has no time left, nobody has counted: something, and the more time another one has
+    // to spare, the more of it can be tried.
+    let active = load.order.iter().filter(|cpu| load.map.contains(cpu));
+    let least = active.map(|cpu| window.cpus[usize::from(*cpu)].busy).fold(1.0, f64::min);
+    for owner in &load.order[..load.owners.min(load.order.len())] {
+        let owner = usize::from(*owner);
+        if window.cpus[owner].busy >= SATURATED_FROM {
+            base[owner] += SATURATED_MORE + (1.0 - least) / 2.0;
+        }
+    }
+    base.iter_mut().for_each(|load| *load = load.max(0.0));
+    base
+}
+
+fn of<'a>(cpus: &'a [CpuLoad], active: &'a [u16]) -> impl Iterator<Item = CpuLoad> + 'a {
+    active.iter().map(|cpu| cpus[usize::from(*cpu)])
+}
+
+impl Policy for Balance {
+    fn name(&self) -> &'static str {
+        if self.dry_run { "dry-run" } else { "balance" }
+    }
+
+    fn fresh(&self) -> Box<dyn Policy> {
+        Box::new(Self { dry_run: self.dry_run, ..Self::default() })
+    }
+
+    fn active(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Option<Vec<u16>> {
+        if self.dry_run {
+            return Some(order.to_vec());
+        }
+        if !active.is_empty() && active.iter().all(|cpu| order.contains(cpu)) {
+            return None;
+        }
+        self.trial = None;
+        let owners = owners.min(order.len());
+        let stay = order[owners..].iter().filter(|cpu| active.contains(cpu));
+        Some(order[..owners].iter().chain(stay).copied().collect())
+    }
+
+    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+        self.average(load);
+        // Who receives is always one of them, even if all of its buckets went to others.
+        let owners = load.owners.min(load.order.len());
+        let with_buckets = load.order[owners..].iter().filter(|cpu| load.map.contains(cpu));
+        let active: Vec<u16> = load.order[..owners].iter().chain(with_buckets).copied().collect();
+        self.measure_capacity(load, &active);
+        if self.dry_run {
+            if let Some(window) = &load.window {
+                let wish = self.even_out(load, window, &active);
+                let moves = |wish: Wish| wish.map.iter().zip(load.map).filter(|(new, old)| new != old).count();
+                self.findings.would_move = Some(wish.map_or(0, moves));
+            }
+            return None;
+        }
+        if self.trial.is_some() {
+            let wish = self.judge(load, &active);
+            if wish.is_some() {
+                return wish;
+            }
+        } else if let Some(wish) = self.join(load, &active).or_else(|| self.quiet(load, &active)) {
+            return Some(wish);
+        }
+        let window = load.window.as_ref()?;
+        self.even_out(load, window, &active)
+    }
+
+    fn findings(&self) -> Findings {
+        self.findings.clone()
+    }
+}

@@ -155,6 +155,9 @@ pub const TRIAL_TIME_MAX: Duration = Duration::from_millis(300);
 /// How much more has to be done with another CPU for it to stay: more than a measurement differs from the next.
 pub const TRIAL_GAIN: f64 = 1.03;
 
+/// By which part what can be done in a second changes from one look to the next where the work itself has changed.
+pub const CAPACITY_CHANGED: f64 = 0.2;
+
 /// How long after a trial in vain there is another; it doubles each time ...
 pub const TRIAL_AGAIN: Duration = Duration::from_secs(10);
 

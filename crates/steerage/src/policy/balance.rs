@@ -11,9 +11,9 @@ use super::spread::Loads;
 use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
 use crate::ledger::MoveCause;
 use crate::limits::{
-    BUCKETS, ELEPHANT_FROM, JOIN_FROM, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOKS_AVERAGED, SATURATED_FROM,
-    SATURATED_MORE, SPREAD_WITHIN, TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, UNEVEN_FROM,
-    WORK_CHANGED,
+    BUCKETS, CAPACITY_CHANGED, ELEPHANT_FROM, JOIN_FROM, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOKS_AVERAGED,
+    SATURATED_FROM, SATURATED_MORE, SPREAD_WITHIN, TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME,
+    TRIAL_TIME_MAX, UNEVEN_FROM, WORK_CHANGED,
 };
 use crate::platform::Timestamp;
 
@@ -82,7 +82,9 @@ impl Balance {
         let seconds = load.elapsed.as_secs_f64() * busiest;
         if seconds > 0.0 && packets > 0 {
             let now = packets as f64 / seconds;
-            self.capacity += if self.capacity > 0.0 { (now - self.capacity) / LOOKS_AVERAGED } else { now };
+            // What is far off is no chance: the work has changed.
+            let far = (now - self.capacity).abs() > self.capacity * CAPACITY_CHANGED;
+            self.capacity = if far { now } else { self.capacity + (now - self.capacity) / LOOKS_AVERAGED };
             if let [only] = active {
                 let cpu = load.cpus[usize::from(*only)];
                 self.work = (cpu.busy - cpu.receive) * load.elapsed.as_nanos() as f64 / packets as f64;
@@ -164,7 +166,9 @@ impl Balance {
         }
         let total: f64 = of(&self.loads, active).map(|cpu| cpu.busy).sum();
         let room = |cpus: usize| total < LEAVE_BELOW * cpus as f64;
-        if !room(active.len() - 1) {
+        // One without time, the one that receives above all, may be why the others have.
+        let short = of(&self.loads, active).any(|cpu| cpu.busy > JOIN_FROM);
+        if short || !room(active.len() - 1) {
             self.quiet_since = None;
             return None;
         }

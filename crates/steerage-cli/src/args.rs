@@ -15,6 +15,7 @@ mod top;
 
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use steerage::flow::Layers;
 use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
@@ -268,6 +269,14 @@ pub(crate) struct CpuArgs {
     /// The same, as a list
     #[arg(long, value_name = "LIST")]
     pub(crate) rps_cpus_list: Option<String>,
+
+    /// How packets are spread over these: balance has the CPU that receives do
+    /// all while it keeps up, and others join as load grows; hash gives each
+    /// its share at once, as Linux; dry-run does as hash, and says what balance
+    /// would move
+    #[arg(long, value_name = "POLICY", default_value = "balance", value_parser = PossibleValuesParser::new(steerage::POLICIES),
+        verbatim_doc_comment)]
+    pub(crate) policy: String,
 
     /// Be a machine of N CPUs, with a thread for each: for tests
     #[arg(long, value_name = "N", allow_negative_numbers = true,

@@ -231,6 +231,9 @@ impl Cpus {
             (None, Some(_)) => builder,
             (None, None) => builder.cpus(machine::usable_cpus()?),
         };
+        if let Some(policy) = steerage::policy(&args.policy) {
+            builder = builder.policy(policy);
+        }
         Ok(match &self.rps {
             Some(rps) => builder.rps_cpus(rps.clone()),
             None => builder,

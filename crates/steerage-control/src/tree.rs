@@ -8,6 +8,7 @@ mod interface;
 mod masks;
 mod numbers;
 mod paths;
+mod policy;
 mod softnet_stat;
 mod statistics;
 
@@ -96,6 +97,10 @@ enum Attribute {
     Number(Number),
     /// The CPUs whose backlogs have a flow limit.
     FlowLimitCpus,
+    /// How buckets are spread.
+    Policy,
+    /// What that has come to.
+    Steering,
     /// A number of the ledger.
     Count(fn(&Snapshot) -> u64),
     History,
@@ -103,7 +108,7 @@ enum Attribute {
 
 impl Attribute {
     fn is_writable(&self) -> bool {
-        matches!(self, Self::Mask(..) | Self::Number(_) | Self::FlowLimitCpus)
+        matches!(self, Self::Mask(..) | Self::Number(_) | Self::FlowLimitCpus | Self::Policy)
     }
 }
 
@@ -226,6 +231,8 @@ impl Tree {
             Attribute::SoftnetStat => softnet_stat::text(&self.handle.snapshot()),
             Attribute::Number(number) => format!("{}\n", self.number(*number)),
             Attribute::FlowLimitCpus => self.handle.flow_limit_cpus().to_bitmap(self.machine.nr_cpu_ids()) + "\n",
+            Attribute::Policy => policy::shown(self.handle.policy()),
+            Attribute::Steering => policy::steering(&self.handle.snapshot()),
             Attribute::Count(count) => format!("{}\n", count(&self.handle.snapshot())),
             Attribute::History => locked(&self.history).text(),
         })
@@ -255,6 +262,7 @@ impl Tree {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
             Attribute::Number(number) => self.store_number(number, &text)?,
             Attribute::FlowLimitCpus => self.store_flow_limit_cpus(&text)?,
+            Attribute::Policy => self.store_policy(&text)?,
             _ => None,
         };
         if let Some(Change { from, to, buckets, seconds }) = change {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{ByFiles, Direct, HANG, Instance, Way, owner};
-use steerage::{Batch, Builder, Cpu, DropReason, Handler};
+use steerage::{Batch, Builder, Cpu, DropReason, Handler, Hash};
 use steerage_control::{CpuView, Options, Tree};
 
 /// Writes, and how long one is to take: 1,000 a second, where the machine is fast enough.
@@ -123,7 +123,7 @@ fn a_write_that_does_not_come_into_force_is_taken_back() {
     let hangs = Arc::new(AtomicBool::new(true));
     let for_handlers = Arc::clone(&hangs);
     let input = steerage_device::open("synthetic").unwrap();
-    let builder = Builder::new().virtual_cpus(2).input(input).backlog(256).check_order(true);
+    let builder = Builder::new().virtual_cpus(2).input(input).policy(Hash).backlog(256).check_order(true);
     let running = builder.build(move |_cpu| Hangs(Arc::clone(&for_handlers))).unwrap().start().unwrap();
     let (machine, uid, settle_max) = (CpuView::new(2), owner(), Duration::from_millis(200));
     let options = Options { machine, uid, starts_without_steering: false, settle_max };

@@ -6,11 +6,78 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use steerage::{Builder, CpuId, CpuMask, DropReason, FlowHasher, Handle, HashKey, Instance};
+use steerage::{
+    BUCKETS, Balance, Builder, CpuId, CpuMask, DropReason, FlowHasher, GroupLoad, Handle, Hash, HashKey, Instance,
+    MoveCause, Policy, Wish,
+};
 use steerage_sim::{Chance, Costs, Mood, TrafficOptions, Wire, Witness, WitnessHandler, World};
 
 /// Phases a run may take: some 20 times what they do take.
 const STEPS_MAX: u64 = 20_000_000;
+
+/// Three ways to spread buckets: by hash, by load, and without any reason.
+#[derive(Debug)]
+enum Any {
+    Hash(Hash),
+    Load(Balance),
+    Restless(Chance),
+}
+
+impl Any {
+    fn of(seed: u64) -> Self {
+        match seed % 3 {
+            0 => Self::Hash(Hash),
+            1 => Self::Load(Balance::new()),
+            _ => Self::Restless(Chance::new(seed)),
+        }
+    }
+
+    fn inner(&mut self) -> &mut dyn Policy {
+        match self {
+            Self::Hash(policy) => policy,
+            Self::Load(policy) => policy,
+            Self::Restless(_) => unreachable!("it has no reason"),
+        }
+    }
+}
+
+impl Policy for Any {
+    fn name(&self) -> &'static str {
+        "any"
+    }
+
+    fn fresh(&self) -> Box<dyn Policy> {
+        Box::new(match self {
+            Self::Hash(policy) => Self::Hash(*policy),
+            Self::Load(_) => Self::Load(Balance::new()),
+            Self::Restless(chance) => Self::Restless(chance.clone()),
+        })
+    }
+
+    fn active(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Option<Vec<u16>> {
+        match self {
+            Self::Restless(_) => Some(order.to_vec()),
+            other => other.inner().active(order, owners, active),
+        }
+    }
+
+    /// A run takes milliseconds.
+    fn look_every(&self) -> Option<Duration> {
+        match self {
+            Self::Hash(policy) => policy.look_every(),
+            _ => Some(Duration::from_micros(50)),
+        }
+    }
+
+    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+        let Self::Restless(chance) = self else { return self.inner().look(load) };
+        let mut map = Box::new(*load.map);
+        for _ in 0..chance.below(400) {
+            map[chance.below(BUCKETS as u64) as usize] = load.order[chance.below(load.order.len() as u64) as usize];
+        }
+        Some(Wish { map, cause: MoveCause::Balance })
+    }
+}
 
 struct Run {
     seed: u64,
@@ -33,6 +100,7 @@ fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc
         .backlog(100)
         .kept_max(200)
         .check_order(true)
+        .policy(Any::of(run.seed))
         .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
         .input(run.traffic.input())
         .build(move |cpu| witness.handler(cpu, seed));

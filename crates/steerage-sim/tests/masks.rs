@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use steerage::{Builder, CpuId, CpuMask, FlowHasher, HashKey, Snapshot};
+use steerage::{Builder, CpuId, CpuMask, FlowHasher, Hash, HashKey, Snapshot};
 use steerage_sim::{Chance, Costs, Mood, TrafficOptions, Witness, WitnessHandler, World};
 
 /// Phases that may pass until what was asked for is so: some 20 times what it takes.
@@ -14,7 +14,12 @@ fn traffic(queues: usize, frames: u64, seed: u64) -> TrafficOptions {
 }
 
 fn builder(cpus: usize) -> Builder {
-    Builder::new().virtual_cpus(cpus).backlog(100).check_order(true).hash(FlowHasher::keyed(&HashKey::MICROSOFT))
+    Builder::new()
+        .virtual_cpus(cpus)
+        .backlog(100)
+        .check_order(true)
+        .policy(Hash)
+        .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
 }
 
 fn mask(cpus: &[u16]) -> CpuMask {

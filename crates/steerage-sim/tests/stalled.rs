@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, DropReason, Handle, Handler, MoveCause, Running, Snapshot};
+use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, DropReason, Handle, Handler, Hash, MoveCause, Running, Snapshot};
 use steerage_sim::TrafficOptions;
 
 /// A door that CPUs wait at while it is closed.
@@ -65,6 +65,7 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         .virtual_cpus(cpus)
         .rps_cpus(workers)
         .check_order(true)
+        .policy(Hash)
         .memory_max(CAP_BYTES)
         .input_on(endless.input(), &[CpuId(0)], None)
         .build(move |_| Stalls { door: Arc::clone(&door), first_stalled })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use steerage::{Builder, CpuId, CpuMask, DropReason, Handle, Outcome};
+use steerage::{Builder, CpuId, CpuMask, DropReason, Handle, Hash, Outcome};
 use steerage_sim::{Chance, Mood, TrafficOptions, Wire, Witness};
 
 /// A run takes milliseconds, seconds at worst on a crowded machine: whoever gets here hangs.
@@ -61,6 +61,7 @@ impl Run {
             .backlog(100)
             .kept_max(2_000)
             .check_order(true)
+            .policy(Hash)
             .input(self.traffic.input())
             .build(move |cpu| for_handlers.handler(cpu, seed))
             .unwrap()

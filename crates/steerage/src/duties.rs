@@ -25,7 +25,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.seen = version;
         self.duty = false;
         self.limits = state.limits_for(self.index);
-        self.measures = state.policies_look();
+        self.measures = state.look_every().is_some();
         self.next_look = state.next_look();
         for queue in &mut self.queues {
             queue.set_limits(self.limits, state.queue_limits(queue.id));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::ledger::QueueLedger;
-use crate::limits::{BUCKETS, LOOK_EVERY, TIMED_PRIOR, WINDOW_MAX, WINDOW_MIN, WINDOW_SAMPLES, WINDOW_WEIGHT};
+use crate::limits::{BUCKETS, TIMED_PRIOR, WINDOW_MAX, WINDOW_MIN, WINDOW_SAMPLES, WINDOW_WEIGHT};
 use crate::moves::State;
 use crate::platform::Timestamp;
 use crate::policy::{CpuLoad, GroupLoad, Window};
@@ -140,15 +140,13 @@ impl BucketWork {
 impl<M> State<M> {
     /// When load is to be looked at next: never, if no policy wants to.
     pub(crate) fn next_look(&self) -> Timestamp {
-        if self.policies_look() { self.load.next } else { Timestamp::from_nanos(u64::MAX) }
+        if self.look_every().is_some() { self.load.next } else { Timestamp::from_nanos(u64::MAX) }
     }
 
     /// Has the policies look at the load, if it is time, and begins to move what they wish moved.
     pub(crate) fn look(&mut self, core: &Core, now: Timestamp) {
-        if now < self.next_look() {
-            return;
-        }
-        self.load.next = now + LOOK_EVERY;
+        let Some(every) = self.look_every().filter(|_| now >= self.load.next) else { return };
+        self.load.next = now + every;
         let elapsed = now.since(std::mem::replace(&mut self.load.last, now));
         let cpus: Vec<CpuCounts> = (0..core.cpus.len()).map(|cpu| CpuCounts::read(core, cpu)).collect();
         let finished: Vec<Vec<u64>> =

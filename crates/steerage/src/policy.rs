@@ -1,8 +1,8 @@
 //! Which CPUs of a mask have buckets, and which: by hash alone, as Linux, or by load.
 //!
 //! A policy says where buckets should be; that they get there in order is the business of moves. Each steering group has a
-//! policy of its own. It is asked when its mask or the CPUs that can be used change, and, if it wants to be, every
-//! [`LOOK_EVERY`](crate::LOOK_EVERY) what it makes of the load.
+//! policy of its own. It is asked when its mask or the CPUs that can be used change, and, as often as it wants to be, what it
+//! makes of the load.
 
 mod balance;
 mod spread;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::cpu::CpuId;
 use crate::ledger::MoveCause;
-use crate::limits::BUCKETS;
+use crate::limits::{BUCKETS, LOOK_EVERY};
 use crate::platform::Timestamp;
 
 pub use balance::Balance;
@@ -85,9 +85,9 @@ pub trait Policy: Send + fmt::Debug {
     /// of these can be used and nothing is to change, `None`.
     fn active(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Option<Vec<u16>>;
 
-    /// Whether it wants to look at loads at all. What is measured for it costs a little.
-    fn looks(&self) -> bool {
-        true
+    /// How often it wants to look at loads; `None`: never, and then nothing is measured for it.
+    fn look_every(&self) -> Option<Duration> {
+        Some(LOOK_EVERY)
     }
 
     /// A look at the load. Not while buckets move.
@@ -96,6 +96,45 @@ pub trait Policy: Send + fmt::Debug {
     /// What it has come to.
     fn findings(&self) -> Findings {
         Findings::default()
+    }
+}
+
+/// The names of the policies that are here.
+pub const POLICIES: [&str; 3] = ["balance", "hash", "dry-run"];
+
+/// The policy of that name, one of [`POLICIES`]; `None` if there is none.
+pub fn policy(name: &str) -> Option<Box<dyn Policy>> {
+    match name {
+        "balance" => Some(Box::new(Balance::new())),
+        "hash" => Some(Box::new(Hash)),
+        "dry-run" => Some(Box::new(Balance::dry_run())),
+        _ => None,
+    }
+}
+
+impl Policy for Box<dyn Policy> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn fresh(&self) -> Box<dyn Policy> {
+        (**self).fresh()
+    }
+
+    fn active(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Option<Vec<u16>> {
+        (**self).active(order, owners, active)
+    }
+
+    fn look_every(&self) -> Option<Duration> {
+        (**self).look_every()
+    }
+
+    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+        (**self).look(load)
+    }
+
+    fn findings(&self) -> Findings {
+        (**self).findings()
     }
 }
 
@@ -136,8 +175,8 @@ impl Policy for Hash {
         Some(order.to_vec())
     }
 
-    fn looks(&self) -> bool {
-        false
+    fn look_every(&self) -> Option<Duration> {
+        None
     }
 
     fn look(&mut self, _load: &GroupLoad<'_>) -> Option<Wish> {

@@ -6,8 +6,8 @@ mod by_hand;
 
 use by_hand::ByHand;
 use steerage::{
-    Affinity, BUCKETS, Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, Filled, FlowHash, Handler, Input,
-    Polled, QueueMemory, RxQueue, Softnet, bucket_of,
+    Affinity, BUCKETS, Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, Filled, FlowHash, Handler, Hash,
+    Input, Polled, QueueMemory, RxQueue, Softnet, bucket_of,
 };
 
 /// Frames of three flows: the first has six of eight, the others one each.
@@ -53,7 +53,7 @@ impl Handler for Nothing {
 fn load_and_moves() {
     let mask = |cpus: &[u16]| cpus.iter().copied().map(CpuId).collect::<CpuMask>();
     let input = Input::new("three", "test", vec![Box::new(Three(0))]);
-    let builder = Builder::new().virtual_cpus(2).rps_cpus(mask(&[0])).input_on(input, &[CpuId(0)], None);
+    let builder = Builder::new().virtual_cpus(2).policy(Hash).rps_cpus(mask(&[0])).input_on(input, &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
     let cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
     let [mut first, mut second] = <[_; 2]>::try_from(cpus).unwrap();

@@ -11,6 +11,7 @@ use steerage::{
 };
 
 use super::flows::FlowsJson;
+use super::steering::SteeringJson;
 use super::{EndedBy, ForwardReport, Recorded, Report};
 
 pub(super) const SCHEMA: u32 = 1;
@@ -49,6 +50,7 @@ struct Root<'a> {
     flows: Option<FlowsJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     forward: Option<&'a ForwardReport>,
+    steering: Vec<SteeringJson>,
     moves: Moves,
     memory: Memory,
 }
@@ -85,6 +87,7 @@ impl<'a> Root<'a> {
             capture: report.capture.as_ref().map(Capture::of),
             flows: report.flows.as_ref().map(FlowsJson::of),
             forward: report.forwarded.as_ref(),
+            steering: snapshot.groups.iter().map(SteeringJson::of).collect(),
             moves: Moves::of(snapshot.moves),
             memory: Memory {
                 bytes: snapshot.memory_bytes,

@@ -5,6 +5,7 @@ mod flows;
 mod forward;
 pub(crate) mod interval;
 mod json;
+mod steering;
 mod text;
 pub(crate) mod units;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use steerage::{CpuId, CpuMask, CpuSnapshot, DropReason, OutputSnapshot, QueueSnapshot};
 
 use super::units::{grouped, percent, printable, rate, recorded, size, time};
-use super::{Report, flows};
+use super::{Report, flows, steering};
 
 /// What stands before a line's text.
 const LABEL_WIDTH: usize = 12;
@@ -33,6 +33,9 @@ pub(super) fn page(report: &Report) -> String {
     }
     for (at, line) in cpus(report).iter().enumerate() {
         push(&mut page, if at == 0 { "cpus" } else { "" }, line);
+    }
+    for (at, line) in steering::lines(snapshot).iter().enumerate() {
+        push(&mut page, if at == 0 { "steering" } else { "" }, line);
     }
     for (at, line) in queues(&snapshot.queues).iter().enumerate() {
         push(&mut page, if at == 0 { "queues" } else { "" }, line);
@@ -112,7 +115,8 @@ fn cpus(report: &Report) -> Vec<String> {
     let snapshot = &report.snapshot;
     // A CPU outside of every mask only receives; it has no part in how even the others are. With work it had one.
     let masks: CpuMask = snapshot.queues.iter().flat_map(|queue| queue.rps_cpus.iter().copied()).collect();
-    let works = |cpu: CpuId, processed: u64| masks.contains(cpu) || processed > 0;
+    let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
+    let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;
     let worked: Vec<u64> = snapshot.cpus.iter().filter(|c| works(c.cpu, c.processed)).map(|c| c.processed).collect();
     let all: u64 = worked.iter().sum();
     let widest =
@@ -123,6 +127,7 @@ fn cpus(report: &Report) -> Vec<String> {
             let share = percent(cpu.processed as f64, all as f64);
             format!("{:>id_width$}: {:>width$} ({share:.1} %)", cpu.cpu.0, grouped(cpu.processed))
         }
+        false if masks.contains(cpu.cpu) => format!("{:>id_width$}: not needed", cpu.cpu.0),
         false => format!("{:>id_width$}: receives", cpu.cpu.0),
     };
     let mut lines = in_columns(&snapshot.cpus.iter().map(cell).collect::<Vec<_>>());

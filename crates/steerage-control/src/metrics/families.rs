@@ -3,7 +3,7 @@
 //! put there when it is written.
 
 use prometheus_client::metrics::MetricType;
-use steerage::{CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Snapshot, Verdicts};
+use steerage::{CpuMask, CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Snapshot, Verdicts};
 
 use super::FlowTotals;
 
@@ -67,12 +67,20 @@ fn by_reason(drops: &Drops) -> Vec<Sample> {
 
 pub(super) const BUILD: [Family<()>; 1] = [gauge("build_info", "1, and the version.", |_| one(1))];
 
-pub(super) const WHOLE: [Family<Snapshot>; 6] = [
+pub(super) const WHOLE: [Family<Snapshot>; 8] = [
     gauge("uptime_seconds", "Since the path was put together.", |all| seconds(all.elapsed)),
     counter("bucket_moves", "Buckets that changed their CPU.", |all| {
         each("cause", MoveCause::ALL.map(|cause| (cause.name(), all.moves.of(cause))))
     }),
     counter("bucket_move_slices", "Slices that buckets moved in.", |all| one(all.moves.slices)),
+    gauge("active_cpus", "CPUs that have buckets.", |all| {
+        let active: CpuMask = all.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
+        one(active.len() as u64)
+    }),
+    gauge("unevenness", "Load of the busiest CPU over the best that buckets allow, where that was measured.", |all| {
+        let known = all.groups.iter().filter_map(|group| group.findings.uneven).reduce(f64::max);
+        known.map(|uneven| Sample { label: None, value: Value::Fraction(uneven) }).into_iter().collect()
+    }),
     gauge("pages", "Pages of the shared pool.", |all| one(all.pages)),
     gauge("free_pages", "Pages that no queue holds.", |all| one(all.pages_free)),
     gauge("memory_bytes", "Packet memory and rings; never more than at the start.", |all| one(all.memory_bytes)),

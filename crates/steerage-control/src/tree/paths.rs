@@ -86,6 +86,8 @@ pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String
     all.extend([
         ("steerage/version".to_owned(), Attribute::Fixed(env!("CARGO_PKG_VERSION"))),
         ("steerage/history".to_owned(), Attribute::History),
+        ("steerage/policy".to_owned(), Attribute::Policy),
+        ("steerage/steering".to_owned(), Attribute::Steering),
         count("moves/buckets", |now| now.moves.buckets),
         count("moves/slices", |now| now.moves.slices),
         count("received", Snapshot::received),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use steerage::{Builder, Handle, Outcome, Running};
+use steerage::{Builder, Handle, Hash, Outcome, Running};
 use steerage_apps::Count;
 use steerage_control::{Client, ClientError, CpuView, Listening, Mounted, Options, SETTLE_MAX, Serving, Tree, unmount};
 
@@ -36,7 +36,7 @@ impl Instance {
     /// The same of another user.
     pub(crate) fn of_user(uid: u32, input: &str, cpus: usize, machine: CpuView) -> Self {
         let input = steerage_device::open(input).unwrap();
-        let builder = Builder::new().virtual_cpus(cpus).input(input).check_order(true).backlog(256);
+        let builder = Builder::new().virtual_cpus(cpus).input(input).check_order(true).policy(Hash).backlog(256);
         let running = builder.build(|_cpu| Count::default()).unwrap().start().unwrap();
         let options = Options { machine, uid, starts_without_steering: false, settle_max: SETTLE_MAX };
         Self { tree: Arc::new(Tree::new(running.handle(), options)), running: Some(running) }

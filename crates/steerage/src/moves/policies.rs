@@ -1,5 +1,7 @@
 //! Groups and their policies: who may have buckets, and in which order.
 
+use std::time::Duration;
+
 use super::State;
 use crate::cpu::CpuId;
 use crate::ledger::MoveCause;
@@ -39,8 +41,9 @@ impl<M> State<M> {
         active.len()
     }
 
-    pub(crate) fn policies_look(&self) -> bool {
-        self.policy.looks()
+    /// How often load is looked at, if at all.
+    pub(crate) fn look_every(&self) -> Option<Duration> {
+        self.policy.look_every()
     }
 
     pub(crate) fn policy_name(&self) -> &'static str {

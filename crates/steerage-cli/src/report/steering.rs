@@ -1,0 +1,93 @@
+//! How packets were spread: the policy, and what it found out.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use steerage::{CpuMask, Findings, GroupSnapshot, Snapshot};
+
+use super::units::grouped;
+
+/// More elephants than these are for the JSON report.
+const ELEPHANTS_SHOWN: usize = 3;
+
+/// A line or two for each steering group that has something to say.
+pub(super) fn lines(snapshot: &Snapshot) -> Vec<String> {
+    snapshot.groups.iter().filter(|group| group.policy != "hash").flat_map(|group| of(group, snapshot)).collect()
+}
+
+fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
+    let Findings { joined, left, uneven, pays_at, fails_at, elephants, would_move, .. } = &group.findings;
+    let mask = group.queues.first().map_or(0, |queue| snapshot.queues[*queue].rps_cpus.len());
+    if mask < 2 {
+        return Vec::new();
+    }
+    let active: CpuMask = group.active.iter().copied().collect();
+    let mut line = format!("{} of {mask} CPUs ({active}) by {}", group.active.len(), group.policy);
+    if *joined > 0 {
+        line += &format!(", {} joined, {} left", grouped(*joined), grouped(*left));
+    }
+    if let Some(uneven) = uneven.filter(|_| group.active.len() > 1) {
+        line += &format!(", busiest {uneven:.2} of the best");
+    }
+    if let Some(buckets) = would_move {
+        line += &format!(", would move {} buckets", grouped(*buckets as u64));
+    }
+    let mut lines = vec![line];
+    match (pays_at, fails_at) {
+        (Some(pays), Some(fails)) => {
+            lines.push(format!("handing over paid at {} of work a packet, not at {}", nanos(*pays), nanos(*fails)))
+        }
+        (Some(pays), None) => lines.push(format!("handing over paid at {} of work a packet", nanos(*pays))),
+        (None, Some(fails)) => lines.push(format!("handing over did not pay at {} of work a packet", nanos(*fails))),
+        (None, None) => {}
+    }
+    for (bucket, load) in elephants.iter().take(ELEPHANTS_SHOWN) {
+        lines.push(format!("bucket {bucket} alone takes {:.0} % of a CPU: a flow that cannot be spread", load * 100.0));
+    }
+    lines
+}
+
+fn nanos(time: Duration) -> String {
+    format!("{} ns", grouped(time.as_nanos() as u64))
+}
+
+/// The same for machines.
+#[derive(Serialize)]
+pub(super) struct SteeringJson {
+    policy: &'static str,
+    /// Numbered over all inputs.
+    queues: Vec<usize>,
+    active_list: String,
+    joined: u64,
+    left: u64,
+    uneven: Option<f64>,
+    pays_at_ns: Option<u64>,
+    fails_at_ns: Option<u64>,
+    elephants: Vec<Elephant>,
+    would_move: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Elephant {
+    bucket: u16,
+    load: f64,
+}
+
+impl SteeringJson {
+    pub(super) fn of(group: &GroupSnapshot) -> Self {
+        let found = &group.findings;
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        Self {
+            policy: group.policy,
+            queues: group.queues.clone(),
+            active_list: group.active.iter().copied().collect::<CpuMask>().to_list(),
+            joined: found.joined,
+            left: found.left,
+            uneven: found.uneven,
+            pays_at_ns: found.pays_at.map(nanos),
+            fails_at_ns: found.fails_at.map(nanos),
+            elephants: found.elephants.iter().map(|(bucket, load)| Elephant { bucket: *bucket, load: *load }).collect(),
+            would_move: found.would_move,
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! How buckets are spread: read and chosen as the kernel's own files of that kind, such as a block device's `scheduler`.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use steerage::{CpuMask, POLICIES, Snapshot};
+
+use super::{Change, Tree};
+use crate::error::{AttributeError, ErrorCode};
+
+/// All names, the one in force in brackets.
+pub(super) fn shown(policy: &str) -> String {
+    let name = |name: &&str| if *name == policy { format!("[{name}]") } else { (*name).to_owned() };
+    let mut names: Vec<String> = POLICIES.iter().map(name).collect();
+    if !POLICIES.contains(&policy) {
+        // One of the program's own.
+        names.insert(0, format!("[{policy}]"));
+    }
+    names.join(" ") + "\n"
+}
+
+/// A line for each steering group: `key value` pairs, each present only where there is something to say.
+pub(super) fn steering(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for group in &snapshot.groups {
+        let active: CpuMask = group.active.iter().copied().collect();
+        let queues: Vec<String> = group.queues.iter().map(usize::to_string).collect();
+        let found = &group.findings;
+        let _ = write!(text, "policy {} queues {} active {active}", group.policy, queues.join(","));
+        let _ = write!(text, " joined {} left {}", found.joined, found.left);
+        if let Some(uneven) = found.uneven {
+            let _ = write!(text, " uneven {uneven:.3}");
+        }
+        let mut nanos = |name: &str, time: Option<Duration>| {
+            if let Some(time) = time {
+                let _ = write!(text, " {name} {}", time.as_nanos());
+            }
+        };
+        nanos("pays_at_ns", found.pays_at);
+        nanos("fails_at_ns", found.fails_at);
+        if let Some(buckets) = found.would_move {
+            let _ = write!(text, " would_move {buckets}");
+        }
+        for (bucket, load) in &found.elephants {
+            let _ = write!(text, " elephant {bucket}:{load:.2}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+impl Tree {
+    pub(super) fn store_policy(&self, text: &str) -> Result<Option<Change>, AttributeError> {
+        let name = text.trim();
+        let from = self.handle.policy();
+        let Some(policy) = steerage::policy(name) else {
+            let message = format!("`{}` is no policy: write one of {}", name.escape_debug(), POLICIES.join(", "));
+            return Err(AttributeError::new(ErrorCode::Invalid, message));
+        };
+        if name == from {
+            return Ok(None);
+        }
+        let (start, before) = (Instant::now(), self.handle.snapshot().moves.buckets);
+        self.handle.set_policy(policy);
+        self.settle(start)?;
+        let buckets = self.handle.snapshot().moves.buckets - before;
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Some(Change { from: from.to_owned(), to: name.to_owned(), buckets, seconds }))
+    }
+}

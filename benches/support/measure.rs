@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, FlowHasher, Handler, HashKey, Input, Machine, Softnet, Stepped};
+use steerage::{
+    Batch, Builder, Cpu, CpuId, CpuMask, FlowHasher, Handler, Hash, HashKey, Input, Machine, Softnet, Stepped,
+};
 
 use crate::frames::FrameOptions;
 use crate::placement::{Placement, one_way_nanos, pin};
@@ -112,6 +114,7 @@ where
     let instance = builder
         .virtual_cpus(targets + 1)
         .rps_cpus(workers)
+        .policy(Hash)
         .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
         .input_on(input, &[rx], None)
         .build(move |_| make())

@@ -270,12 +270,10 @@ pub(crate) struct CpuArgs {
     #[arg(long, value_name = "LIST")]
     pub(crate) rps_cpus_list: Option<String>,
 
-    /// How packets are spread over these: balance has the CPU that receives do
-    /// all while it keeps up, and others join as load grows; hash gives each
-    /// its share at once, as Linux; dry-run does as hash, and says what balance
-    /// would move
-    #[arg(long, value_name = "POLICY", default_value = "balance", value_parser = PossibleValuesParser::new(steerage::POLICIES),
-        verbatim_doc_comment)]
+    /// How they are used: balance, as load asks for it; hash, all of them alike
+    /// as Linux does; dry-run, as hash, telling what balance would do
+    #[arg(long, value_name = "POLICY", default_value = "balance", hide_possible_values = true,
+        value_parser = PossibleValuesParser::new(steerage::POLICIES), verbatim_doc_comment)]
     pub(crate) policy: String,
 
     /// Be a machine of N CPUs, with a thread for each: for tests

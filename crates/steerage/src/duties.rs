@@ -27,6 +27,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.limits = state.limits_for(self.index);
         self.measures = state.look_every().is_some();
         self.next_look = state.next_look();
+        self.to_name = state.buckets_to_name();
         for queue in &mut self.queues {
             queue.set_limits(self.limits, state.queue_limits(queue.id));
             queue.set_flow_limits(state.flow_limited(), self.limits.flow_limit_table_len);

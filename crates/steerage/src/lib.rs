@@ -63,7 +63,9 @@ pub use ledger::{
 pub use limits::*;
 pub use packet::{Batch, NoRoom, Packet, Packets, Received};
 pub use platform::{Machine, Platform, Timestamp, WallTime};
-pub use policy::{Balance, CpuLoad, Findings, GroupLoad, GroupSnapshot, Hash, POLICIES, Policy, Window, Wish, policy};
+pub use policy::{
+    Balance, CpuLoad, Elephant, Findings, GroupLoad, GroupSnapshot, Hash, POLICIES, Policy, Window, Wish, policy,
+};
 pub use rps_map::{bucket_of, even_share};
 pub use rx::{Completions, DeviceError, Filled, Input, Lending, LinkType, Polled, QueueMemory, RxQueue};
 pub use sleep::Armed;

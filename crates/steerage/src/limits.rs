@@ -177,6 +177,9 @@ pub const SATURATED_FROM: f64 = 0.97;
 /// How much more than all of its time such a CPU is taken to have to do. It gives away that much at a time, until it has time.
 pub const SATURATED_MORE: f64 = 0.1;
 
+/// How many more packets of one flow than of others have to be seen in a bucket for the flow to be named.
+pub const ELEPHANT_VOTES: u32 = 4;
+
 /// How long a move waits for its fence before its frames drop (`moving`) and the old CPU is told to discard its
 /// backlog (`revoked`).
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);

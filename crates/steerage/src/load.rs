@@ -158,6 +158,7 @@ impl<M> State<M> {
             return;
         }
         let window = self.close_window(core, now);
+        let window_closed = window.is_some();
         for group in 0..self.groups.len() {
             let queues = self.open_queues_of(group);
             if queues.is_empty() {
@@ -182,6 +183,9 @@ impl<M> State<M> {
             } else {
                 tracing::error!(policy = group.policy.name(), "a policy wished for a CPU that it cannot have");
             }
+        }
+        if window_closed {
+            self.look_for_elephants();
         }
         self.begin_slice();
     }

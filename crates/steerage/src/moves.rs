@@ -19,6 +19,7 @@
 //! All of it is state under one lock, which the data path takes only while a move concerns it, and then only by trying:
 //! a round that does not get it goes on and tries again in the next.
 
+mod elephants;
 mod in_force;
 mod late;
 mod limits;
@@ -142,6 +143,7 @@ pub(crate) struct State<M> {
     /// What a new group's is made after.
     policy: Box<dyn Policy>,
     pub(crate) load: LoadMeter,
+    elephants: Vec<elephants::Candidate>,
     pub(crate) slice: Option<Slice<M>>,
     dead: Vec<bool>,
     epoch: u64,
@@ -180,6 +182,7 @@ impl<M> Steering<M> {
             queues: Vec::new(),
             policy,
             load: LoadMeter::default(),
+            elephants: Vec::new(),
             slice: None,
             dead: vec![false; cpus],
             epoch: 0,

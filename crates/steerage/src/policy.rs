@@ -12,6 +12,8 @@ mod tests;
 use std::fmt;
 use std::time::Duration;
 
+use steerage_mem::hash::FlowKey;
+
 use crate::cpu::CpuId;
 use crate::ledger::MoveCause;
 use crate::limits::{BUCKETS, LOOK_EVERY};
@@ -194,6 +196,20 @@ pub struct GroupSnapshot {
     pub queues: Vec<usize>,
     /// The CPUs that have buckets, in the order in which they joined.
     pub active: Vec<CpuId>,
+    /// Its heaviest buckets, where there are any that come near to filling a CPU.
+    pub elephants: Vec<Elephant>,
     /// What the policy has found out.
     pub findings: Findings,
+}
+
+/// A bucket that takes much of a CPU alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Elephant {
+    /// Its number.
+    pub bucket: u16,
+    /// What it takes, as a share of a CPU's time.
+    pub load: f64,
+    /// The flow that most of its packets are of, seen as its sender does; `None` if no flow stands out, or not enough was seen.
+    pub flow: Option<FlowKey>,
 }

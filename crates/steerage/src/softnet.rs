@@ -13,7 +13,7 @@ use steerage_mem::Home;
 use steerage_mem::ring::Consumer;
 
 use crate::gate::Dead;
-use crate::handler::{Cpu, Handler};
+use crate::handler::{BucketId, Cpu, Handler};
 use crate::hashing::Hashing;
 use crate::instance::{CpuPart, MakeHandler, StopsUnlessFinished};
 use crate::ledger::{CpuLedger, QueueError, RingLedger};
@@ -112,6 +112,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     nth_batch: u32,
     /// The packet in hand is timed: since when, and its bucket.
     timed: Option<(Timestamp, u16)>,
+    /// Buckets whose flows are to be named: elephants.
+    pub(crate) to_name: Vec<BucketId>,
     /// What timed packets take on average, in nanoseconds.
     timed_mean: u64,
     /// Frames of the poll under way.
@@ -178,6 +180,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             nth_batch: 0,
             timed: None,
             timed_mean: 0,
+            to_name: Vec::new(),
             polled: 0,
             received: 0,
             handled: 0,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use steerage::{CpuMask, Findings, GroupSnapshot, Snapshot};
+use steerage::{CpuMask, Elephant, Findings, GroupSnapshot, Snapshot};
 
 use super::units::grouped;
 
@@ -16,7 +16,7 @@ pub(super) fn lines(snapshot: &Snapshot) -> Vec<String> {
 }
 
 fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
-    let Findings { joined, left, uneven, pays_at, fails_at, elephants, would_move, .. } = &group.findings;
+    let Findings { joined, left, uneven, pays_at, fails_at, would_move, .. } = &group.findings;
     let mask = group.queues.first().map_or(0, |queue| snapshot.queues[*queue].rps_cpus.len());
     if mask < 2 {
         return Vec::new();
@@ -41,8 +41,12 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
         (None, Some(fails)) => lines.push(format!("handing over did not pay at {} of work a packet", nanos(*fails))),
         (None, None) => {}
     }
-    for (bucket, load) in elephants.iter().take(ELEPHANTS_SHOWN) {
-        lines.push(format!("bucket {bucket} alone takes {:.0} % of a CPU: a flow that cannot be spread", load * 100.0));
+    for Elephant { bucket, load, flow, .. } in group.elephants.iter().take(ELEPHANTS_SHOWN) {
+        let share = load * 100.0;
+        lines.push(match flow {
+            Some(flow) => format!("{flow} takes {share:.0} % of a CPU: a flow cannot be spread"),
+            None => format!("bucket {bucket} takes {share:.0} % of a CPU, by several flows"),
+        });
     }
     lines
 }
@@ -63,14 +67,15 @@ pub(super) struct SteeringJson {
     uneven: Option<f64>,
     pays_at_ns: Option<u64>,
     fails_at_ns: Option<u64>,
-    elephants: Vec<Elephant>,
+    elephants: Vec<ElephantJson>,
     would_move: Option<usize>,
 }
 
 #[derive(Serialize)]
-struct Elephant {
+struct ElephantJson {
     bucket: u16,
     load: f64,
+    flow: Option<String>,
 }
 
 impl SteeringJson {
@@ -86,7 +91,11 @@ impl SteeringJson {
             uneven: found.uneven,
             pays_at_ns: found.pays_at.map(nanos),
             fails_at_ns: found.fails_at.map(nanos),
-            elephants: found.elephants.iter().map(|(bucket, load)| Elephant { bucket: *bucket, load: *load }).collect(),
+            elephants: group
+                .elephants
+                .iter()
+                .map(|e| ElephantJson { bucket: e.bucket, load: e.load, flow: e.flow.map(|flow| flow.to_string()) })
+                .collect(),
             would_move: found.would_move,
         }
     }

@@ -159,7 +159,7 @@ fn a_tunnel_can_stay_together() {
     fs::write(&path, file).unwrap();
     let cpus_at_work = |more: &[&str]| {
         // A hash without chance, so that the flows fall as they do each time.
-        let args = ["count", path.to_str().unwrap(), "--virtual-cpus", "4", "--hash", "toeplitz", "--check-order"];
+        let args = ["count", path.to_str().unwrap(), "--virtual-cpus", "4", "--hash", "toeplitz", "--policy", "hash"];
         let report = report(&[&args[..], more].concat());
         let cpus = report["cpus"].as_array().unwrap();
         cpus.iter().filter(|cpu| cpu["processed"].as_u64().unwrap() > 0).count()

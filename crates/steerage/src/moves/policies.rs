@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::State;
 use crate::cpu::CpuId;
+use crate::handler::BucketId;
 use crate::ledger::MoveCause;
 use crate::limits::BUCKETS;
-use crate::policy::{GroupSnapshot, Policy};
+use crate::policy::{Elephant, GroupSnapshot, Policy};
 use crate::rps_map::CpuIndex;
 
 impl<M> State<M> {
@@ -71,7 +72,14 @@ impl<M> State<M> {
             let has = group.map.cpus();
             let active = order.iter().filter(|cpu| has.contains(cpu)).map(|cpu| cpus[usize::from(*cpu)]).collect();
             let queues = (0..self.queues.len()).filter(|q| usize::from(self.queues[*q].group) == at).collect();
-            GroupSnapshot { policy: group.policy.name(), queues, active, findings: group.policy.findings() }
+            let findings = group.policy.findings();
+            let named = |(bucket, load): &(u16, f64)| Elephant {
+                bucket: *bucket,
+                load: *load,
+                flow: self.flow_in(BucketId { group: at as u16, bucket: *bucket }),
+            };
+            let elephants = findings.elephants.iter().map(named).collect();
+            GroupSnapshot { policy: group.policy.name(), queues, active, elephants, findings }
         });
         shown.filter(|group: &GroupSnapshot| !group.queues.is_empty()).collect()
     }

@@ -5,15 +5,17 @@ use std::sync::atomic::Ordering;
 
 use steerage_mem::ring::Consumer;
 
-use super::{Handled, Softnet};
+use super::{Handled, Inbound, Softnet};
+use crate::flow::{self, Layers};
 use crate::gate::Dead;
-use crate::handler::Handler;
+use crate::handler::{BucketId, Handler};
 use crate::ledger::{ConsumerLedger, DropReason};
 use crate::limits::{HANDLE_BUDGET, TIMED_MAX, TIMED_ONCE_IN};
 use crate::packet::{Actions, Batch, BatchContext};
 use crate::platform::{Platform, Timestamp};
 use crate::rps_map::bucket_of;
 use crate::rx::LinkType;
+use crate::shared::Shared;
 use crate::tx::{OwnedTx, TxId};
 
 /// Counts what was done with the packets in hand, and sends those that are to be sent. Returns how many these were in all.
@@ -43,6 +45,23 @@ fn act(
     acted
 }
 
+/// The packet in hand may be of an elephant.
+#[cold]
+#[inline(never)]
+fn name_flow<M>(shared: &Shared<M>, ring: &mut Inbound, to_name: &[BucketId]) {
+    let group = shared.core.queues[ring.queue].group.load(Ordering::Relaxed);
+    let Some(frame) = ring.consumer.frames().next() else { return };
+    let Some(hash) = frame.hash() else { return };
+    let bucket = BucketId { group, bucket: bucket_of(hash) };
+    if !to_name.contains(&bucket) {
+        return;
+    }
+    let flow = flow::dissect(frame.bytes(), LinkType::of_code(frame.link()), Layers::Inner).key;
+    if let Some(mut state) = shared.steering.try_lock() {
+        state.note_flow(bucket, flow);
+    }
+}
+
 impl<H: Handler, P: Platform> Softnet<H, P> {
     pub(super) fn handle(&mut self, nth: usize) {
         let at = self.ring(nth);
@@ -67,6 +86,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let taken = ring.consumer.take(if alone { 1 } else { self.limits.dev_weight });
         if alone {
             let hash = ring.consumer.frames().next().and_then(|frame| frame.hash());
+            if !self.to_name.is_empty() {
+                name_flow(&self.shared, ring, &self.to_name);
+            }
             self.timed = hash.map(|hash| (self.platform.now(), bucket_of(hash)));
         }
         self.handled += taken;

@@ -270,9 +270,10 @@ pub(crate) struct CpuArgs {
     #[arg(long, value_name = "LIST")]
     pub(crate) rps_cpus_list: Option<String>,
 
-    /// How they are used: balance, as load asks for it; hash, all of them alike
-    /// as Linux does; dry-run, as hash, telling what balance would do
-    #[arg(long, value_name = "POLICY", default_value = "balance", hide_possible_values = true,
+    /// How they are used: balance, as load asks for it; hash, all of
+    /// them alike, as in Linux; dry-run, as hash, telling what balance
+    /// would move [default: balance]
+    #[arg(long, value_name = "POLICY", default_value = "balance", hide_possible_values = true, hide_default_value = true,
         value_parser = PossibleValuesParser::new(steerage::POLICIES), verbatim_doc_comment)]
     pub(crate) policy: String,
 

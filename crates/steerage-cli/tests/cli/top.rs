@@ -28,7 +28,17 @@ impl Watched {
 
     fn of(command: &str, name: &str) -> Self {
         let socket = std::env::temp_dir().join(format!("steerage-{}-{name}.sock", std::process::id()));
-        let endless = [command, "synthetic:rate=20000,flows=50", "--virtual-cpus", "2", "--seconds", "0", "--json", "--policy", "hash"];
+        let endless = [
+            command,
+            "synthetic:rate=20000,flows=50",
+            "--virtual-cpus",
+            "2",
+            "--seconds",
+            "0",
+            "--json",
+            "--policy",
+            "hash",
+        ];
         let run = Started::new(&[&endless[..], &["--socket", socket.to_str().unwrap()]].concat());
         Self { run, socket }
     }

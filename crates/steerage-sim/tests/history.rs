@@ -144,6 +144,10 @@ fn play(run: &Run, deaths: bool) -> u64 {
         if chance.once_in(run.masks_once_in) {
             change_a_mask(handle, run, chance);
         }
+        if chance.once_in(2 * run.masks_once_in) {
+            let there = (0..run.cpus as u16).filter(|_| !chance.once_in(4)).map(CpuId).collect();
+            handle.set_present_cpus(&there);
+        }
         if chance.once_in(4 * run.masks_once_in) {
             change_limits(handle, queues, chance);
         }

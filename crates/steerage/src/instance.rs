@@ -179,6 +179,7 @@ trait Control: Send + Sync {
     ) -> Result<QueueLimits, BuildError>;
     fn flow_limit_cpus(&self) -> CpuMask;
     fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError>;
+    fn set_present_cpus(&self, cpus: &CpuMask);
     fn policy(&self) -> &'static str;
     fn set_policy(&self, policy: Box<dyn Policy>);
     fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>>;
@@ -270,6 +271,14 @@ impl<M: Send> Control for Shared<M> {
         state.set_flow_limited(indices);
         self.wake(self.steering.publish(state));
         Ok(())
+    }
+
+    fn set_present_cpus(&self, cpus: &CpuMask) {
+        let ours = 0..self.core.cpus.len() as CpuIndex;
+        let present: Vec<CpuIndex> = ours.filter(|cpu| cpus.contains(self.core.cpus[usize::from(*cpu)])).collect();
+        let mut state = self.steering.lock();
+        state.set_present(&present);
+        self.wake(self.steering.publish(state));
     }
 
     fn policy(&self) -> &'static str {
@@ -397,6 +406,13 @@ impl Handle {
     /// [`BuildError::NotOurCpu`] if the mask names a CPU that the instance does not have; nothing then changes.
     pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError> {
         self.0.set_flow_limit_cpus(cpus)
+    }
+
+    /// Of the instance's CPUs, those that are there: what is on others moves away, in order, and nothing new comes to them until
+    /// they are back. [`Instance::start`] does this itself as CPUs are taken off line or out of the process's cpuset; it is for
+    /// those who run their own threads.
+    pub fn set_present_cpus(&self, cpus: &CpuMask) {
+        self.0.set_present_cpus(cpus);
     }
 
     /// The name of the policy by which buckets are spread.

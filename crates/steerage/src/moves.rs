@@ -146,6 +146,8 @@ pub(crate) struct State<M> {
     elephants: Vec<elephants::Candidate>,
     pub(crate) slice: Option<Slice<M>>,
     dead: Vec<bool>,
+    /// Taken off line, or away from us: what is on such a CPU runs somewhere, but has no place of its own.
+    absent: Vec<bool>,
     epoch: u64,
     /// Where the search for buckets to move goes on.
     next_bucket: usize,
@@ -185,6 +187,7 @@ impl<M> Steering<M> {
             elephants: Vec::new(),
             slice: None,
             dead: vec![false; cpus],
+            absent: vec![false; cpus],
             epoch: 0,
             next_bucket: 0,
             counts: MoveCounts::default(),
@@ -327,10 +330,13 @@ impl<M> State<M> {
         }
     }
 
-    /// The CPUs of a mask that live; all, if none does.
+    /// The CPUs of a mask that live and are there; if there are none, those that live, at last all.
     fn living(&self, mask: &[CpuIndex]) -> Vec<CpuIndex> {
-        let living: Vec<CpuIndex> = mask.iter().copied().filter(|cpu| !self.dead[usize::from(*cpu)]).collect();
-        if living.is_empty() { mask.to_vec() } else { living }
+        let mut living = mask.to_vec();
+        living.retain(|cpu| !self.dead[usize::from(*cpu)]);
+        let mut present = living.clone();
+        present.retain(|cpu| !self.absent[usize::from(*cpu)]);
+        [present, living].into_iter().find(|cpus| !cpus.is_empty()).unwrap_or_else(|| mask.to_vec())
     }
 
     fn plan(&mut self, group: usize, cause: MoveCause) {

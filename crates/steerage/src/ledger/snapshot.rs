@@ -189,8 +189,10 @@ pub enum MoveCause {
     Mask,
     /// Its CPU was declared dead.
     CpuDied,
-    /// A CPU that had been declared dead is back.
+    /// A CPU that had been declared dead or was off line is back.
     CpuBack,
+    /// Its CPU was taken off line, or out of what this process may use.
+    CpuOffline,
     /// A CPU joined, since those that had buckets had no time left.
     Joined,
     /// A CPU left, since the others have time enough or it was for nothing.
@@ -201,7 +203,8 @@ pub enum MoveCause {
 
 impl MoveCause {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Mask, Self::CpuDied, Self::CpuBack, Self::Joined, Self::Left, Self::Balance];
+    pub const ALL: [Self; 7] =
+        [Self::Mask, Self::CpuDied, Self::CpuBack, Self::CpuOffline, Self::Joined, Self::Left, Self::Balance];
 
     /// Its name in reports and metrics.
     pub fn name(self) -> &'static str {
@@ -209,6 +212,7 @@ impl MoveCause {
             Self::Mask => "mask",
             Self::CpuDied => "cpu_died",
             Self::CpuBack => "cpu_back",
+            Self::CpuOffline => "cpu_offline",
             Self::Joined => "joined",
             Self::Left => "left",
             Self::Balance => "balance",

@@ -51,6 +51,20 @@ impl<M> State<M> {
         self.policy.name()
     }
 
+    /// These CPUs of ours are there, the others are not: nothing new comes to those.
+    pub(crate) fn set_present(&mut self, present: &[CpuIndex]) {
+        let absent: Vec<bool> = (0..self.dead.len()).map(|cpu| !present.contains(&(cpu as CpuIndex))).collect();
+        if absent == self.absent {
+            return;
+        }
+        let goes = absent.iter().zip(&self.absent).any(|(now, before)| *now && !before);
+        self.absent = absent;
+        for group in 0..self.groups.len() {
+            self.plan(group, if goes { MoveCause::CpuOffline } else { MoveCause::CpuBack });
+        }
+        self.begin_slice();
+    }
+
     /// All groups are steered by another policy from now on.
     pub(crate) fn set_policy(&mut self, policy: Box<dyn Policy>) {
         for group in 0..self.groups.len() {

@@ -268,6 +268,8 @@ pub(crate) struct CpuLedger {
     /// Of that, receiving: estimated from some rounds.
     pub(crate) receive_nanos: Counter,
     pub(crate) rounds: Counter,
+    /// Of these, those in which a poll or a batch was full: there was more than it could take at a time.
+    pub(crate) full_rounds: Counter,
     pub(crate) time_squeeze: Counter,
     pub(crate) backlog_max: Counter,
     pub(crate) wakes_sent: Counter,

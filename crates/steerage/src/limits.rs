@@ -136,6 +136,13 @@ pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 /// Of their time the CPUs are busy, on average, before another one joins. The rest is for bursts.
 pub const JOIN_FROM: f64 = 0.85;
 
+/// In which share of its rounds a CPU that has no time left finds as much to do as is done at a time. One that keeps up finds
+/// less, even if each round takes longer for that.
+pub const FULL_FROM: f64 = 0.25;
+
+/// What a CPU that keeps up counts as at most, however busy it seems.
+pub const KEEPS_UP: f64 = 0.6;
+
 /// Of their time those that stay may be busy, by what was measured, for one to leave. Far enough from [`JOIN_FROM`] that it
 /// does not come back at once.
 pub const LEAVE_BELOW: f64 = 0.5;

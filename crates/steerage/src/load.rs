@@ -15,6 +15,8 @@ struct CpuCounts {
     busy: u64,
     receive: u64,
     processed: u64,
+    rounds: u64,
+    full_rounds: u64,
     /// For want of its time.
     dropped: u64,
 }
@@ -26,6 +28,8 @@ impl CpuCounts {
             busy: ledger.busy_nanos.get(),
             receive: ledger.receive_nanos.get(),
             processed: ledger.processed.get(),
+            full_rounds: ledger.full_rounds.get(),
+            rounds: ledger.rounds.get(),
             dropped: core.queues.iter().map(|queue| queue.rings[cpu].by_producer.backlog_full.get()).sum(),
         }
     }
@@ -35,7 +39,9 @@ impl CpuCounts {
         let processed = self.processed - before.processed;
         let wanted = (processed + self.dropped - before.dropped) as f64 / processed.max(1) as f64;
         let busy = (self.busy - before.busy) as f64 / nanos;
+        let full = (self.full_rounds - before.full_rounds) as f64 / (self.rounds - before.rounds).max(1) as f64;
         CpuLoad {
+            full,
             busy: busy * wanted.max(1.0),
             receive: ((self.receive - before.receive) as f64 / nanos).min(busy),
             packets,

@@ -29,6 +29,9 @@ pub struct CpuLoad {
     pub busy: f64,
     /// Of that, receiving: polling, hashing, handing over.
     pub receive: f64,
+    /// In which share of its rounds there was at least as much to do as is done at a time. A CPU without that keeps up, however
+    /// busy it seems: little at a time takes more time for each packet.
+    pub full: f64,
     /// Packets of the group that it was done with.
     pub packets: u64,
 }

@@ -103,6 +103,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     round_handled: usize,
     pub(crate) limits: Limits,
     pub(crate) worked: bool,
+    /// A poll or a batch of this round was as large as it can be.
+    full: bool,
     /// Some policy wants to know what things cost.
     pub(crate) measures: bool,
     /// When load is to be looked at next, if nobody else has.
@@ -174,6 +176,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             round_handled: 0,
             limits,
             worked: false,
+            full: false,
             measures: false,
             next_look: Timestamp::ZERO,
             nth_round: 0,
@@ -337,9 +340,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let now = self.platform.now();
         if std::mem::take(&mut self.worked) {
             // The last round ended just before: one look at the clock serves both.
-            let ledger = self.ledger();
+            let ledger = &self.shared.core.cpu_ledgers[usize::from(self.index)];
             ledger.busy_nanos.add(now.since(self.round_start).as_nanos() as u64);
             ledger.rounds.add(1);
+            if std::mem::take(&mut self.full) {
+                ledger.full_rounds.add(1);
+            }
         }
         (self.round_start, self.cpu.now, self.round_handled) = (now, now, 0);
         if self.duty || self.shared.steering.version() != self.seen {
@@ -433,6 +439,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.polled = self.queues[queue].polled_frames();
         if self.polled > 0 {
             self.worked = true;
+            self.full |= self.polled >= self.limits.dev_weight;
             self.received += self.polled;
             self.ledger().polled.add(self.polled as u64);
         }

@@ -11,9 +11,9 @@ use super::spread::Loads;
 use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
 use crate::ledger::MoveCause;
 use crate::limits::{
-    BUCKETS, CAPACITY_CHANGED, ELEPHANT_FROM, JOIN_FROM, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOKS_AVERAGED,
-    SATURATED_FROM, SATURATED_MORE, SPREAD_WITHIN, TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME,
-    TRIAL_TIME_MAX, UNEVEN_FROM, WORK_CHANGED,
+    BUCKETS, CAPACITY_CHANGED, ELEPHANT_FROM, FULL_FROM, JOIN_FROM, KEEPS_UP, LEAVE_AFTER, LEAVE_AFTER_MAX,
+    LEAVE_BELOW, LOOKS_AVERAGED, SATURATED_FROM, SATURATED_MORE, SPREAD_WITHIN, TRIAL_AGAIN, TRIAL_AGAIN_MAX,
+    TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, UNEVEN_FROM, WORK_CHANGED,
 };
 use crate::platform::Timestamp;
 
@@ -28,6 +28,8 @@ pub struct Balance {
     loads: Vec<CpuLoad>,
     /// What the group can do in a second with the CPUs it has: packets for each second of the busiest.
     capacity: f64,
+    /// The same without any CPU that joined, when it was last short of time.
+    inline_capacity: f64,
     /// What the function takes for a packet where it runs inline, in nanoseconds.
     work: f64,
     trial: Option<Trial>,
@@ -71,6 +73,7 @@ impl Balance {
         for (old, new) in self.loads.iter_mut().zip(load.cpus) {
             towards(&mut old.busy, new.busy);
             towards(&mut old.receive, new.receive);
+            towards(&mut old.full, new.full);
             old.packets = new.packets;
         }
     }
@@ -95,7 +98,8 @@ impl Balance {
     /// One CPU more, if those that have buckets have no time left and it is not known to be for nothing.
     fn join(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
         let next = *load.order.iter().find(|cpu| !active.contains(cpu))?;
-        let mean = of(&self.loads, active).map(|cpu| cpu.busy.min(1.0)).sum::<f64>() / active.len() as f64;
+        let wants = |cpu: CpuLoad| cpu.busy.min(if cpu.full < FULL_FROM { KEEPS_UP } else { 1.0 });
+        let mean = of(&self.loads, active).map(wants).sum::<f64>() / active.len() as f64;
         if mean < JOIN_FROM {
             return None;
         }
@@ -107,6 +111,7 @@ impl Balance {
                     return None;
                 }
             }
+            self.inline_capacity = self.capacity;
             self.trial = Some(Trial { since: None, capacity: self.capacity, work: self.work });
         }
         self.findings.joined += 1;
@@ -165,10 +170,13 @@ impl Balance {
             return None;
         }
         let total: f64 = of(&self.loads, active).map(|cpu| cpu.busy).sum();
+        // Little at a time seems to take more than it does: where it is known what can be done inline, that counts.
+        let packets: u64 = load.cpus.iter().map(|cpu| cpu.packets).sum();
+        let by_rate = (packets as f64) < load.elapsed.as_secs_f64() * self.inline_capacity * LEAVE_BELOW;
         let room = |cpus: usize| total < LEAVE_BELOW * cpus as f64;
         // One without time, the one that receives above all, may be why the others have.
-        let short = of(&self.loads, active).any(|cpu| cpu.busy > JOIN_FROM);
-        if short || !room(active.len() - 1) {
+        let short = of(&self.loads, active).any(|cpu| cpu.busy > JOIN_FROM && cpu.full >= FULL_FROM);
+        if short || !(room(active.len() - 1) || by_rate) {
             self.quiet_since = None;
             return None;
         }
@@ -176,7 +184,7 @@ impl Balance {
         if load.now.since(since) < self.leave_after() {
             return None;
         }
-        let stay = (least..active.len()).find(|cpus| room(*cpus)).unwrap_or(active.len() - 1);
+        let stay = (least..active.len()).find(|cpus| by_rate || room(*cpus)).unwrap_or(active.len() - 1);
         self.left_at = Some(load.now);
         self.trial = None;
         self.leave(load, &active[..stay])

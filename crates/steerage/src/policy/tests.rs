@@ -149,6 +149,7 @@ impl Model {
         let cpus: Vec<CpuLoad> = (0..self.cpus)
             .map(|cpu| CpuLoad {
                 busy: busy(cpu),
+                full: if busy(cpu) > 0.9 { 1.0 } else { 0.0 },
                 receive: if cpu == 0 { (self.receive * slowed).min(1.0) } else { 0.0 },
                 packets: (work[cpu] * slowed / busy(cpu).max(1.0) * 1e6 / self.cost) as u64,
             })

@@ -91,6 +91,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             }
             self.timed = hash.map(|hash| (self.platform.now(), bucket_of(hash)));
         }
+        self.full |= taken >= self.limits.dev_weight;
         self.handled += taken;
         self.round_handled += taken;
         if ring.order.is_some() {

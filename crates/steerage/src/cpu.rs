@@ -8,7 +8,7 @@
 use std::fmt;
 use std::io;
 
-use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// How many CPUs a [`CpuId`] can tell apart.
@@ -233,6 +233,13 @@ impl fmt::Display for CpuMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.to_list())
     }
+}
+
+/// Pins the calling thread to a CPU.
+pub(crate) fn pin(cpu: CpuId) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(usize::from(cpu.0))?;
+    sched_setaffinity(Pid::from_raw(0), &set)
 }
 
 /// The kernel stops at a newline or a NUL: what stands behind is another line, or not text at all.

@@ -93,10 +93,7 @@ impl<H: Handler> Instance<H> {
 
 /// Pins the calling thread, one of ours, to its CPU. Where that is not allowed it runs where it may.
 fn pin_to(cpu: CpuId) {
-    let mut set = nix::sched::CpuSet::new();
-    let pinned =
-        set.set(usize::from(cpu.0)).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
-    if let Err(error) = pinned {
+    if let Err(error) = crate::cpu::pin(cpu) {
         tracing::warn!(cpu = cpu.0, "cannot pin a thread to its CPU: {error}");
     }
 }

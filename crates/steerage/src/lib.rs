@@ -21,6 +21,7 @@
 //! | `moves`, `duties` | buckets change their CPU, and nothing is reordered |
 //! | `ledger`, `shared` | received = delivered + dropped by reason + in flight |
 //! | `builder`, `plan`, `instance` | putting it together, running it: [`Builder`], [`Running`], [`Handle`] |
+//! | `topology` | which CPUs are near, which are ours, which went: [`Topology`] |
 //! | `limits`, `platform`, `cpu`, `counter` | every limit; clock, sleep and chance; CPUs and masks; counts |
 #![forbid(unsafe_code)]
 
@@ -50,6 +51,7 @@ mod shared;
 mod sleep;
 mod softnet;
 pub mod testing;
+pub mod topology;
 mod tx;
 
 pub use builder::{BuildError, Builder};
@@ -78,4 +80,5 @@ pub use steerage_mem::{
     Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, InFlight, Kept, Page, Posted, Reaper, Region,
     RegionError,
 };
+pub use topology::Topology;
 pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxId, TxQueue};

@@ -3,13 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use steerage::{CpuId, CpuMask};
+use steerage::{CpuMask, Topology};
 
-use super::host::Host;
-use super::probe::Probes;
 use super::{Finding, State};
-
-const CPUS: &str = "sys/devices/system/cpu";
 
 /// CPUs that this process may use, as lists such as `0-3,8`.
 #[derive(Debug, Serialize)]
@@ -24,16 +20,19 @@ pub(super) struct Cpus {
     /// Those that share a cache of the last level.
     caches: Vec<Cache>,
     nodes: Vec<Node>,
+    /// Kept from the kernel's own work, of those that are online.
+    isolated: Option<String>,
     #[serde(skip)]
     count: usize,
+    /// How many are worked on where nobody says which.
     #[serde(skip)]
-    worth: Option<usize>,
+    default: CpuMask,
 }
 
 /// A cache that CPUs share.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Cache {
-    level: i64,
+    level: u32,
     cpus: String,
 }
 
@@ -45,34 +44,26 @@ struct Node {
 }
 
 impl Cpus {
-    pub(super) fn look(host: &Host, probes: &Probes) -> Self {
-        let online = host.list(format!("{CPUS}/online"));
-        let usable = probes.allowed.clone().or_else(|| online.clone()).unwrap_or_default();
-        let cpus: BTreeSet<CpuId> = usable.iter().collect();
-        let of_ours = |all: CpuMask| -> Option<String> {
-            let ours: CpuMask = all.iter().filter(|cpu| cpus.contains(cpu)).collect();
-            (!ours.is_empty()).then(|| ours.to_list())
-        };
-        let siblings =
-            cpus.iter().filter_map(|cpu| host.list(format!("{CPUS}/cpu{cpu}/topology/thread_siblings_list")));
-        let smt: BTreeSet<String> = siblings.filter_map(of_ours).filter(|list| list.contains([',', '-'])).collect();
-        let caches: BTreeSet<Cache> = cpus
-            .iter()
-            .filter_map(|cpu| last_level_cache(host, *cpu))
-            .filter_map(|(level, all)| Some(Cache { level, cpus: of_ours(all)? }))
-            .collect();
-        let nodes = host.numbered("sys/devices/system/node", "node").into_iter();
-        let nodes =
-            nodes.filter_map(|(node, path)| Some(Node { node, cpus: of_ours(host.list(path.join("cpulist"))?)? }));
+    pub(super) fn of(topology: &Topology) -> Self {
+        let usable = topology.allowed();
+        let list = |cpus: &CpuMask| (!cpus.is_empty()).then(|| cpus.to_list());
+        let of_ours = |all: &CpuMask| list(&all.and(usable));
+        let cores = topology.cores().into_iter().map(|threads| threads.into_iter().collect::<CpuMask>());
+        let smt = cores.map(|core| core.and(usable)).filter(|core| core.len() > 1);
+        let caches = usable.iter().filter_map(|cpu| topology.place(cpu)?.cache.as_ref());
+        let caches: BTreeSet<Cache> =
+            caches.filter_map(|cache| Some(Cache { level: cache.level, cpus: of_ours(&cache.cpus)? })).collect();
+        let nodes = topology.nodes().into_iter();
         Self {
-            online: online.map(|online| online.to_list()),
+            online: list(topology.online()),
             usable: usable.to_list(),
-            quota: quota(host),
-            smt: smt.into_iter().collect(),
+            quota: topology.quota(),
+            smt: smt.map(|core| core.to_list()).collect(),
             caches: caches.into_iter().collect(),
-            nodes: nodes.collect(),
-            count: cpus.len(),
-            worth: probes.worth,
+            nodes: nodes.filter_map(|(node, cpus)| Some(Node { node, cpus: of_ours(&cpus)? })).collect(),
+            isolated: list(&topology.isolated().and(topology.online())),
+            count: usable.len(),
+            default: topology.default_mask(),
         }
     }
 
@@ -80,8 +71,12 @@ impl Cpus {
         let mut findings = vec![self.usable()];
         findings.extend(self.quota.map(|quota| {
             let found = format!("the cgroup allows {quota:.1} CPUs' worth of time, beyond which all threads wait");
-            let used = self.worth.unwrap_or(self.count);
+            let used = self.default.len();
             Finding::info("CPU quota", found).or(format!("steerage works on {used} unless --cpus says otherwise"))
+        }));
+        findings.extend(self.isolated.as_ref().map(|isolated| {
+            Finding::info("isolated", format!("CPUs {isolated} are kept from the kernel's own work"))
+                .or(format!("steerage works on {} unless --cpus names them", self.default))
         }));
         findings.push(match self.smt.as_slice() {
             [] => Finding::info("SMT", "no two of them are known to be threads of one core"),
@@ -120,73 +115,16 @@ impl Cpus {
     }
 }
 
-/// The last cache on the way to memory, with its level and the CPUs that share it.
-fn last_level_cache(host: &Host, cpu: CpuId) -> Option<(i64, CpuMask)> {
-    let caches = host.numbered(format!("{CPUS}/cpu{cpu}/cache"), "index").into_iter();
-    let levels = caches
-        .filter_map(|(_, path)| Some((host.number(path.join("level"))?, host.list(path.join("shared_cpu_list"))?)));
-    levels.max_by_key(|(level, _)| *level)
-}
-
-/// How many CPUs' time the cgroups of this process allow: the least of them from its own up to the root.
-fn quota(host: &Host) -> Option<f64> {
-    let groups = host.text("proc/self/cgroup")?;
-    let quotas = groups.lines().flat_map(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, group) = (fields.next().unwrap_or_default(), fields.next().unwrap_or("/"));
-        if controllers.is_empty() {
-            let below =
-                |directory| least(host, directory, group, |host, group| share(&host.text(format!("{group}/cpu.max"))?));
-            // Where both versions are mounted, the second is beside the first.
-            [below("sys/fs/cgroup"), below("sys/fs/cgroup/unified")]
-        } else if controllers.split(',').any(|controller| controller == "cpu") {
-            let first = |directory| {
-                least(host, directory, group, |host, group| {
-                    let quota = host.text(format!("{group}/cpu.cfs_quota_us"))?;
-                    share(&format!("{quota} {}", host.text(format!("{group}/cpu.cfs_period_us"))?))
-                })
-            };
-            [first("sys/fs/cgroup/cpu"), first("sys/fs/cgroup/cpu,cpuacct")]
-        } else {
-            [None, None]
-        }
-    });
-    quotas.flatten().min_by(f64::total_cmp)
-}
-
-/// The least that a group or one above it has.
-fn least(host: &Host, directory: &str, group: &str, of: impl Fn(&Host, &str) -> Option<f64>) -> Option<f64> {
-    let mut group = group.trim_matches('/');
-    let mut least: Option<f64> = None;
-    loop {
-        let found = of(host, format!("{directory}/{group}").trim_end_matches('/'));
-        least = [least, found].into_iter().flatten().min_by(f64::total_cmp);
-        if group.is_empty() {
-            return least;
-        }
-        group = group.rsplit_once('/').map_or("", |(above, _)| above);
-    }
-}
-
-/// `150000 100000` is 1.5; `max 100000` and `-1 100000` have no bound.
-fn share(text: &str) -> Option<f64> {
-    let (quota, period) = text.split_once(' ')?;
-    let (quota, period): (f64, f64) = (quota.parse().ok()?, period.trim().parse().ok()?);
-    (quota > 0.0 && period > 0.0).then(|| quota / period)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::host::made::Made;
-    use super::super::probe::made::probes;
     use super::*;
 
-    fn mask(list: &str) -> Option<CpuMask> {
-        Some(CpuMask::parse_list(list, 1024).unwrap())
-    }
+    const CPUS: &str = "sys/devices/system/cpu";
 
     fn look(made: &Made, allowed: &str) -> Cpus {
-        Cpus::look(&made.host(), &Probes { allowed: mask(allowed), ..probes() })
+        let allowed = CpuMask::parse_list(allowed, 1024).unwrap();
+        Cpus::of(&Topology::below(made.host().path(""), Some(allowed)))
     }
 
     fn found(cpus: &Cpus) -> String {
@@ -206,7 +144,7 @@ mod tests {
              Info caches: the kernel does not say which CPUs share one\n"
         );
         assert_eq!(cpus.quota, None);
-        let none = Cpus::look(&Made::new("nothing", &[]).host(), &Probes { allowed: None, ..probes() });
+        let none = Cpus::of(&Topology::below(Made::new("nothing", &[]).host().path(""), None));
         assert!(found(&none).starts_with("Lack CPUs: it cannot be read"), "{}", found(&none));
     }
 
@@ -240,41 +178,29 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_of_any_group_above_counts() {
+    fn what_bounds_the_default_is_told() {
         let made = Made::new(
-            "quota",
+            "bounds",
             &[
-                ("proc/self/cgroup", "0::/a/b"),
-                ("sys/fs/cgroup/a/b/cpu.max", "max 100000"),
+                (&format!("{CPUS}/online"), "0-7"),
+                (&format!("{CPUS}/isolated"), "0-1,9"),
+                ("proc/self/cgroup", "0::/a"),
                 ("sys/fs/cgroup/a/cpu.max", "150000 100000"),
-                ("sys/fs/cgroup/cpu.max", "400000 100000"),
             ],
         );
         let cpus = look(&made, "0-7");
-        assert_eq!(cpus.quota, Some(1.5));
-        assert!(found(&cpus).contains("Info CPU quota: the cgroup allows 1.5 CPUs' worth"), "{}", found(&cpus));
-        // A namespace of its own shows the root alone; and the first version has files of other names.
-        let namespaced =
-            Made::new("quota-ns", &[("proc/self/cgroup", "0::/"), ("sys/fs/cgroup/cpu.max", "50000 100000")]);
-        assert_eq!(look(&namespaced, "0-7").quota, Some(0.5));
-        let first = Made::new(
-            "quota-v1",
-            &[
-                ("proc/self/cgroup", "3:cpuset:/x\n2:cpu,cpuacct:/x\n0::/"),
-                ("sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us", "200000"),
-                ("sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us", "100000"),
-                ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1"),
-                ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000"),
-            ],
+        assert!(
+            found(&cpus).contains(
+                "Info CPU quota: the cgroup allows 1.5 CPUs' worth of time, beyond which all threads wait\n\
+                 Info isolated: CPUs 0-1 are kept from the kernel's own work\n"
+            ),
+            "{}",
+            found(&cpus)
         );
-        assert_eq!(look(&first, "0-7").quota, Some(2.0));
-    }
-
-    #[test]
-    fn what_the_files_should_not_say_is_nothing() {
-        let made =
-            Made::new("odd", &[("proc/self/cgroup", "nonsense\n::\n0::/../../etc"), ("sys/fs/cgroup/cpu.max", "0 0")]);
-        assert_eq!(look(&made, "0-1").quota, None);
-        assert_eq!((share(""), share("1"), share("x 1"), share("-1 5")), (None, None, None, None));
+        let mends: Vec<_> = cpus.findings().into_iter().filter_map(|finding| finding.mend).collect();
+        assert_eq!(
+            mends[..2],
+            ["steerage works on 1 unless --cpus says otherwise", "steerage works on 2 unless --cpus names them"]
+        );
     }
 }

@@ -3,11 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use steerage::CpuMask;
-
-/// More than any kernel can be built for: the bound of a list that the kernel itself wrote.
-const CPU_IDS_MAX: usize = 1 << 16;
-
 /// A machine as its files show it. Any of them may be missing: containers hide some, other kernels have others.
 #[derive(Debug)]
 pub(super) struct Host {
@@ -39,11 +34,6 @@ impl Host {
     /// The number in it.
     pub(super) fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
         self.text(path)?.parse().ok()
-    }
-
-    /// The list of CPUs in it, if there are any.
-    pub(super) fn list(&self, path: impl AsRef<Path>) -> Option<CpuMask> {
-        CpuMask::parse_list(&self.text(path)?, CPU_IDS_MAX).ok().filter(|cpus| !cpus.is_empty())
     }
 
     /// What is in a directory, by the number behind `prefix`.

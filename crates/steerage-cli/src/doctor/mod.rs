@@ -12,6 +12,7 @@ mod probe;
 mod system;
 
 use serde::Serialize;
+use steerage::{CpuMask, Topology};
 
 use crate::args::DoctorArgs;
 use crate::error::Error;
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
 }
 
 fn diagnose(host: &Host, probes: Probes, interface: Option<Interface>) -> Diagnosis {
-    let cpus = Cpus::look(host, &probes);
+    let cpus = Cpus::of(&Topology::below(host.path(""), CpuMask::allowed().ok()));
     let mut findings = system::findings(host, &probes);
     findings.extend(cpus.findings());
     findings.extend(interface.iter().flat_map(Interface::findings));

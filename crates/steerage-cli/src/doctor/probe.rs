@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
-use steerage::{CpuMask, FlowHasher, HashKey};
+use steerage::{FlowHasher, HashKey};
 
 /// A capability that has to do with packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -40,10 +40,6 @@ pub(super) struct Probes {
     pub(super) capabilities: Vec<Capability>,
     /// How much memory may be locked, in bytes; `None` for any amount.
     pub(super) memlock: Option<u64>,
-    /// The CPUs that this process may run on.
-    pub(super) allowed: Option<CpuMask>,
-    /// How many of them its quota is worth, by the standard library's reckoning.
-    pub(super) worth: Option<usize>,
     pub(super) tcpdump: Option<PathBuf>,
     pub(super) aes: bool,
     pub(super) gfni: bool,
@@ -57,8 +53,6 @@ impl Probes {
             fuse: accessat(CWD, "/dev/fuse", Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS),
             capabilities: held(),
             memlock: getrlimit(Resource::Memlock).current,
-            allowed: CpuMask::allowed().ok(),
-            worth: std::thread::available_parallelism().ok().map(usize::from),
             tcpdump: in_path("tcpdump"),
             aes: FlowHasher::aes(&HashKey::MICROSOFT).is_some(),
             gfni: FlowHasher::toeplitz_gfni(&HashKey::MICROSOFT).is_some(),
@@ -104,8 +98,6 @@ pub(super) mod made {
             fuse: Ok(()),
             capabilities: CAPABILITIES.iter().map(held).collect(),
             memlock: None,
-            allowed: None,
-            worth: Some(2),
             tcpdump: Some(PathBuf::from("/usr/bin/tcpdump")),
             aes: true,
             gfni: true,

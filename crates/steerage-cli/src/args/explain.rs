@@ -1,19 +1,27 @@
 //! What `explain` can be told.
 
-use clap::Args;
+use std::time::Duration;
 
-use super::{HashArgs, packets};
+use clap::Args;
+use steerage::CPUS_MAX;
+
+use super::{DirectionArg, HashArgs, number, packets, seconds};
 
 pub(super) const EXPLAIN_HELP: &str = "\
 Of a flow: its key, hash and bucket, and its CPU among 2, 4, 8 and more. Of a capture or of
 synthetic traffic: the same for one packet, with the headers that made the key; the share that
-the busiest CPU would have; the largest flows; and what keeps traffic from spreading.
+the busiest CPU would have; the largest flows; what keeps traffic from spreading; and advice:
+how many CPUs, which mask, with the commands for steerage and for the kernel's own RPS.
+
+An interface is listened to for 10 s, unless -c or --seconds says otherwise: nothing is taken
+from anybody.
 
 Examples:
   steerage explain 'tcp 10.0.0.1:5 > 10.0.0.2:80'
   steerage explain capture.pcap                  is this traffic spreadable?
   steerage explain capture.pcap --packet 17      why did that packet go there?
-  steerage explain capture.pcap --outer          the same if tunnels stay together";
+  steerage explain capture.pcap --outer          the same if tunnels stay together
+  steerage explain eth0 -Q in --work 500         how many CPUs for 500 ns of work a packet?";
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
@@ -33,10 +41,48 @@ pub(crate) struct ExplainArgs {
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
     pub(crate) packets: Option<u64>,
 
+    /// Of an interface: look for S seconds; 0: until Ctrl-C [default: 10, with -c 0]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
+    pub(crate) seconds: Option<Duration>,
+
+    /// Of an interface: which packets, in, out or inout
+    #[arg(short = 'Q', long, value_name = "WAY", value_enum, default_value_t, hide_possible_values = true)]
+    pub(crate) direction: DirectionArg,
+
+    /// Advise for work of so many ns a packet, or such as 2us [default: 1000]
+    #[arg(long, value_name = "NS", allow_negative_numbers = true, value_parser = work)]
+    pub(crate) work: Option<Duration>,
+
+    /// Advise for a machine of N CPUs instead of this one
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, CPUS_MAX))]
+    pub(crate) virtual_cpus: Option<usize>,
+
     /// Explain in one line of JSON: see docs/explain.md
     #[arg(long)]
     pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) hash: HashArgs,
+}
+
+/// The most work on a packet that advice is given for: beyond, it is not packets that are to be spread.
+const WORK_MAX: Duration = Duration::from_secs(1);
+
+fn work(text: &str) -> Result<Duration, &'static str> {
+    let time = text.parse().map(Duration::from_nanos).ok().or_else(|| humantime::parse_duration(text).ok());
+    time.filter(|time| *time <= WORK_MAX).ok_or("write a number of nanoseconds, or such as 2us, up to 1s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_in_nanoseconds_or_has_a_unit() {
+        assert_eq!(["0", "250", "2us"].map(|text| work(text).unwrap().as_nanos()), [0, 250, 2_000]);
+        for wrong in ["", "-1", "2s", "fast", "1.5"] {
+            assert!(work(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -2,25 +2,33 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use steerage::{Builder, FlowHasher, FlowKey, HashKey};
 use steerage_apps::{Survey, Surveyed};
 use steerage_device::Opened;
+use steerage_device::af_packet::AfPacketOptions;
+use steerage_device::capture::CaptureInfo;
 use steerage_device::limit::Limit;
 use steerage_device::synthetic::SyntheticOptions;
 
 use crate::args::ExplainArgs;
 use crate::control::Control;
 use crate::error::Error;
+use crate::machine;
 use crate::metrics::Metrics;
 use crate::privileges::{self, Files};
 use crate::report::Printer;
-use crate::report::explain::{self, Explanation, OfFlow, OfTraffic};
+use crate::report::explain::{self, Circumstances, Explanation, Interface, Machine, OfFlow, OfTraffic, Rate, RateFrom};
 use crate::run::{self, Plan, Stopper};
 use crate::setup;
 
 /// How many packets of synthetic traffic without an end are looked at.
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
+
+/// How long an interface is listened to where nothing says how long: long enough for most of what comes now and then.
+const LISTENING: Duration = Duration::from_secs(10);
+const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
 /// Explains a flow that is written out, or the traffic of a device.
 pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
@@ -36,13 +44,14 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         let of_flow = OfFlow { key, hash: hasher.hash(&key.both_directions()) };
         return print(&explanation(explain::What::Flow(of_flow)), args.json);
     }
-    let (survey, error) = survey(args, hasher.clone(), verbose)?;
+    let (survey, circumstances, error) = survey(args, hasher.clone(), verbose)?;
     if survey.all.packets == 0
         && let Some(error) = error
     {
         return Err(error);
     }
-    let of_traffic = OfTraffic { device: args.what.join(" "), survey, packet: args.packet, layers: args.hash.layers() };
+    let (device, layers) = (args.what.join(" "), args.hash.layers());
+    let of_traffic = OfTraffic { device, survey, packet: args.packet, layers, circumstances };
     print(&explanation(explain::What::Traffic(Box::new(of_traffic))), args.json)?;
     // What came before the fault is told; that there was one is told after it.
     error.map_or(Ok(()), Err)
@@ -57,22 +66,29 @@ fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
 
 /// Runs the traffic through the path on one CPU, so that packets are numbered in their order. That their order is checked
 /// has them hashed there as they would be for many CPUs, later fragments and all.
-fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surveyed, Option<Error>), Error> {
+fn survey(
+    args: &ExplainArgs,
+    hasher: FlowHasher,
+    verbose: bool,
+) -> Result<(Surveyed, Circumstances, Option<Error>), Error> {
     let layers = args.hash.layers();
     let wanted = args.packet;
     let builder = Builder::new().virtual_cpus(1).check_order(true).device_hash(false).layers(layers).hash(hasher);
     let Opened { inputs, capture, .. } = open(args)?;
+    let live = inputs.iter().filter(|input| is_live(input.kind)).map(|input| input.name.clone());
+    let live: Vec<String> = live.collect();
+    let by_default = !live.is_empty() && args.packets.is_none() && args.seconds.is_none();
     privileges::give_up(&Files { read: args.what.iter().map(Path::new).collect(), ..Files::default() })?.let_go()?;
     let builder = inputs.into_iter().fold(builder, Builder::input);
     let instance = builder.build(move |_cpu| Survey::new(layers, wanted))?;
     let plan = Plan {
-        seconds: None,
+        seconds: args.seconds.or(by_default.then_some(LISTENING)).filter(|seconds| !seconds.is_zero()),
         packets: args.packets,
         printer: Printer::to_stdout(args.json),
         interval: None,
-        note: None,
+        note: (by_default && !args.json).then_some(LISTENING_NOTE),
         live: !verbose && !args.json,
-        capture,
+        capture: capture.clone(),
         control: Control::default(),
         forwarding: None,
         metrics: Metrics::default(),
@@ -82,14 +98,49 @@ fn survey(args: &ExplainArgs, hasher: FlowHasher, verbose: bool) -> Result<(Surv
     };
     let ended = run::to_end(instance, &plan)?;
     let error = ended.report.input_error().map(|error| Error::Device(error.message.clone()));
+    let rate = if live.is_empty() {
+        capture.and_then(|capture| recorded(&capture)).or_else(|| asked(args))
+    } else {
+        rate(ended.report.snapshot.received(), ended.report.elapsed, RateFrom::Listening)
+    };
+    let circumstances = Circumstances {
+        machine: args.virtual_cpus.map_or_else(|| Machine::this(machine::nr_cpu_ids()), Machine::even),
+        rate,
+        work: args.work,
+        devices: args.what.clone(),
+        interfaces: live.iter().map(|name| Interface::read(name)).collect(),
+    };
     match ended.outcome.reports.into_iter().next() {
-        Some((_cpu, survey)) => Ok((survey, error)),
+        Some((_cpu, survey)) => Ok((survey, circumstances, error)),
         None => Err(error.unwrap_or(Error::Panicked(ended.outcome.failed))),
     }
 }
 
+/// Devices whose packets come when they come.
+fn is_live(kind: &str) -> bool {
+    !matches!(kind, "synthetic" | "capture")
+}
+
+fn rate(packets: u64, time: Duration, from: RateFrom) -> Option<Rate> {
+    let rate = Rate { packets_a_second: packets as f64 / time.as_secs_f64(), from };
+    (packets > 0 && rate.packets_a_second.is_finite()).then_some(rate)
+}
+
+/// Of a capture that has times, and more than one.
+fn recorded(capture: &CaptureInfo) -> Option<Rate> {
+    rate(capture.packets().saturating_sub(1), capture.recorded()?, RateFrom::Recording)
+}
+
+/// `synthetic:rate=` of all devices.
+fn asked(args: &ExplainArgs) -> Option<Rate> {
+    let rates = args.what.iter().map(|what| SyntheticOptions::parse(what).ok()?.rate);
+    rate(rates.sum::<Option<u64>>()?, Duration::from_secs(1), RateFrom::Asked)
+}
+
 fn open(args: &ExplainArgs) -> Result<Opened, Error> {
-    let opened = steerage_device::open_all(&args.what, None)?;
+    let opened = steerage_device::open_all_with(&args.what, None, |interface| {
+        Ok(AfPacketOptions { direction: args.direction.into(), ..AfPacketOptions::new(interface) })
+    })?;
     let is_endless = |what: &String| SyntheticOptions::parse(what).is_ok_and(|options| options.packets.is_none());
     let endless = args.what.iter().any(is_endless);
     Ok(match args.packets.or(endless.then_some(SYNTHETIC_PACKETS)) {

@@ -2,6 +2,7 @@
 
 mod advice;
 mod json;
+mod suggest;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -11,6 +12,8 @@ use steerage::{BUCKETS, FlowHash, FlowKey, bucket_of, even_share};
 use steerage_apps::{Specimen, Surveyed, SurveyedFlow, Weight};
 
 use super::units::{grouped, percent, printable};
+use suggest::Suggestion;
+pub(crate) use suggest::{Circumstances, Interface, Machine, Rate, RateFrom};
 
 /// Numbers of CPUs that a spread is told for.
 const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
@@ -49,6 +52,8 @@ pub(crate) struct OfTraffic {
     pub(crate) packet: u64,
     /// What it was steered by.
     pub(crate) layers: Layers,
+    /// What advice goes by.
+    pub(crate) circumstances: Circumstances,
 }
 
 /// What the CPUs of an even map would have.
@@ -118,6 +123,9 @@ fn page(explanation: &Explanation) -> String {
             largest(&mut page, traffic, explanation.top);
             for note in advice::notes(traffic) {
                 let _ = writeln!(page, "\n{note}");
+            }
+            if let Some(suggestion) = Suggestion::of(traffic) {
+                page += &suggestion.page();
             }
         }
     }

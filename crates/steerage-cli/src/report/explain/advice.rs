@@ -65,22 +65,25 @@ fn in_tunnels(traffic: &OfTraffic) -> Option<String> {
     ))
 }
 
-/// The two directions of a flow under the hash that network cards come with.
-fn one_sided(traffic: &OfTraffic) -> Option<String> {
+/// How many flows have their two directions on different queues under the hash that network cards come with.
+pub(super) fn torn(traffic: &OfTraffic) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;
-    let two_way: Vec<_> = traffic.survey.flows.iter().filter(|flow| flow.is_two_way).collect();
-    let torn = two_way.iter().filter(|flow| reverse(&flow.key).is_some_and(|back| queue(&flow.key) != queue(&back)));
-    let torn = torn.count();
+    let two_way = traffic.survey.flows.iter().filter(|flow| flow.is_two_way);
+    two_way.filter(|flow| reverse(&flow.key).is_some_and(|back| queue(&flow.key) != queue(&back))).count()
+}
+
+fn one_sided(traffic: &OfTraffic) -> Option<String> {
+    let (torn, two_way) = (torn(traffic), traffic.survey.flows.iter().filter(|flow| flow.is_two_way).count());
     if torn == 0 {
         return None;
     }
     Some(format!(
         "directions: {} of {} flows were seen both ways. A network card's usual hash (Toeplitz with Microsoft's key, {NIC_QUEUES} \
          queues) has the two directions of {:.0} % of them on different queues; steerage's has them on one CPU.",
-        grouped(two_way.len() as u64),
+        grouped(two_way as u64),
         grouped(traffic.survey.flows.len() as u64),
-        percent(torn as f64, two_way.len() as f64)
+        percent(torn as f64, two_way as f64)
     ))
 }
 

@@ -8,7 +8,7 @@ use steerage::flow;
 use steerage::{FlowHash, FlowKey, bucket_of, even_share};
 use steerage_apps::{Specimen, Weight};
 
-use super::{CPUS, Explanation, OfTraffic, Spread, What, advice, tunnels};
+use super::{CPUS, Explanation, OfTraffic, Spread, Suggestion, What, advice, tunnels};
 use crate::report::units::printable;
 
 const SCHEMA: u32 = 1;
@@ -52,6 +52,7 @@ struct Traffic {
     unparsed: BTreeMap<String, u64>,
     beyond: u64,
     notes: Vec<String>,
+    suggestion: Option<Suggestion>,
 }
 
 #[derive(Serialize)]
@@ -142,6 +143,7 @@ impl Traffic {
             unparsed: survey.unparsed.clone(),
             beyond: survey.beyond,
             notes: advice::notes(traffic),
+            suggestion: Suggestion::of(traffic),
         }
     }
 }

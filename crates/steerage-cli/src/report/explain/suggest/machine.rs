@@ -1,0 +1,68 @@
+//! The CPUs that advice is about.
+
+use std::time::Duration;
+
+use steerage::{CpuId, CpuMask, Topology};
+
+/// From this on a cache line takes as long as between CPUs that share no cache: they were measured at 60 ns and 200 ns one way
+/// (docs/performance.md), and elsewhere at 15 to 30 and 80.
+const FAR: Duration = Duration::from_nanos(100);
+
+/// In the order in which they join, the one that receives first.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) order: Vec<CpuId>,
+    /// Those that share no cache with the one that receives.
+    pub(crate) far: CpuMask,
+    /// Those that are the second thread of a core in use by the time they join.
+    pub(crate) siblings: CpuMask,
+    /// From the one that receives to the nearest and to the farthest that were measured.
+    pub(crate) measured: Option<(Duration, Duration)>,
+    pub(crate) nr_cpu_ids: usize,
+}
+
+impl Machine {
+    /// One of so many CPUs that share everything.
+    pub(crate) fn even(cpus: usize) -> Self {
+        Self::of(&Topology::even(cpus), cpus)
+    }
+
+    /// The one that we run on, its distances measured: a fraction of a second at most.
+    pub(crate) fn this(nr_cpu_ids: usize) -> Self {
+        let mut topology = Topology::read();
+        let ours = topology.default_mask();
+        if let Some(first) = ours.first() {
+            topology.measure(first, &ours);
+        }
+        Self::of(&topology, nr_cpu_ids)
+    }
+
+    fn of(topology: &Topology, nr_cpu_ids: usize) -> Self {
+        let ours = topology.default_mask();
+        let Some(first) = ours.first() else {
+            let (order, far, siblings) = (Vec::new(), CpuMask::new(), CpuMask::new());
+            return Self { order, far, siblings, measured: None, nr_cpu_ids };
+        };
+        let order: Vec<CpuId> = std::iter::once(first).chain(topology.joining_order(first, &ours)).collect();
+        let shares = |cpu: CpuId| topology.place(first)?.cache.as_ref().map(|cache| cache.cpus.contains(cpu));
+        let is_far = |cpu: CpuId| match topology.latency(first, cpu) {
+            Some(latency) => latency >= FAR,
+            None => shares(cpu) == Some(false),
+        };
+        let mut cores = Vec::new();
+        let mut is_second = |cpu: CpuId| {
+            let core = topology.place(cpu).and_then(|place| place.siblings.first()).unwrap_or(cpu);
+            let second = cores.contains(&core);
+            cores.push(core);
+            second
+        };
+        let measured = || order.iter().filter_map(|cpu| topology.latency(first, *cpu));
+        Self {
+            far: order.iter().copied().filter(|cpu| *cpu != first && is_far(*cpu)).collect(),
+            siblings: order.iter().copied().filter(|cpu| is_second(*cpu)).collect(),
+            measured: measured().min().zip(measured().max()),
+            nr_cpu_ids,
+            order,
+        }
+    }
+}

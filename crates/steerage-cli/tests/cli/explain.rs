@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::program::run;
 
-const KEY: &str = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa";
+pub(crate) const KEY: &str = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa";
 
-fn explained(args: &[&str]) -> Value {
+pub(crate) fn explained(args: &[&str]) -> Value {
     let ran = run(&[&["explain"], args, &["--json"]].concat());
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"))

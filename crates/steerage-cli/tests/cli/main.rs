@@ -26,6 +26,7 @@ mod run_files;
 mod runs;
 mod send;
 mod signals;
+mod suggestions;
 mod taking;
 mod terminal;
 mod tools;

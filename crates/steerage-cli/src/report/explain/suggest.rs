@@ -109,7 +109,7 @@ impl Suggestion {
         let work_ns = work.unwrap_or(WORK_ASSUMED).as_nanos() as f64;
         let by_rate = rate.map(|rate| rate.packets_a_second);
         let choice = Choice::make(&traffic.survey.buckets, machine, &costs, work_ns, by_rate);
-        let elephants = elephants(traffic, choice.best.spread);
+        let elephants = elephants(traffic, &choice);
         let backlog = BacklogMax::of(by_rate, choice.best.busiest);
         let overfills = |elephant: &Elephant| {
             by_rate.is_some_and(|rate| rate * elephant.share * (work_ns + costs.take_over_ns) >= 1e9)
@@ -126,7 +126,7 @@ impl Suggestion {
             load: choice.best.load(by_rate),
             load_of_one: choice.one.load(by_rate),
             speed_up: choice.one.load_ns / choice.best.load_ns,
-            reasons: Reasons::of(traffic, &choice, &costs, work_ns, &elephants, stuck, backlog),
+            reasons: Reasons::of(traffic, &choice, &costs, &elephants, stuck, backlog),
             commands: Commands::of(&traffic.circumstances, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
             elephants,
             assumed: Assumed { work_ns: work_ns as u64, work_told: work.is_some(), costs },
@@ -136,7 +136,9 @@ impl Suggestion {
     /// The advice for people: a line for each thing.
     pub(crate) fn page(&self) -> String {
         let mut page = String::from("\n");
-        let mut line = |about: &str, says: &str| drop(writeln!(page, "{about:<10} {says}"));
+        let mut line = |about: &str, says: &str| {
+            let _ = writeln!(page, "{about:<10} {says}");
+        };
         let advice = match self.cpus {
             1 => "one CPU, no steering".to_owned(),
             cpus => format!("{cpus} CPUs of {}", self.of),
@@ -168,12 +170,15 @@ impl Suggestion {
     }
 }
 
-/// Flows with more than one of so many CPUs would have of an even spread, the largest first. One CPU has all of them anyway.
-fn elephants(traffic: &OfTraffic, cpus: usize) -> Vec<Elephant> {
+/// Flows with more than each CPU would have of an even spread, the largest first. Where one CPU is enough, none matters; where
+/// others would not help it, those are meant that two could not share.
+fn elephants(traffic: &OfTraffic, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;
-    let largest = traffic.largest().into_iter();
-    let large = largest.take_while(|flow| cpus > 1 && share(flow.weight.packets) > 1.0 / cpus as f64);
+    let even = 1.0 / choice.best.spread.max(2) as f64;
+    let is_one_enough = choice.best.cpus.len() == 1 && choice.is_enough == Some(true);
+    let largest = traffic.largest().into_iter().filter(|_| !is_one_enough);
+    let large = largest.take_while(|flow| share(flow.weight.packets) > even);
     large.map(|flow| Elephant { flow: flow.key.to_string(), share: share(flow.weight.packets) }).collect()
 }
 

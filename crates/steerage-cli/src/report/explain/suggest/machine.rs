@@ -18,8 +18,13 @@ pub(crate) struct Machine {
     pub(crate) siblings: CpuMask,
     /// From the one that receives to the nearest and to the farthest that were measured.
     pub(crate) measured: Option<(Duration, Duration)>,
+    /// Whether it is told or was measured how near they are.
+    pub(crate) is_known: bool,
     pub(crate) nr_cpu_ids: usize,
 }
+
+/// How often a pair is tried that could not be measured, since something else ran: 1.3 s for 64 CPUs that are all busy.
+const MEASURE_TRIES: usize = 8;
 
 impl Machine {
     /// One of so many CPUs that share everything.
@@ -32,16 +37,21 @@ impl Machine {
         let mut topology = Topology::read();
         let ours = topology.default_mask();
         if let Some(first) = ours.first() {
-            topology.measure(first, &ours);
+            let mut left = ours.clone();
+            for _ in 0..MEASURE_TRIES {
+                topology.measure(first, &left);
+                left = left.iter().filter(|cpu| *cpu != first && topology.latency(first, *cpu).is_none()).collect();
+            }
         }
         Self::of(&topology, nr_cpu_ids)
     }
 
-    fn of(topology: &Topology, nr_cpu_ids: usize) -> Self {
+    /// One that is told of.
+    pub(super) fn of(topology: &Topology, nr_cpu_ids: usize) -> Self {
         let ours = topology.default_mask();
         let Some(first) = ours.first() else {
             let (order, far, siblings) = (Vec::new(), CpuMask::new(), CpuMask::new());
-            return Self { order, far, siblings, measured: None, nr_cpu_ids };
+            return Self { order, far, siblings, measured: None, is_known: false, nr_cpu_ids };
         };
         let order: Vec<CpuId> = std::iter::once(first).chain(topology.joining_order(first, &ours)).collect();
         let shares = |cpu: CpuId| topology.place(first)?.cache.as_ref().map(|cache| cache.cpus.contains(cpu));
@@ -56,11 +66,13 @@ impl Machine {
             cores.push(core);
             second
         };
+        let is_known = |cpu: &CpuId| topology.latency(first, *cpu).is_some() || shares(*cpu).is_some();
         let measured = || order.iter().filter_map(|cpu| topology.latency(first, *cpu));
         Self {
             far: order.iter().copied().filter(|cpu| *cpu != first && is_far(*cpu)).collect(),
             siblings: order.iter().copied().filter(|cpu| is_second(*cpu)).collect(),
             measured: measured().min().zip(measured().max()),
+            is_known: order[1..].iter().all(is_known),
             nr_cpu_ids,
             order,
         }

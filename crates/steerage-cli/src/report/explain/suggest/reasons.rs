@@ -1,5 +1,7 @@
 //! Why the advice is what it is.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use steerage::flow::HeaderKind;
 use steerage::{CpuId, CpuMask};
@@ -8,7 +10,7 @@ use super::commands::BacklogMax;
 use super::model::{BUSY_MAX, Choice, Costs, Way};
 use super::{Elephant, Machine, Rate, RateFrom, cpu, named};
 use crate::report::explain::{OfTraffic, advice, tunnels};
-use crate::report::units::{grouped, packets_a_second};
+use crate::report::units::{self, grouped, packets_a_second};
 
 /// Tunnels in UDP or behind labels: the kernel's flow hash does not look into them (`__skb_get_hash`, `net/core/flow_dissector.c`).
 const HIDDEN_FROM_THE_KERNEL: [HeaderKind; 3] = [HeaderKind::Vxlan, HeaderKind::Geneve, HeaderKind::GtpU];
@@ -30,14 +32,13 @@ impl Reasons {
         traffic: &OfTraffic,
         choice: &Choice,
         costs: &Costs,
-        work_ns: f64,
         elephants: &[Elephant],
         stuck: bool,
         backlog: Option<BacklogMax>,
     ) -> Self {
         let (best, machine) = (&choice.best, &traffic.circumstances.machine);
         Self {
-            cpus: why_so_many(traffic, choice, costs, work_ns),
+            cpus: why_so_many(traffic, choice, costs),
             mask: why_these(best, machine),
             busiest: busiest(best),
             elephants: of_elephants(best, elephants, stuck),
@@ -51,6 +52,15 @@ fn percents(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
+/// `1,234 ns` up to 10 us, `123.4 us`, `12.3 ms`, and longer ones as elsewhere.
+fn short(time: Duration) -> String {
+    match time.as_nanos() as u64 {
+        ns @ ..10_000 => format!("{} ns", grouped(ns)),
+        ns @ ..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        _ => units::time(time),
+    }
+}
+
 /// `at 1.2 Mpps, as recorded`.
 fn at(rate: &Rate) -> String {
     let from = match rate.from {
@@ -61,10 +71,11 @@ fn at(rate: &Rate) -> String {
     format!("at {}, {from},", packets_a_second(rate.packets_a_second))
 }
 
-fn why_so_many(traffic: &OfTraffic, choice: &Choice, costs: &Costs, work_ns: f64) -> String {
+fn why_so_many(traffic: &OfTraffic, choice: &Choice, costs: &Costs) -> String {
     let Choice { best, one, is_enough } = choice;
     let count = best.cpus.len();
     let most = percents(BUSY_MAX);
+    let more = if count == traffic.circumstances.machine.order.len() { "there are no more" } else { "more add little" };
     let speed_up = one.load_ns / best.load_ns;
     let limit = match (count, best.receiver_is_busiest) {
         (1, _) => "it",
@@ -74,7 +85,7 @@ fn why_so_many(traffic: &OfTraffic, choice: &Choice, costs: &Costs, work_ns: f64
     let Some(rate) = &traffic.circumstances.rate else {
         return match count {
             1 => "no rate is known; more CPUs would not do more of this".to_owned(),
-            _ => format!("no rate is known; {count} do {speed_up:.1} times what one does, and more add little"),
+            _ => format!("no rate is known; {count} do {speed_up:.1} times what one does, and {more}"),
         };
     };
     let load = |way: &Way| percents(way.load(Some(rate.packets_a_second)).unwrap_or(0.0));
@@ -82,15 +93,15 @@ fn why_so_many(traffic: &OfTraffic, choice: &Choice, costs: &Costs, work_ns: f64
     match (is_enough, count) {
         (Some(true), 1) => {
             let room_ns = (BUSY_MAX * 1e9 / rate.packets_a_second - costs.receive_ns).max(0.0);
-            let work = grouped(room_ns.min(1e9 * work_ns.max(1.0)) as u64);
-            format!("{at} it is {} busy; up to {work} ns of work a packet it stays below {most}", load(best))
+            let room = short(Duration::from_nanos(room_ns as u64));
+            format!("{at} it is {} busy; up to {room} of work a packet it stays below {most}", load(best))
         }
         (Some(true), _) => {
             format!("{at} one would be {} busy, and of {count} {limit} is {}, below {most}", load(one), load(best))
         }
         (_, 1) => format!("{at} it would be {} busy, and more CPUs would not do more of this", load(one)),
         (..) => format!(
-            "{at} one would be {} busy, and of {count} {limit} {}: it does not keep up, but more CPUs add little",
+            "{at} one would be {} busy, and of {count} {limit} {}, which is more than {most}, but {more}",
             load(one),
             load(best)
         ),
@@ -123,10 +134,12 @@ fn how_near(others: &CpuMask, machine: &Machine, receiver: CpuId) -> String {
         let range = if nearest == farthest { nearest.to_string() } else { format!("{nearest} to {farthest}") };
         format!(" (a cache line takes {range} ns one way, measured)")
     });
+    let to = cpu(receiver);
     match (far.is_empty(), far == *others) {
-        (true, _) => format!("the others are near to {receiver}{measured}"),
-        (_, true) => format!("the others share no cache with {receiver}{measured}"),
-        _ => format!("{} share no cache with {receiver}, and come last{measured}", named(&far)),
+        (true, _) if machine.is_known => format!("the others are near to it{measured}"),
+        (true, _) => "the others are taken to be near to it".to_owned(),
+        (_, true) => format!("the others share no cache with it{measured}"),
+        _ => format!("{} share no cache with {to}, and come last{measured}", named(&far)),
     }
 }
 
@@ -141,14 +154,14 @@ fn busiest(way: &Way) -> String {
 }
 
 fn of_elephants(way: &Way, elephants: &[Elephant], stuck: bool) -> String {
-    let Some(largest) = elephants.first() else {
+    let spread = way.spread.max(2);
+    let Some(Elephant { flow, share }) = elephants.first() else {
         return match way.spread {
-            1 => "none matters to one CPU".to_owned(),
-            spread => format!("none: no flow has more than 1/{spread} of the packets"),
+            1 => "none that matters to one CPU".to_owned(),
+            _ => format!("none: no flow has more than 1/{spread} of the packets"),
         };
     };
-    let Elephant { flow, share } = largest;
-    let (count, spread, share) = (elephants.len(), way.spread, percents(*share));
+    let (count, share) = (elephants.len(), percents(*share));
     let limited = if stuck { ". That is more than its CPU can do: a flow limit has the others live" } else { "" };
     format!(
         "{count} flow(s) with more than 1/{spread} of the packets; {share} are of {flow}, and stay on one CPU{limited}"

@@ -16,10 +16,9 @@ pub(super) fn cpuset(files: &Files) -> Option<CpuMask> {
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
     // A group's effective CPUs have been narrowed by all above it already: the nearest one that says counts.
-    let nearest = hierarchies(files, "cpuset").into_iter().filter_map(|hierarchy| {
-        let found = hierarchy.upwards().find_map(|group| read(&hierarchy, &group));
-        found
-    });
+    let nearest = hierarchies(files, "cpuset")
+        .into_iter()
+        .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
     nearest.reduce(|one, other| one.and(&other))
 }
 

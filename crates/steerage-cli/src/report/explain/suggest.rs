@@ -66,8 +66,9 @@ pub(crate) struct Suggestion {
     receive_cpu: u16,
     /// Over which packets are spread, as the kernel writes it; 0 for no steering.
     mask: String,
-    /// The largest share of the packets that one CPU would have.
+    /// The largest share of the packets that one CPU would have of an even map, and once buckets were balanced.
     busiest: f64,
+    balanced: f64,
     /// Packets a second; `null` where it is not known.
     rate: Option<f64>,
     /// How busy the busiest CPU would be, of its time; above 1 it would not keep up.
@@ -122,6 +123,7 @@ impl Suggestion {
             receive_cpu: machine.order[0].0,
             mask: choice.best.mask.to_bitmap(machine.nr_cpu_ids),
             busiest: choice.best.busiest,
+            balanced: choice.best.balanced,
             rate: by_rate,
             load: choice.best.load(by_rate),
             load_of_one: choice.one.load(by_rate),

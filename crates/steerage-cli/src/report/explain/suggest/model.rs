@@ -1,5 +1,8 @@
 //! How many CPUs pay: what each would have to do for each packet that comes.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use serde::Serialize;
 use steerage::{BUCKETS, CpuId, CpuMask, even_share};
 use steerage_apps::Weight;
@@ -49,8 +52,10 @@ pub(super) struct Way {
     pub(super) mask: CpuMask,
     /// How many these are, or one.
     pub(super) spread: usize,
-    /// The largest share of the packets that one of them has.
+    /// The largest share of the packets that one of them has of an even map: the kernel's, and where ours begins.
     pub(super) busiest: f64,
+    /// The same once buckets were balanced.
+    pub(super) balanced: f64,
     /// What the CPU that has most to do, does for each packet that comes.
     pub(super) load_ns: f64,
     /// Whether that is the one that receives.
@@ -131,11 +136,26 @@ impl Work<'_> {
         Way {
             cpus: order.iter().copied().collect(),
             spread: mask.len(),
+            balanced: self.balanced(mask.len()),
             busiest: shares.iter().copied().fold(0.0, f64::max),
             mask: if cpus == 1 { CpuMask::new() } else { mask },
             load_ns: receives.max(most),
             receiver_is_busiest: receives >= most,
         }
+    }
+
+    /// The largest bucket to whoever has least, and so on: within a third of the best (Graham, 1969), and with so many buckets
+    /// much nearer.
+    fn balanced(&self, cpus: usize) -> f64 {
+        let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
+        buckets.sort_unstable_by_key(|packets| Reverse(*packets));
+        let mut loads: BinaryHeap<Reverse<u64>> = std::iter::repeat_n(Reverse(0), cpus).collect();
+        for packets in buckets {
+            if let Some(mut least) = loads.peek_mut() {
+                least.0 += packets;
+            }
+        }
+        loads.into_iter().map(|load| load.0).max().unwrap_or(0) as f64 / self.all
     }
 
     /// Of the packets what each CPU has of an even map.

@@ -147,8 +147,11 @@ fn busiest(way: &Way) -> String {
     match way.spread {
         1 => "all of the packets are with one CPU".to_owned(),
         spread => {
-            let (busiest, even) = (percents(way.busiest), percents(1.0 / spread as f64));
-            format!("one CPU has {busiest} of the packets; {even} would be even")
+            let (busiest, balanced, even) =
+                (percents(way.busiest), percents(way.balanced), percents(1.0 / spread as f64));
+            format!(
+                "one CPU has {busiest} of the packets by an even map, as the kernel's; once balanced {balanced}; {even} would be even"
+            )
         }
     }
 }

@@ -36,8 +36,8 @@ struct Line(AtomicU32);
 
 impl Topology {
     /// Measures how long a cache line takes between `owner` and each of `candidates`, by two threads that are pinned for it and
-    /// spin: [`PAIR_TIME_MAX`] a pair at most, and [`PAIRS_MAX`] pairs; of more CPUs a part of those that share a
-    /// cache stands for all. [`joining_order`](Self::joining_order) goes by it from then on. A pair that could not be
+    /// spin: [`PAIR_TIME_MAX`] a pair at most, besides the time that they wait for their CPUs, and [`PAIRS_MAX`] pairs; of more
+    /// CPUs a part of those that share a cache stands for all. [`joining_order`](Self::joining_order) goes by it from then on. A pair that could not be
     /// measured, since a CPU is busy or must not be used, is left as it was. Returns how many were.
     ///
     /// On virtual machines it is worth repeating: the host moves their CPUs about, and two that were 60 ns apart may be 200 ns apart

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use steerage::{CPUS_MAX, CpuId, CpuMask, Topology};
+use steerage::{CPUS_MAX, CpuId, CpuMask, Topology, topology};
 
 use crate::error::Error;
 
@@ -26,15 +26,14 @@ pub(crate) fn usable_cpus() -> Result<CpuMask, Error> {
 
 /// Whether all of `cpus` are switched on.
 pub(crate) fn check_online(cpus: &CpuMask) -> Result<(), Error> {
-    let topology = Topology::read();
-    let online = topology.online();
+    let Some(online) = topology::online() else { return Ok(()) };
     let off: Option<CpuId> = cpus.iter().find(|cpu| !online.contains(*cpu));
-    off.map_or(Ok(()), |cpu| Err(Error::Offline { cpu, online: online.clone() }))
+    off.map_or(Ok(()), |cpu| Err(Error::Offline { cpu, online }))
 }
 
 /// The CPUs that are switched on.
 pub(crate) fn online_cpus() -> CpuMask {
-    Topology::read().online().clone()
+    topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect())
 }
 
 /// The CPUs that the kernel keeps its own work from: `isolcpus` and `nohz_full`.

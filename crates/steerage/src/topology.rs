@@ -91,7 +91,7 @@ impl Topology {
     /// A machine whose /sys and /proc lie below `root`, of which `affinity` may be used; `None`: all of it.
     pub fn below(root: impl Into<PathBuf>, affinity: Option<CpuMask>) -> Self {
         let files = Files::below(root);
-        let told = files.list(format!("{CPUS}/online"));
+        let told = online_of(&files);
         // What nobody tells of is there if we may run on it.
         let online = told.or_else(|| affinity.clone()).unwrap_or_default();
         let nodes = files.numbered(NODES, "node");
@@ -184,6 +184,16 @@ impl Topology {
         };
         std::iter::once(first).chain(self.joining_order(first, &ours)).take(worth).collect()
     }
+}
+
+/// The CPUs of this machine that are switched on, for who wants to know just that, and often: one file. `None` where the kernel does
+/// not say.
+pub fn online() -> Option<CpuMask> {
+    online_of(&Files::below("/"))
+}
+
+fn online_of(files: &Files) -> Option<CpuMask> {
+    files.list(format!("{CPUS}/online"))
 }
 
 /// `isolated` has isolated cpusets as well as `isolcpus`. A kernel without `nohz_full` shows ` (null)`: no list.

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::CPUS;
 use super::cgroup;
 use super::files::Files;
 use crate::cpu::CpuMask;
@@ -59,7 +58,7 @@ impl Watch {
     /// Looks, and returns those that are there now if they are others than at the last poll. There may be none: then the
     /// kernel runs our threads on CPUs that are not ours, and no mask of ours is right.
     pub fn poll(&mut self) -> Option<CpuMask> {
-        let online = self.files.list(format!("{CPUS}/online"));
+        let online = super::online_of(&self.files);
         let cpuset = cgroup::cpuset(&self.files);
         let affinity = (self.affinity)().map(|may| {
             self.had = self.cpus.iter().filter(|cpu| self.had.contains(*cpu) || may.contains(*cpu)).collect();

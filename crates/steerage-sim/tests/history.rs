@@ -19,7 +19,7 @@ const STEPS_MAX: u64 = 20_000_000;
 #[derive(Debug)]
 enum Any {
     Hash(Hash),
-    Load(Balance),
+    Load(Box<Balance>),
     Restless(Chance),
 }
 
@@ -27,7 +27,7 @@ impl Any {
     fn of(seed: u64) -> Self {
         match seed % 3 {
             0 => Self::Hash(Hash),
-            1 => Self::Load(Balance::new()),
+            1 => Self::Load(Box::default()),
             _ => Self::Restless(Chance::new(seed)),
         }
     }
@@ -35,7 +35,7 @@ impl Any {
     fn inner(&mut self) -> &mut dyn Policy {
         match self {
             Self::Hash(policy) => policy,
-            Self::Load(policy) => policy,
+            Self::Load(policy) => &mut **policy,
             Self::Restless(_) => unreachable!("it has no reason"),
         }
     }
@@ -49,7 +49,7 @@ impl Policy for Any {
     fn fresh(&self) -> Box<dyn Policy> {
         Box::new(match self {
             Self::Hash(policy) => Self::Hash(*policy),
-            Self::Load(_) => Self::Load(Balance::new()),
+            Self::Load(_) => Self::Load(Box::default()),
             Self::Restless(chance) => Self::Restless(chance.clone()),
         })
     }

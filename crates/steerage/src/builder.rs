@@ -19,7 +19,7 @@ use crate::instance::{CpuPart, Instance, MakeHandler};
 use crate::ledger::CpuLedger;
 use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, QueueLimits};
 use crate::moves::Steering;
-use crate::plan::{Plan, Wiring};
+use crate::plan::{self, Plan, Wiring};
 use crate::policy::{Balance, Policy};
 use crate::pool::SharedPool;
 use crate::queue::OwnedQueue;
@@ -431,7 +431,10 @@ impl Builder {
             stopping: AtomicBool::new(false),
             cpus: plan.cpus,
         };
-        let steering = Steering::new(cpus, controls, plan.asked.limits, plan.asked.queue_limits, plan.asked.policy);
+        let owners = controls.iter().map(|queue| queue.owner).collect();
+        let nearness = if plan.asked.pin { plan::nearness(&core.cpus, owners) } else { Vec::new() };
+        let (limits, of_queues) = (plan.asked.limits, plan.asked.queue_limits);
+        let steering = Steering::new(cpus, controls, limits, of_queues, plan.asked.policy, nearness);
         owned.iter_mut().flatten().for_each(|queue| queue.adopt(steering.lock().map_of(queue.id).0));
         for (queue, info) in core.queues.iter().enumerate() {
             info.group.store(steering.lock().map_of(queue).1, Ordering::Relaxed);

@@ -237,9 +237,14 @@ impl fmt::Display for CpuMask {
 
 /// Pins the calling thread to a CPU.
 pub(crate) fn pin(cpu: CpuId) -> nix::Result<()> {
+    pin_thread(Pid::from_raw(0), cpu)
+}
+
+/// The same for another thread, by its number; 0 is the calling one.
+pub(crate) fn pin_thread(thread: Pid, cpu: CpuId) -> nix::Result<()> {
     let mut set = CpuSet::new();
     set.set(usize::from(cpu.0))?;
-    sched_setaffinity(Pid::from_raw(0), &set)
+    sched_setaffinity(thread, &set)
 }
 
 /// The kernel stops at a newline or a NUL: what stands behind is another line, or not text at all.

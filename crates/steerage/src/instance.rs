@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use crate::rps_map::CpuIndex;
 use crate::shared::{Core, Shared};
 use crate::softnet::{Inbound, Softnet};
 use crate::tx::OwnedTx;
+use crate::watching::{self, Threads};
 
 /// Makes a CPU's handler, there.
 pub(crate) type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
@@ -62,13 +64,16 @@ impl<H: Handler> Instance<H> {
         let handle = self.handle();
         let (to_join, ended) = mpsc::channel();
         let mut threads = Vec::with_capacity(self.parts.len());
-        let cpus = self.parts.iter().map(CpuPart::cpu).collect();
+        let cpus: Vec<CpuId> = self.parts.iter().map(CpuPart::cpu).collect();
+        let pinned: Threads = cpus.iter().map(|_| AtomicI32::new(0)).collect();
         for part in self.parts {
             let (to_join, shared) = (to_join.clone(), Arc::clone(&self.shared));
+            let (pinned, place) = (Arc::clone(&pinned), usize::from(part.index));
             let (cpu, pin, idle_poll) = (part.cpu(), self.pin, self.idle_poll);
             let body = move || {
                 if pin {
                     pin_to(cpu);
+                    watching::is_me(&pinned, place);
                 }
                 let report = catch_unwind(AssertUnwindSafe(|| part.enter_machine().run(idle_poll)));
                 if report.is_err() {
@@ -87,7 +92,15 @@ impl<H: Handler> Instance<H> {
                 }
             }
         }
-        Ok(Running { handle, threads, ended, cpus })
+        // Virtual CPUs are nobody's to take away.
+        let watch = match self.pin.then(|| watching::watch(handle.clone(), cpus.clone(), pinned)) {
+            Some(Err(error)) => {
+                tracing::warn!("cannot watch over CPUs: {error}");
+                None
+            }
+            watched => watched.and_then(Result::ok),
+        };
+        Ok(Running { handle, threads, ended, cpus, _watch: watch })
     }
 }
 
@@ -445,6 +458,8 @@ pub struct Running<R> {
     threads: Vec<JoinHandle<()>>,
     ended: Receiver<(CpuId, Option<R>)>,
     cpus: Vec<CpuId>,
+    /// CPUs are watched over as long as this is there.
+    _watch: Option<mpsc::Sender<()>>,
 }
 
 /// What came of it.

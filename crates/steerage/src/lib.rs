@@ -53,6 +53,7 @@ mod softnet;
 pub mod testing;
 pub mod topology;
 mod tx;
+mod watching;
 
 pub use builder::{BuildError, Builder};
 pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};

@@ -75,6 +75,9 @@ pub const FRAGMENT_SETS: usize = 1024 / FRAGMENT_WAYS;
 /// to come round; after that long it does not keep up.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
+/// How often it is looked whether CPUs were taken away or given back: 40 us each time.
+pub const WATCH_EVERY: Duration = Duration::from_millis(250);
+
 /// How often it is looked meanwhile whether there is room: in so long a CPU works off a backlog's part of light work.
 pub const FULL_LOOK: Duration = Duration::from_micros(100);
 

@@ -116,10 +116,13 @@ impl BucketWork {
         self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - WINDOW_WEIGHT);
         for (before, now) in before {
             samples += now.samples - before.samples;
-            for bucket in 0..BUCKETS {
-                packets[bucket] += now.packets[bucket] - before.packets[bucket];
-                self.nanos[bucket] += (now.timed[bucket].0 - before.timed[bucket].0) as f64;
-                self.timed[bucket] += (now.timed[bucket].1 - before.timed[bucket].1) as f64;
+            for (sum, (now, before)) in packets.iter_mut().zip(now.packets.iter().zip(&before.packets)) {
+                *sum += now - before;
+            }
+            let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
+            for ((nanos, count), (now, before)) in timed {
+                *nanos += (now.0 - before.0) as f64;
+                *count += (now.1 - before.1) as f64;
             }
         }
         for (known, packets) in self.packets.iter_mut().zip(packets) {
@@ -198,7 +201,6 @@ impl<M> State<M> {
 
     /// Ends the window under way, if it has been long enough; and begins another. By CPU what it had to do, by group each
     /// bucket's share of a CPU's time.
-    #[expect(clippy::type_complexity, reason = "the two parts of a window, taken apart at once")]
     fn close_window(&mut self, core: &Core, now: Timestamp) -> Option<(Vec<CpuLoad>, Vec<Vec<f64>>)> {
         let slices = self.counts.slices;
         let fresh = |load: &LoadMeter| WindowStart {

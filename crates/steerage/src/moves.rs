@@ -142,6 +142,8 @@ pub(crate) struct State<M> {
     queues: Vec<QueueState>,
     /// What a new group's is made after.
     policy: Box<dyn Policy>,
+    /// For each CPU that polls, the others in the order in which they are to join; empty: as they are numbered.
+    nearness: Vec<Vec<CpuIndex>>,
     pub(crate) load: LoadMeter,
     elephants: Vec<elephants::Candidate>,
     pub(crate) slice: Option<Slice<M>>,
@@ -178,11 +180,13 @@ impl<M> Steering<M> {
         limits: Limits,
         of_queues: QueueLimits,
         policy: Box<dyn Policy>,
+        nearness: Vec<Vec<CpuIndex>>,
     ) -> Self {
         let mut state = State {
             groups: Vec::new(),
             queues: Vec::new(),
             policy,
+            nearness,
             load: LoadMeter::default(),
             elephants: Vec::new(),
             slice: None,

@@ -1,5 +1,6 @@
 //! From what was asked for to queues, memory and rings.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Mutex};
 
@@ -23,6 +24,7 @@ use crate::rps_map::CpuIndex;
 use crate::rx::{QueueMemory, RxQueue};
 use crate::shared::QueueInfo;
 use crate::softnet::Inbound;
+use crate::topology::Topology;
 use crate::tx::OwnedTx;
 
 /// The indices of a mask's CPUs among the instance's. Of none: the owner alone, since steering is off.
@@ -36,6 +38,25 @@ pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> R
             None => Err(BuildError::NotOurCpu { cpu, ours: cpus.iter().copied().collect::<CpuMask>().to_list() }),
         })
         .collect()
+}
+
+/// For each CPU that polls, the others in the order in which they are to join it: by what the kernel tells of the machine and,
+/// where there is a choice, by what is measured, since virtual machines tell what is not so.
+pub(crate) fn nearness(cpus: &[CpuId], owners: BTreeSet<CpuIndex>) -> Vec<Vec<CpuIndex>> {
+    let all: CpuMask = cpus.iter().copied().collect();
+    let mut near = vec![Vec::new(); cpus.len()];
+    if cpus.len() < 3 {
+        return near;
+    }
+    let mut topology = Topology::read();
+    for owner in owners {
+        let cpu = cpus[usize::from(owner)];
+        topology.measure(cpu, &all);
+        let order = topology.joining_order(cpu, &all).into_iter();
+        let place = |cpu: CpuId| cpus.iter().position(|ours| *ours == cpu).map(|at| at as CpuIndex);
+        near[usize::from(owner)] = order.filter_map(place).collect();
+    }
+    near
 }
 
 #[derive(Debug)]
@@ -79,8 +100,7 @@ impl Plan {
         }
         let workers = match asked.cpus.take() {
             Some(cpus) => cpus,
-            None => CpuMask::allowed()
-                .map_err(|error| BuildError::System { operation: "read the CPUs this process may use", error })?,
+            None => Topology::read().default_mask(),
         };
         if workers.is_empty() {
             return Err(BuildError::NoCpus);

@@ -4,9 +4,13 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use steerage::topology::Watch;
-use steerage::{CpuId, CpuMask, Topology};
+use steerage::{
+    Batch, Builder, Completion, Completions, Cpu, CpuId, CpuMask, DeviceError, HEADROOM, Handle, Handler, Hash, Input,
+    Polled, QueueMemory, Running, RxQueue, Topology,
+};
 
 /// Switches a CPU off; on again when dropped, and when this process ends in whatever way: a shell waits for that.
 struct Off {
@@ -45,6 +49,75 @@ impl Drop for Off {
     }
 }
 
+/// UDP flows without end, that can wait: nothing of them is to be lost.
+struct Endless(u32);
+
+const FRAME_BYTES: usize = 60;
+
+impl RxQueue for Endless {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        for _ in 0..budget {
+            let Some(mut page) = out.take_page() else { break };
+            self.0 = self.0.wrapping_add(1);
+            let frame = &mut out.page_mut(&mut page)[HEADROOM..HEADROOM + FRAME_BYTES];
+            frame.fill(0);
+            (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 46, 17);
+            frame[26..30].copy_from_slice(&(self.0 % 1000).to_be_bytes());
+            (frame[35], frame[37]) = (7, 9);
+            out.push(Completion::new(page, HEADROOM as u32, FRAME_BYTES), FRAME_BYTES);
+        }
+        Ok(Polled::More)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+struct Nothing;
+
+impl Handler for Nothing {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+    fn finish(self) {}
+}
+
+fn started(cpus: &CpuMask) -> Running<()> {
+    let input = Input { name: "endless".into(), kind: "test", mode: "", queues: vec![Box::new(Endless(0))] };
+    let builder = Builder::new().cpus(cpus.clone()).policy(Hash).check_order(true).input(input);
+    builder.build(|_| Nothing).unwrap().start().unwrap()
+}
+
+/// Waits until these CPUs have the buckets, and more packets came for them.
+fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
+    let start = Instant::now();
+    loop {
+        let now = handle.snapshot();
+        let active: CpuMask = now.groups[0].active.iter().copied().collect();
+        if active == *cpus {
+            let processed = |at: usize| handle.snapshot().cpus[at].processed;
+            let ours = now.cpus.iter().position(|cpu| cpus.last() == Some(cpu.cpu)).unwrap();
+            let before = processed(ours);
+            while processed(ours) == before && start.elapsed() < HANG {
+                std::thread::yield_now();
+            }
+            return;
+        }
+        assert!(start.elapsed() < HANG, "CPUs {active} have the buckets, not {cpus}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Long enough for any machine, and an end where something hangs.
+const HANG: Duration = Duration::from_secs(60);
+
 #[test]
 fn a_cpu_that_goes_is_missed_and_welcome_back() {
     let ours = Topology::read().allowed().clone();
@@ -58,6 +131,9 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     }
     let mut watch = Watch::new(ours.clone());
     assert_eq!(watch.poll(), None);
+    let running = started(&ours);
+    let handle = running.handle();
+    wait_until_on(&handle, &ours);
     let off = match Off::new(last) {
         Ok(off) => off,
         // Virtual machines and containers have no switch, or not for us: the made-up machines of `topology/tests.rs` are left.
@@ -66,9 +142,14 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     let without: CpuMask = ours.iter().filter(|cpu| *cpu != last).collect();
     let (missed, then) = (watch.poll(), watch.poll());
     let seen = Topology::read();
+    wait_until_on(&handle, &without);
     drop(off);
     assert_eq!((missed, then), (Some(without.clone()), None));
     assert_eq!((seen.online().contains(last), seen.allowed()), (false, &without));
     assert_eq!(watch.poll(), Some(ours.clone()));
     assert_eq!(Topology::read().allowed(), &ours);
+    wait_until_on(&handle, &ours);
+    handle.stop();
+    let ledger = running.join().snapshot;
+    assert_eq!((ledger.received(), ledger.reordered()), (ledger.delivered(), Some(0)));
 }

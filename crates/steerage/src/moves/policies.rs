@@ -19,7 +19,10 @@ impl<M> State<M> {
     ) -> (Vec<CpuIndex>, usize) {
         let polls: Vec<CpuIndex> = owners.collect();
         let mut order = self.living(mask);
-        order.sort_by_key(|cpu| (!polls.contains(cpu), *cpu));
+        let near = polls.first().and_then(|cpu| self.nearness.get(usize::from(*cpu)));
+        let far =
+            |cpu: &CpuIndex| near.and_then(|near| near.iter().position(|other| other == cpu)).unwrap_or(usize::MAX);
+        order.sort_by_key(|cpu| (!polls.contains(cpu), far(cpu), *cpu));
         let owners = order.iter().filter(|cpu| polls.contains(cpu)).count();
         (order, owners.max(1))
     }

@@ -15,6 +15,7 @@ fn nobody_joins_a_group_whose_queues_have_all_ended() {
         Limits::DEFAULT,
         QueueLimits::DEFAULT,
         Box::new(Hash),
+        Vec::new(),
     );
     let mut state = steering.lock();
     assert_eq!((state.map_of(0).1, state.map_of(1).1), (0, 1));

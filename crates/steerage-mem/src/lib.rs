@@ -6,6 +6,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`region`] | page memory from the kernel, and the process-wide numbers by which pages are told apart |
+//! | [`parts`] | a region's parts, each on a NUMA node of its own |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
 //! | [`blocks`] | memory that holds many frames at once and is lent out read-only |
 //! | [`posted`] | pages that a device's own ring has, and what turns its addresses into tokens again |
@@ -34,6 +35,7 @@ pub mod in_flight;
 pub mod memory;
 pub mod page;
 pub mod park;
+pub mod parts;
 pub mod posted;
 pub mod region;
 pub mod ring;
@@ -47,5 +49,6 @@ pub use huge::HugeVec;
 pub use in_flight::{InFlight, Reaper};
 pub use memory::Memory;
 pub use page::{Completion, FRAME_BYTES_MAX, Page};
+pub use parts::{Part, part_ends};
 pub use posted::Posted;
 pub use region::{Backing, Region, RegionError};

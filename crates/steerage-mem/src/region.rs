@@ -4,12 +4,14 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 // Not loom's: numbers are handed out once a region, far from anything that is model-checked.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::page::{BLANK, Page};
+use crate::parts::{Part, bind, part_ends};
 use crate::sync::AtomicU32;
 
 /// Huge pages are 2 MiB on the machines we know; a region is a multiple of it so that it can be made of them.
@@ -112,6 +114,10 @@ pub struct Region {
     first: u32,
     count: u32,
     backing: Backing,
+    /// Where its parts end, in pages from the beginning.
+    ends: Box<[u32]>,
+    /// Why the parts are not on the nodes that were asked for.
+    unbound: Option<io::Error>,
     /// Bytes to unmap at the end; 0 for memory that belongs to somebody else.
     mapped: usize,
     /// Whoever keeps memory of somebody else's mapped.
@@ -151,6 +157,17 @@ impl Region {
     /// # Errors
     /// [`RegionError`] for a size of nothing or too much, and where the kernel has no memory.
     pub fn map(pages: usize, page_bytes: usize) -> Result<(Arc<Self>, Vec<Page>), RegionError> {
+        Self::map_parts(&[Part { pages, node: None }], page_bytes)
+    }
+
+    /// The same in several parts, each on its node; a part that another follows may come out longer, see [`part_ends`]. Where the
+    /// kernel does not place memory, [`unbound`](Self::unbound) says why, and all else is as asked for.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_parts(parts: &[Part], page_bytes: usize) -> Result<(Arc<Self>, Vec<Page>), RegionError> {
+        let ends = part_ends(parts, page_bytes)?;
+        let pages = ends.last().copied().unwrap_or(0);
         let wrong = RegionError::Size { pages, page_bytes };
         let bytes = match pages.checked_mul(page_bytes).and_then(|b| b.checked_next_multiple_of(HUGE_BYTES)) {
             Some(b) if b > 0 && b <= isize::MAX as usize && u32::try_from(page_bytes).is_ok() => b,
@@ -158,6 +175,7 @@ impl Region {
         };
         let first = take_numbers(pages)?;
         let (base, backing, mapped) = map_anonymous(bytes)?;
+        let unbound = bind(base, parts, &ends, page_bytes).err();
         let region = Self {
             base,
             page_bytes,
@@ -165,6 +183,8 @@ impl Region {
             first,
             count: pages as u32,
             backing,
+            ends: ends.into_iter().map(|end| end as u32).collect(),
+            unbound,
             mapped,
             _owner: None,
             below: (0..pages).map(|_| AtomicU32::new(BLANK)).collect(),
@@ -185,10 +205,22 @@ impl Region {
         }
         let first = take_numbers(blocks)?;
         let backing = Backing::Foreign;
-        let below = Box::new([]);
+        let (below, ends, unbound) = (Box::new([]), Box::new([blocks as u32]), None);
         let (page_bytes, count, _owner) = (block_bytes, blocks as u32, Some(owner));
         let reciprocal = reciprocal(page_bytes);
-        Ok(Arc::new(Self { base, page_bytes, reciprocal, first, count, backing, mapped: 0, _owner, below }))
+        Ok(Arc::new(Self {
+            base,
+            page_bytes,
+            reciprocal,
+            first,
+            count,
+            backing,
+            ends,
+            unbound,
+            mapped: 0,
+            _owner,
+            below,
+        }))
     }
 
     /// What the memory is made of.
@@ -209,6 +241,29 @@ impl Region {
     /// The whole of it in bytes.
     pub fn bytes(&self) -> usize {
         self.pages() * self.page_bytes
+    }
+
+    /// How many parts it has.
+    pub fn parts(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The numbers of a part's pages; of no page for a part that there isn't.
+    pub fn numbers(&self, part: usize) -> Range<u32> {
+        let end = self.ends.get(part).copied().unwrap_or(0);
+        let begin = part.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0).min(end);
+        self.first + begin..self.first + end
+    }
+
+    /// The part that a page is of; 0 for a page of another region.
+    pub fn part_of(&self, page: &Page) -> usize {
+        let of = |index: u32| self.ends.iter().position(|end| index < *end);
+        self.index_of(page.number()).and_then(of).unwrap_or(0)
+    }
+
+    /// Why the kernel did not place its parts on the nodes that were asked for, if it didn't.
+    pub fn unbound(&self) -> Option<&io::Error> {
+        self.unbound.as_ref()
     }
 
     /// Where it begins: for a device to tell the kernel, which then writes pages that are [posted](crate::Posted).

@@ -1,0 +1,149 @@
+//! A region's parts, each on a NUMA node of its own.
+
+use std::io;
+use std::ptr::NonNull;
+
+use crate::region::{HUGE_BYTES, RegionError};
+
+/// So many pages of a region, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// How many, at least one.
+    pub pages: usize,
+    /// The node that their memory is to be of; `None` for wherever it is first touched.
+    pub node: Option<u32>,
+}
+
+/// The highest node number that can be asked for, and one more: the kernel's own most (`CONFIG_NODES_SHIFT` is 10 at most).
+const NODES_MAX: u32 = 1024;
+
+/// Where each part ends, in pages from the region's beginning. A part that another follows is up to 2 MiB longer than was asked
+/// for, so that the next one's memory begins with a huge page of its own; the page across that border belongs to the former.
+///
+/// # Errors
+/// [`RegionError::Size`] for no parts, one without pages, and more than can be addressed.
+pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, RegionError> {
+    let asked = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.pages));
+    let wrong = || RegionError::Size { pages: asked, page_bytes };
+    if parts.is_empty() || page_bytes == 0 || parts.iter().any(|part| part.pages == 0) {
+        return Err(wrong());
+    }
+    let mut ends = Vec::with_capacity(parts.len());
+    let mut end = 0_usize;
+    for (nth, part) in parts.iter().enumerate() {
+        end = end.checked_add(part.pages).ok_or_else(wrong)?;
+        if nth + 1 < parts.len() {
+            let border = end.checked_mul(page_bytes).and_then(|bytes| bytes.checked_next_multiple_of(HUGE_BYTES));
+            end = border.ok_or_else(wrong)?.div_ceil(page_bytes);
+        }
+        ends.push(end);
+    }
+    Ok(ends)
+}
+
+/// Has the kernel take each part's memory, none of which was touched yet, from its node where that has some. Returns what it
+/// said if it would not: the memory is then of whatever node touches it first.
+pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
+    let mut from = 0;
+    for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
+        // The last part ends with the mapping, which is a multiple of huge pages as well.
+        let border = (end * page_bytes) / HUGE_BYTES * HUGE_BYTES;
+        let to = if nth + 1 < parts.len() { border } else { (end * page_bytes).next_multiple_of(HUGE_BYTES) };
+        if let Some(node) = part.node {
+            prefer(base, from, to - from, node)?;
+        }
+        from = to;
+    }
+    Ok(())
+}
+
+fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(), io::Error> {
+    if node >= NODES_MAX {
+        return Err(io::Error::other("a node beyond those that there can be"));
+    }
+    let mut mask = [0_u64; NODES_MAX as usize / 64];
+    mask[node as usize / 64] |= 1 << (node % 64);
+    // SAFETY: the range lies within the mapping, of which nobody has a byte yet, and the mask outlives the call. Preferred, not
+    // bound: of a node without free memory the kernel takes another's, where bound it would kill the process.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            base.as_ptr().add(from),
+            bytes,
+            libc::MPOL_PREFERRED,
+            mask.as_ptr(),
+            // The kernel counts one more than there are bits.
+            libc::c_ulong::from(NODES_MAX + 1),
+            0_u32,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Page, Region};
+
+    const PAGE_BYTES: usize = 2112;
+
+    fn part(pages: usize) -> Part {
+        Part { pages, node: None }
+    }
+
+    #[test]
+    fn parts_meet_at_huge_pages() {
+        let ends = part_ends(&[part(10), part(2000), part(3)], PAGE_BYTES).unwrap();
+        assert_eq!(part_ends(&[part(10)], PAGE_BYTES).unwrap(), [10], "alone it is as long as was asked for");
+        // Each border lies in the last page of the part before it.
+        for end in &ends[..2] {
+            let border = end * PAGE_BYTES / HUGE_BYTES * HUGE_BYTES;
+            assert!((end - 1) * PAGE_BYTES < border && border <= end * PAGE_BYTES, "{end}");
+        }
+        assert!(ends[0] >= 10 && ends[1] >= ends[0] + 2000 && ends[2] == ends[1] + 3, "{ends:?}");
+        for wrong in [&[][..], &[part(1), part(0)], &[part(usize::MAX), part(1)]] {
+            assert!(part_ends(wrong, PAGE_BYTES).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_knows_its_part() {
+        let (region, pages) = Region::map_parts(&[part(10), part(20)], PAGE_BYTES).unwrap();
+        let ends = part_ends(&[part(10), part(20)], PAGE_BYTES).unwrap();
+        assert_eq!((region.parts(), region.pages(), pages.len()), (2, ends[1], ends[1]));
+        let parts: Vec<usize> = pages.iter().map(|page| region.part_of(page)).collect();
+        assert_eq!(parts.iter().filter(|part| **part == 0).count(), ends[0]);
+        assert!(parts.is_sorted());
+        let numbers: Vec<u32> = (0..2).flat_map(|part| region.numbers(part)).collect();
+        assert_eq!(numbers, pages.iter().map(Page::number).collect::<Vec<_>>());
+        let (_, others) = Region::map(1, PAGE_BYTES).unwrap();
+        assert_eq!(region.part_of(&others[0]), 0, "a page of other memory is nobody's, and no panic");
+    }
+
+    /// Every machine has a node 0, unless its kernel knows of no nodes at all.
+    #[test]
+    fn memory_is_asked_of_its_node() {
+        let parts = [Part { pages: 1000, node: Some(0) }, part(1000)];
+        let (region, _pages) = Region::map_parts(&parts, PAGE_BYTES).unwrap();
+        if let Some(error) = region.unbound() {
+            eprintln!("skipped: the kernel binds no memory here: {error}");
+            return;
+        }
+        let Ok(maps) = std::fs::read_to_string("/proc/self/numa_maps") else {
+            eprintln!("skipped: there is no /proc/self/numa_maps");
+            return;
+        };
+        let begin = format!("{:08x} ", region.base().as_ptr() as usize);
+        let line = maps.lines().find(|line| line.starts_with(&begin)).expect("the mapping's first part");
+        assert!(line.contains("prefer") && line.contains(":0"), "{line}");
+    }
+
+    #[test]
+    fn a_node_that_there_is_not_is_told_and_no_more() {
+        for node in [NODES_MAX - 1, NODES_MAX, u32::MAX] {
+            let (region, mut pages) = Region::map_parts(&[Part { pages: 1, node: Some(node) }], PAGE_BYTES).unwrap();
+            assert!(region.unbound().is_some(), "node {node}");
+            region.page_mut(&mut pages[0])[0] = 1;
+        }
+    }
+}

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::header::FrameHeader;
+use crate::lives::Life;
 use crate::memory::Memory;
 use crate::page::{Completion, Page, Slot};
 use crate::ring::Frame;
@@ -42,7 +43,7 @@ impl Home {
             return Err(frame);
         }
         match frame.take() {
-            Ok(completion) => Ok(Kept { slot: completion.slot(), home: Arc::clone(self) }),
+            Ok(completion) => Ok(self.kept_in(completion.slot())),
             Err(frame) => {
                 self.kept.fetch_sub(1, Ordering::Relaxed);
                 Err(frame)
@@ -69,7 +70,11 @@ impl Home {
         }
         let copy = Completion::new(page, offset, bytes.len());
         let copy = if header.is_some() { copy.with_header() } else { copy };
-        Ok(Kept { slot: copy.slot(), home: Arc::clone(self) })
+        Ok(self.kept_in(copy.slot()))
+    }
+
+    fn kept_in(self: &Arc<Self>, slot: Slot) -> Kept {
+        Kept { slot, life: self.memory.pool().life_of(slot.page), home: Arc::clone(self) }
     }
 
     fn count_one(&self) -> bool {
@@ -107,6 +112,8 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, bytes: &
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
+    /// The life of its page that it is in: nothing, but in debug and fuzz builds.
+    life: Life,
     home: Arc<Home>,
 }
 
@@ -140,6 +147,7 @@ impl Deref for Kept {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
+        self.home.memory.pool().check_life(self.slot.page, self.life);
         // SAFETY: the slot was taken off its ring, so it is ours alone, and writing needs `&mut self`.
         unsafe { self.home.memory.slice(&self.slot) }
     }
@@ -147,6 +155,7 @@ impl Deref for Kept {
 
 impl DerefMut for Kept {
     fn deref_mut(&mut self) -> &mut [u8] {
+        self.home.memory.pool().check_life(self.slot.page, self.life);
         // SAFETY: as `deref`; lent frames are never kept.
         unsafe { self.home.memory.slice_mut(&self.slot) }
     }
@@ -160,6 +169,9 @@ impl AsRef<[u8]> for Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.home.memory.pool().check_life(self.slot.page, self.life);
+        }
         self.home.waiting.put(self.home.memory.pool(), Page::new(self.slot.page));
         // Relaxed: a count. After the put, so that the limit never admits a page that is not yet home.
         self.home.kept.fetch_sub(1, Ordering::Relaxed);

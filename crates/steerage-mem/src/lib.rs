@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`region`] | page memory from the kernel, and the process-wide numbers by which pages are told apart |
 //! | [`parts`] | a region's parts, each on a NUMA node of its own |
+//! | `lives` | in debug and fuzz builds, what notices that a page is used after its release |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
 //! | [`blocks`] | memory that holds many frames at once and is lent out read-only |
 //! | [`posted`] | pages that a device's own ring has, and what turns its addresses into tokens again |
@@ -32,6 +33,7 @@ pub mod header;
 pub mod home;
 pub mod huge;
 pub mod in_flight;
+mod lives;
 pub mod memory;
 pub mod page;
 pub mod park;

@@ -45,6 +45,7 @@ impl Memory {
         if slot.is_lent() {
             self.blocks.as_ref()?.start_of(slot.page, slot.offset, slot.len())
         } else {
+            self.pool.check_out(slot.page);
             self.pool.start_of(slot.page, slot.offset, slot.len())
         }
     }

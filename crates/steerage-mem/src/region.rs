@@ -10,12 +10,16 @@ use std::sync::Arc;
 // Not loom's: numbers are handed out once a region, far from anything that is model-checked.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
+use crate::lives::{Life, Lives};
 use crate::page::{BLANK, Page};
 use crate::parts::{Part, bind, part_ends};
 use crate::sync::AtomicU32;
 
 /// Huge pages are 2 MiB on the machines we know; a region is a multiple of it so that it can be made of them.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
+
+/// Whether the lives of pages are looked after: not where speed counts.
+const CHECKS_LIVES: bool = cfg!(any(debug_assertions, fuzzing));
 
 /// What the kernel made the memory of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +128,7 @@ pub struct Region {
     _owner: Option<Owner>,
     /// For each page, the one below it in a [`Home`](crate::Home)'s stack. A page is in one stack at most.
     pub(crate) below: Box<[AtomicU32]>,
+    pub(crate) lives: Lives,
 }
 
 // SAFETY: a region is an address range. Its bytes are reached through page tokens only, each of which has one holder.
@@ -188,6 +193,7 @@ impl Region {
             mapped,
             _owner: None,
             below: (0..pages).map(|_| AtomicU32::new(BLANK)).collect(),
+            lives: Lives::new(pages),
         };
         let tokens = (first..first + pages as u32).map(Page::new).collect();
         Ok((Arc::new(region), tokens))
@@ -220,6 +226,7 @@ impl Region {
             mapped: 0,
             _owner,
             below,
+            lives: Lives::new(0),
         }))
     }
 
@@ -315,6 +322,50 @@ impl Region {
         // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed mutably for as long as
         // the slice lives, there is one token a page, and slots and kept pages hold no other.
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
+    }
+
+    /// Says that a page is free: for whoever pools pages. In debug and fuzz builds it is then filled with a pattern, and a second
+    /// release, a write to it and a use of it are seen; else nothing is done.
+    ///
+    /// # Panics
+    /// In those builds, if it is free already.
+    #[inline(always)]
+    pub fn release(&self, page: &mut Page) {
+        if let (true, Some(index)) = (CHECKS_LIVES, self.index_of(page.number())) {
+            self.lives.release(index, self.page_mut(page));
+        }
+    }
+
+    /// Says that a page that was [released](Self::release) is in use again.
+    ///
+    /// # Panics
+    /// In debug and fuzz builds, if it was written meanwhile.
+    #[inline(always)]
+    pub fn take(&self, page: &mut Page) {
+        if let (true, Some(index)) = (CHECKS_LIVES, self.index_of(page.number())) {
+            self.lives.take(index, self.page_mut(page));
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn life_of(&self, number: u32) -> Life {
+        self.lives.now(self.index_of(number).unwrap_or(u32::MAX))
+    }
+
+    /// In debug and fuzz builds: that the page is not released.
+    #[inline(always)]
+    pub(crate) fn check_out(&self, number: u32) {
+        if let (true, Some(index)) = (CHECKS_LIVES, self.index_of(number)) {
+            self.lives.check_out(index);
+        }
+    }
+
+    /// And that it is in the life that it was in.
+    #[inline(always)]
+    pub(crate) fn check_life(&self, number: u32, life: Life) {
+        if let (true, Some(index)) = (CHECKS_LIVES, self.index_of(number)) {
+            self.lives.check(index, life);
+        }
     }
 
     /// Where `len` bytes at `offset` of page `number` start, if they lie within that page and the page within this

@@ -5,7 +5,7 @@
 //! each run it is measured how far apart the two CPUs are, and near and far are never pooled.
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
-use steerage::{LOCAL_PAGES, POLL_BUDGET};
+use steerage::{LPC_SIZE_DEFAULT, POLL_BUDGET};
 use steerage_bench::frames::{FrameOptions, Mix};
 use steerage_bench::measure::{Case, in_turn, run};
 
@@ -13,7 +13,7 @@ const FRAMES: u64 = 10_000_000;
 
 fn cases() -> Vec<Case> {
     let frames = FrameOptions { mix: Mix::Uniform, device_hash: true, list: POLL_BUDGET, frames: FRAMES };
-    let base = Case { name: "device hash, 1 target", frames, targets: 1, local_pages: LOCAL_PAGES };
+    let base = Case { name: "device hash, 1 target", frames, targets: 1, lpc_size: LPC_SIZE_DEFAULT };
     let ours = FrameOptions { device_hash: false, ..frames };
     let mixed = FrameOptions { mix: Mix::Mixed, ..ours };
     let list = |list| FrameOptions { list, ..frames };
@@ -30,7 +30,7 @@ fn cases() -> Vec<Case> {
         Case { name: "lists of 8", frames: list(8), ..base },
         Case { name: "lists of 32", frames: list(32), ..base },
         Case { name: "lists of 64", frames: list(64), ..base },
-        Case { name: "page cache off, 1 target", local_pages: 0, ..base },
+        Case { name: "page cache off, 1 target", lpc_size: 0, ..base },
     ]
 }
 

@@ -46,8 +46,8 @@ pub struct Case {
     /// How many CPUs the packets are spread over. All of them are threads' work on one CPU: what counts here is what
     /// many rings cost the receiver.
     pub targets: usize,
-    /// Pages in the local cache.
-    pub local_pages: usize,
+    /// The size of the local page cache.
+    pub lpc_size: usize,
 }
 
 /// What came of it, in nanoseconds.
@@ -61,23 +61,22 @@ pub struct Figures {
     pub work: f64,
     /// From the first packet to the last, a packet.
     pub whole: f64,
+    /// Of packets that come at a rate: the part that was lost, and how many millions were delivered a second.
+    pub lossy: Option<(f64, f64)>,
 }
 
 /// Time in which something was done. The clock is read at every look that finds nothing, and where that changes; not
 /// between one step of work and the next.
-struct Busy {
+#[derive(Debug, Default)]
+pub struct Busy {
     time: Duration,
     since: Option<Instant>,
 }
 
 impl Busy {
-    fn new() -> Self {
-        Self { time: Duration::ZERO, since: None }
-    }
-
     /// `step` says whether it did something.
     #[inline(always)]
-    fn during(&mut self, step: impl FnOnce() -> bool) {
+    pub fn during(&mut self, step: impl FnOnce() -> bool) {
         let before = if self.since.is_none() { Some(Instant::now()) } else { None };
         if step() {
             self.since = self.since.or(before);
@@ -86,7 +85,8 @@ impl Busy {
         }
     }
 
-    fn time(mut self) -> Duration {
+    /// So much in all.
+    pub fn time(mut self) -> Duration {
         self.during(|| false);
         self.time
     }
@@ -97,7 +97,7 @@ impl Busy {
 /// # Panics
 /// If it cannot be set up, or a packet is lost: then the figures would be of something else.
 pub fn run(case: &Case) -> Figures {
-    let builder = Builder::new().local_pages(case.local_pages);
+    let builder = Builder::new().lpc_size(case.lpc_size);
     run_with(builder, case.frames.input(), case.frames.frames, case.targets, ReadsHeaders::default)
 }
 
@@ -106,6 +106,20 @@ pub fn run(case: &Case) -> Figures {
 /// # Panics
 /// As [`run`].
 pub fn run_with<H, F>(builder: Builder, input: Input, frames: u64, targets: usize, make: F) -> Figures
+where
+    H: Handler,
+    F: Fn() -> H + Send + Sync + 'static,
+{
+    let (figures, delivered) = run_lossy(builder, input, frames, targets, make);
+    assert_eq!(delivered, frames, "packets were lost");
+    figures
+}
+
+/// The same where packets may be lost: returns as well how many were delivered.
+///
+/// # Panics
+/// If it cannot be set up.
+pub fn run_lossy<H, F>(builder: Builder, input: Input, frames: u64, targets: usize, make: F) -> (Figures, u64)
 where
     H: Handler,
     F: Fn() -> H + Send + Sync + 'static,
@@ -125,7 +139,7 @@ where
     let worker = std::thread::spawn(move || {
         pin(WORK_CPU);
         let mut cpus: Vec<Softnet<H, Machine>> = parts.into_iter().map(|p| p.enter_machine()).collect();
-        let mut busy = Busy::new();
+        let mut busy = Busy::default();
         let mut finished = 0;
         while finished < cpus.len() {
             finished = 0;
@@ -147,17 +161,19 @@ where
     });
     let mut cpu = receiver.enter_machine();
     let whole = Instant::now();
-    let mut busy = Busy::new();
+    let mut busy = Busy::default();
     while !cpu.is_finished() {
         busy.during(|| cpu.step() == Stepped::Worked);
     }
     let (receive, whole) = (busy.time(), whole.elapsed());
     let work = worker.join().expect("a worker that ends");
     let after = one_way_nanos(WORK_CPU);
-    let ledger = handle.snapshot();
-    assert_eq!(ledger.delivered(), frames, "packets were lost");
+    let delivered = handle.snapshot().delivered();
     let each = |time: Duration| time.as_nanos() as f64 / frames as f64;
-    Figures { placement: Placement::of(before, after), receive: each(receive), work: each(work), whole: each(whole) }
+    let placement = Placement::of(before, after);
+    let lossy = Some((1.0 - delivered as f64 / frames as f64, delivered as f64 / whole.as_secs_f64() / 1e6));
+    let figures = Figures { placement, receive: each(receive), work: each(work), whole: each(whole), lossy: None };
+    (Figures { lossy: lossy.filter(|_| delivered < frames), ..figures }, delivered)
 }
 
 /// Runs an input of so many frames once, on CPU 0 alone: it is the receiver and the worker.
@@ -179,7 +195,7 @@ where
     let whole = start.elapsed().as_nanos() as f64 / frames as f64;
     let after = one_way_nanos(WORK_CPU);
     assert_eq!(handle.snapshot().delivered(), frames, "packets were lost");
-    Figures { placement: Placement::of(before, after), receive: whole, work: 0.0, whole }
+    Figures { placement: Placement::of(before, after), receive: whole, work: 0.0, whole, lossy: None }
 }
 
 fn median(of: &mut [f64]) -> (f64, f64, f64) {
@@ -211,14 +227,19 @@ pub fn in_turn<C>(cases: Vec<(String, C)>, rounds: usize, run: impl Fn(&C) -> Fi
             let (mid, low, high) = median(&mut figures.iter().map(of).collect::<Vec<_>>());
             format!("{mid:.2} [{low:.2}..{high:.2}]")
         };
+        let lossy = figures.iter().any(|figures| figures.lossy.is_some()).then(|| {
+            let lost = column(|f| f.lossy.map_or(0.0, |(lost, _)| 100.0 * lost));
+            format!("  lost {lost} %, {} Mpps", column(|f| f.lossy.map_or(1e3 / f.whole, |(_, delivered)| delivered)))
+        });
         println!(
-            "{:<28} {:<6} {:>4}  {:<24} {:<24} {}",
+            "{:<28} {:<6} {:>4}  {:<24} {:<24} {}{}",
             cases[*at].0,
             placement.to_string(),
             figures.len(),
             column(|f| f.receive),
             column(|f| f.work),
             column(|f| f.whole),
+            lossy.unwrap_or_default(),
         );
     }
 }

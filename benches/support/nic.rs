@@ -4,6 +4,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use steerage::{
     Batch, Completions, Cpu, DeviceError, Filled, FlowHash, HEADROOM, Handler, Input, LinkType, Page, Polled,
@@ -63,6 +64,8 @@ pub struct NicOptions {
     pub frames: u64,
     /// When metadata is made.
     pub metadata: Metadata,
+    /// So many frames a second, whether there is a page for them or not; `None`: as fast as they are taken.
+    pub rate: Option<u64>,
 }
 
 impl NicOptions {
@@ -70,7 +73,15 @@ impl NicOptions {
     pub fn input(self) -> (Input, impl Fn() -> Reads + Send + Sync + 'static) {
         // All pages that an instance of two CPUs maps for such a device; more are no harm.
         let slab = (self.metadata == Metadata::Early).then(|| Slab::new(4 * RING));
-        let queue = Nic { options: self, slab: slab.clone(), ring: Vec::with_capacity(RING), at: 0, sent: 0 };
+        let queue = Nic {
+            options: self,
+            slab: slab.clone(),
+            ring: Vec::with_capacity(RING),
+            at: 0,
+            sent: 0,
+            lost: 0,
+            since: None,
+        };
         let input = Input { name: "nic".into(), kind: "bench", mode: "", queues: vec![Box::new(queue)] };
         (input, move || Reads { slab: slab.clone(), sum: 0 })
     }
@@ -82,6 +93,9 @@ struct Nic {
     ring: Vec<Option<Page>>,
     at: usize,
     sent: u64,
+    lost: u64,
+    /// When the first frame came.
+    since: Option<Instant>,
 }
 
 impl Nic {
@@ -90,6 +104,18 @@ impl Nic {
             slab.place(page.number()).0.iter().for_each(|word| word.store(0, Relaxed));
         }
         Some(page)
+    }
+
+    /// How many frames lie in the ring: what has come by now, less what found it full.
+    fn arrived(&mut self, out: &mut Completions<'_>) -> usize {
+        let Some(rate) = self.options.rate else { return (self.options.frames - self.sent) as usize };
+        let since = self.since.get_or_insert_with(Instant::now).elapsed();
+        let come = ((since.as_nanos() * u128::from(rate) / 1_000_000_000) as u64).min(self.options.frames);
+        let waiting = come - self.sent - self.lost;
+        let lost = waiting.saturating_sub(RING as u64);
+        self.lost += lost;
+        out.lost(lost);
+        (waiting - lost) as usize
     }
 
     /// As the card writes it: all of the frame.
@@ -117,11 +143,7 @@ impl RxQueue for Nic {
             self.ring.push(Self::post(slab.as_deref(), page));
         }
         let len = self.options.frame_bytes;
-        for _ in 0..budget {
-            if self.sent == self.options.frames {
-                self.ring.drain(..).flatten().for_each(|page| out.give_page(page));
-                return Ok(Polled::Ended);
-            }
+        for _ in 0..budget.min(self.arrived(out)) {
             let mut page = self.ring[self.at].take().expect("a ring without holes");
             let number = page.number();
             self.write(&mut out.page_mut(&mut page)[HEADROOM..]);
@@ -137,11 +159,15 @@ impl RxQueue for Nic {
             self.at = (self.at + 1) % RING;
             self.sent += 1;
         }
-        Ok(Polled::More)
+        if self.sent + self.lost < self.options.frames {
+            return Ok(Polled::More);
+        }
+        self.ring.drain(..).flatten().for_each(|page| out.give_page(page));
+        Ok(Polled::Ended)
     }
 
     fn can_wait(&self) -> bool {
-        true
+        self.options.rate.is_none()
     }
 }
 

@@ -3,17 +3,15 @@
  * dequeues, reads the headers and frees. The same probe before and after each run tells whether the CPUs were near or far.
  */
 #define _GNU_SOURCE
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <rte_eal.h>
 #include <rte_hash_crc.h>
 #include <rte_mbuf.h>
 #include <rte_ring.h>
+
+#include "near.h"
 
 enum { BURST = 64, FRAME = 64, FLOWS = 65536, RING = 1024, BUFFERS = 8191, CACHE = 256 };
 static const uint64_t FRAMES = 10000000;
@@ -21,63 +19,6 @@ static const uint64_t FRAMES = 10000000;
 static struct rte_mempool *pool;
 static struct rte_ring *ring;
 static volatile uint64_t sink;
-
-static uint64_t nanos(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
-
-static void pin(int cpu)
-{
-	cpu_set_t set;
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (pthread_setaffinity_np(pthread_self(), sizeof set, &set))
-		abort();
-}
-
-/* ---- how far apart the CPUs are */
-
-static _Alignas(128) _Atomic uint64_t ball;
-enum { ROUNDS = 3000 };
-
-static void *partner(void *arg)
-{
-	(void)arg;
-	pin(1);
-	for (uint64_t r = 0; r < ROUNDS; r++) {
-		while (ball != 2 * r + 1)
-			rte_pause();
-		ball = 2 * r + 2;
-	}
-	return NULL;
-}
-
-static int by_number(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-	return (x > y) - (x < y);
-}
-
-static double one_way(void)
-{
-	static uint64_t took[ROUNDS];
-	pthread_t t;
-	ball = 0;
-	pthread_create(&t, NULL, partner, NULL);
-	for (uint64_t r = 0; r < ROUNDS; r++) {
-		uint64_t start = nanos();
-		ball = 2 * r + 1;
-		while (ball != 2 * r + 2)
-			rte_pause();
-		took[r] = nanos() - start;
-	}
-	pthread_join(t, NULL);
-	qsort(took, ROUNDS, sizeof *took, by_number);
-	return took[ROUNDS / 2] / 2.0;
-}
 
 /* ---- the work */
 
@@ -156,9 +97,7 @@ int main(int argc, char **argv)
 		pthread_create(&t, NULL, worker, NULL);
 		double each = receive();
 		pthread_join(t, NULL);
-		double after = one_way();
-		const char *where = before > 110 && after > 110 ? "far" : before <= 110 && after <= 110 ? "near" : "moved";
-		printf("rte_ring %s receive %.2f ns a packet\n", where, each);
+		printf("rte_ring %s receive %.2f ns a packet\n", where(before, one_way()), each);
 	}
 	return 0;
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use steerage::flow::Layers;
-use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
+use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey, LPC_SIZE_MAX};
 use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
 use steerage_device::af_xdp::Take;
 use steerage_device::capture::Pace;
@@ -303,6 +303,11 @@ pub(crate) struct SteeringArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<usize>,
 
+    /// Pages that each queue keeps to itself, in units of 1024;
+    /// 0: none [default: 2; 0 where memory is small]
+    #[arg(long, value_name = "UNITS", verbatim_doc_comment, allow_negative_numbers = true, value_parser = lpc_size)]
+    pub(crate) lpc_size: Option<usize>,
+
     /// Check that each flow's packets are handled in the order of their arrival
     #[arg(long)]
     pub(crate) check_order: bool,
@@ -396,6 +401,12 @@ pub(crate) struct ReportArgs {
 fn number(text: &str, most: usize) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=most).contains(number));
     number.ok_or_else(|| format!("write a number from 1 to {most}"))
+}
+
+/// The size of a local page cache: here 0 is one too.
+fn lpc_size(text: &str) -> Result<usize, String> {
+    let size = text.parse().ok().filter(|size| *size <= LPC_SIZE_MAX);
+    size.ok_or_else(|| format!("write a number from 0 to {LPC_SIZE_MAX}"))
 }
 
 /// A number of seconds, or with a unit.

@@ -248,6 +248,9 @@ fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
     if let Some(hasher) = hasher(&args.hash)? {
         builder = builder.hash(hasher);
     }
+    if let Some(units) = args.lpc_size {
+        builder = builder.lpc_size(units);
+    }
     Ok(match args.memory {
         Some(bytes) => builder.memory_max(bytes),
         None => builder,

@@ -15,7 +15,7 @@ mod statistics;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use steerage::{Handle, Snapshot};
+use steerage::{Handle, QueueSnapshot, Snapshot};
 
 use crate::error::{AttributeError, ErrorCode};
 use crate::history::{Event, History};
@@ -103,6 +103,10 @@ enum Attribute {
     Steering,
     /// A number of the ledger.
     Count(fn(&Snapshot) -> u64),
+    /// And of a queue's part of it.
+    QueueCount(usize, fn(&QueueSnapshot) -> u64),
+    /// How much memory the local caches of these queues may keep.
+    LpcBytes(Vec<usize>),
     History,
 }
 
@@ -234,6 +238,8 @@ impl Tree {
             Attribute::Policy => policy::shown(self.handle.policy()),
             Attribute::Steering => policy::steering(&self.handle.snapshot()),
             Attribute::Count(count) => format!("{}\n", count(&self.handle.snapshot())),
+            Attribute::QueueCount(queue, count) => format!("{}\n", count(&self.handle.snapshot().queues[*queue])),
+            Attribute::LpcBytes(queues) => format!("{}\n", self.lpc_bytes(queues)),
             Attribute::History => locked(&self.history).text(),
         })
     }

@@ -177,29 +177,39 @@ fn the_flow_limit_has_a_mask_of_its_own() {
     assert_eq!(tree.read(path).unwrap(), "0\n");
 }
 
-/// The private flag is for all queues of a device, the size for each.
+/// The private flag is for all queues of a device, the size for each. Both tell what that may come to.
 #[test]
 fn the_local_page_cache_is_switched_and_sized() {
     let instance = Instance::new("synthetic:rate=1000,queues=2", 2, CpuView::new(2));
     let mut tree = Direct(Arc::clone(&instance.tree));
     let flag = "sys/class/net/synthetic/priv_flags/local_page_cache";
-    let size = |queue: usize| format!("sys/class/net/synthetic/queues/rx-{queue}/local_pages");
-    let mut is = |flag_is: &str, sizes: [&str; 2]| {
-        assert_eq!(tree.read(flag).unwrap().trim(), flag_is);
-        assert_eq!([0, 1].map(|queue| tree.read(&size(queue)).unwrap()), sizes.map(|size| format!("{size}\n")));
+    let queue = |queue: usize, file: &str| format!("sys/class/net/synthetic/queues/rx-{queue}/{file}");
+    let size = |nth: usize| queue(nth, "lpc_size");
+    let page_bytes: u64 = tree.read("steerage/memory/page_bytes").unwrap().trim().parse().unwrap();
+    let mut is = |flag_is: &str, sizes: [u64; 2]| {
+        let mut read = |path: &str| tree.read(path).unwrap().trim().to_owned();
+        assert_eq!(read(flag), flag_is);
+        assert_eq!([0, 1].map(|nth| read(&size(nth))), sizes.map(|size| size.to_string()));
+        let bytes = sizes.map(|size| size * 1024 * page_bytes);
+        assert_eq!([0, 1].map(|nth| read(&queue(nth, "lpc_bytes"))), bytes.map(|bytes| bytes.to_string()));
+        assert_eq!(read("steerage/memory/lpc_bytes"), (bytes[0] + bytes[1]).to_string());
         tree.clone()
     };
-    is("1", ["2048", "2048"]).write(&size(1), b"4096\n").unwrap();
-    is("1", ["2048", "4096"]).write(&size(0), b"0\n").unwrap();
-    is("1", ["0", "4096"]).write(flag, b"1\n").unwrap();
-    is("1", ["2048", "4096"]).write(flag, b"0\n").unwrap();
-    assert_eq!(is("0", ["0", "0"]).write(flag, b"2\n"), Err("EINVAL".to_owned()));
-    is("0", ["0", "0"]).write(flag, b"1\n").unwrap();
-    is("1", ["2048", "2048"]).write(&size(1), b"1000000\n").unwrap();
-    is("1", ["2048", "32768"]);
+    is("1", [2, 2]).write(&size(1), b"4\n").unwrap();
+    is("1", [2, 4]).write(&size(0), b"0\n").unwrap();
+    is("1", [0, 4]).write(flag, b"1\n").unwrap();
+    is("1", [2, 4]).write(flag, b"0\n").unwrap();
+    assert_eq!(is("0", [0, 0]).write(flag, b"2\n"), Err("EINVAL".to_owned()));
+    is("0", [0, 0]).write(flag, b"1\n").unwrap();
+    is("1", [2, 2]).write(&size(1), b"33\n").unwrap();
+    is("1", [2, 32]);
     let copybreak = "sys/class/net/synthetic/queues/rx-0/copybreak";
     tree.write(copybreak, b"256").unwrap();
     assert_eq!(tree.read(copybreak).unwrap(), "256\n");
+    let mut statistic =
+        |name: &str| tree.read(&queue(0, &format!("statistics/{name}"))).unwrap().trim().parse::<u64>().unwrap();
+    assert_eq!(statistic("lpc_wrong_numa"), 0);
+    assert!(statistic("lpc_warm_up") <= statistic("alloc_slow"));
 }
 
 /// The value that counts is a page at most, as in sysfs.

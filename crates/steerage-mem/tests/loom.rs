@@ -142,6 +142,39 @@ fn the_stack_loses_nothing() {
     });
 }
 
+/// Where pages are short, a CPU that copies collects what the owner has not: whoever comes first gets a page, and nobody gets
+/// one twice.
+#[test]
+fn two_who_collect_share_what_there_is() {
+    loom::model(|| {
+        let (memory, pages) = memory(2);
+        let home = Home::new(memory.clone(), 2);
+        let keep = |page| home.keep_copy(page, 0, None, b"x").unwrap();
+        let mut kept: Vec<Kept> = pages.into_iter().map(keep).collect();
+        let (first, second) = (kept.pop(), kept.pop());
+        let collect = |home: &Home| {
+            let mut back = Vec::new();
+            home.collect(|page| back.push(page.number()));
+            back
+        };
+        let other = {
+            let home = Arc::clone(&home);
+            thread::spawn(move || {
+                drop(first);
+                collect(&home)
+            })
+        };
+        drop(second);
+        let mut back = collect(&home);
+        back.extend(other.join().unwrap());
+        back.extend(collect(&home));
+        back.sort_unstable();
+        back.dedup();
+        assert_eq!(back.len(), 2, "a page is lost or came home twice");
+        assert_eq!(home.kept(), 0);
+    });
+}
+
 /// Publish, fence, look who sleeps; set the bit, fence, look for work: a lost wake-up would be a deadlock, which loom
 /// reports.
 #[test]

@@ -19,6 +19,7 @@ use crate::instance::{CpuPart, Instance, MakeHandler};
 use crate::ledger::CpuLedger;
 use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, QueueLimits};
 use crate::moves::Steering;
+use crate::numa::NodeMap;
 use crate::plan::{self, Plan, Wiring};
 use crate::policy::{Balance, Policy};
 use crate::pool::SharedPool;
@@ -178,6 +179,8 @@ pub struct Builder {
     pub(crate) device_hash: bool,
     pub(crate) limits: Limits,
     pub(crate) queue_limits: QueueLimits,
+    pub(crate) lpc_size: Option<usize>,
+    pub(crate) nodes: Option<NodeMap>,
     pub(crate) kept_max: usize,
     pub(crate) memory_max: usize,
     pub(crate) check_order: bool,
@@ -213,6 +216,8 @@ impl Builder {
             device_hash: true,
             limits: Limits::DEFAULT,
             queue_limits: QueueLimits::DEFAULT,
+            lpc_size: None,
+            nodes: None,
             kept_max: KEPT_DEFAULT,
             memory_max: MEMORY_MAX_DEFAULT,
             check_order: false,
@@ -325,10 +330,19 @@ impl Builder {
         self
     }
 
-    /// How many pages a queue's local cache holds; 0 switches it off. Default 2048.
+    /// How many pages each queue keeps to itself, in units of [`LPC_UNIT_PAGES`](crate::LPC_UNIT_PAGES): its local page cache. 0
+    /// switches it off. Default [`LPC_SIZE_DEFAULT`](crate::LPC_SIZE_DEFAULT), and 0 where memory is small:
+    /// [`LpcMemory::default_size`](crate::LpcMemory::default_size).
     #[must_use]
-    pub fn local_pages(mut self, pages: usize) -> Self {
-        self.queue_limits.local_pages = pages;
+    pub fn lpc_size(mut self, units: usize) -> Self {
+        self.lpc_size = Some(units);
+        self
+    }
+
+    /// Which NUMA node each CPU is of. Default: as the machine says; one node where threads are not pinned.
+    #[must_use]
+    pub fn nodes(mut self, nodes: NodeMap) -> Self {
+        self.nodes = Some(nodes);
         self
     }
 
@@ -400,12 +414,15 @@ impl Builder {
         let mut queues = plan.open_queues(inputs, H::AFFINITY)?;
         let (outputs, mut sends) = open_outputs(std::mem::take(&mut plan.asked.outputs), &plan.cpus)?;
         let (region, pages, memory_bytes) = plan.map_memory(&mut queues, &sends)?;
-        let shared_pool = SharedPool::new(pages);
-        sends.iter_mut().flatten().try_for_each(|output| output.map(&region, &shared_pool))?;
+        let pools = plan.nodes.by_cpu(&SharedPool::by_node(&region, pages));
+        let of_cpus = sends.iter_mut().zip(&pools);
+        of_cpus
+            .flat_map(|(outputs, pool)| outputs.iter_mut().map(move |output| (output, pool)))
+            .try_for_each(|(output, pool)| output.map(&region, pool))?;
         let cpus = plan.cpus.len();
 
         let (controls, infos) = (Vec::new(), Vec::new());
-        let mut wiring = Wiring { plan: &plan, region: &region, pool: &shared_pool, controls, infos };
+        let mut wiring = Wiring { plan: &plan, region: &region, pools: &pools, controls, infos };
         let mut owned: Vec<Vec<OwnedQueue>> = (0..cpus).map(|_| Vec::new()).collect();
         let mut inbound: Vec<Vec<Inbound>> = (0..cpus).map(|_| Vec::new()).collect();
         for (id, queue) in queues.drain(..).enumerate() {
@@ -423,7 +440,7 @@ impl Builder {
             open_queues: AtomicUsize::new(infos.len()),
             queues: infos,
             outputs,
-            pool: shared_pool,
+            pools,
             region,
             memory_bytes,
             ring_slots: plan.ring_slots(),
@@ -433,8 +450,7 @@ impl Builder {
         };
         let owners = controls.iter().map(|queue| queue.owner).collect();
         let nearness = if plan.asked.pin { plan::nearness(&core.cpus, owners) } else { Vec::new() };
-        let (limits, of_queues) = (plan.asked.limits, plan.asked.queue_limits);
-        let steering = Steering::new(cpus, controls, limits, of_queues, plan.asked.policy, nearness);
+        let steering = Steering::new(cpus, controls, plan.asked.limits, plan.asked.policy, nearness);
         owned.iter_mut().flatten().for_each(|queue| queue.adopt(steering.lock().map_of(queue.id).0));
         for (queue, info) in core.queues.iter().enumerate() {
             info.group.store(steering.lock().map_of(queue).1, Ordering::Relaxed);

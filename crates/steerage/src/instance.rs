@@ -265,7 +265,7 @@ impl<M: Send> Control for Shared<M> {
         let mut state = self.steering.lock();
         let mut limits = state.queue_limits(queue);
         change(&mut limits);
-        let limits = limits.clamped();
+        let limits = limits.clamped(self.core.queues[queue].lends);
         state.set_queue_limits(queue, limits);
         self.wake(self.steering.publish(state));
         Ok(limits)

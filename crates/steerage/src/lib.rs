@@ -9,7 +9,7 @@
 //! | module | what happens there |
 //! |---|---|
 //! | `rx` | a device fills buffers and hands over completions: [`RxQueue`], [`Completions`] |
-//! | `pool` | where the pages come from and go home to |
+//! | `pool`, `lpc`, `numa` | where the pages come from and go home to, how many are kept local, on which node they lie |
 //! | `flow`, `hashing` | from the headers to a flow key to its hash |
 //! | `rps_map` | hash to bucket to CPU |
 //! | `queue` | poll, steer, publish, reclaim: all that the receiving CPU does |
@@ -25,6 +25,10 @@
 //! | `limits`, `platform`, `cpu`, `counter` | every limit; clock, sleep and chance; CPUs and masks; counts |
 #![forbid(unsafe_code)]
 
+// What tests of the whole path share names the crate as its users do.
+#[cfg(test)]
+extern crate self as steerage;
+
 mod builder;
 mod counter;
 mod cpu;
@@ -38,7 +42,9 @@ mod instance;
 mod ledger;
 mod limits;
 mod load;
+mod lpc;
 mod moves;
+mod numa;
 mod packet;
 mod plan;
 mod platform;
@@ -64,6 +70,8 @@ pub use ledger::{
     QueueSnapshot, Snapshot, Verdicts,
 };
 pub use limits::*;
+pub use lpc::{LpcMemory, usable_memory};
+pub use numa::NodeMap;
 pub use packet::{Batch, NoRoom, Packet, Packets, Received};
 pub use platform::{Machine, Platform, Timestamp, WallTime};
 pub use policy::{

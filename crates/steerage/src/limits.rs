@@ -210,11 +210,19 @@ pub const IDLE_POLL: Duration = Duration::from_micros(50);
 /// How long a stop waits for what is in flight.
 pub const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-/// Pages a receive queue keeps to itself: ENA's local page cache, 2 units of 1024.
-pub const LOCAL_PAGES: usize = 2048;
+/// Pages in a unit of `lpc_size`, the size of a receive queue's local page cache: ENA's (the README of its
+/// Linux driver, "Local Page Cache").
+pub const LPC_UNIT_PAGES: usize = 1024;
 
-/// The most that it can be given: ENA's most, 32 units.
-pub const LOCAL_PAGES_MAX: usize = 32 * 1024;
+/// Units that a queue keeps to itself where nobody says: ENA's default.
+pub const LPC_SIZE_DEFAULT: usize = 2;
+
+/// The most that it can be given: ENA's.
+pub const LPC_SIZE_MAX: usize = 32;
+
+/// Where the local caches of all queues together would keep more than this part of the memory that there is (the cap, or the
+/// machine's if that is less), they are off by default: an eighth held back is felt nowhere, and by default it is 31 queues' worth.
+pub const LPC_MEMORY_PART: u64 = 8;
 
 /// Pages that go to or come from the shared pool at a time: one lock for a whole poll's worth.
 pub const POOL_BULK: usize = POLL_BUDGET;
@@ -294,9 +302,10 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {
-    /// How many pages the queue keeps to itself: ENA's local page cache. 0 to [`LOCAL_PAGES_MAX`], 0 switches it off; default
-    /// [`LOCAL_PAGES`]. It takes no memory of its own: these are pages that the queue has used and will use again.
-    pub local_pages: usize,
+    /// How many pages the queue keeps to itself, in units of [`LPC_UNIT_PAGES`]: ENA's local page cache. 0 to [`LPC_SIZE_MAX`], 0
+    /// switches it off; default [`LPC_SIZE_DEFAULT`], and 0 where memory is small ([`LPC_MEMORY_PART`]). It takes no memory of its
+    /// own: these are pages that the queue has used and will use again. A device that lends its own memory has none.
+    pub lpc_size: usize,
     /// Up to how many bytes a frame is copied out of its device's page by [`Completions::rx_finish`], so that the page stays
     /// in the device's ring: `rx-copybreak` of ethtool. Default 0: none is.
     ///
@@ -305,10 +314,16 @@ pub struct QueueLimits {
 }
 
 impl QueueLimits {
-    pub(crate) const DEFAULT: Self = Self { local_pages: LOCAL_PAGES, copybreak: 0 };
+    pub(crate) const DEFAULT: Self = Self { lpc_size: LPC_SIZE_DEFAULT, copybreak: 0 };
 
-    pub(crate) fn clamped(self) -> Self {
-        Self { local_pages: self.local_pages.min(LOCAL_PAGES_MAX), ..self }
+    /// What can be in force: of a queue whose device lends its memory, no cache.
+    pub(crate) fn clamped(self, lends: bool) -> Self {
+        Self { lpc_size: if lends { 0 } else { self.lpc_size.min(LPC_SIZE_MAX) }, ..self }
+    }
+
+    /// The size of the local cache, in pages.
+    pub(crate) fn local_pages(self) -> usize {
+        self.lpc_size * LPC_UNIT_PAGES
     }
 }
 

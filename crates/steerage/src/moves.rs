@@ -122,6 +122,8 @@ pub(crate) struct QueueControl {
     /// Its rings, by CPU.
     pub(crate) gauges: Vec<Gauge>,
     pub(crate) mask: Vec<CpuIndex>,
+    /// At the start.
+    pub(crate) limits: QueueLimits,
 }
 
 #[derive(Debug)]
@@ -178,7 +180,6 @@ impl<M> Steering<M> {
         cpus: usize,
         queues: Vec<QueueControl>,
         limits: Limits,
-        of_queues: QueueLimits,
         policy: Box<dyn Policy>,
         nearness: Vec<Vec<CpuIndex>>,
     ) -> Self {
@@ -214,7 +215,8 @@ impl<M> Steering<M> {
                 group
             });
             let map = state.groups[usize::from(group)].map.clone();
-            state.queues.push(QueueState { control, group, joining: None, map, open: true, limits: of_queues });
+            let limits = control.limits;
+            state.queues.push(QueueState { control, group, joining: None, map, open: true, limits });
         }
         Self { state: Mutex::new(state), version: AtomicU64::new(1) }
     }

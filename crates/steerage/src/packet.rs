@@ -140,7 +140,7 @@ impl Spare {
     }
 
     pub(crate) fn close(&self) {
-        self.shared.give(&mut self.pages.borrow_mut());
+        self.shared.give_back(&mut self.pages.borrow_mut());
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use steerage_mem::hash::{FlowHasher, HashKey};
 use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, parking_lot, ring};
-use steerage_mem::{Blocks, FRAME_BYTES_MAX, Home, Memory, Page, Region};
+use steerage_mem::{Blocks, FRAME_BYTES_MAX, Home, Memory, Page, Region, part_ends};
 
 use crate::builder::{AskedInput, BuildError, Builder};
 use crate::cpu::{CpuId, CpuMask};
@@ -17,7 +17,9 @@ use crate::ledger::RingLedger;
 use crate::limits::{
     BACKLOG_MAX, CPUS_MAX, HEADROOM, OUTPUTS_MAX, PAGE_BYTES_MIN, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, QUEUES_MAX,
 };
+use crate::lpc::{LpcMemory, usable_memory};
 use crate::moves::QueueControl;
+use crate::numa::{NodeMap, Nodes};
 use crate::pool::{PagePool, SharedPool};
 use crate::queue::{OrderCheck, OwnedQueue, QueueParts};
 use crate::rps_map::CpuIndex;
@@ -62,6 +64,7 @@ pub(crate) fn nearness(cpus: &[CpuId], owners: BTreeSet<CpuIndex>) -> Vec<Vec<Cp
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) cpus: Vec<CpuId>,
+    pub(crate) nodes: Nodes,
     /// Those of them that packets may be spread over by default.
     workers: Vec<CpuId>,
     default_mask: CpuMask,
@@ -113,10 +116,12 @@ impl Plan {
             return Err(BuildError::TooMany { what: "CPUs", asked: cpus.len(), most: CPUS_MAX });
         }
         asked.limits = asked.limits.clamped(BACKLOG_MAX);
-        asked.queue_limits = asked.queue_limits.clamped();
         let default_mask = asked.rps_cpus.take().unwrap_or_else(|| workers.clone());
         let workers = workers.iter().collect();
-        Ok((Self { cpus, workers, default_mask, asked }, inputs))
+        let map =
+            asked.nodes.take().unwrap_or_else(|| if asked.pin { NodeMap::of_machine() } else { NodeMap::default() });
+        let nodes = Nodes::of(&map, &cpus);
+        Ok((Self { cpus, nodes, workers, default_mask, asked }, inputs))
     }
 
     /// Makes the devices ready, and settles for each of their queues who polls it and who hashes.
@@ -178,9 +183,9 @@ impl Plan {
     }
 
     /// Maps as many pages as can be under way at a time, if the cap allows them: then a stalled CPU costs its own packets
-    /// only.
+    /// only. Each CPU's lie on its own node.
     pub(crate) fn map_memory(
-        &self,
+        &mut self,
         queues: &mut [OpenQueue],
         sends: &[Vec<OwnedTx>],
     ) -> Result<(Arc<Region>, Vec<Page>, u64), BuildError> {
@@ -189,11 +194,14 @@ impl Plan {
         let in_rings = self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS + POLL_BUDGET;
         let each = |queue: &OpenQueue| {
             let own = if queue.blocks.is_some() { 0 } else { in_rings + queue.rx.posted_max() };
-            self.asked.kept_max.saturating_add(own + 2 * POOL_BULK)
+            (queue.owner, self.asked.kept_max.saturating_add(own + 2 * POOL_BULK))
         };
         // A bulk for each CPU that may copy lent frames, and what outputs send from.
-        let for_others = self.cpus.len() * POOL_BULK + sends.iter().flatten().map(OwnedTx::pages_max).sum::<usize>();
-        let pages = queues.iter().map(each).fold(for_others, usize::saturating_add);
+        let for_others = |(cpu, outputs): (usize, &Vec<OwnedTx>)| {
+            (cpu as CpuIndex, POOL_BULK + outputs.iter().map(OwnedTx::pages_max).sum::<usize>())
+        };
+        let parts = self.nodes.parts(queues.iter().map(each).chain(sends.iter().enumerate().map(for_others)));
+        let pages = part_ends(&parts, page_bytes)?.last().copied().unwrap_or(0);
         let slot_bytes = if self.asked.check_order { 24 } else { 16 };
         let rings = queues.len() * (self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS) * slot_bytes;
         let lent: usize = queues.iter().filter_map(|q| q.blocks.as_ref()).map(Blocks::memory_bytes).sum();
@@ -208,12 +216,30 @@ impl Plan {
                 backlog: self.asked.limits.backlog,
             });
         }
-        let (region, pages) = Region::map(pages, page_bytes)?;
+        let (region, pages) = Region::map_parts(&parts, page_bytes)?;
+        if let Some(error) = region.unbound() {
+            tracing::warn!(
+                "cannot place packet memory on its NUMA nodes: {error}; it lies wherever it is first touched"
+            );
+        }
         for queue in queues.iter_mut().filter(|queue| queue.blocks.is_none()) {
             queue.rx.mapped(&region)?;
             queue.mode = queue.rx.mode().unwrap_or(queue.mode);
         }
+        self.size_caches(queues.iter().filter(|queue| queue.blocks.is_none()).count(), page_bytes);
         Ok((region, pages, needed))
+    }
+
+    /// Settles how many pages queues keep to themselves, and tells what that may come to.
+    fn size_caches(&mut self, queues: usize, page_bytes: usize) {
+        let memory = usable_memory().unwrap_or(u64::MAX).min(self.asked.memory_max as u64);
+        let by_default = || LpcMemory::default_size(queues, page_bytes, memory);
+        let limits = &mut self.asked.queue_limits;
+        limits.lpc_size = self.asked.lpc_size.unwrap_or_else(by_default);
+        *limits = limits.clamped(false);
+        let lpc_size = limits.lpc_size;
+        let bytes = LpcMemory { queues, lpc_size, page_bytes }.bytes();
+        tracing::info!(queues, lpc_size, page_bytes, bytes, "local page caches, of the packet memory at most");
     }
 }
 
@@ -228,7 +254,8 @@ fn page_bytes_for(frame_bytes_max: usize) -> usize {
 pub(crate) struct Wiring<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) region: &'a Arc<Region>,
-    pub(crate) pool: &'a Arc<SharedPool>,
+    /// By CPU.
+    pub(crate) pools: &'a [Arc<SharedPool>],
     pub(crate) controls: Vec<QueueControl>,
     pub(crate) infos: Vec<QueueInfo>,
 }
@@ -270,8 +297,10 @@ impl Wiring<'_> {
         }
         let lot = RingOptions { slots: PARKING_LOT_SLOTS, limit: PARKING_LOT_SLOTS, ..options };
         // Pages that copies of lent frames were kept in are wanted by whoever copies next, not by this queue.
-        let local_pages = if queue.blocks.is_some() { 0 } else { asked.queue_limits.local_pages };
-        let pool = PagePool::new(Arc::clone(self.region), Arc::clone(self.pool), Arc::clone(&home), local_pages);
+        let lends = queue.blocks.is_some();
+        let limits = asked.queue_limits.clamped(lends);
+        let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);
+        let pool = PagePool::new(Arc::clone(self.region), shared, Arc::clone(&home), limits.local_pages());
         let pool_counters = Arc::clone(&pool.counters);
         let hash = if queue.by_device { "device" } else { queue.hashing.name() };
         let ledger = Arc::default();
@@ -287,10 +316,11 @@ impl Wiring<'_> {
             rings: rings.clone(),
             pool: pool_counters,
             home,
+            lends,
             error: Mutex::new(None),
             group: AtomicU16::new(0),
         });
-        self.controls.push(QueueControl { owner: queue.owner, can_wait, gauges, mask: queue.mask });
+        self.controls.push(QueueControl { owner: queue.owner, can_wait, gauges, mask: queue.mask, limits });
         OwnedQueue::new(QueueParts {
             id,
             rx: queue.rx,

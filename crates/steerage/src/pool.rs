@@ -2,70 +2,23 @@
 //!
 //! The local cache is that of Amazon's ENA driver (LPC, Linux 6.6-era patches of 2021): a queue recycles its own pages and
 //! leaves the shared allocator alone. ENA walks its pages in order and stops at the first that is still held; here pages
-//! come back by the finished index or by the kept pages' stack, whichever is free first, so nothing waits at a head.
+//! come back by the finished index or by the kept pages' stack, whichever is free first, so nothing waits at a head. As
+//! ENA's, it keeps no page of another NUMA node than its queue's.
 
-use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(test)]
+mod fault;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use steerage_mem::{Home, Page, Region};
 
 use crate::counter::Counter;
 use crate::limits::{HEADROOM, POOL_BULK};
-
-/// What is shared: the pages that no queue has at present. Taken from and given to in bulk, so its lock is taken at most
-/// once a poll, and not at all while the local cache serves.
-#[derive(Debug)]
-pub(crate) struct SharedPool {
-    free: Mutex<Vec<Page>>,
-}
-
-impl SharedPool {
-    pub(crate) fn new(mut pages: Vec<Page>) -> Arc<Self> {
-        shuffle(&mut pages);
-        Arc::new(Self { free: Mutex::new(pages) })
-    }
-
-    /// Moves up to `most` pages to `to`; returns how many.
-    pub(crate) fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let keep = free.len().saturating_sub(most);
-        let taken = free.len() - keep;
-        to.extend(free.drain(keep..));
-        taken
-    }
-
-    /// The same; if there are none, of those that came home to `home`. All of these become everybody's: whoever took them for
-    /// himself would leave another CPU without.
-    pub(crate) fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, home: &Home) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.is_empty() {
-            home.collect(|page| free.push(page));
-        }
-        let keep = free.len().saturating_sub(most);
-        to.extend(free.drain(keep..));
-    }
-
-    pub(crate) fn give(&self, pages: &mut Vec<Page>) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).append(pages);
-    }
-
-    /// How many pages no queue has.
-    pub(crate) fn free(&self) -> usize {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-}
-
-/// Puts the pages in an order of chance. In address order, the frames that a worker reads one after the other lie at a
-/// constant distance; its stride prefetcher then fetches those that come next as well, out of the hands of the receiving
-/// CPU that is writing them. Measured with one target on a Zen 4, ns a packet for the receiving CPU: near 24 in order, 13
-/// shuffled; far 92 and 33.
-fn shuffle(pages: &mut [Page]) {
-    let mut chance: u64 = 0x9E37_79B9_7F4A_7C15;
-    for at in (1..pages.len()).rev() {
-        // Knuth's multiplier of a 64-bit linear congruential generator, whose upper bits are the good ones.
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        pages.swap(at, (chance >> 33) as usize % (at + 1));
-    }
-}
+pub(crate) use shared::SharedPool;
 
 /// A pool's counters, under the names that ENA's driver (`lpc_*`) and the kernel's page_pool (`alloc_*`, `recycle_*`)
 /// give them. In pages.
@@ -85,6 +38,12 @@ pub(crate) struct PoolCounters {
     pub(crate) recycle_kept: Counter,
     /// Frames copied out of a device's page, which stayed in its ring.
     pub(crate) rx_copybreak: Counter,
+    /// Of those taken from the shared pool: by which the queue came to have more than ever.
+    pub(crate) lpc_warm_up: Counter,
+    /// And those that were taken while the cache was switched off.
+    pub(crate) lpc_passed_by: Counter,
+    /// Came home from another node, and went to the shared pool.
+    pub(crate) lpc_wrong_numa: Counter,
 }
 
 /// One receive queue's pages.
@@ -96,6 +55,11 @@ pub(crate) struct PagePool {
     /// Last in, first out: what came home last is what the caches still hold.
     cache: Vec<Page>,
     cache_max: usize,
+    /// The numbers of its node's pages.
+    own: Range<u32>,
+    /// Pages that it has of the shared pool, here and under way; and the most that it ever had.
+    has: usize,
+    has_had: usize,
     /// Pages on their way to the shared pool.
     spill: Vec<Page>,
     /// Served since the counters were last written.
@@ -113,6 +77,9 @@ impl PagePool {
     /// `cache_max` pages are kept local; 0 switches the local cache off.
     pub(crate) fn new(region: Arc<Region>, shared: Arc<SharedPool>, home: Arc<Home>, cache_max: usize) -> Self {
         Self {
+            own: region.numbers(shared.node()),
+            has: 0,
+            has_had: 0,
             region,
             shared,
             home,
@@ -136,7 +103,7 @@ impl PagePool {
         let beyond = self.cache.len().saturating_sub(cache_max);
         // Those that came home last stay.
         self.spill.extend(self.cache.drain(..beyond));
-        self.shared.give(&mut self.spill);
+        self.give_spilt();
         let room = cache_max.max(POOL_BULK) + POOL_BULK;
         self.cache.reserve(room.saturating_sub(self.cache.len()));
         self.spill.reserve(room);
@@ -159,9 +126,14 @@ impl PagePool {
 
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Page> {
+        #[cfg(test)]
+        if fault::is_due() {
+            return None;
+        }
         match self.cache.pop() {
-            Some(page) => {
+            Some(mut page) => {
                 self.served += 1;
+                self.region.take(&mut page);
                 Some(page)
             }
             None => self.take_slowly(),
@@ -171,19 +143,27 @@ impl PagePool {
     /// Up to `most` pages, with the region they are of: for filling many in one go.
     #[inline(always)]
     pub(crate) fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
+        #[cfg(test)]
+        let most = if fault::is_due() { 0 } else { most };
         if self.cache.len() < most {
             self.refill(most);
         }
         let rest = self.cache.len().saturating_sub(most);
         self.served += (self.cache.len() - rest) as u64;
-        (&self.region, self.cache.drain(rest..).rev())
+        let region = &*self.region;
+        let taken = self.cache.drain(rest..).rev().map(|mut page| {
+            region.take(&mut page);
+            page
+        });
+        (region, taken)
     }
 
     fn take_slowly(&mut self) -> Option<Page> {
         self.refill(1);
-        let page = self.cache.pop();
-        self.served += u64::from(page.is_some());
-        page
+        let mut page = self.cache.pop()?;
+        self.served += 1;
+        self.region.take(&mut page);
+        Some(page)
     }
 
     /// Sees to it that `least` pages are in the cache, if they are to be had.
@@ -195,6 +175,13 @@ impl PagePool {
             let taken = self.shared.take(&mut self.cache, missing.max(POOL_BULK));
             self.counters.alloc_slow.add(taken as u64);
             self.from_shared += taken as u64;
+            self.has += taken;
+            if self.cache_max == 0 {
+                self.counters.lpc_passed_by.add(taken as u64);
+            } else if self.has > self.has_had {
+                self.counters.lpc_warm_up.add((self.has - self.has_had) as u64);
+                self.has_had = self.has;
+            }
         }
         if self.cache.len() < least {
             self.counters.alloc_empty.add(1);
@@ -210,6 +197,7 @@ impl PagePool {
         match self.region.page_mut(page).get(offset as usize..).and_then(|from| from.get(..len)) {
             Some(from) => to.copy_from_slice(from),
             None => {
+                self.region.release(&mut copy);
                 self.cache.push(copy);
                 return None;
             }
@@ -220,9 +208,10 @@ impl PagePool {
 
     /// Takes a page home.
     #[inline(always)]
-    pub(crate) fn recycle(&mut self, page: Page) {
+    pub(crate) fn recycle(&mut self, mut page: Page) {
         self.came_home += 1;
-        if self.cache.len() < self.cache_max {
+        self.region.release(&mut page);
+        if self.cache.len() < self.cache_max && self.own.contains(&page.number()) {
             self.cache.push(page);
         } else {
             self.spill.push(page);
@@ -239,9 +228,17 @@ impl PagePool {
         let spilt = self.spill.len() as u64;
         self.counters.recycle_cached.add(std::mem::take(&mut self.came_home) - spilt);
         if spilt > 0 {
-            self.counters.recycle_cache_full.add(spilt);
-            self.shared.give(&mut self.spill);
+            let foreign = self.spill.iter().filter(|page| !self.own.contains(&page.number())).count() as u64;
+            self.counters.lpc_wrong_numa.add(foreign);
+            self.counters.recycle_cache_full.add(spilt - foreign);
+            self.give_spilt();
         }
+    }
+
+    fn give_spilt(&mut self) {
+        // A queue may give back more than it took: copies of lent frames come home to it that another CPU took the pages for.
+        self.has = self.has.saturating_sub(self.spill.len());
+        self.shared.give(&mut self.spill);
     }
 
     /// Takes home what handlers kept and let go.

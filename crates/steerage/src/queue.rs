@@ -430,10 +430,7 @@ impl OwnedQueue {
 
     pub(crate) fn set_limits(&mut self, limits: Limits, own: QueueLimits) {
         (self.weight, self.copybreak) = (limits.dev_weight, own.copybreak);
-        // Copies of lent frames are written by the CPUs that handle them, with pages of their own.
-        if self.blocks.is_none() {
-            self.pool.set_cache_max(own.local_pages);
-        }
+        self.pool.set_cache_max(own.local_pages());
         let lot = self.lot();
         for ring in &mut self.targets[..lot] {
             ring.set_limit(limits.backlog);

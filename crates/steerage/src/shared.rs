@@ -34,7 +34,8 @@ pub(crate) struct Core {
     pub(crate) cpu_ledgers: Vec<CpuLedger>,
     pub(crate) queues: Vec<QueueInfo>,
     pub(crate) outputs: Vec<OutputInfo>,
-    pub(crate) pool: Arc<SharedPool>,
+    /// By CPU: the shared pool, as it is seen from the CPU's node.
+    pub(crate) pools: Vec<Arc<SharedPool>>,
     pub(crate) region: Arc<Region>,
     pub(crate) memory_bytes: u64,
     /// Of each ring.
@@ -60,6 +61,8 @@ pub(crate) struct QueueInfo {
     pub(crate) rings: Vec<Arc<RingLedger>>,
     pub(crate) pool: Arc<PoolCounters>,
     pub(crate) home: Arc<Home>,
+    /// Its device lends memory of its own.
+    pub(crate) lends: bool,
     pub(crate) error: Mutex<Option<QueueError>>,
     /// The steering group that handlers know it by. Relaxed throughout: it changes only while nothing of the queue is under
     /// way, so whoever takes a frame sees, by the frame's ring (P1), the group that it was sent under.
@@ -156,8 +159,9 @@ impl<M> Shared<M> {
             moves,
             groups,
             backing: core.region.backing(),
+            page_bytes: core.region.page_bytes() as u64,
             pages: core.region.pages() as u64,
-            pages_free: core.pool.free() as u64,
+            pages_free: core.pools[0].free() as u64,
             memory_bytes: core.memory_bytes,
         }
     }
@@ -169,7 +173,7 @@ impl Core {
         if self.all_closed() {
             let mut pages = Vec::new();
             self.queues.iter().for_each(|queue| queue.home.collect(|page| pages.push(page)));
-            self.pool.give(&mut pages);
+            self.pools[0].give_back(&mut pages);
         }
     }
 
@@ -249,6 +253,9 @@ impl QueueInfo {
                 recycle_cache_full: self.pool.recycle_cache_full.get(),
                 recycle_kept: self.pool.recycle_kept.get(),
                 rx_copybreak: self.pool.rx_copybreak.get(),
+                lpc_warm_up: self.pool.lpc_warm_up.get(),
+                lpc_passed_by: self.pool.lpc_passed_by.get(),
+                lpc_wrong_numa: self.pool.lpc_wrong_numa.get(),
                 kept: self.home.kept(),
             },
             error: self.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),

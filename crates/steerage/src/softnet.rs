@@ -161,7 +161,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             handler: make(id),
             make,
             stops,
-            spare: Spare::new(Arc::clone(&shared.core.pool)),
+            spare: Spare::new(Arc::clone(&shared.core.pools[usize::from(index)])),
             shown: Vec::with_capacity(shared.core.cpus.len() * queues.len().max(1)),
             platform,
             shared,

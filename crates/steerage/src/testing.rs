@@ -26,6 +26,8 @@
 //! # Ok::<(), steerage::DeviceError>(())
 //! ```
 
+mod pages;
+
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -36,6 +38,8 @@ use crate::limits::{HEADROOM, POLL_BUDGET};
 use crate::platform::Timestamp;
 use crate::pool::{PagePool, SharedPool};
 use crate::rx::{Completions, DeviceError, Polled, QueueMemory, RxQueue};
+
+pub use pages::PageLoop;
 
 /// How many pages a tested queue has: a few polls' worth, so that a device that loses pages soon runs out.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
@@ -82,7 +86,8 @@ impl QueueTester {
         }
         let memory = Memory::new(Arc::clone(&region), blocks.as_ref().map(|blocks| Arc::clone(blocks.region())));
         let home = Home::new(memory.clone(), 0);
-        let pool = PagePool::new(region, SharedPool::new(pages), home, TESTER_PAGES);
+        let shared = Arc::clone(&SharedPool::by_node(&region, pages)[0]);
+        let pool = PagePool::new(region, shared, home, TESTER_PAGES);
         Ok(Self {
             queue,
             pool,

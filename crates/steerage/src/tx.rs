@@ -183,7 +183,7 @@ impl OwnedTx {
     /// Gives its queue as many.
     pub(crate) fn map(&mut self, region: &Arc<Region>, pool: &Arc<SharedPool>) -> Result<(), DeviceError> {
         let (mut pages, wanted) = (Vec::new(), self.pages_max());
-        pool.take(&mut pages, wanted);
+        pool.take_out(&mut pages, wanted);
         self.pool = Some(Arc::clone(pool));
         match &mut self.queue {
             Some(queue) if wanted > 0 => queue.mapped(region, pages),
@@ -196,7 +196,7 @@ impl OwnedTx {
         if let (Some(mut queue), Some(pool)) = (self.queue.take(), &self.pool) {
             let mut pages = Vec::new();
             queue.close(&mut pages);
-            pool.give(&mut pages);
+            pool.give_back(&mut pages);
         }
     }
 

@@ -171,10 +171,10 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.end();
 }
 
-/// Of the first queue, with so many pages local: how many came from the local cache and from the shared pool, how many went
+/// Of the first queue, with a cache of so many units: how many came from the local cache and from the shared pool, how many went
 /// home to either.
-fn flow_of_pages(two: &mut Two, local_pages: usize) -> [u64; 4] {
-    two.handle.set_queue_limits(0, |limits| limits.local_pages = local_pages).unwrap();
+fn flow_of_pages(two: &mut Two, lpc_size: usize) -> [u64; 4] {
+    two.handle.set_queue_limits(0, |limits| limits.lpc_size = lpc_size).unwrap();
     let counts = |two: &Two| {
         let pool = two.handle.snapshot().queues[0].pool;
         [pool.alloc_fast, pool.alloc_slow, pool.recycle_cached, pool.recycle_cache_full]
@@ -196,14 +196,14 @@ fn the_local_page_cache_is_switched_while_it_runs() {
     let all = 100 * POLL_BUDGET as u64;
     for _ in 0..2 {
         let most = all * 9 / 10;
-        let [fast, slow, cached, full] = flow_of_pages(&mut two, 2048);
+        let [fast, slow, cached, full] = flow_of_pages(&mut two, 2);
         assert!(fast > most && slow == 0 && cached > most && full == 0, "{fast} {slow} {cached} {full}");
         let [fast, slow, cached, full] = flow_of_pages(&mut two, 0);
         assert!(fast < all / 10 && slow > most && cached == 0 && full > most, "{fast} {slow} {cached} {full}");
     }
-    let most = two.handle.set_queue_limits(1, |limits| limits.local_pages = usize::MAX).unwrap();
-    assert_eq!((most.local_pages, most.copybreak), (32 * 1024, 0));
-    assert_eq!(two.handle.set_queue_limits(0, |_| ()).unwrap().local_pages, 0, "the other queue's are its own");
+    let most = two.handle.set_queue_limits(1, |limits| limits.lpc_size = usize::MAX).unwrap();
+    assert_eq!((most.lpc_size, most.copybreak), (32, 0));
+    assert_eq!(two.handle.set_queue_limits(0, |_| ()).unwrap().lpc_size, 0, "the other queue's are its own");
     assert!(two.handle.set_queue_limits(2, |_| ()).is_err());
     two.end();
 }

@@ -1,8 +1,18 @@
 //! Pages in their hard cases: one that is held for ever, a ring of a device that gets none in exchange.
 
+#[path = "common/by_hand.rs"]
+mod by_hand;
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use by_hand::ByHand;
+
 use steerage::{
-    Batch, Builder, Completions, Cpu, DeviceError, DropReason, Filled, HEADROOM, Handler, Input, Kept, Page, Polled,
-    QueueMemory, RxQueue, Snapshot,
+    Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, DropReason, Filled, HEADROOM, Handler, Input, Kept,
+    NodeMap, POLL_BUDGET, Page, Polled, QueueMemory, Region, RxQueue, Snapshot,
 };
 
 const FRAMES: usize = 100_000;
@@ -128,4 +138,265 @@ fn a_frame_that_no_page_is_given_for_drops_and_its_page_stays_posted() {
         assert_eq!(ledger.dropped().get(DropReason::NoPage), 3);
         at_rest(&ledger);
     }
+}
+
+/// Has pages posted ahead, and fails at its `fails_at`th poll with some of them filled and some given up.
+struct Fails {
+    posted: Vec<Page>,
+    polls: usize,
+    fails_at: usize,
+}
+
+impl Fails {
+    const POSTED: usize = 256;
+}
+
+impl RxQueue for Fails {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn posted_max(&self) -> usize {
+        Self::POSTED
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        self.polls += 1;
+        while self.posted.len() < Self::POSTED {
+            self.posted.push(out.take_page().unwrap());
+        }
+        let fails = self.polls == self.fails_at;
+        for _ in 0..budget / if fails { 2 } else { 1 } {
+            let page = self.posted.remove(0);
+            self.posted.push(out.rx_finish(page, HEADROOM as u32, Filled::whole(60)));
+        }
+        if fails {
+            return Err(DeviceError::new("fails", "go on", io::Error::other("planted")));
+        }
+        Ok(Polled::More)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        pages.append(&mut self.posted);
+    }
+}
+
+/// Keeps packets for a while, and panics with some of them in hand.
+#[derive(Default)]
+struct Panics {
+    kept: Vec<Kept>,
+    batches: usize,
+}
+
+impl Handler for Panics {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        self.batches += 1;
+        for packet in batch.iter_mut() {
+            let Ok(kept) = packet.keep() else { break };
+            self.kept.push(kept);
+            assert!(self.batches % 3 > 0 || self.kept.len() % 20 != 10, "planted: a panic with pages in hand");
+        }
+        if self.batches % 2 == 0 {
+            self.kept.clear();
+        }
+    }
+
+    fn finish(self) {}
+}
+
+/// Planted panics would fill the log; any other is shown.
+fn quiet_panics() {
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !info.to_string().contains("planted") {
+            loud(info);
+        }
+    }));
+}
+
+#[test]
+fn pages_are_home_after_panics_and_after_a_device_s_failure() {
+    quiet_panics();
+    for fails_at in [1, 2, 3, 50] {
+        let queue = |_| Box::new(Fails { posted: Vec::new(), polls: 0, fails_at }) as Box<dyn RxQueue>;
+        let outcome = Builder::new()
+            .virtual_cpus(2)
+            .input(Input::new("fails", "test", (0..2).map(queue).collect()))
+            .build(|_| Panics::default())
+            .unwrap()
+            .start()
+            .unwrap()
+            .join();
+        let ledger = outcome.snapshot;
+        let of_each = (fails_at - 1) * POLL_BUDGET + POLL_BUDGET / 2;
+        for queue in &ledger.queues {
+            assert!(queue.error.as_ref().is_some_and(|error| error.message.contains("planted")), "{:?}", queue.error);
+            assert_eq!(queue.received, of_each as u64);
+        }
+        let panics: u64 = ledger.cpus.iter().map(|cpu| cpu.panics).sum();
+        assert!(panics > 0 || fails_at < 50, "nobody ever panicked: this tests little");
+        at_rest(&ledger);
+    }
+}
+
+/// Notes of which part of memory its pages are. In its first poll it takes all that there are, and gives them back.
+struct Notes {
+    region: Option<Arc<Region>>,
+    parts: Arc<Mutex<Vec<usize>>>,
+    polls: usize,
+    greedy: bool,
+}
+
+impl RxQueue for Notes {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+        self.region = Some(Arc::clone(region));
+        Ok(())
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        self.polls += 1;
+        let region = self.region.as_ref().unwrap();
+        if self.greedy && self.polls == 1 {
+            let all: Vec<Page> = std::iter::from_fn(|| out.take_page()).collect();
+            all.into_iter().for_each(|page| out.give_page(page));
+            return Ok(Polled::More);
+        }
+        for _ in 0..budget {
+            let Some(page) = out.take_page() else { break };
+            self.parts.lock().unwrap().push(region.part_of(&page));
+            out.push(steerage::Completion::new(page, HEADROOM as u32, 60), 60);
+        }
+        Ok(if self.polls == 100 { Polled::Ended } else { Polled::More })
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+/// Nodes that this machine does not have: two, with a CPU and a queue each.
+#[test]
+fn pages_are_of_the_node_of_the_queue_s_cpu() {
+    for greedy in [false, true] {
+        let noted: Vec<Arc<Mutex<Vec<usize>>>> = (0..2).map(|_| Arc::default()).collect();
+        // The greedy one would leave the other without, so it is alone.
+        let queues = if greedy { 1 } else { 2 };
+        let queue = |parts: &Arc<_>| {
+            Box::new(Notes { region: None, parts: Arc::clone(parts), polls: 0, greedy }) as Box<dyn RxQueue>
+        };
+        let node = |cpu| [CpuId(cpu)].into_iter().collect::<CpuMask>();
+        let rx_cpus = [CpuId(1), CpuId(0)];
+        let outcome = Builder::new()
+            .virtual_cpus(2)
+            .nodes(NodeMap::simulated([node(0), node(1)]))
+            .input_on(Input::new("notes", "test", noted[..queues].iter().map(queue).collect()), &rx_cpus, None)
+            .build(|_| Holds::default())
+            .unwrap()
+            .start()
+            .unwrap()
+            .join();
+        for (nth, own) in [1, 0].into_iter().enumerate().take(queues) {
+            let parts = noted[nth].lock().unwrap();
+            assert!(
+                parts.len() > 1000 && parts.iter().all(|part| *part == own),
+                "queue {nth} had pages of another node"
+            );
+            let foreign = outcome.snapshot.queues[nth].pool.lpc_wrong_numa;
+            assert_eq!(foreign > 0, greedy, "{foreign} pages of another node came home");
+        }
+        at_rest(&outcome.snapshot);
+    }
+}
+
+/// There is always more.
+struct Endless;
+
+impl RxQueue for Endless {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        assert_eq!(out.fill(budget, |_| Filled::whole(60)), budget, "a queue found no page");
+        Ok(Polled::More)
+    }
+}
+
+// A handler is built on its CPU, so what it shares with this test is found there.
+thread_local! {
+    static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps as many packets as it may.
+struct KeepsAll;
+
+impl Handler for KeepsAll {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        KEPT.with_borrow_mut(|all| all.extend(batch.iter_mut().map_while(|packet| packet.keep().ok())));
+    }
+
+    fn finish(self) {}
+}
+
+/// All backlogs full and all kept that may be: there are pages for every poll all the same, and memory is what it was.
+#[test]
+fn with_every_worker_stalled_no_queue_lacks_a_page() {
+    const BACKLOG: usize = 200;
+    const KEPT_MAX: usize = 150;
+    const QUEUES: usize = 3;
+    const CAP: usize = 13 << 20;
+    let queues = (0..QUEUES).map(|_| Box::new(Endless) as Box<dyn RxQueue>).collect();
+    let (parts, handle) = Builder::new()
+        .virtual_cpus(2)
+        .rps_cpus([CpuId(1)].into_iter().collect())
+        .backlog(BACKLOG)
+        .kept_max(KEPT_MAX)
+        .memory_max(CAP)
+        .lpc_size(steerage::LPC_SIZE_MAX)
+        .input_on(Input::new("endless", "test", queues), &[CpuId(0)], None)
+        .build(|_| KeepsAll)
+        .unwrap()
+        .split();
+    let clock = ByHand::default();
+    let [mut receiver, mut worker] =
+        <[_; 2]>::try_from(parts.into_iter().map(|part| part.enter(clock.clone())).collect::<Vec<_>>()).unwrap();
+    for keeps in [false, true] {
+        if keeps {
+            // It has its turn until it has kept all that it may, and is gone again.
+            while KEPT.with_borrow(Vec::len) < QUEUES * KEPT_MAX {
+                worker.step();
+                receiver.step();
+            }
+        }
+        for _ in 0..200 {
+            receiver.step();
+            clock.advance(Duration::from_micros(10));
+        }
+        let ledger = handle.snapshot();
+        assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total() + ledger.in_flight());
+        assert_eq!((ledger.in_flight(), handle.held()), ((QUEUES * BACKLOG) as u64, (QUEUES * BACKLOG) as u64));
+        assert_eq!(ledger.dropped().total(), ledger.dropped().get(DropReason::BacklogFull));
+        assert!(ledger.dropped().total() > 0 && ledger.memory_bytes <= CAP as u64);
+        for queue in &ledger.queues {
+            assert_eq!((queue.pool.alloc_empty, queue.pool.kept), (0, if keeps { KEPT_MAX as u64 } else { 0 }));
+        }
+    }
+    KEPT.take();
+    by_hand::end(&handle, [&mut receiver, &mut worker]);
+    KEPT.take();
+    at_rest(&handle.snapshot());
 }

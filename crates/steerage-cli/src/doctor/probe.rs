@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
-use steerage::{FlowHasher, HashKey};
+use steerage::{FlowHasher, HashKey, usable_memory};
 
 /// A capability that has to do with packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -40,6 +40,8 @@ pub(super) struct Probes {
     pub(super) capabilities: Vec<Capability>,
     /// How much memory may be locked, in bytes; `None` for any amount.
     pub(super) memlock: Option<u64>,
+    /// How much this process may use, in bytes; `None` if the kernel does not say.
+    pub(super) memory: Option<u64>,
     pub(super) tcpdump: Option<PathBuf>,
     pub(super) aes: bool,
     pub(super) gfni: bool,
@@ -53,6 +55,7 @@ impl Probes {
             fuse: accessat(CWD, "/dev/fuse", Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS),
             capabilities: held(),
             memlock: getrlimit(Resource::Memlock).current,
+            memory: usable_memory(),
             tcpdump: in_path("tcpdump"),
             aes: FlowHasher::aes(&HashKey::MICROSOFT).is_some(),
             gfni: FlowHasher::toeplitz_gfni(&HashKey::MICROSOFT).is_some(),
@@ -98,6 +101,7 @@ pub(super) mod made {
             fuse: Ok(()),
             capabilities: CAPABILITIES.iter().map(held).collect(),
             memlock: None,
+            memory: None,
             tcpdump: Some(PathBuf::from("/usr/bin/tcpdump")),
             aes: true,
             gfni: true,

@@ -1,6 +1,7 @@
 //! The kernel and what it lets us do.
 
 use rustix::io::Errno;
+use steerage::{LPC_MEMORY_PART, LPC_SIZE_DEFAULT, LpcMemory, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN};
 
 use super::Finding;
 use super::host::Host;
@@ -27,6 +28,7 @@ pub(super) fn findings(host: &Host, probes: &Probes) -> Vec<Finding> {
         fuse(host, probes),
         huge_pages(host),
         locked_memory(probes),
+        page_cache(probes.memory),
         hashes(probes),
     ]
 }
@@ -134,6 +136,23 @@ fn locked_memory(probes: &Probes) -> Finding {
     }
 }
 
+/// What a run's receive queues may keep of its packet memory, with frames of usual length.
+fn page_cache(memory: Option<u64>) -> Finding {
+    const ABOUT: &str = "page cache";
+    let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);
+    let of_queues = |queues, lpc_size| LpcMemory { queues, lpc_size, page_bytes: PAGE_BYTES_MIN };
+    let each = of_queues(1, LPC_SIZE_DEFAULT);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let size = format!("{:.1} MiB a queue ({} pages of {PAGE_BYTES_MIN} bytes)", mib(each.bytes()), each.pages());
+    let share = format!("{:.1} MiB, 1/{LPC_MEMORY_PART} of the memory", mib(memory / LPC_MEMORY_PART));
+    if LpcMemory::default_size(1, PAGE_BYTES_MIN, memory) == 0 {
+        return Finding::info(ABOUT, format!("off, since {size} would be more than {share}"))
+            .or("to switch it on --lpc-size 1");
+    }
+    Finding::info(ABOUT, format!("up to {size}; off by default where all queues' together would be more than {share}"))
+        .or(format!("other sizes with --lpc-size, {:.1} MiB a queue for each", mib(of_queues(1, 1).bytes())))
+}
+
 fn hashes(probes: &Probes) -> Finding {
     match (probes.aes, probes.gfni) {
         (true, true) => Finding::ok("flow hash", "by AES; toeplitz by GFNI"),
@@ -198,6 +217,22 @@ mod tests {
             capabilities.starts_with("without CAP_NET_RAW (listening to interfaces), CAP_NET_ADMIN"),
             "{capabilities}"
         );
+    }
+
+    #[test]
+    fn what_caches_may_keep_is_told_beforehand() {
+        let large = page_cache(Some(64 << 30));
+        assert_eq!(
+            (large.found.as_str(), large.mend.as_deref()),
+            (
+                "up to 4.1 MiB a queue (2048 pages of 2112 bytes); off by default where all queues' together would be more than \
+                 128.0 MiB, 1/8 of the memory",
+                Some("other sizes with --lpc-size, 2.1 MiB a queue for each")
+            )
+        );
+        assert_eq!(page_cache(None), large, "a kernel that does not say");
+        let small = page_cache(Some(32 << 20));
+        assert!(small.found.starts_with("off, since 4.1 MiB a queue"), "{}", small.found);
     }
 
     #[test]

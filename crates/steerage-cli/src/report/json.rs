@@ -92,6 +92,7 @@ impl<'a> Root<'a> {
             memory: Memory {
                 bytes: snapshot.memory_bytes,
                 backing: snapshot.backing.to_string(),
+                page_bytes: snapshot.page_bytes,
                 pages: snapshot.pages,
                 pages_free: snapshot.pages_free,
             },
@@ -177,6 +178,9 @@ struct Pool {
     recycle_cache_full: u64,
     recycle_kept: u64,
     rx_copybreak: u64,
+    lpc_warm_up: u64,
+    lpc_passed_by: u64,
+    lpc_wrong_numa: u64,
     kept: u64,
 }
 
@@ -190,6 +194,9 @@ impl Pool {
             recycle_cache_full: pool.recycle_cache_full,
             recycle_kept: pool.recycle_kept,
             rx_copybreak: pool.rx_copybreak,
+            lpc_warm_up: pool.lpc_warm_up,
+            lpc_passed_by: pool.lpc_passed_by,
+            lpc_wrong_numa: pool.lpc_wrong_numa,
             kept: pool.kept,
         }
     }
@@ -313,6 +320,7 @@ impl Moves {
 struct Memory {
     bytes: u64,
     backing: String,
+    page_bytes: u64,
     pages: u64,
     pages_free: u64,
 }

@@ -86,7 +86,7 @@ pub(super) const WHOLE: [Family<Snapshot>; 8] = [
     gauge("memory_bytes", "Packet memory and rings; never more than at the start.", |all| one(all.memory_bytes)),
 ];
 
-pub(super) const QUEUES: [Family<QueueSnapshot>; 17] = [
+pub(super) const QUEUES: [Family<QueueSnapshot>; 18] = [
     counter("received_packets", "Packets received, those lost before us among them.", |queue| one(queue.received)),
     counter("received_bytes", "Their bytes on the wire, without those lost before us.", |queue| {
         one(queue.received_bytes)
@@ -126,6 +126,12 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 17] = [
         let pool = &queue.pool;
         let full = pool.recycle_cache_full;
         each("to", [("cached", pool.recycle_cached), ("cache_full", full), ("kept", pool.recycle_kept)])
+    }),
+    counter("page_pool_lpc", "Pages taken or brought home past what the local cache is for.", |queue| {
+        let pool = &queue.pool;
+        let of =
+            [("warm_up", pool.lpc_warm_up), ("passed_by", pool.lpc_passed_by), ("wrong_numa", pool.lpc_wrong_numa)];
+        each("event", of)
     }),
     counter("page_pool_rx_copybreak", "Pages that stayed in the ring since their packet was copied out.", |queue| {
         one(queue.pool.rx_copybreak)

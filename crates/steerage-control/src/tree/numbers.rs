@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use steerage::{LOCAL_PAGES, Limits, QueueLimits};
+use steerage::{LPC_SIZE_DEFAULT, Limits, LpcMemory, QueueLimits};
 
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
@@ -21,15 +21,14 @@ pub(super) enum Number {
     NetdevMaxBacklog,
     /// Whether any queue of a device keeps pages to itself; to set it sets all of them.
     LocalPageCache(usize),
-    /// How many a queue keeps.
-    LocalPages(usize),
+    /// How many a queue keeps, in ENA's units.
+    LpcSize(usize),
     /// Up to how many bytes a queue's frames are copied out of the device's pages.
     Copybreak(usize),
 }
 
 use Number::{
-    Copybreak, DevWeight, FlowLimitTableLen, LocalPageCache, LocalPages, NetdevBudget, NetdevBudgetUsecs,
-    NetdevMaxBacklog,
+    Copybreak, DevWeight, FlowLimitTableLen, LocalPageCache, LpcSize, NetdevBudget, NetdevBudgetUsecs, NetdevMaxBacklog,
 };
 
 /// Those of `/proc/sys/net/core`, by their names there.
@@ -66,7 +65,7 @@ impl Number {
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
-            NetdevBudgetUsecs | LocalPages(_) | Copybreak(_) => (0, usize::MAX),
+            NetdevBudgetUsecs | LpcSize(_) | Copybreak(_) => (0, usize::MAX),
             LocalPageCache(_) => (0, 1),
         }
     }
@@ -77,10 +76,10 @@ impl Tree {
     pub(super) fn number(&self, which: Number) -> usize {
         match which {
             LocalPageCache(device) => {
-                let kept = |queue: &usize| self.queue_limits(*queue, |_| {}).local_pages > 0;
+                let kept = |queue: &usize| self.queue_limits(*queue, |_| {}).lpc_size > 0;
                 usize::from(self.devices[device].queues.iter().any(kept))
             }
-            LocalPages(queue) => self.queue_limits(queue, |_| {}).local_pages,
+            LpcSize(queue) => self.queue_limits(queue, |_| {}).lpc_size,
             Copybreak(queue) => self.queue_limits(queue, |_| {}).copybreak,
             of_all => of_all.of(self.handle.limits()),
         }
@@ -92,17 +91,24 @@ impl Tree {
             LocalPageCache(device) => {
                 for queue in &self.devices[device].queues {
                     // What has a size already keeps it.
-                    self.queue_limits(*queue, |limits| match (value, limits.local_pages) {
-                        (0, _) => limits.local_pages = 0,
-                        (_, 0) => limits.local_pages = LOCAL_PAGES,
+                    self.queue_limits(*queue, |limits| match (value, limits.lpc_size) {
+                        (0, _) => limits.lpc_size = 0,
+                        (_, 0) => limits.lpc_size = LPC_SIZE_DEFAULT,
                         _ => {}
                     });
                 }
             }
-            LocalPages(queue) => drop(self.queue_limits(queue, |limits| limits.local_pages = value)),
+            LpcSize(queue) => drop(self.queue_limits(queue, |limits| limits.lpc_size = value)),
             Copybreak(queue) => drop(self.queue_limits(queue, |limits| limits.copybreak = value)),
             of_all => drop(self.handle.set_limits(|limits| of_all.set(limits, value))),
         }
+    }
+
+    /// How much memory the local caches of these queues may keep, as they are sized.
+    pub(super) fn lpc_bytes(&self, queues: &[usize]) -> u64 {
+        let page_bytes = self.handle.snapshot().page_bytes as usize;
+        let of = |queue: &usize| LpcMemory { queues: 1, lpc_size: self.number(LpcSize(*queue)), page_bytes }.bytes();
+        queues.iter().map(of).sum()
     }
 
     fn queue_limits(&self, queue: usize, change: impl FnMut(&mut QueueLimits)) -> QueueLimits {

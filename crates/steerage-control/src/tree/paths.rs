@@ -95,6 +95,8 @@ pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String
         count("dropped", |now| now.dropped().total()),
         count("in_flight", Snapshot::in_flight),
         count("memory/bytes", |now| now.memory_bytes),
+        ("steerage/memory/lpc_bytes".to_owned(), Attribute::LpcBytes((0..snapshot.queues.len()).collect())),
+        count("memory/page_bytes", |now| now.page_bytes),
         count("memory/pages", |now| now.pages),
         count("memory/pages_free", |now| now.pages_free),
     ]);
@@ -125,10 +127,14 @@ fn of_device(nth: usize, device: &Device, snapshot: &Snapshot, all: &mut Vec<(St
         let queue = format!("queues/rx-{}", snapshot.queues[at].queue);
         add(&format!("{queue}/rps_cpus"), Attribute::Mask(at, Form::Bitmap));
         add(&format!("{queue}/rps_cpus_list"), Attribute::Mask(at, Form::List));
-        add(&format!("{queue}/local_pages"), Attribute::Number(Number::LocalPages(at)));
+        add(&format!("{queue}/lpc_size"), Attribute::Number(Number::LpcSize(at)));
+        add(&format!("{queue}/lpc_bytes"), Attribute::LpcBytes(vec![at]));
         add(&format!("{queue}/copybreak"), Attribute::Number(Number::Copybreak(at)));
         add(&format!("{queue}/buckets"), Attribute::Buckets(at));
         add(&format!("{queue}/bucket_load"), Attribute::BucketLoad(at));
+        for (name, count) in statistics::OF_A_QUEUE {
+            add(&format!("{queue}/statistics/{name}"), Attribute::QueueCount(at, *count));
+        }
         add(&format!("{queue}/cpu"), Attribute::PolledBy(at));
         add(&format!("{queue}/hash"), Attribute::HashSource(at));
     }

@@ -56,6 +56,21 @@ const TX_OF_A_WIRE: &[&str] = &[
     "tx_window_errors",
 ];
 
+/// A queue's page pool, in pages: by the names of ENA's driver (`lpc_*`, of `ethtool -S`) and of the kernel's page_pool.
+pub(super) const OF_A_QUEUE: &[(&str, fn(&QueueSnapshot) -> u64)] = &[
+    ("alloc_empty", |queue| queue.pool.alloc_empty),
+    ("alloc_fast", |queue| queue.pool.alloc_fast),
+    ("alloc_slow", |queue| queue.pool.alloc_slow),
+    ("kept", |queue| queue.pool.kept),
+    ("lpc_passed_by", |queue| queue.pool.lpc_passed_by),
+    ("lpc_warm_up", |queue| queue.pool.lpc_warm_up),
+    ("lpc_wrong_numa", |queue| queue.pool.lpc_wrong_numa),
+    ("recycle_cache_full", |queue| queue.pool.recycle_cache_full),
+    ("recycle_cached", |queue| queue.pool.recycle_cached),
+    ("recycle_kept", |queue| queue.pool.recycle_kept),
+    ("rx_copybreak", |queue| queue.pool.rx_copybreak),
+];
+
 /// What a device has. `outputs`: of the whole instance.
 pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, Statistic)> {
     let mut all = ALWAYS.to_vec();

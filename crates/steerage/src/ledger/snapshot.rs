@@ -125,6 +125,13 @@ pub struct PoolSnapshot {
     pub recycle_kept: u64,
     /// Frames that were copied out of a device's page, which stayed in its ring.
     pub rx_copybreak: u64,
+    /// Of those taken from the shared pool, those by which the queue came to have more than it ever had: the cache warms up.
+    pub lpc_warm_up: u64,
+    /// Of those taken from the shared pool, those that were taken while the local cache was switched off: they pass it by.
+    pub lpc_passed_by: u64,
+    /// Came home from another NUMA node than that of the queue's CPU, and went to the shared pool: the queue takes one of its own
+    /// node in their place.
+    pub lpc_wrong_numa: u64,
     /// Kept by handlers now.
     pub kept: u64,
 }
@@ -261,6 +268,8 @@ pub struct Snapshot {
     pub groups: Vec<GroupSnapshot>,
     /// What packet memory is made of.
     pub backing: Backing,
+    /// A page's size, in bytes.
+    pub page_bytes: u64,
     /// All pages of the pool.
     pub pages: u64,
     /// Those that no queue has: at rest, with nothing kept, all.

@@ -1,0 +1,105 @@
+//! A queue's pages alone.
+
+use std::fmt;
+use std::sync::Arc;
+
+use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
+use steerage_mem::{Completion, Home, Memory, Region, RegionError};
+
+use crate::limits::{BACKLOG_DEFAULT, LPC_UNIT_PAGES, PAGE_BYTES_MIN, POOL_BULK};
+use crate::pool::{PagePool, SharedPool};
+
+/// The page pool of a receive queue with a ring to one CPU, and neither device nor steering: for measuring what a page costs on
+/// its way there and home.
+pub struct PageLoop {
+    pool: PagePool,
+    producer: Producer,
+}
+
+impl PageLoop {
+    /// So many queues over one shared pool, each with a local cache of `lpc_size`; and for each the end of its ring, which
+    /// gives pages back by [`Consumer::finish`].
+    ///
+    /// # Errors
+    /// Where there is no memory.
+    pub fn new(queues: usize, lpc_size: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
+        let slots = BACKLOG_DEFAULT.next_power_of_two();
+        let (region, pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
+        let shared = SharedPool::by_node(&region, pages);
+        let memory = Memory::new(Arc::clone(&region), None);
+        let one = |_| {
+            let home = Home::new(memory.clone(), 0);
+            let local_pages = lpc_size * LPC_UNIT_PAGES;
+            let pool = PagePool::new(Arc::clone(&region), Arc::clone(&shared[0]), home, local_pages);
+            let options = RingOptions { slots, limit: BACKLOG_DEFAULT, arrivals: false };
+            let (producer, consumer) = ring(options, memory.clone());
+            (Self { pool, producer }, consumer)
+        };
+        Ok((0..queues).map(one).collect())
+    }
+
+    /// Takes up to `count` pages and hands them over, as one poll does; before that it takes home what was finished, where it is
+    /// short of pages or of room. Returns how many.
+    #[inline]
+    pub fn send(&mut self, count: usize) -> usize {
+        let Self { pool, producer } = self;
+        if pool.cached() < count || producer.room() < count as u64 {
+            let home = producer.reclaim(|frame| {
+                if let Ok(page) = frame.into_page() {
+                    pool.recycle(page);
+                }
+            });
+            if home > 0 {
+                pool.recycled();
+            }
+        }
+        let count = count.min(producer.room() as usize);
+        let (_, pages) = pool.take_many(count);
+        let sent = pages.len();
+        for page in pages {
+            // There is room, as was looked.
+            let _ = producer.stage(Completion::new(page, 0, 0));
+        }
+        producer.publish();
+        sent
+    }
+
+    /// How many pages came from the local cache, and how many from the shared pool. Counted when pages come home.
+    pub fn served(&self) -> (u64, u64) {
+        (self.pool.counters.alloc_fast.get(), self.pool.counters.alloc_slow.get())
+    }
+}
+
+impl fmt::Debug for PageLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageLoop").field("served", &self.served()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_go_round_by_the_cache_or_past_it() {
+        for lpc_size in [0, 1] {
+            let mut loops = PageLoop::new(2, lpc_size).unwrap();
+            for _ in 0..100 {
+                for (queue, consumer) in &mut loops {
+                    assert_eq!(queue.send(POOL_BULK), POOL_BULK);
+                    assert_eq!(consumer.take(POOL_BULK), POOL_BULK);
+                    consumer.finish();
+                }
+            }
+            let (fast, slow) = loops[0].0.served();
+            assert!(if lpc_size == 0 { fast == 0 } else { fast > 9 * slow }, "{fast} {slow}");
+        }
+    }
+
+    #[test]
+    fn a_ring_that_nobody_works_off_is_full() {
+        let (mut queue, _consumer) = PageLoop::new(1, 2).unwrap().pop().unwrap();
+        let sent: usize = (0..100).map(|_| queue.send(POOL_BULK)).sum();
+        assert_eq!(sent, BACKLOG_DEFAULT);
+    }
+}

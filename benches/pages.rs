@@ -78,7 +78,8 @@ fn contend(mut first: Vec<(PageLoop, Consumer)>) -> (f64, f64, f64) {
     }
     let start = Barrier::new(2);
     thread::scope(|scope| {
-        let other = scope.spawn(|| {
+        let start = &start;
+        let other = scope.spawn(move || {
             pin(WORK_CPU);
             start.wait();
             go_round(&mut second)
@@ -93,7 +94,9 @@ fn contend(mut first: Vec<(PageLoop, Consumer)>) -> (f64, f64, f64) {
 fn across(mut queue: PageLoop, mut consumer: Consumer) -> (f64, f64, f64) {
     let start = Barrier::new(2);
     thread::scope(|scope| {
-        let worker = scope.spawn(|| {
+        let start = &start;
+        // Its end moves to its own stack: on ours it would lie beside what we write.
+        let worker = scope.spawn(move || {
             pin(WORK_CPU);
             start.wait();
             let (mut busy, mut done) = (Busy::default(), 0);

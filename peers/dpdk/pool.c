@@ -3,7 +3,6 @@
  * each is a ring that its own CPU works off, dealt out to both CPUs, over one mempool. With mempool's cache for each CPU, and without.
  */
 #define _GNU_SOURCE
-#include <stdbool.h>
 #include <stdio.h>
 
 #include <rte_eal.h>
@@ -127,38 +126,67 @@ static double across(void)
 	return (double)(nanos() - start) / PAGES;
 }
 
+/* ---- the runs, in turn */
+
+enum { KINDS = 8, RUNS_MAX = 1000 };
+static const char *names[KINDS / 2] = {"1 queue", "2 queues", "8 queues", "across CPUs"};
+static const int counts[KINDS / 2] = {1, 2, 8, 0};
+
+/* By kind and placement: ns a buffer. */
+static double seen[KINDS][2][RUNS_MAX];
+static int seen_count[KINDS][2];
+
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static void report(int kind, int far)
+{
+	int n = seen_count[kind][far];
+	double *each = seen[kind][far];
+	if (!n)
+		return;
+	qsort(each, n, sizeof *each, by_size);
+	printf("mempool %-12s cache %-4s %-5s %3d runs  %.2f [%.2f..%.2f] ns a buffer\n", names[kind / 2], kind % 2 ? "off" : "on",
+	       far ? "far" : "near", n, each[n / 2], each[0], each[n - 1]);
+}
+
 int main(int argc, char **argv)
 {
 	int used = rte_eal_init(argc, argv);
 	if (used < 0)
 		return 1;
 	int runs = argc > used + 1 ? atoi(argv[used + 1]) : 5;
+	if (runs > RUNS_MAX)
+		runs = RUNS_MAX;
 	pin(0);
 	struct rte_mempool *pools[2];
-	for (int cached = 0; cached < 2; cached++)
-		pools[cached] = rte_mempool_create(cached ? "cached" : "plain", BUFFERS, BYTES, cached ? CACHE : 0, 0, NULL, NULL,
-						   NULL, NULL, SOCKET_ID_ANY, 0);
+	for (int off = 0; off < 2; off++)
+		pools[off] = rte_mempool_create(off ? "plain" : "cached", BUFFERS, BYTES, off ? 0 : CACHE, 0, NULL, NULL, NULL, NULL,
+						SOCKET_ID_ANY, 0);
+	if (!pools[0] || !pools[1])
+		return 1;
 	for (int q = 0; q < QUEUES_MAX; q++) {
 		char name[] = {'q', (char)('0' + q), 0};
 		rings[q] = rte_ring_create(name, RING, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
 		if (!rings[q])
 			return 1;
 	}
-	if (!pools[0] || !pools[1])
-		return 1;
-	static const int counts[] = {1, 2, 8, 0};
 	for (int run = 0; run < runs; run++) {
-		for (int kind = 0; kind < 8; kind++) {
-			bool cached = kind % 2 == 0;
+		for (int kind = 0; kind < KINDS; kind++) {
 			int count = counts[kind / 2];
-			pool = pools[cached];
-			double before = one_way();
+			pool = pools[kind % 2];
+			bool was_far = is_far(one_way());
 			double each = count ? queues(count) : across();
-			const char *placement = where(before, one_way());
-			printf("mempool %s, cache %s, %s: %.2f ns a buffer\n",
-			       count == 0 ? "across CPUs" : count == 1 ? "1 queue" : count == 2 ? "2 queues" : "8 queues",
-			       cached ? "on" : "off", placement, each);
+			/* Where they moved meanwhile, it is of no use. */
+			if (is_far(one_way()) == was_far)
+				seen[kind][was_far][seen_count[kind][was_far]++] = each;
 		}
 	}
+	for (int kind = 0; kind < KINDS; kind++)
+		for (int far = 0; far < 2; far++)
+			report(kind, far);
 	return 0;
 }

@@ -97,7 +97,8 @@ int main(int argc, char **argv)
 		pthread_create(&t, NULL, worker, NULL);
 		double each = receive();
 		pthread_join(t, NULL);
-		printf("rte_ring %s receive %.2f ns a packet\n", where(before, one_way()), each);
+		bool was_far = is_far(before), far = is_far(one_way());
+		printf("rte_ring %s receive %.2f ns a packet\n", was_far != far ? "moved" : far ? "far" : "near", each);
 	}
 	return 0;
 }

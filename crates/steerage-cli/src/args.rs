@@ -7,6 +7,7 @@ mod doctor;
 mod explain;
 mod fanout;
 mod forward;
+mod memory;
 mod meter;
 mod metrics;
 mod send;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use steerage::flow::Layers;
-use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey, LPC_SIZE_MAX};
+use steerage::{BACKLOG_MAX, CPUS_MAX, HashKey};
 use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
 use steerage_device::af_xdp::Take;
 use steerage_device::capture::Pace;
@@ -28,6 +29,7 @@ pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;
 pub(crate) use fanout::FanoutArgs;
 pub(crate) use forward::ForwardArgs;
+pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::MeterArgs;
 pub(crate) use metrics::MetricsArgs;
 pub(crate) use send::SendArgs;
@@ -299,14 +301,8 @@ pub(crate) struct SteeringArgs {
         value_parser = |text: &str| number(text, steerage::POLL_BUDGET))]
     pub(crate) dev_weight: usize,
 
-    /// Most memory for packets and rings, with K, M or G [default: 1G]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) memory: Option<usize>,
-
-    /// Pages that each queue keeps to itself, in units of 1024;
-    /// 0: none [default: 2; 0 where memory is small]
-    #[arg(long, value_name = "UNITS", verbatim_doc_comment, allow_negative_numbers = true, value_parser = lpc_size)]
-    pub(crate) lpc_size: Option<usize>,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
 
     /// Check that each flow's packets are handled in the order of their arrival
     #[arg(long)]
@@ -401,12 +397,6 @@ pub(crate) struct ReportArgs {
 fn number(text: &str, most: usize) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=most).contains(number));
     number.ok_or_else(|| format!("write a number from 1 to {most}"))
-}
-
-/// The size of a local page cache: here 0 is one too.
-fn lpc_size(text: &str) -> Result<usize, String> {
-    let size = text.parse().ok().filter(|size| *size <= LPC_SIZE_MAX);
-    size.ok_or_else(|| format!("write a number from 0 to {LPC_SIZE_MAX}"))
 }
 
 /// A number of seconds, or with a unit.

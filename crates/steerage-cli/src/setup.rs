@@ -248,10 +248,10 @@ fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
     if let Some(hasher) = hasher(&args.hash)? {
         builder = builder.hash(hasher);
     }
-    if let Some(units) = args.lpc_size {
+    if let Some(units) = args.memory.lpc_size {
         builder = builder.lpc_size(units);
     }
-    Ok(match args.memory {
+    Ok(match args.memory.memory_max {
         Some(bytes) => builder.memory_max(bytes),
         None => builder,
     })

@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use crate::region::{HUGE_BYTES, map_small, map_transparent, prefetch_read, unmap};
+use crate::mapping::{HUGE_BYTES, map_small, map_transparent, unmap};
+use crate::region::prefetch_read;
 
 /// A vector that never moves: it has address space for all that it may ever hold, and takes memory as it is filled.
 ///

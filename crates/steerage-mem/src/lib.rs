@@ -5,7 +5,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`region`] | page memory from the kernel, and the process-wide numbers by which pages are told apart |
+//! | [`region`], `mapping` | page memory from the kernel, and the process-wide numbers by which pages are told apart |
 //! | [`parts`] | a region's parts, each on a NUMA node of its own |
 //! | `lives` | in debug and fuzz builds, what notices that a page is used after its release |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
@@ -34,6 +34,7 @@ pub mod home;
 pub mod huge;
 pub mod in_flight;
 mod lives;
+mod mapping;
 pub mod memory;
 pub mod page;
 pub mod park;

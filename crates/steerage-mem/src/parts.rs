@@ -3,7 +3,8 @@
 use std::io;
 use std::ptr::NonNull;
 
-use crate::region::{HUGE_BYTES, RegionError};
+use crate::mapping::HUGE_BYTES;
+use crate::region::RegionError;
 
 /// So many pages of a region, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

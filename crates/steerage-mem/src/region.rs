@@ -11,12 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::lives::{Life, Lives};
+use crate::mapping::{HUGE_BYTES, map_anonymous, unmap};
 use crate::page::{BLANK, Page};
 use crate::parts::{Part, bind, part_ends};
 use crate::sync::AtomicU32;
-
-/// Huge pages are 2 MiB on the machines we know; a region is a multiple of it so that it can be made of them.
-pub(crate) const HUGE_BYTES: usize = 2 << 20;
 
 /// Whether the lives of pages are looked after: not where speed counts.
 const CHECKS_LIVES: bool = cfg!(any(debug_assertions, fuzzing));
@@ -399,69 +397,6 @@ impl Drop for Region {
             unsafe { unmap(self.base, self.mapped) };
         }
     }
-}
-
-/// Maps `bytes`, a multiple of 2 MiB: reserved huge pages, else normal memory aligned for transparent ones.
-fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize), RegionError> {
-    if let Ok(base) = mmap(bytes, libc::MAP_HUGETLB) {
-        return Ok((base, Backing::HugePages, bytes));
-    }
-    let (base, advised) = map_aligned(bytes, 0).map_err(|error| RegionError::Map { bytes, error })?;
-    let never = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
-        .map_or(true, |enabled| enabled.contains("[never]"));
-    let backing = if advised && !never { Backing::TransparentHugePages } else { Backing::SmallPages };
-    Ok((base, backing, bytes))
-}
-
-/// Address space for `bytes` or a little more, in transparent huge pages where the kernel has them. What is not touched
-/// takes no memory and is promised none. Returns with it how much to [unmap].
-pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
-    let bytes = bytes.checked_next_multiple_of(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-    map_aligned(bytes, libc::MAP_NORESERVE).map(|(base, _)| (base, bytes))
-}
-
-/// `bytes` in small pages. Returns with it how much to [unmap].
-pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
-    mmap(bytes, 0).map(|base| (base, bytes))
-}
-
-/// # Safety
-/// `base` and `bytes` are what one of the above returned, and nobody refers to it any more.
-pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
-}
-
-/// Maps `bytes`, a multiple of 2 MiB, aligned to that. Returns whether the kernel took the advice to use huge pages.
-fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, bool)> {
-    // One huge page more than needed, so that an aligned stretch of the full size lies inside; the rest is given back.
-    let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-    let base = mmap(more, extra)?;
-    let skip = base.as_ptr().align_offset(HUGE_BYTES);
-    // SAFETY: `skip` < HUGE_BYTES, and both trimmed ends are whole small pages of the mapping just made.
-    let aligned = unsafe {
-        let aligned = base.as_ptr().add(skip);
-        if skip > 0 {
-            libc::munmap(base.as_ptr().cast(), skip);
-        }
-        if skip < HUGE_BYTES {
-            libc::munmap(aligned.add(bytes).cast(), HUGE_BYTES - skip);
-        }
-        NonNull::new_unchecked(aligned)
-    };
-    // SAFETY: the range is ours. The call is advice: where it fails, pages stay small.
-    let advised = unsafe { libc::madvise(aligned.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) } == 0;
-    Ok((aligned, advised))
-}
-
-fn mmap(bytes: usize, extra: libc::c_int) -> Result<NonNull<u8>, io::Error> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
-    let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave the null address"))
 }
 
 /// Fetches a line for reading.

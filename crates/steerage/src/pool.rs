@@ -21,8 +21,9 @@ use crate::limits::{HEADROOM, POOL_BULK};
 pub(crate) use shared::SharedPool;
 
 /// A pool's counters, under the names that ENA's driver (`lpc_*`) and the kernel's page_pool (`alloc_*`, `recycle_*`)
-/// give them. In pages.
+/// give them. In pages. In lines of their own: their owner writes them once a poll.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct PoolCounters {
     /// Served from the local cache.
     pub(crate) alloc_fast: Counter,

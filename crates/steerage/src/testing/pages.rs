@@ -14,6 +14,7 @@ use crate::pool::{PagePool, SharedPool};
 pub struct PageLoop {
     pool: PagePool,
     producer: Producer,
+    frames: Vec<Completion>,
 }
 
 impl PageLoop {
@@ -24,7 +25,9 @@ impl PageLoop {
     /// Where there is no memory.
     pub fn new(queues: usize, lpc_size: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
-        let (region, pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
+        let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
+        // Memory that was never touched is not there: whoever fetches it would wait for the page tables each time.
+        pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
         let one = |_| {
@@ -33,16 +36,16 @@ impl PageLoop {
             let pool = PagePool::new(Arc::clone(&region), Arc::clone(&shared[0]), home, local_pages);
             let options = RingOptions { slots, limit: BACKLOG_DEFAULT, arrivals: false };
             let (producer, consumer) = ring(options, memory.clone());
-            (Self { pool, producer }, consumer)
+            (Self { pool, producer, frames: Vec::with_capacity(slots) }, consumer)
         };
         Ok((0..queues).map(one).collect())
     }
 
-    /// Takes up to `count` pages and hands them over, as one poll does; before that it takes home what was finished, where it is
-    /// short of pages or of room. Returns how many.
+    /// Takes `count` pages and hands them over, as one poll does, or none where there is no room for so many; before that it takes
+    /// home what was finished, where it is short of pages or of room. Returns how many.
     #[inline]
     pub fn send(&mut self, count: usize) -> usize {
-        let Self { pool, producer } = self;
+        let Self { pool, producer, frames } = self;
         if pool.cached() < count || producer.room() < count as u64 {
             let home = producer.reclaim(|frame| {
                 if let Ok(page) = frame.into_page() {
@@ -53,12 +56,14 @@ impl PageLoop {
                 pool.recycled();
             }
         }
-        let count = count.min(producer.room() as usize);
+        // As a poll: for all, or not at all.
+        let count = if producer.room() < count as u64 { 0 } else { count };
         let (_, pages) = pool.take_many(count);
-        let sent = pages.len();
-        for page in pages {
+        frames.extend(pages.map(|page| Completion::new(page, 0, 0)));
+        let sent = frames.len();
+        for frame in frames.drain(..) {
             // There is room, as was looked.
-            let _ = producer.stage(Completion::new(page, 0, 0));
+            let _ = producer.stage(frame);
         }
         producer.publish();
         sent
@@ -100,6 +105,6 @@ mod tests {
     fn a_ring_that_nobody_works_off_is_full() {
         let (mut queue, _consumer) = PageLoop::new(1, 2).unwrap().pop().unwrap();
         let sent: usize = (0..100).map(|_| queue.send(POOL_BULK)).sum();
-        assert_eq!(sent, BACKLOG_DEFAULT);
+        assert_eq!(sent, BACKLOG_DEFAULT / POOL_BULK * POOL_BULK);
     }
 }

@@ -1,6 +1,7 @@
 //! One run: CPU 0 receives and does nothing else, CPU 1 is all of the targets.
 
 use std::collections::BTreeMap;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use steerage::{
@@ -136,9 +137,11 @@ where
     let (mut parts, handle) = instance.split();
     let receiver = parts.remove(0);
     let before = one_way_nanos(WORK_CPU);
+    let (ready, is_ready) = mpsc::channel();
     let worker = std::thread::spawn(move || {
         pin(WORK_CPU);
         let mut cpus: Vec<Softnet<H, Machine>> = parts.into_iter().map(|p| p.enter_machine()).collect();
+        ready.send(()).expect("somebody waits for it");
         let mut busy = Busy::default();
         let mut finished = 0;
         while finished < cpus.len() {
@@ -160,6 +163,7 @@ where
         time
     });
     let mut cpu = receiver.enter_machine();
+    is_ready.recv().expect("a worker that begins");
     let whole = Instant::now();
     let mut busy = Busy::default();
     while !cpu.is_finished() {

@@ -139,7 +139,9 @@ impl RxQueue for Nic {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let slab = self.slab.clone();
         while self.ring.len() < RING {
-            let page = out.take_page().expect("as many pages as were asked for");
+            let mut page = out.take_page().expect("as many pages as were asked for");
+            // Else the first frames wait for the kernel to find memory for them, which no network card does.
+            out.page_mut(&mut page).fill(0);
             self.ring.push(Self::post(slab.as_deref(), page));
         }
         let len = self.options.frame_bytes;

@@ -15,7 +15,7 @@ mod statistics;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use steerage::{Handle, QueueSnapshot, Snapshot};
+use steerage::{Handle, Snapshot};
 
 use crate::error::{AttributeError, ErrorCode};
 use crate::history::{Event, History};
@@ -24,7 +24,7 @@ use crate::machine::CpuView;
 use masks::{Form, Masks};
 use numbers::Number;
 use paths::Device;
-use statistics::Statistic;
+use statistics::{QueueCount, Statistic};
 
 /// What is told of an instance besides its handle.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ enum Attribute {
     /// A number of the ledger.
     Count(fn(&Snapshot) -> u64),
     /// And of a queue's part of it.
-    QueueCount(usize, fn(&QueueSnapshot) -> u64),
+    QueueCount(usize, QueueCount),
     /// How much memory the local caches of these queues may keep.
     LpcBytes(Vec<usize>),
     History,

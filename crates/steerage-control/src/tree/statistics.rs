@@ -56,8 +56,11 @@ const TX_OF_A_WIRE: &[&str] = &[
     "tx_window_errors",
 ];
 
+/// A number of a queue's part of the ledger.
+pub(super) type QueueCount = fn(&QueueSnapshot) -> u64;
+
 /// A queue's page pool, in pages: by the names of ENA's driver (`lpc_*`, of `ethtool -S`) and of the kernel's page_pool.
-pub(super) const OF_A_QUEUE: &[(&str, fn(&QueueSnapshot) -> u64)] = &[
+pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("alloc_empty", |queue| queue.pool.alloc_empty),
     ("alloc_fast", |queue| queue.pool.alloc_fast),
     ("alloc_slow", |queue| queue.pool.alloc_slow),

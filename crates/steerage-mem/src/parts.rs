@@ -123,6 +123,7 @@ mod tests {
 
     /// Every machine has a node 0, unless its kernel knows of no nodes at all.
     #[test]
+    #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
     fn memory_is_asked_of_its_node() {
         let parts = [Part { pages: 1000, node: Some(0) }, part(1000)];
         let (region, _pages) = Region::map_parts(&parts, PAGE_BYTES).unwrap();

@@ -3,8 +3,6 @@
 use clap::Args;
 use steerage::LPC_SIZE_MAX;
 
-use super::size;
-
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Steering")]
 pub(crate) struct MemoryArgs {
@@ -24,6 +22,22 @@ fn lpc_size(text: &str) -> Result<usize, String> {
     size.ok_or_else(|| format!("write a number from 0 to {LPC_SIZE_MAX}"))
 }
 
+/// Reads `512M` or `1GiB`: powers of 1024, as memory is counted.
+pub(super) fn size(text: &str) -> Result<usize, String> {
+    let wrong = || "write a number of bytes with K, M or G, such as 512M".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_lowercase().trim_end_matches("ib") {
+        "" | "b" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: usize = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is more than there can be".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,6 +47,17 @@ mod tests {
         assert_eq!((lpc_size("0"), lpc_size("32")), (Ok(0), Ok(32)));
         for wrong in ["", "33", "-1", "2.5", "2M"] {
             assert_eq!(lpc_size(wrong), Err("write a number from 0 to 32".to_owned()), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_in_powers_of_1024() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("64k"), Ok(64 << 10));
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!(size("2GiB"), Ok(2 << 30));
+        for wrong in ["", "M", "1T", "1.5G", "-1", "1 G", "99999999999G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
         }
     }
 }

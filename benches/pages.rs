@@ -102,10 +102,12 @@ fn across(mut queue: PageLoop, mut consumer: Consumer) -> (f64, f64, f64) {
             let (mut busy, mut done) = (Busy::default(), 0);
             while done < PAGES {
                 busy.during(|| {
-                    let taken = consumer.take(POLL_BUDGET);
+                    if consumer.waiting() == 0 {
+                        return false;
+                    }
+                    done += consumer.take(POLL_BUDGET);
                     consumer.finish();
-                    done += taken;
-                    taken > 0
+                    true
                 });
             }
             busy.time()

@@ -10,7 +10,7 @@ use steerage_bench::nic::{Metadata, NicOptions};
 const FRAMES: u64 = 3_000_000;
 
 /// Of small frames, in millions a second: from what early metadata keeps up with far away to what late does not near.
-const RATES: [u64; 7] = [4, 8, 12, 16, 20, 25, 30];
+const RATES: [u64; 8] = [4, 6, 8, 12, 16, 20, 25, 30];
 
 /// How many of them come at each rate: a second's fourth part.
 const RATED: u64 = 4;

@@ -59,7 +59,7 @@ impl Handler for Count {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         let packets = batch.len() as u64;
-        let bytes = batch.iter_mut().map(|packet| packet.data().len() as u64).sum();
+        let bytes = batch.iter_mut().map(|packet| packet.total_len() as u64).sum();
         self.counted += Counted { packets, bytes };
     }
 

@@ -271,8 +271,9 @@ impl Forward {
         problem: Option<Problem>,
     ) -> Fate {
         let Some(problem) = problem else { return drop_as(packet, fate) };
-        let whole = packet.data().get(ip.at..ip.at + ip.len).unwrap_or_default();
-        let may = if ip.is_v4 { header::may_answer_v4(whole) } else { header::may_answer_v6(whole) };
+        let headers = packet.data().get(ip.at..).unwrap_or_default();
+        let headers = &headers[..headers.len().min(ip.len)];
+        let may = if ip.is_v4 { header::may_answer_v4(headers) } else { header::may_answer_v6(headers) };
         let source = if ip.is_v4 { came.interface.ipv4.map(IpAddr::V4) } else { came.interface.ipv6.map(IpAddr::V6) };
         let Some(source) = source.filter(|_| may) else { return drop_as(packet, fate) };
         if !self.errors.take(came.now) {
@@ -314,14 +315,14 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
         _ => return Err(Fate::NotIp),
     };
     // Of one that was cut there is only a part to send.
-    if received.wire_len > data.len() {
+    if received.wire_len > received.total_len {
         return Err(Fate::BadHeader);
     }
     Ok(if is_v4 {
-        let header::V4 { destination, len, ttl } = header::v4(&data[at..])?;
+        let header::V4 { destination, len, ttl } = header::v4(&data[at..], received.total_len - at)?;
         Ip { at, len, is_v4, destination: destination.into(), ttl, link_local: false }
     } else {
-        let header::V6 { destination, len, hop_limit, link_local } = header::v6(&data[at..])?;
+        let header::V6 { destination, len, hop_limit, link_local } = header::v6(&data[at..], received.total_len - at)?;
         Ip { at, len, is_v4, destination: destination.into(), ttl: hop_limit, link_local }
     })
 }
@@ -366,7 +367,7 @@ fn route<'t>(ip: &Ip, table: &'t Table) -> Result<&'t [Hop], Refused> {
 #[inline]
 fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
     // What an Ethernet frame was filled up with stays behind.
-    if packet.data().len() > ip.at + ip.len {
+    if packet.total_len() > ip.at + ip.len {
         packet.truncate(ip.at + ip.len)?;
     }
     match (ip.at, way.link) {

@@ -232,7 +232,7 @@ impl Meter {
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let (mut count, mut timed, mut bytes) = (0_usize, false, 0);
         for (packet, seen) in batch.iter_mut().zip(self.batch.iter_mut()) {
-            let Received { data, link, time, wire_len } = packet.received();
+            let Received { data, total_len, link, time, wire_len } = packet.received();
             if read::plain(data, link, self.layers, seen).is_none() {
                 slowly(&packet, self.layers, &mut self.datagrams, &self.clock, seen);
             }
@@ -241,7 +241,7 @@ impl Meter {
             seen.bytes = wire_len as u32;
             seen.hash = seen.flow.key.hash(&self.seeds);
             self.table.prefetch_candidate(seen.hash);
-            bytes += data.len() as u64;
+            bytes += total_len as u64;
             count += 1;
         }
         self.handled_bytes += bytes;

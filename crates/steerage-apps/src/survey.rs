@@ -110,7 +110,8 @@ impl Survey {
         self.found.all += weight;
         self.found.buckets[usize::from(bucket_of(hash))] += weight;
         if self.found.all.packets == self.wanted {
-            self.found.specimen = Some(Specimen { data: data.to_vec(), wire_len: packet.wire_len(), link, hash });
+            let data = packet.segments().flatten().copied().collect();
+            self.found.specimen = Some(Specimen { data, wire_len: packet.wire_len(), link, hash });
         }
         let headers = flow::dissect(data, link, self.layers);
         self.found.fragments += u64::from(headers.fragments[0].is_some());

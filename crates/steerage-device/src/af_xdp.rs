@@ -4,7 +4,7 @@
 //! A program of ours runs for each frame that the driver receives (XDP). It looks whether the frame is wanted; if so, it goes to
 //! the AF_XDP socket of its receive queue, else to the kernel as ever. Each receive queue has a socket, and all of them share one
 //! memory: the pages of the pool. They are posted in a queue's fill ring, the kernel fills them, and they come back by its rx
-//! ring as completions; no frame is copied here but one that did not fit a chunk, whose parts are gathered in its first page.
+//! ring as completions. A frame that did not fit a chunk comes in several, and goes on as it is: a chain of pages.
 //!
 //! The program is attached by a link, which is gone with the process however that ends, and a program that is there already
 //! stays. Frames are taken from the first poll on.

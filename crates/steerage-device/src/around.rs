@@ -12,6 +12,10 @@ macro_rules! as_the_queue_does {
             self.queue.posted_max()
         }
 
+        fn segments_max(&self) -> usize {
+            self.queue.segments_max()
+        }
+
         fn mapped(&mut self, region: &std::sync::Arc<steerage::Region>) -> Result<(), steerage::DeviceError> {
             self.queue.mapped(region)
         }

@@ -199,7 +199,7 @@ impl Handler for Asks {
 }
 
 fn at_once<'a>(packet: &'a steerage::Packet<'_>) -> (Option<WallTime>, usize, LinkType, &'a [u8]) {
-    let Received { data, link, time, wire_len } = packet.received();
+    let Received { data, link, time, wire_len, .. } = packet.received();
     (time, wire_len, link, data)
 }
 

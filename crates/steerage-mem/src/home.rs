@@ -3,6 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use crate::chain::Segments;
 use crate::header::FrameHeader;
 use crate::lives::Life;
 use crate::memory::Memory;
@@ -107,7 +108,7 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, bytes: &
     Some(())
 }
 
-/// A frame that a worker kept beyond its batch: owned, writable, `Send`. Its page goes home when it is dropped, from
+/// A frame that a worker kept beyond its batch: owned, writable, `Send`. Its pages go home when it is dropped, from
 /// whichever thread that is.
 #[derive(Debug)]
 pub struct Kept {
@@ -123,14 +124,36 @@ impl Kept {
         self.slot.flow_hash()
     }
 
-    /// How many bytes there are before the frame and behind it, in its page.
+    /// The frame's bytes, part by part: [`Deref`] gives its head's.
+    pub fn segments(&self) -> Segments<'_> {
+        // SAFETY: the slot is ours alone, and writing needs `&mut self`.
+        unsafe { self.home.memory.segments_of(&self.slot) }
+    }
+
+    /// The length of all of its parts, in bytes.
+    pub fn total_len(&self) -> usize {
+        self.home.memory.total_of(&self.slot)
+    }
+
+    /// As [`Frame::linearise`](crate::ring::Frame::linearise).
+    pub fn linearise(&mut self) -> bool {
+        if !self.slot.is_chained() {
+            return true;
+        }
+        // SAFETY: as `deref_mut`: all of its pages are ours alone.
+        let linear = unsafe { self.home.memory.linearise(&self.slot) };
+        self.slot = linear.unwrap_or(self.slot);
+        linear.is_some()
+    }
+
+    /// How many bytes there are before the frame in its page, and behind it in that of its last part.
     pub fn room(&self) -> (usize, usize) {
         self.home.memory.room(&self.slot)
     }
 
     /// As [`Frame::resize`](crate::ring::Frame::resize).
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
-        // SAFETY: as `deref_mut`: the whole page is ours alone.
+        // SAFETY: as `deref_mut`: all of its pages are ours alone.
         let resized = unsafe { self.home.memory.resize(&self.slot, front, back) };
         self.slot = resized.unwrap_or(self.slot);
         resized.is_some()
@@ -172,7 +195,8 @@ impl Drop for Kept {
         if !std::thread::panicking() {
             self.home.memory.pool().check_life(self.slot.page, self.life);
         }
-        self.home.waiting.put(self.home.memory.pool(), Page::new(self.slot.page));
+        let pool = self.home.memory.pool();
+        pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.home.waiting.put(pool, page));
         // Relaxed: a count. After the put, so that the limit never admits a page that is not yet home.
         self.home.kept.fetch_sub(1, Ordering::Relaxed);
     }

@@ -9,6 +9,7 @@
 //! | [`parts`] | a region's parts, each on a NUMA node of its own |
 //! | `lives` | in debug and fuzz builds, what notices that a page is used after its release |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
+//! | [`chain`] | frames that lie in several pages |
 //! | [`blocks`] | memory that holds many frames at once and is lent out read-only |
 //! | [`posted`] | pages that a device's own ring has, and what turns its addresses into tokens again |
 //! | [`in_flight`] | pages that a device sends from, and what gives them back to their senders |
@@ -28,6 +29,7 @@
 //! does not hold nor one that was unmapped.
 
 pub mod blocks;
+pub mod chain;
 pub mod hash;
 pub mod header;
 pub mod home;
@@ -46,6 +48,7 @@ mod stack;
 mod sync;
 
 pub use blocks::{Blocks, Tail};
+pub use chain::{SEGMENTS_MAX, Segments};
 pub use header::FrameHeader;
 pub use home::{Home, Kept};
 pub use huge::HugeVec;

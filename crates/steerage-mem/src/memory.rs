@@ -24,7 +24,7 @@ impl Memory {
         &self.pool
     }
 
-    /// The frame's bytes. Empty for a completion of other memory, or whose span lies outside of its page.
+    /// The frame's bytes, of one of several pages its head's. Empty for a completion of other memory, or whose span lies outside of its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so nobody else holds the frame; what is lent is
@@ -89,14 +89,16 @@ impl Memory {
         }
     }
 
-    /// How many bytes there are before the slot's frame and behind it, in its page; none for lent frames.
+    /// How many bytes there are before the slot's frame in its page, and behind it in that of its last part; none for lent
+    /// frames.
     #[inline]
     pub(crate) fn room(&self, slot: &Slot) -> (usize, usize) {
         if slot.is_lent() || self.start(slot).is_none() {
             return (0, 0);
         }
-        let before = slot.offset as usize;
-        (before, self.pool.page_bytes() - before - slot.len())
+        let last = if slot.is_chained() { self.last_part(slot) } else { *slot };
+        let end = last.offset as usize + last.len();
+        (slot.offset as usize, self.pool.page_bytes().saturating_sub(end))
     }
 
     /// The slot's frame, `front` bytes longer at its front and `back` at its end: negative for shorter. The bytes that join
@@ -104,20 +106,34 @@ impl Memory {
     /// room for that, it is gone. `None`, and nothing was done, if the page does not reach so far or is lent.
     ///
     /// # Safety
-    /// As [`slice_mut`](Self::slice_mut), of the whole page.
+    /// As [`slice_mut`](Self::slice_mut), of all of its pages.
     #[inline]
     pub(crate) unsafe fn resize(&self, slot: &Slot, front: i32, back: i32) -> Option<Slot> {
+        if slot.is_chained() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.resize_chain(slot, front, back) };
+        }
         let resized = slot.resized(front, back)?;
         if slot.is_lent() || self.start(&resized).is_none() {
             return None;
         }
         // SAFETY: the caller's promise.
-        let Some(mut header) = (unsafe { self.header(slot) }) else { return Some(resized) };
-        let Some(before) = resized.before(FrameHeader::BYTES) else { return Some(resized.without_header()) };
-        header.wire_len = header.wire_len.saturating_add_signed(front + back);
+        Some(unsafe { self.carry_header(slot, resized, front + back) })
+    }
+
+    /// Takes the header along to where the frame begins now, which is `longer` bytes longer.
+    ///
+    /// # Safety
+    /// As [`slice_mut`](Self::slice_mut), of the whole page.
+    #[inline]
+    pub(crate) unsafe fn carry_header(&self, slot: &Slot, resized: Slot, longer: i32) -> Slot {
+        // SAFETY: the caller's promise.
+        let Some(mut header) = (unsafe { self.header(slot) }) else { return resized };
+        let Some(before) = resized.before(FrameHeader::BYTES) else { return resized.without_header() };
+        header.wire_len = header.wire_len.saturating_add_signed(longer);
         // SAFETY: the caller's promise; the header was copied out.
         unsafe { self.slice_mut(&before) }.copy_from_slice(&header.to_bytes());
-        Some(resized)
+        resized
     }
 
     #[inline(always)]

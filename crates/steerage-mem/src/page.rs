@@ -15,6 +15,9 @@ const HASHED: u32 = 1 << (LEN_BITS + 1);
 /// A [header](crate::FrameHeader) stands before the frame.
 const HEADED: u32 = 1 << (LEN_BITS + 2);
 
+/// The frame goes on in other [pages](crate::chain).
+const CHAINED: u32 = 1 << (LEN_BITS + 3);
+
 /// What kind of header the frame begins with: four bits whose meaning is the path's.
 const LINK_SHIFT: u32 = 28;
 const LINK_MASK: u32 = 0xf << LINK_SHIFT;
@@ -78,6 +81,21 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn has_header(&self) -> bool {
         self.len_flags & HEADED != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_chained(&self) -> bool {
+        self.len_flags & CHAINED != 0
+    }
+
+    /// `len` bytes of a page that is one of several.
+    pub(crate) fn part(page: u32, offset: u32, len: u32) -> Self {
+        Self { page, offset, hash: 0, len_flags: len & LEN_MASK | CHAINED }
+    }
+
+    /// The first `len` bytes at the same place: as many as a slot can describe.
+    pub(crate) fn with_len(self, len: usize) -> Self {
+        Self { len_flags: self.len_flags & !LEN_MASK | len.min(FRAME_BYTES_MAX) as u32, ..self }
     }
 
     /// The `len` bytes before the frame, of the same page: `None` if it starts sooner.
@@ -152,7 +170,7 @@ impl Completion {
         self.0
     }
 
-    /// The frame's length in memory, in bytes.
+    /// The frame's length in its page, in bytes: of one of several pages, its head's.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
@@ -210,11 +228,23 @@ impl Completion {
         self.0.is_lent()
     }
 
-    /// Gives the frame up and its page back. A lent frame has none: `Err` returns it, for [`Blocks::recycle`].
+    /// Whether the frame goes on in other pages.
+    #[inline(always)]
+    pub fn is_chained(&self) -> bool {
+        self.0.is_chained()
+    }
+
+    pub(crate) fn set_chained(&mut self) {
+        self.0.len_flags |= CHAINED;
+    }
+
+    /// Gives the frame up and its page back. `Err` returns a lent frame, which has none, for [`Blocks::recycle`], and one of
+    /// several pages, for [`Region::take_apart`].
     ///
     /// [`Blocks::recycle`]: crate::Blocks::recycle
+    /// [`Region::take_apart`]: crate::Region::take_apart
     #[inline(always)]
     pub fn into_page(self) -> Result<Page, Completion> {
-        if self.is_lent() { Err(self) } else { Ok(Page(self.0.page)) }
+        if self.0.len_flags & (LENT | CHAINED) != 0 { Err(self) } else { Ok(Page(self.0.page)) }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 // Not loom's: numbers are handed out once a region, far from anything that is model-checked.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
+use crate::chain::{Link, links};
 use crate::lives::{Life, Lives};
 use crate::mapping::{HUGE_BYTES, map_anonymous, unmap};
 use crate::page::{BLANK, Page};
@@ -127,6 +128,8 @@ pub struct Region {
     /// For each page, the one below it in a [`Home`](crate::Home)'s stack. A page is in one stack at most.
     pub(crate) below: Box<[AtomicU32]>,
     pub(crate) lives: Lives,
+    /// For each page, what lies behind it of a frame of several. Memory that is lent has none.
+    pub(crate) links: Box<[Link]>,
 }
 
 // SAFETY: a region is an address range. Its bytes are reached through page tokens only, each of which has one holder.
@@ -192,6 +195,7 @@ impl Region {
             _owner: None,
             below: (0..pages).map(|_| AtomicU32::new(BLANK)).collect(),
             lives: Lives::new(pages),
+            links: links(pages),
         };
         let tokens = (first..first + pages as u32).map(Page::new).collect();
         Ok((Arc::new(region), tokens))
@@ -209,7 +213,7 @@ impl Region {
         }
         let first = take_numbers(blocks)?;
         let backing = Backing::Foreign;
-        let (below, ends, unbound) = (Box::new([]), Box::new([blocks as u32]), None);
+        let (below, links, ends, unbound) = (Box::new([]), links(0), Box::new([blocks as u32]), None);
         let (page_bytes, count, _owner) = (block_bytes, blocks as u32, Some(owner));
         let reciprocal = reciprocal(page_bytes);
         Ok(Arc::new(Self {
@@ -225,6 +229,7 @@ impl Region {
             _owner,
             below,
             lives: Lives::new(0),
+            links,
         }))
     }
 

@@ -125,6 +125,75 @@ fn keep_and_return() {
     });
 }
 
+/// Checks that a frame of two pages is whole and makes it shorter.
+fn shorten(consumer: &mut Consumer) {
+    consumer.take(2);
+    for mut frame in consumer.frames() {
+        assert_eq!((frame.segments().count(), frame.total_len()), (2, 2), "a chain is shown before it is whole");
+        assert!(frame.resize(0, -1));
+    }
+    consumer.finish();
+}
+
+/// A frame of two pages: who handles it sees both and shortens it, who takes it home sees that and finds both.
+#[test]
+fn a_chain_is_handed_over_whole() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(2);
+        let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
+        let worker = thread::spawn(move || {
+            shorten(&mut consumer);
+            consumer
+        });
+        let mut frame = Completion::new(pages.pop().unwrap(), 0, 1);
+        memory.pool().append(&mut frame, pages.pop().unwrap(), 0, 1).unwrap();
+        producer.stage_numbered(frame, 1).unwrap();
+        producer.publish();
+        let mut home = |frame: Completion| {
+            assert_eq!(memory.total_len(&frame), 1, "what its handler did to it is not seen");
+            memory.pool().take_apart(frame, |page, _, _| pages.push(page));
+        };
+        producer.reclaim(&mut home);
+        let mut consumer = worker.join().unwrap();
+        shorten(&mut consumer);
+        producer.reclaim(&mut home);
+        pages.sort_by_key(Page::number);
+        pages.dedup();
+        assert_eq!(pages.len(), 2, "a page is lost or came home twice");
+    });
+}
+
+/// A kept frame of two pages is let go by another thread: both come by the stack.
+#[test]
+fn a_kept_chain_comes_home_whole() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(2);
+        let home = Home::new(memory.clone(), 1);
+        let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
+        let mut frame = Completion::new(pages.pop().unwrap(), 0, 1);
+        memory.pool().append(&mut frame, pages.pop().unwrap(), 0, 1).unwrap();
+        producer.stage_numbered(frame, 1).unwrap();
+        producer.publish();
+        consumer.take(2);
+        let kept = home.keep(consumer.frames().next().unwrap()).unwrap();
+        consumer.finish();
+        let elsewhere = thread::spawn(move || drop(kept));
+        let mut back = Vec::new();
+        home.collect(|page| back.push(page));
+        // What has come is used anew at once.
+        if back.len() == 1 {
+            let other = Completion::new(back.pop().unwrap(), 0, 1);
+            assert_eq!(memory.segments(&other).count(), 1);
+            back.push(other.into_page().unwrap());
+        }
+        elsewhere.join().unwrap();
+        home.collect(|page| back.push(page));
+        back.sort_by_key(Page::number);
+        back.dedup();
+        assert_eq!((back.len(), home.kept()), (2, 0), "a page is lost or came home twice");
+    });
+}
+
 /// Two threads let kept pages go while the owner collects.
 #[test]
 fn the_stack_loses_nothing() {

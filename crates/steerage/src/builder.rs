@@ -182,6 +182,7 @@ pub struct Builder {
     pub(crate) lpc_size: Option<usize>,
     pub(crate) nodes: Option<NodeMap>,
     pub(crate) kept_max: usize,
+    pub(crate) linear_bytes: usize,
     pub(crate) memory_max: usize,
     pub(crate) check_order: bool,
     pub(crate) always_hash: bool,
@@ -219,6 +220,7 @@ impl Builder {
             lpc_size: None,
             nodes: None,
             kept_max: KEPT_DEFAULT,
+            linear_bytes: 0,
             memory_max: MEMORY_MAX_DEFAULT,
             check_order: false,
             always_hash: false,
@@ -351,6 +353,15 @@ impl Builder {
     #[must_use]
     pub fn copybreak(mut self, bytes: usize) -> Self {
         self.queue_limits.copybreak = bytes;
+        self
+    }
+
+    /// The longest frame, in bytes, that [`Packet::linearise`](crate::Packet::linearise) is to be able to bring into one page: pages
+    /// are at least so long, whatever is received into one. Default 0: as long as the inputs need, which is long enough unless
+    /// one receives into several buffers. At most [`FRAME_BYTES_MAX`](crate::FRAME_BYTES_MAX).
+    #[must_use]
+    pub fn linear_bytes(mut self, bytes: usize) -> Self {
+        self.linear_bytes = bytes.min(crate::FRAME_BYTES_MAX);
         self
     }
 

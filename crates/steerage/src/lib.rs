@@ -78,7 +78,7 @@ pub use policy::{
     Balance, CpuLoad, Elephant, Findings, GroupLoad, GroupSnapshot, Hash, POLICIES, Policy, Window, Wish, policy,
 };
 pub use rps_map::{bucket_of, even_share};
-pub use rx::{Completions, DeviceError, Filled, Input, Lending, LinkType, Polled, QueueMemory, RxQueue};
+pub use rx::{Completions, DeviceError, Filled, Gather, Input, Lending, LinkType, Polled, QueueMemory, RxQueue};
 pub use sleep::Armed;
 pub use softnet::{Phase, Softnet, Stepped};
 pub use steerage_mem::hash::{
@@ -87,7 +87,7 @@ pub use steerage_mem::hash::{
 pub use steerage_mem::park::Bell;
 pub use steerage_mem::{
     Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, InFlight, Kept, Page, Posted, Reaper, Region,
-    RegionError,
+    RegionError, SEGMENTS_MAX, Segments,
 };
 pub use topology::Topology;
 pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxId, TxQueue};

@@ -1,5 +1,7 @@
 //! Packets: metadata built on the CPU that uses it, when it uses it.
 
+mod shape;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
@@ -235,8 +237,9 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p Kept>) -> R
         LinkType::UNKNOWN => header.map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
         read => read,
     };
-    let (time, wire_len) = header.map_or((None, data.len()), |header| (time_of(&header), header.wire_len as usize));
-    Received { data, link, time, wire_len }
+    let total_len = if frame.is_chained() { frame.total_len() } else { data.len() };
+    let (time, wire_len) = header.map_or((None, total_len), |header| (time_of(&header), header.wire_len as usize));
+    Received { data, total_len, link, time, wire_len }
 }
 
 #[inline(always)]
@@ -255,7 +258,7 @@ pub struct Packet<'a> {
 
 impl fmt::Debug for Packet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Packet of {} bytes", self.data().len())
+        write!(f, "Packet of {} bytes", self.total_len())
     }
 }
 
@@ -264,6 +267,8 @@ impl fmt::Debug for Packet<'_> {
 pub struct Received<'p> {
     /// The frame, as [`Packet::data`].
     pub data: &'p [u8],
+    /// As [`Packet::total_len`].
+    pub total_len: usize,
     /// As [`Packet::link`].
     pub link: LinkType,
     /// As [`Packet::time`].
@@ -273,7 +278,7 @@ pub struct Received<'p> {
 }
 
 impl Packet<'_> {
-    /// The frame, from its link header on.
+    /// The frame, from its link header on: of one in several [parts](Self::segments) the first, which the headers are in.
     #[inline]
     pub fn data(&self) -> &[u8] {
         match self.written() {
@@ -299,7 +304,7 @@ impl Packet<'_> {
         received(&self.frame, self.written())
     }
 
-    /// The frame, to be written. A frame in lent memory is copied to a page first.
+    /// What [`data`](Self::data) gives, to be written. A frame in lent memory is copied to a page first.
     ///
     /// # Errors
     /// [`NoRoom`] if there is no page for the copy, or the frame is longer than one.
@@ -320,60 +325,6 @@ impl Packet<'_> {
         self.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom)
     }
 
-    /// How many bytes [`prepend`](Self::prepend) has room for: at least [`HEADROOM`] in the pool's own pages, unless some of it
-    /// was used; none in lent memory as long as the frame was not written.
-    pub fn headroom(&self) -> usize {
-        self.written().map_or_else(|| self.frame.room(), Kept::room).0
-    }
-
-    /// How many bytes [`append`](Self::append) has room for, as [`headroom`](Self::headroom): what the frame leaves of its page.
-    pub fn tailroom(&self) -> usize {
-        self.written().map_or_else(|| self.frame.room(), Kept::room).1
-    }
-
-    /// Makes the frame `len` bytes longer at its front, where it lies, and gives those to be written: until then they are
-    /// whatever was there. A frame in lent memory is copied to a page first. The packet is as much longer on the wire. What
-    /// the device noted of it ([`header`](Self::header)) goes along; where nothing is left of the headroom for that, it is gone.
-    ///
-    /// # Errors
-    /// [`NoRoom`] if its page does not reach so far, or there is none for the copy.
-    pub fn prepend(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
-        self.resize(signed(len)?, 0)?;
-        self.data_mut()?.get_mut(..len).ok_or(NoRoom)
-    }
-
-    /// As [`prepend`](Self::prepend), at its end.
-    ///
-    /// # Errors
-    /// As [`prepend`](Self::prepend).
-    pub fn append(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
-        let before = self.data().len();
-        self.resize(0, signed(len)?)?;
-        self.data_mut()?.get_mut(before..).ok_or(NoRoom)
-    }
-
-    /// Takes the first `len` bytes off the frame, or all if there are fewer. The packet is as much shorter on the wire.
-    ///
-    /// # Errors
-    /// [`NoRoom`] if it lies in lent memory, and there is no page for a copy.
-    pub fn trim_front(&mut self, len: usize) -> Result<(), NoRoom> {
-        self.resize(-signed(len.min(self.data().len()))?, 0)
-    }
-
-    /// Takes off what the frame has behind its first `len` bytes, as [`trim_front`](Self::trim_front).
-    ///
-    /// # Errors
-    /// As [`trim_front`](Self::trim_front).
-    pub fn truncate(&mut self, len: usize) -> Result<(), NoRoom> {
-        self.resize(0, -signed(self.data().len().saturating_sub(len))?)
-    }
-
-    fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
-        let resized =
-            if self.frame.is_lent() { self.copy_mut()?.resize(front, back) } else { self.frame.resize(front, back) };
-        if resized { Ok(()) } else { Err(NoRoom) }
-    }
-
     /// When the frame was received, if the device noted it.
     #[inline]
     pub fn time(&self) -> Option<WallTime> {
@@ -384,7 +335,7 @@ impl Packet<'_> {
     /// length as received.
     #[inline]
     pub fn wire_len(&self) -> usize {
-        self.header().map_or_else(|| self.data().len(), |header| header.wire_len as usize)
+        self.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }
 
     /// All that the device noted of the frame, if it did: what [`Kept::header`] still has once the packet is kept.
@@ -439,7 +390,7 @@ impl Packet<'_> {
         }
     }
 
-    /// Takes the packet out of its batch: owned, `Send`, and its page goes home when it is dropped, from whichever
+    /// Takes the packet out of its batch: owned, `Send`, and its pages go home when it is dropped, from whichever
     /// thread. A frame in lent memory is copied.
     ///
     /// # Errors
@@ -472,8 +423,4 @@ impl Packet<'_> {
             NoRoom
         })
     }
-}
-
-fn signed(len: usize) -> Result<i32, NoRoom> {
-    i32::try_from(len).map_err(|_| NoRoom)
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use steerage_mem::hash::{FlowHasher, HashKey};
 use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, parking_lot, ring};
-use steerage_mem::{Blocks, FRAME_BYTES_MAX, Home, Memory, Page, Region, part_ends};
+use steerage_mem::{Blocks, FRAME_BYTES_MAX, Home, Memory, Page, Region, SEGMENTS_MAX, part_ends};
 
 use crate::builder::{AskedInput, BuildError, Builder};
 use crate::cpu::{CpuId, CpuMask};
@@ -190,11 +190,12 @@ impl Plan {
         sends: &[Vec<OwnedTx>],
     ) -> Result<(Arc<Region>, Vec<Page>, u64), BuildError> {
         let frame_bytes_max = queues.iter().map(|queue| queue.frame_bytes_max).max().unwrap_or(0);
-        let page_bytes = page_bytes_for(frame_bytes_max);
+        let page_bytes = page_bytes_for(frame_bytes_max.max(self.asked.linear_bytes));
         let in_rings = self.cpus.len() * self.ring_slots() + PARKING_LOT_SLOTS + POLL_BUDGET;
         let each = |queue: &OpenQueue| {
-            let own = if queue.blocks.is_some() { 0 } else { in_rings + queue.rx.posted_max() };
-            (queue.owner, self.asked.kept_max.saturating_add(own + 2 * POOL_BULK))
+            let segments = queue.rx.segments_max().clamp(1, SEGMENTS_MAX);
+            let own = if queue.blocks.is_some() { 0 } else { segments * in_rings + queue.rx.posted_max() };
+            (queue.owner, self.asked.kept_max.saturating_mul(segments).saturating_add(own + 2 * POOL_BULK))
         };
         // A bulk for each CPU that may copy lent frames, and what outputs send from.
         let for_others = |(cpu, outputs): (usize, &Vec<OwnedTx>)| {

@@ -14,7 +14,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use steerage_mem::{Home, Page, Region};
+use steerage_mem::{Completion, Home, Page, Region, SEGMENTS_MAX};
 
 use crate::counter::Counter;
 use crate::limits::{HEADROOM, POOL_BULK};
@@ -217,6 +217,18 @@ impl PagePool {
         } else {
             self.spill.push(page);
         }
+    }
+
+    /// Takes the pages of a frame of several home.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn recycle_chain(&mut self, frame: Completion) {
+        let (mut pages, mut count) = ([const { None }; SEGMENTS_MAX], 0);
+        self.region.take_apart(frame, |page, _, _| {
+            pages[count] = Some(page);
+            count += 1;
+        });
+        pages.into_iter().flatten().for_each(|page| self.recycle(page));
     }
 
     /// Ends a stretch of [`recycle`](Self::recycle): what did not fit goes to the shared pool, under one lock.

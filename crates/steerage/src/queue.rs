@@ -50,6 +50,8 @@ pub(crate) struct OwnedQueue {
     polls: usize,
     /// The most frames of a poll: `dev_weight`.
     weight: usize,
+    /// The most pages of a frame.
+    segments_max: usize,
     /// Frames of up to so many bytes are copied out of the device's pages.
     copybreak: usize,
     arrivals: u64,
@@ -101,6 +103,7 @@ impl OwnedQueue {
         Self {
             id: parts.id,
             can_wait: parts.rx.can_wait(),
+            segments_max: parts.rx.segments_max(),
             rx: parts.rx,
             pool: parts.pool,
             blocks: parts.blocks,
@@ -157,7 +160,7 @@ impl OwnedQueue {
         if self.ended || matches!(self.polled, Polled::NotBefore(due) if now < due) {
             return Ok(());
         }
-        if self.pool.cached() < self.weight {
+        if self.pool.cached() < self.weight * self.segments_max {
             self.reclaim_all();
         }
         let budget = self.budget(now);
@@ -476,6 +479,7 @@ impl OwnedQueue {
 fn home(frame: Completion, pool: &mut PagePool, blocks: Option<&mut Blocks>) {
     match frame.into_page() {
         Ok(page) => pool.recycle(page),
+        Err(chained) if !chained.is_lent() => pool.recycle_chain(chained),
         Err(lent) => {
             if let Some(blocks) = blocks {
                 // A frame that is not of these blocks was never pushed by this queue: nothing to count.

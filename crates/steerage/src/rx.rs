@@ -1,6 +1,7 @@
 //! What a device is to the path: something that, when polled, hands over filled buffers.
 
 mod completions;
+mod gather;
 
 use std::fmt;
 use std::io;
@@ -13,6 +14,7 @@ use crate::handler::Affinity;
 use crate::platform::Timestamp;
 
 pub use completions::{Completions, Filled, Lending};
+pub use gather::Gather;
 
 /// A receive queue: a hardware ring, a socket, a TAP's queue, a capture file, a generator.
 ///
@@ -52,6 +54,12 @@ pub trait RxQueue: Send {
     /// How many pages it keeps posted at most, in a ring of its own: so many more are there.
     fn posted_max(&self) -> usize {
         0
+    }
+
+    /// Of how many pages a frame may be at most, [`SEGMENTS_MAX`](crate::SEGMENTS_MAX) of them: so many times as many are there. For
+    /// a device that receives a long frame into several buffers; see [`Completions::gather`].
+    fn segments_max(&self) -> usize {
+        1
     }
 
     /// The pages that frames are to lie in are those of `region`: told once, before the first poll, to each queue whose
@@ -121,9 +129,10 @@ pub trait RxQueue: Send {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum QueueMemory {
-    /// In pages of the pool, one frame to a page, [`HEADROOM`](crate::HEADROOM) bytes before each.
+    /// In pages of the pool, [`HEADROOM`](crate::HEADROOM) bytes before each frame: one to a page, or one to
+    /// [several](RxQueue::segments_max).
     Pages {
-        /// The longest frame, in bytes.
+        /// The longest frame, in bytes; of frames in several pages, the longest part.
         frame_bytes_max: usize,
     },
     /// In blocks that the device brings and lends.

@@ -62,6 +62,7 @@ pub struct QueueTester {
     lost: u64,
     copied: u64,
     passed: u64,
+    chained: u64,
     failed: Option<DeviceError>,
 }
 
@@ -100,6 +101,7 @@ impl QueueTester {
             lost: 0,
             copied: 0,
             passed: 0,
+            chained: 0,
             failed: None,
         })
     }
@@ -113,7 +115,7 @@ impl QueueTester {
     /// If the queue hands over more than `budget` frames.
     pub fn poll(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Vec<u8>>), DeviceError> {
         let polled = self.poll_frames(now, budget)?;
-        let copies = self.frames.iter().map(|frame| self.memory.bytes(frame).to_vec()).collect();
+        let copies = self.frames.iter().map(|frame| self.whole(frame)).collect();
         self.take_home();
         Ok((polled, copies))
     }
@@ -127,7 +129,7 @@ impl QueueTester {
     /// As [`poll`](Self::poll).
     pub fn poll_with_headers(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Headed>), DeviceError> {
         let polled = self.poll_frames(now, budget)?;
-        let headed = |frame| (self.memory.header_of(frame), self.memory.bytes(frame).to_vec());
+        let headed = |frame| (self.memory.header_of(frame), self.whole(frame));
         let copies = self.frames.iter().map(headed).collect();
         self.take_home();
         Ok((polled, copies))
@@ -174,6 +176,11 @@ impl QueueTester {
         self.passed
     }
 
+    /// How many frames of several pages it has handed over.
+    pub fn chained(&self) -> u64 {
+        self.chained
+    }
+
     /// How many pages it has not given back.
     pub fn pages_out(&self) -> usize {
         TESTER_PAGES - self.pool.free()
@@ -194,6 +201,10 @@ impl QueueTester {
         &*self.queue
     }
 
+    fn whole(&self, frame: &Completion) -> Vec<u8> {
+        self.memory.segments(frame).flatten().copied().collect()
+    }
+
     fn poll_frames(&mut self, now: Timestamp, budget: usize) -> Result<Polled, DeviceError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -205,6 +216,7 @@ impl QueueTester {
         self.lost += out.lost;
         self.copied += out.copied;
         self.passed += out.passed;
+        self.chained += self.frames.iter().filter(|frame| frame.is_chained()).count() as u64;
         assert!(self.frames.len() <= budget, "{} frames for a budget of {budget}", self.frames.len());
         polled.or_else(|error| match self.frames.is_empty() {
             true => Err(error),
@@ -223,6 +235,7 @@ impl QueueTester {
         for frame in self.frames.drain(..) {
             match (frame.into_page(), self.blocks.as_mut()) {
                 (Ok(page), _) => self.pool.recycle(page),
+                (Err(chained), _) if !chained.is_lent() => self.pool.recycle_chain(chained),
                 (Err(lent), Some(blocks)) => {
                     // A frame of other blocks cannot be: `lend` is the only way to one. If it is, it stays out.
                     let _ = blocks.recycle(lent);

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use steerage_mem::ring::{Frame, Frames};
-use steerage_mem::{Completion, Kept, Page, Region};
+use steerage_mem::{Completion, Kept, Page, Region, Segments};
 
 use crate::cpu::CpuId;
 use crate::ledger::{DropReason, TxLedger};
@@ -141,11 +141,18 @@ impl OutgoingPacket<'_> {
         received(&self.frame, self.copy)
     }
 
-    /// Takes the packet with the page that it lies in, in exchange for `page`: to send from there without a copy. The packet is
-    /// then empty. `Err` gives `page` back where it lies in none, or in one of other memory.
+    /// The bytes to send, part by part: [`received`](Self::received) has the first.
     #[inline]
-    pub fn swap(&mut self, page: Page) -> Result<Completion, Page> {
-        if self.copy.is_some() { Err(page) } else { self.frame.swap(page) }
+    pub fn segments(&self) -> Segments<'_> {
+        self.copy.map_or_else(|| self.frame.segments(), Kept::segments)
+    }
+
+    /// Takes the packet with the pages that it lies in, in exchange for as many of `pages`, from their end: to send from there
+    /// without a copy. The packet is then empty. `None`, and nothing is taken, where there are not as many, or it lies in none, or
+    /// in some of other memory.
+    #[inline]
+    pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
+        if self.copy.is_some() { None } else { self.frame.swap(pages) }
     }
 }
 

@@ -216,7 +216,7 @@ impl TxQueue for Holding {
             if self.free.is_empty() {
                 self.let_go();
             }
-            let frame = packet.swap(self.free.pop().expect("one was let go")).expect("it lies in a page of the pool");
+            let frame = packet.swap(&mut self.free).expect("it lies in a page of the pool, and one was let go");
             assert!(packet.received().data.is_empty(), "it is taken");
             self.held.push_back(frame);
             sent.packets += 1;

@@ -22,16 +22,17 @@ pub(super) struct V4 {
     pub(super) ttl: u8,
 }
 
-/// Reads the header at the front of `packet`, if it is such as may be forwarded.
+/// Reads the header at the front of `packet`, if it is such as may be forwarded. `bytes` is how many there are with what lies in
+/// further pages.
 #[inline]
-pub(super) fn v4(packet: &[u8]) -> Result<V4, Fate> {
+pub(super) fn v4(packet: &[u8], bytes: usize) -> Result<V4, Fate> {
     let header: &[u8; IPV4_HEADER_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
     let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    if header[0] >> 4 != 4 || header_len < IPV4_HEADER_BYTES || len < header_len || len > packet.len() {
+    if header[0] >> 4 != 4 || header_len < IPV4_HEADER_BYTES || len < header_len || len > bytes {
         return Err(Fate::BadHeader);
     }
-    if finish(sum(&packet[..header_len], 0)) != 0 {
+    if finish(sum(packet.get(..header_len).ok_or(Fate::BadHeader)?, 0)) != 0 {
         return Err(Fate::BadChecksum);
     }
     let address = |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
@@ -65,10 +66,10 @@ pub(super) struct V6 {
 
 /// As [`v4`].
 #[inline]
-pub(super) fn v6(packet: &[u8]) -> Result<V6, Fate> {
+pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
     let header: &[u8; IPV6_HEADER_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
     let len = IPV6_HEADER_BYTES + usize::from(u16::from_be_bytes([header[4], header[5]]));
-    if header[0] >> 4 != 6 || len > packet.len() {
+    if header[0] >> 4 != 6 || len > bytes {
         return Err(Fate::BadHeader);
     }
     let address = |at: usize| {
@@ -137,6 +138,14 @@ mod tests {
     use etherparse::PacketBuilder;
 
     use super::*;
+
+    fn v4(packet: &[u8]) -> Result<V4, Fate> {
+        super::v4(packet, packet.len())
+    }
+
+    fn v6(packet: &[u8]) -> Result<V6, Fate> {
+        super::v6(packet, packet.len())
+    }
 
     fn udp_v4(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
         let mut packet = Vec::new();

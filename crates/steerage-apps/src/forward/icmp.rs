@@ -117,6 +117,7 @@ fn make_room<'p>(
     headers: usize,
 ) -> Result<&'p mut [u8], NoRoom> {
     packet.truncate(link + quoted)?;
+    packet.linearise()?;
     packet.prepend(headers)?;
     let data = packet.data_mut()?;
     data.copy_within(headers..headers + link, 0);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use steerage::{DeviceError, HANDLE_BUDGET, LinkType, Outgoing, OutgoingPacket, Output, Sent, TxQueue};
+use steerage::{DeviceError, HANDLE_BUDGET, LinkType, Outgoing, OutgoingPacket, Output, SEGMENTS_MAX, Sent, TxQueue};
 
 use super::interface::Interface;
 use super::spec::Named;
@@ -18,6 +18,9 @@ use crate::synthetic::SpecError;
 
 #[cfg(test)]
 mod tests;
+
+/// The most parts of packets that a system call sends: room for a batch of short ones and, behind those, for a long one.
+const PARTS_MAX: usize = HANDLE_BUDGET + SEGMENTS_MAX;
 
 /// By which interface to send, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,12 +134,12 @@ impl Send {
             }
             link => link == self.link,
         };
-        fits && received.data.len() >= received.wire_len
+        fits && received.total_len >= received.wire_len
     }
 
-    fn send_all(&self, mut rest: &[&[u8]], sent: &mut Sent) -> Result<(), DeviceError> {
+    fn send_all(&self, mut rest: &[Parts<'_>], sent: &mut Sent) -> Result<(), DeviceError> {
         while !rest.is_empty() {
-            let left = match self.socket.send_many::<HANDLE_BUDGET>(rest, self.addresses.as_ref()) {
+            let left = match self.socket.send_many::<HANDLE_BUDGET, PARTS_MAX>(rest, self.addresses.as_ref()) {
                 Ok(left) => left,
                 Err(error) => match error.raw_os_error() {
                     // So much is on its way already.
@@ -165,7 +168,7 @@ impl Send {
                 },
             };
             sent.packets += left as u64;
-            sent.bytes += rest[..left].iter().map(|packet| packet.len() as u64).sum::<u64>();
+            sent.bytes += rest[..left].iter().copied().flatten().map(|part| part.len() as u64).sum::<u64>();
             rest = &rest[left.max(1)..];
         }
         Ok(())
@@ -177,16 +180,64 @@ impl TxQueue for Send {
         let mut sent = Sent::default();
         // A batch is never longer.
         let outgoing: [_; HANDLE_BUDGET] = std::array::from_fn(|_| packets.next_packet());
-        let (mut data, mut count) = ([&[][..]; HANDLE_BUDGET], 0);
+        let mut list = List::default();
         for packet in outgoing.iter().flatten() {
-            if self.takes(packet) {
-                data[count] = packet.received().data;
-                count += 1;
-            } else {
+            if !self.takes(packet) {
                 sent.refused += 1;
+                continue;
             }
+            if !list.has_room() {
+                self.send_all(&list.packets()[..list.count], &mut sent)?;
+                list = List::default();
+            }
+            list.push(packet);
         }
-        self.send_all(&data[..count], &mut sent)?;
+        self.send_all(&list.packets()[..list.count], &mut sent)?;
         Ok(sent)
+    }
+}
+
+/// A packet's bytes, as they lie in its pages.
+type Parts<'p> = &'p [&'p [u8]];
+
+/// Packets for one system call.
+#[derive(Debug)]
+struct List<'p> {
+    parts: [&'p [u8]; PARTS_MAX],
+    /// Where each packet's parts end.
+    ends: [usize; HANDLE_BUDGET],
+    count: usize,
+}
+
+impl Default for List<'_> {
+    fn default() -> Self {
+        Self { parts: [&[]; PARTS_MAX], ends: [0; HANDLE_BUDGET], count: 0 }
+    }
+}
+
+impl<'p> List<'p> {
+    /// Where the parts of the `nth` packet begin.
+    fn start(&self, nth: usize) -> usize {
+        nth.checked_sub(1).map_or(0, |before| self.ends[before])
+    }
+
+    /// For one more packet, whatever it is like. A batch is never longer than there are places.
+    fn has_room(&self) -> bool {
+        self.start(self.count) + SEGMENTS_MAX <= PARTS_MAX
+    }
+
+    fn push(&mut self, packet: &'p OutgoingPacket<'_>) {
+        let first = self.start(self.count);
+        let mut end = first;
+        for (place, part) in self.parts[first..].iter_mut().zip(packet.segments()) {
+            *place = part;
+            end += 1;
+        }
+        self.ends[self.count] = end;
+        self.count += 1;
+    }
+
+    fn packets(&self) -> [Parts<'_>; HANDLE_BUDGET] {
+        std::array::from_fn(|nth| if nth < self.count { &self.parts[self.start(nth)..self.ends[nth]] } else { &[] })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use steerage::{Backing, DeviceError, HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, Region};
+use steerage::{Backing, DeviceError, HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, Region, SEGMENTS_MAX};
 
 use super::attach::Attached;
 use super::interface::Interface;
@@ -45,6 +45,8 @@ static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 struct Sockets {
     unbound: Vec<Socket>,
     ready: Vec<Option<Ready>>,
+    /// They were bound so that frames may come in several chunks.
+    several: bool,
 }
 
 impl Device {
@@ -74,7 +76,7 @@ impl Device {
             first_queue: *queues.start(),
             namespace: Namespace::here(),
             lines: Mutex::new(Weak::new()),
-            sockets: Mutex::new(Sockets { unbound, ready: Vec::new() }),
+            sockets: Mutex::new(Sockets { unbound, ready: Vec::new(), several: false }),
         })
     }
 
@@ -97,9 +99,19 @@ impl Device {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// What the pages have to hold behind their own headroom: the kernel's is longer.
+    /// What the pages have to hold behind their own headroom: the kernel's is longer. Of a frame that does not fit a chunk, a part.
     pub(super) fn frame_bytes_max(&self) -> usize {
-        (self.frame_bytes + HEADROOM_BYTES - HEADROOM).max(PAGE_BYTES_MIN - HEADROOM)
+        (self.frame_bytes + HEADROOM_BYTES).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX) - HEADROOM
+    }
+
+    /// Of how many chunks its longest frame is.
+    pub(super) fn segments_max(&self) -> usize {
+        self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
+    }
+
+    /// Whether frames that do not fit a chunk come in several: known when the sockets are bound.
+    pub(super) fn takes_several(&self) -> bool {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).several
     }
 
     /// The socket of that queue, on these pages.
@@ -107,7 +119,9 @@ impl Device {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         if !sockets.unbound.is_empty() {
             let unbound = std::mem::take(&mut sockets.unbound);
-            sockets.ready = self.bind_all(unbound, region)?.into_iter().map(Some).collect();
+            let (ready, how) = self.bind_all(unbound, region)?;
+            sockets.several = how.several;
+            sockets.ready = ready.into_iter().map(Some).collect();
         }
         let its = sockets.ready.get_mut((number - self.first_queue) as usize).and_then(Option::take);
         its.ok_or_else(|| self.error("bind its socket", io::Error::other("it was bound before")))
@@ -122,7 +136,7 @@ impl Device {
         }
     }
 
-    fn bind_all(&self, unbound: Vec<Socket>, region: &Arc<Region>) -> Result<Vec<Ready>, DeviceError> {
+    fn bind_all(&self, unbound: Vec<Socket>, region: &Arc<Region>) -> Result<(Vec<Ready>, How), DeviceError> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let (mut ready, mut how) = (Vec::<Ready>::with_capacity(unbound.len()), How::default());
@@ -144,7 +158,7 @@ impl Device {
         if let Some(lines) = lines {
             lines.bind_all(region, Some(Beside { first_queue: self.first_queue, ready: &ready, how }))?;
         }
-        Ok(ready)
+        Ok((ready, how))
     }
 
     /// Without a copy where that can be, with frames of several parts where they can be; and else, as it can be.

@@ -9,10 +9,11 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use steerage::{
-    Affinity, Completion, Completions, DeviceError, FlowHash, Page, Polled, QueueMemory, Region, RxQueue, Timestamp,
+    Affinity, Completion, Completions, DeviceError, FlowHash, Gather, Page, Polled, QueueMemory, Region, RxQueue,
+    SEGMENTS_MAX, Timestamp,
 };
 
-use super::device::Device;
+use super::device::{Device, chunk_bytes};
 use super::interface::{Change, Interface, Netlink};
 use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, Filled, Ready};
@@ -45,12 +46,10 @@ enum Stage {
 }
 
 /// A frame of several parts, as far as it has come.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Begun {
-    /// `None`: it cannot be handed over.
-    page: Option<Page>,
-    offset: u32,
-    len: usize,
+    frame: Gather,
+    /// Of its first part.
     hash: Option<FlowHash>,
 }
 
@@ -70,11 +69,12 @@ pub(super) struct Queue {
     missing: bool,
     up: bool,
     mtu: usize,
-    /// The longest frame that its pages have room for, in bytes.
+    /// The longest frame that it can receive, in bytes.
     longest: usize,
     /// It speaks for all queues of the interface.
     tells: bool,
-    begun: Option<Begun>,
+    begun: Begun,
+    region: Option<Arc<Region>>,
     mode: Option<&'static str>,
     looked: Timestamp,
     /// Frames that were handed over, and those that were lost, so far.
@@ -110,7 +110,8 @@ impl Queue {
             up: true,
             longest: 0,
             tells,
-            begun: None,
+            begun: Begun::default(),
+            region: None,
             mode: None,
             looked: Timestamp::ZERO,
             handed: 0,
@@ -159,20 +160,18 @@ impl Queue {
                 break;
             }
             match ready.take() {
-                Some(Ok(part)) if self.begun.is_none() && !part.goes_on => {
+                Some(Ok(part)) if self.begun.frame.is_empty() && !part.goes_on => {
                     let Filled { mut page, offset, len, .. } = part;
                     let hash = if self.hashes { hash_before(out, &mut page, offset) } else { None };
                     push(out, page, offset, len as usize, hash, self.hashes);
                     counts.handed += 1;
                 }
-                Some(Ok(part)) => counts.add(gather(out, &mut self.begun, part, self.hashes)),
+                Some(Ok(part)) => gather(out, &mut self.begun, part, self.hashes, &mut counts),
                 Some(Err(bad)) => {
                     self.invalid += 1;
-                    let begun = self.begun.get_or_insert(Begun { page: None, offset: 0, len: 0, hash: None });
-                    begun.page.take().into_iter().for_each(|page| out.give_page(page));
+                    out.spoil(&mut self.begun.frame);
                     if !bad.goes_on {
-                        self.begun = None;
-                        counts.lost += 1;
+                        hand_over(out, &mut self.begun, self.hashes, &mut counts);
                     }
                 }
                 None => break,
@@ -182,7 +181,6 @@ impl Queue {
         let more = out.len() >= budget || ready.filled() > 0;
         self.handed += counts.handed;
         self.lost += counts.lost;
-        out.lost(counts.lost);
         more
     }
 
@@ -235,7 +233,7 @@ impl Queue {
             _ => {}
         }
         if mtu != before.1 && mtu + LINK_BYTES > longest {
-            tracing::warn!(%device, mtu, longest, "the MTU was raised: longer frames are lost until a new start");
+            tracing::warn!(%device, mtu, longest, "the MTU was raised: frames longer than there is room for are lost until a new start");
         } else if mtu != before.1 {
             tracing::info!(%device, mtu, "the MTU was changed");
         }
@@ -285,9 +283,9 @@ impl Queue {
         let Stage::Ending(ready, why) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
         };
-        if let Some(page) = self.begun.take().and_then(|begun| begun.page) {
-            out.give_page(page);
-        }
+        // What has begun goes on no more.
+        out.spoil(&mut self.begun.frame);
+        self.begun = Begun::default();
         if let Some(mut posted) = ready.close() {
             posted.take_all().for_each(|page| out.give_page(page));
         }
@@ -313,13 +311,19 @@ impl RxQueue for Queue {
         self.device.ring as usize
     }
 
+    fn segments_max(&self) -> usize {
+        self.device.segments_max()
+    }
+
     fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
         let ready = self.device.ready(self.number, region)?;
         self.events
             .add(&ready, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLERR, 0))
             .map_err(|e| self.device.error("wait for the socket", e.into()))?;
         self.mode = Some(self.device.mode(&ready));
-        self.longest = region.page_bytes() - HEADROOM_BYTES;
+        let parts = if self.device.takes_several() { SEGMENTS_MAX } else { 1 };
+        self.longest = parts * (chunk_bytes(region) as usize - HEADROOM_BYTES);
+        self.region = Some(Arc::clone(region));
         self.stage = Stage::Ready(ready);
         Ok(())
     }
@@ -366,7 +370,9 @@ impl RxQueue for Queue {
     fn close(&mut self, pages: &mut Vec<Page>) {
         // Of what has come by now nothing is wanted.
         self.end(None);
-        pages.extend(self.begun.take().and_then(|begun| begun.page));
+        if let Some(region) = &self.region {
+            self.begun.frame.close(region, pages);
+        }
         if let Stage::Ending(ready, _) = std::mem::replace(&mut self.stage, Stage::Ended) {
             let posted = ready.close();
             posted.into_iter().for_each(|mut posted| pages.extend(posted.take_all()));
@@ -400,58 +406,38 @@ struct Counts {
     lost: u64,
 }
 
-impl Counts {
-    fn add(&mut self, other: Self) {
-        self.handed += other.handed;
-        self.lost += other.lost;
+/// Adds a part to the frame that was begun, or begins one, and hands the frame over when it was the last.
+#[cold]
+fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: Filled, hashes: bool, counts: &mut Counts) {
+    let Filled { mut page, offset, len, goes_on } = part;
+    if begun.frame.is_empty() {
+        begun.hash = if hashes { hash_before(out, &mut page, offset) } else { None };
+    }
+    out.gather(&mut begun.frame, page, offset, len as usize);
+    if !goes_on {
+        hand_over(out, begun, hashes, counts);
     }
 }
 
-/// Adds a part to the frame that was begun, in the first part's page, and hands the frame over when it was the last.
-#[cold]
-fn gather(out: &mut Completions<'_>, begun: &mut Option<Begun>, part: Filled, hashes: bool) -> Counts {
-    let Filled { mut page, offset, len, goes_on } = part;
-    let (at, len) = (offset as usize, len as usize);
-    match begun {
-        None => {
-            let hash = if hashes { hash_before(out, &mut page, offset) } else { None };
-            *begun = Some(Begun { page: Some(page), offset, len, hash });
-        }
-        Some(frame) => {
-            if let Some(first) = &mut frame.page {
-                let end = frame.offset as usize + frame.len;
-                let to = out.page_mut(first).get_mut(end..end + len);
-                let from = out.page_mut(&mut page).get(at..at + len);
-                match (to, from) {
-                    (Some(to), Some(from)) => {
-                        to.copy_from_slice(from);
-                        frame.len += len;
-                    }
-                    // It is longer than a page.
-                    _ => frame.page.take().into_iter().for_each(|first| out.give_page(first)),
-                }
-            }
-            out.give_page(page);
-        }
+fn hand_over(out: &mut Completions<'_>, begun: &mut Begun, hashes: bool, counts: &mut Counts) {
+    let hash = std::mem::take(&mut begun.hash);
+    match out.push_gathered(&mut begun.frame, hash_of(hash, hashes)) {
+        true => counts.handed += 1,
+        false => counts.lost += 1,
     }
-    if goes_on {
-        return Counts::default();
-    }
-    match begun.take() {
-        Some(Begun { page: Some(page), offset, len, hash }) => {
-            push(out, page, offset, len, hash, hashes);
-            Counts { handed: 1, lost: 0 }
-        }
-        _ => Counts { handed: 0, lost: 1 },
-    }
+}
+
+/// Of what the device gave no hash of, all goes one way.
+#[inline(always)]
+fn hash_of(hash: Option<FlowHash>, hashes: bool) -> Option<FlowHash> {
+    hashes.then(|| hash.unwrap_or(FlowHash(0)))
 }
 
 #[inline(always)]
 fn push(out: &mut Completions<'_>, page: Page, offset: u32, len: usize, hash: Option<FlowHash>, hashes: bool) {
     let mut frame = Completion::new(page, offset, len);
-    if hashes {
-        // Of what the device gave no hash of, all goes one way.
-        frame.set_hash(hash.unwrap_or(FlowHash(0)));
+    if let Some(hash) = hash_of(hash, hashes) {
+        frame.set_hash(hash);
     }
     out.push(frame, len);
 }

@@ -9,7 +9,8 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use steerage::{
-    DeviceError, HEADROOM, LinkType, Outgoing, OutgoingPacket, Output, Page, Received, Region, Sent, TxQueue,
+    Completion, DeviceError, HEADROOM, LinkType, Outgoing, OutgoingPacket, Output, Page, Received, Region,
+    SEGMENTS_MAX, Sent, TxQueue,
 };
 
 use super::interface::{self, ETHERNET, Netlink};
@@ -140,10 +141,20 @@ struct Ready {
 }
 
 impl Ready {
-    /// The longest frame that there is room for.
+    /// How much of a frame one page takes.
+    fn room(&self) -> usize {
+        self.region.page_bytes() - HEADROOM
+    }
+
+    /// The most parts of a frame.
+    fn parts_max(&self) -> usize {
+        if self.bound.how.several { PARTS_MAX } else { 1 }
+    }
+
+    /// The longest frame that can be copied into as many parts.
     fn longest(&self) -> usize {
-        let parts = if self.bound.how.several { PARTS_MAX } else { 1 };
-        (parts * self.bound.chunk_bytes as usize).min(self.region.page_bytes() - HEADROOM)
+        let (room, chunk) = (self.room(), self.bound.chunk_bytes as usize);
+        if self.bound.how.several { PARTS_MAX / room.div_ceil(chunk) * room } else { chunk.min(room) }
     }
 
     /// Takes back what was sent.
@@ -162,50 +173,108 @@ impl Ready {
         line.in_flight.collect(*nth, |page| free.push(page));
     }
 
-    /// Puts a packet into the ring: its own page if it lies in one, else a copy. False if there is no room.
+    /// Puts a packet into the ring: its own pages if it lies in some, else a copy. False if there is no room.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
-        let parts = len.div_ceil(self.bound.chunk_bytes as usize);
+        let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
+        // Without the kernel's copy there is ours: only the pages that are `free` are known to be in one piece each.
+        let swaps = !self.bound.how.zero_copy && parts <= self.parts_max();
+        let parts =
+            if swaps { parts } else { len / self.room() * self.parts(self.room()) + self.parts(len % self.room()) };
         if !self.bound.sender.has_room_for(parts as u32) {
             return false;
         }
-        let Some(page) = self.free.pop() else { return false };
-        // Without the kernel's copy there is ours: only the pages that are `free` are known to be in one piece each.
-        let swapped = if self.bound.how.zero_copy { Err(page) } else { packet.swap(page) };
-        let (page, offset) = match swapped {
-            Ok(frame) => {
-                let offset = frame.offset();
-                match frame.into_page() {
-                    Ok(page) => (page, offset),
-                    Err(_lent) => return false,
-                }
-            }
-            Err(mut page) => {
-                let to = self.region.page_mut(&mut page).get_mut(HEADROOM..HEADROOM + len);
-                if let Some(to) = to {
-                    to.copy_from_slice(packet.received().data);
-                }
-                (page, HEADROOM as u32)
-            }
-        };
-        match self.bound.line.in_flight.post(self.bound.nth, page, parts) {
-            Ok(address) => {
-                self.push(address + u64::from(offset), len);
+        let swapped = if swaps { packet.swap(&mut self.free) } else { None };
+        let Some(frame) = swapped.or_else(|| self.copy_of(&packet, len)) else { return false };
+        let (offset, len) = (frame.offset(), frame.len());
+        match frame.into_page() {
+            Ok(page) => self.post(page, len).is_some_and(|address| {
+                self.push(address + u64::from(offset), len, false);
                 true
+            }),
+            Err(chained) => self.put_chain(chained),
+        }
+    }
+
+    /// Of how many parts so many bytes of a page are.
+    fn parts(&self, len: usize) -> usize {
+        len.div_ceil(self.bound.chunk_bytes as usize)
+    }
+
+    /// A copy of a packet, in one page if it fits.
+    fn copy_of(&mut self, packet: &OutgoingPacket<'_>, len: usize) -> Option<Completion> {
+        if self.free.len() < len.div_ceil(self.room()) {
+            return None;
+        }
+        let (mut segments, mut rest, mut copied) = (packet.segments(), &[][..], 0);
+        let mut copy: Option<Completion> = None;
+        while copied < len {
+            let mut page = self.free.pop()?;
+            let to = &mut self.region.page_mut(&mut page)[HEADROOM..];
+            let mut at = 0;
+            while at < to.len() {
+                if rest.is_empty() {
+                    let Some(next) = segments.next() else { break };
+                    rest = next;
+                }
+                let (now, later) = rest.split_at(rest.len().min(to.len() - at));
+                to[at..at + now.len()].copy_from_slice(now);
+                (at, rest) = (at + now.len(), later);
             }
+            copied += at;
+            match &mut copy {
+                None => copy = Some(Completion::new(page, HEADROOM as u32, at)),
+                Some(copy) => {
+                    if let Err(page) = self.region.append(copy, page, HEADROOM as u32, at) {
+                        self.free.push(page);
+                    }
+                }
+            }
+            if at == 0 {
+                break;
+            }
+        }
+        copy
+    }
+
+    #[cold]
+    fn put_chain(&mut self, frame: Completion) -> bool {
+        let (mut segments, mut count) = ([const { None }; SEGMENTS_MAX], 0);
+        let Self { region, free, .. } = self;
+        region.take_apart(frame, |page, offset, len| {
+            if len == 0 {
+                free.push(page);
+            } else {
+                segments[count] = Some((page, offset, len));
+                count += 1;
+            }
+        });
+        for (nth, (page, offset, len)) in segments.into_iter().flatten().enumerate() {
+            if let Some(address) = self.post(page, len) {
+                self.push(address + u64::from(offset), len, nth + 1 < count);
+            }
+        }
+        count > 0
+    }
+
+    /// Its address, of a page that is to be sent from. All pages here are of the one region, so that there is one.
+    fn post(&mut self, page: Page, len: usize) -> Option<u64> {
+        match self.bound.line.in_flight.post(self.bound.nth, page, self.parts(len)) {
+            Ok(address) => Some(address),
             Err(page) => {
                 self.free.push(page);
-                false
+                None
             }
         }
     }
 
-    fn push(&mut self, mut address: u64, mut len: usize) {
+    /// Pushes bytes of a page; of a frame that goes on in another, or not.
+    fn push(&mut self, mut address: u64, mut len: usize, goes_on: bool) {
         let chunk = self.bound.chunk_bytes as usize;
         while len > chunk {
             self.bound.sender.push(address, chunk as u32, true);
             (address, len) = (address + chunk as u64, len - chunk);
         }
-        self.bound.sender.push(address, len as u32, false);
+        self.bound.sender.push(address, len as u32, goes_on);
     }
 
     /// Has the kernel take what was pushed. What it does not take now is not sent at all, where it copies: left in the ring, it
@@ -290,7 +359,7 @@ fn later(error: io::Error) -> io::Result<()> {
 impl Send {
     /// The length of a packet that can be sent: whole, with an Ethernet header, and no longer than the MTU.
     fn sendable(&self, received: &Received<'_>, longest: usize) -> Option<usize> {
-        let len = received.data.len();
+        let len = received.total_len;
         let is_tagged = matches!(received.data.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
         let most = self.lines.mtu() + HEADER_BYTES + if is_tagged { TAG_BYTES } else { 0 };
         let whole = received.link == LinkType::ETHERNET && len >= received.wire_len;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use steerage::{DeviceError, LinkType, Outgoing, Output, Received, Sent, TxQueue, WallTime};
+use steerage::{DeviceError, LinkType, Outgoing, OutgoingPacket, Output, Received, Sent, TxQueue, WallTime};
 
 use super::PACKET_BYTES_MAX;
 
@@ -114,8 +114,8 @@ impl TxQueue for Save {
         let handled = self.file.epoch.as_nanos() + packets.now().as_nanos();
         let mut sent = Sent::default();
         while let Some(packet) = packets.next_packet() {
-            let Received { data, link, time, wire_len } = packet.received();
-            if data.len() > PACKET_BYTES_MAX {
+            let Received { total_len, link, time, wire_len, .. } = packet.received();
+            if total_len > PACKET_BYTES_MAX {
                 sent.refused += 1;
                 continue;
             }
@@ -129,9 +129,9 @@ impl TxQueue for Save {
                 }
             };
             let nanos = time.map_or(handled, WallTime::as_nanos);
-            packet_block(&mut self.bytes, interface, nanos, data, wire_len);
+            packet_block(&mut self.bytes, interface, nanos, &packet, (total_len, wire_len));
             sent.packets += 1;
-            sent.bytes += data.len() as u64;
+            sent.bytes += total_len as u64;
         }
         let appended = self.file.append(&self.bytes);
         self.bytes.clear();
@@ -168,13 +168,14 @@ fn interface(link: LinkType) -> Vec<u8> {
     block(INTERFACE, &[&link.0.to_ne_bytes(), &[0; 2], &no_snap_length, &resolution, &end_of_options])
 }
 
-fn packet_block(bytes: &mut Vec<u8>, interface: u32, nanos: u64, data: &[u8], wire_len: usize) {
-    let padded = data.len().next_multiple_of(4);
+fn packet_block(bytes: &mut Vec<u8>, interface: u32, nanos: u64, packet: &OutgoingPacket<'_>, lens: (usize, usize)) {
+    let (total_len, wire_len) = lens;
+    let padded = total_len.next_multiple_of(4);
     let len = (32 + padded) as u32;
-    bytes.reserve(PACKET_OVERHEAD + data.len());
-    let head = [PACKET, len, interface, (nanos >> 32) as u32, nanos as u32, data.len() as u32, wire_len as u32];
+    bytes.reserve(PACKET_OVERHEAD + total_len);
+    let head = [PACKET, len, interface, (nanos >> 32) as u32, nanos as u32, total_len as u32, wire_len as u32];
     head.iter().for_each(|word| bytes.extend_from_slice(&word.to_ne_bytes()));
-    bytes.extend_from_slice(data);
-    bytes.resize(bytes.len() + padded - data.len(), 0);
+    packet.segments().for_each(|part| bytes.extend_from_slice(part));
+    bytes.resize(bytes.len() + padded - total_len, 0);
     bytes.extend_from_slice(&len.to_ne_bytes());
 }

@@ -29,16 +29,16 @@ impl TxQueue for Send {
         let header = &NOTHING_LEFT[..shared.header_bytes];
         let mut sent = Sent::default();
         while let Some(packet) = packets.next_packet() {
-            let Received { data, link, wire_len, .. } = packet.received();
+            let Received { total_len, link, wire_len, .. } = packet.received();
             // Of a packet that a capture has cut there is only a part to send.
-            if !shared.layer.takes(link) || data.len() < wire_len {
+            if !shared.layer.takes(link) || total_len < wire_len {
                 sent.refused += 1;
                 continue;
             }
-            match fd.write(header, data) {
+            match fd.write(header, packet.segments()) {
                 Ok(()) => {
                     sent.packets += 1;
-                    sent.bytes += data.len() as u64;
+                    sent.bytes += total_len as u64;
                 }
                 Err(error) => match error.raw_os_error() {
                     // The rest finds none either.

@@ -8,6 +8,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use steerage::SEGMENTS_MAX;
+
 use crate::ifreq::Request;
 
 pub(super) const IFF_TUN: u16 = libc::IFF_TUN as u16;
@@ -103,10 +105,14 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// Sends a packet, behind `header` where it is not empty.
-    pub(super) fn write(&self, header: &[u8], packet: &[u8]) -> io::Result<()> {
-        let parts = [IoSlice::new(header), IoSlice::new(packet)];
-        let parts = &parts[usize::from(header.is_empty())..];
+    /// Sends a packet of so many parts, behind `header` where it is not empty.
+    pub(super) fn write<'p>(&self, header: &'p [u8], packet: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
+        let (mut parts, mut count) = ([IoSlice::new(header); 1 + SEGMENTS_MAX], 1);
+        for (part, segment) in parts[1..].iter_mut().zip(packet) {
+            *part = IoSlice::new(segment);
+            count += 1;
+        }
+        let parts = &parts[usize::from(header.is_empty())..count];
         // SAFETY: `IoSlice` has the layout of `iovec`, and the kernel reads no more than these slices.
         let written = unsafe { libc::writev(self.0.as_raw_fd(), parts.as_ptr().cast(), parts.len() as c_int) };
         // The kernel takes a packet whole or not at all.

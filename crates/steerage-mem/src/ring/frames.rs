@@ -1,6 +1,7 @@
 //! The frames that a consumer has in hand.
 
 use super::Consumer;
+use crate::chain::Segments;
 use crate::header::FrameHeader;
 use crate::page::{BLANK, Completion, Page, Slot};
 use crate::sync::Ordering;
@@ -44,7 +45,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The frame's bytes.
+    /// The frame's bytes: of one of several pages, its head's.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the slot is in hand, and writing needs `&mut self`.
@@ -61,7 +62,52 @@ impl<'a> Frame<'a> {
         Some(unsafe { self.ring.memory.slice_mut(&self.slot) })
     }
 
-    /// How many bytes there are before the frame and behind it, in its page: none where it is lent.
+    /// The frame's bytes, part by part.
+    #[inline]
+    pub fn segments(&self) -> Segments<'_> {
+        // SAFETY: as `bytes`; the slot stands for all of its pages.
+        unsafe { self.ring.memory.segments_of(&self.slot) }
+    }
+
+    /// The length of all of its parts, in bytes.
+    #[inline(always)]
+    pub fn total_len(&self) -> usize {
+        self.ring.memory.total_of(&self.slot)
+    }
+
+    /// Whether it goes on in other pages.
+    #[inline(always)]
+    pub fn is_chained(&self) -> bool {
+        self.slot.is_chained()
+    }
+
+    /// The last `len` bytes of the frame, to be written: `None` for a lent frame, and if its last part has not as many.
+    #[inline]
+    pub fn tail_mut(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.slot.is_lent() {
+            return None;
+        }
+        let last = if self.slot.is_chained() { self.ring.memory.last_part(&self.slot) } else { self.slot };
+        // SAFETY: as `bytes_mut`.
+        let bytes = unsafe { self.ring.memory.slice_mut(&last) };
+        let from = bytes.len().checked_sub(len)?;
+        bytes.get_mut(from..)
+    }
+
+    /// Brings all of the frame into the page of its head; its other pages stay with it until it goes home. What is before it in the
+    /// page may be less afterwards. `false`, and nothing was done, if a page is too short for it, or it was taken.
+    #[inline]
+    pub fn linearise(&mut self) -> bool {
+        if !self.slot.is_chained() || self.slot.page == BLANK {
+            return self.slot.page != BLANK;
+        }
+        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of them away.
+        let Some(linear) = (unsafe { self.ring.memory.linearise(&self.slot) }) else { return false };
+        self.rewrite(linear);
+        true
+    }
+
+    /// How many bytes there are before the frame in its page, and behind it in that of its last part: none where it is lent.
     #[inline]
     pub fn room(&self) -> (usize, usize) {
         self.ring.memory.room(&self.slot)
@@ -75,7 +121,7 @@ impl<'a> Frame<'a> {
         if self.slot.page == BLANK {
             return false;
         }
-        // SAFETY: the slot is in hand and its page is ours alone; `&mut self` keeps slices of it away.
+        // SAFETY: the slot is in hand and its pages are ours alone; `&mut self` keeps slices of them away.
         let Some(resized) = (unsafe { self.ring.memory.resize(&self.slot, front, back) }) else { return false };
         self.rewrite(resized);
         true
@@ -112,7 +158,7 @@ impl<'a> Frame<'a> {
         unsafe { self.ring.memory.header(&self.slot) }
     }
 
-    /// The frame's length in bytes.
+    /// The frame's length in its page, in bytes: of one of several pages, its head's.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
@@ -164,17 +210,17 @@ impl<'a> Frame<'a> {
         Ok(Completion::from_slot(self.slot))
     }
 
-    /// Takes the frame off the ring with its page, in exchange for `page`, which comes home in its place; the frame is then
-    /// empty. `Err` gives `page` back, and nothing was done, where it is of other memory, or the frame is lent or was taken.
+    /// Takes the frame off the ring with its pages, in exchange for as many of `pages`, from their end, which come home in their
+    /// place; the frame is then empty. `None`, and nothing was done, where there are not as many, they are of other memory, or the
+    /// frame is lent or was taken.
     #[inline]
-    pub fn swap(&mut self, page: Page) -> Result<Completion, Page> {
-        if self.slot.is_lent() || self.slot.page == BLANK || !self.ring.memory.pool().holds(&page) {
-            return Err(page);
+    pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
+        if self.slot.is_lent() || self.slot.page == BLANK {
+            return None;
         }
-        let taken = std::mem::replace(&mut self.slot, Completion::new(page, 0, 0).slot());
-        let empty = self.slot;
-        // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
-        unsafe { (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| *slot = empty) };
-        Ok(Completion::from_slot(taken))
+        let empty = self.ring.memory.pool().in_exchange(&self.slot, pages)?.slot();
+        let taken = self.slot;
+        self.rewrite(empty);
+        Some(Completion::from_slot(taken))
     }
 }

@@ -57,28 +57,33 @@ impl Socket {
         self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
     }
 
-    /// Sends up to `N` packets, in their order, without waiting. Returns how many left; an error is that of the first.
-    pub(crate) fn send_many<const N: usize>(
+    /// Sends up to `N` packets of up to `PARTS` parts in all, in their order, without waiting. Returns how many left; an error is
+    /// that of the first.
+    pub(crate) fn send_many<const N: usize, const PARTS: usize>(
         &self,
-        packets: &[&[u8]],
+        packets: &[&[&[u8]]],
         addresses: Option<&IpAddresses>,
     ) -> io::Result<usize> {
-        let count = packets.len().min(N);
-        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; N];
-        for (part, packet) in parts.iter_mut().zip(packets) {
+        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PARTS];
+        for (part, bytes) in parts.iter_mut().zip(packets.iter().copied().flatten()) {
             // The kernel only reads them.
-            *part = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast::<c_void>(), iov_len: packet.len() };
+            *part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(), iov_len: bytes.len() };
         }
         // SAFETY: a message without name, parts and control data is all zeros.
         let mut messages: [libc::mmsghdr; N] = [unsafe { std::mem::zeroed() }; N];
-        for ((message, part), packet) in messages.iter_mut().zip(&mut parts).zip(packets) {
-            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
+        let (mut rest, mut count) = (&mut parts[..], 0);
+        for (message, packet) in messages.iter_mut().zip(packets) {
+            let Some((own, others)) = rest.split_at_mut_checked(packet.len()) else { break };
+            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (own.as_mut_ptr(), own.len());
+            (rest, count) = (others, count + 1);
             if let Some(to) = addresses {
-                message.msg_hdr.msg_name = ptr::from_ref(to.for_packet(packet)).cast_mut().cast::<c_void>();
+                message.msg_hdr.msg_name = ptr::from_ref(to.for_packet(packet.first().copied().unwrap_or_default()))
+                    .cast_mut()
+                    .cast::<c_void>();
                 message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
             }
         }
-        // SAFETY: each of the `count` messages names one part, each part a packet that is borrowed, and at most an address that
+        // SAFETY: each of the `count` messages names parts of its own, each part bytes that are borrowed, and at most an address that
         // is; the kernel reads these and writes only the messages' lengths.
         let sent = unsafe {
             libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), count as c_uint, libc::MSG_DONTWAIT as _)

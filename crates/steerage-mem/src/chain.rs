@@ -1,0 +1,451 @@
+//! Frames of several pages: one slot, and a chain that leads from its page to those behind.
+//!
+//! What travels through the rings is the slot of the frame's head, as that of any frame; a bit of it says that the frame goes
+//! on. Where it does stands in a table beside the pages, an entry a page, and in no page: so neither a packet function nor a
+//! device can write there, a page is as long and has as much headroom as ever, and a frame of one page reads none of it.
+//!
+//! Whoever holds the slot holds all pages of the chain. Pages stay in it until it is [taken apart](Region::take_apart): what is
+//! cut off a frame, or was brought into its head, leaves parts of no bytes behind.
+
+use crate::header::FrameHeader;
+use crate::memory::Memory;
+use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot};
+use crate::region::Region;
+use crate::sync::{AtomicU32, Ordering};
+
+/// The most pages of a frame: of how many buffers the kernel sends or receives one at most by AF_XDP, `CONFIG_MAX_SKB_FRAGS`
+/// (17 by default) and one (Documentation/networking/af_xdp.rst).
+pub const SEGMENTS_MAX: usize = 18;
+
+/// What of its frame lies behind a page.
+///
+/// Written and read by whoever holds the frame, so relaxed throughout: it is handed over as the slot is, by the ring's P1 and C1
+/// and by its C2 and P2, and with a kept frame.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The page of the next part, `BLANK` behind the last.
+    next: AtomicU32,
+    offset: AtomicU32,
+    len: AtomicU32,
+    /// Of a head: how many bytes all parts behind it have.
+    rest: AtomicU32,
+}
+
+/// An entry for each of so many pages.
+pub(crate) fn links(pages: usize) -> Box<[Link]> {
+    let link = || Link {
+        next: AtomicU32::new(BLANK),
+        offset: AtomicU32::new(0),
+        len: AtomicU32::new(0),
+        rest: AtomicU32::new(0),
+    };
+    (0..pages).map(|_| link()).collect()
+}
+
+/// The parts of a frame, its head first.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts<'a> {
+    region: &'a Region,
+    next: Option<Slot>,
+    left: usize,
+}
+
+impl Iterator for Parts<'_> {
+    type Item = Slot;
+
+    #[inline]
+    fn next(&mut self) -> Option<Slot> {
+        let part = self.next.take()?;
+        self.left -= 1;
+        // Before it is handed out: whoever gets its page may chain that anew.
+        if part.is_chained() && self.left > 0 {
+            self.next = self.region.behind(&part);
+        }
+        Some(part)
+    }
+}
+
+impl Region {
+    fn link(&self, page: u32) -> Option<&Link> {
+        self.links.get(self.index_of(page)? as usize)
+    }
+
+    fn behind(&self, part: &Slot) -> Option<Slot> {
+        let link = self.link(part.page)?;
+        let next = link.next.load(Ordering::Relaxed);
+        self.index_of(next)?;
+        Some(Slot::part(next, link.offset.load(Ordering::Relaxed), link.len.load(Ordering::Relaxed)))
+    }
+
+    fn parts_of(&self, slot: &Slot) -> Parts<'_> {
+        Parts { region: self, next: Some(*slot), left: SEGMENTS_MAX }
+    }
+
+    /// Adds `len` bytes at `offset` of `page` to a frame, behind its last part. `Err` gives the page back, and the frame is as it
+    /// was, where the page is of another region than the frame's, the bytes do not lie in it, or the frame would have more than
+    /// [`SEGMENTS_MAX`] parts or [`FRAME_BYTES_MAX`] bytes.
+    pub fn append(&self, frame: &mut Completion, page: Page, offset: u32, len: usize) -> Result<(), Page> {
+        let head = frame.slot();
+        let (Some(first), false) = (self.link(head.page), head.is_lent()) else { return Err(page) };
+        let Some(own) = self.link(page.number()) else { return Err(page) };
+        let rest = if head.is_chained() { first.rest.load(Ordering::Relaxed) } else { 0 };
+        let (parts, last) = self.parts_of(&head).fold((0, head), |(parts, _), part| (parts + 1, part));
+        let fits = self.start_of(page.number(), offset, len).is_some();
+        if parts >= SEGMENTS_MAX || !fits || head.len() + rest as usize + len > FRAME_BYTES_MAX {
+            return Err(page);
+        }
+        let Some(last) = self.link(last.page) else { return Err(page) };
+        own.next.store(BLANK, Ordering::Relaxed);
+        last.offset.store(offset, Ordering::Relaxed);
+        last.len.store(len as u32, Ordering::Relaxed);
+        last.next.store(page.number(), Ordering::Relaxed);
+        first.rest.store(rest + len as u32, Ordering::Relaxed);
+        frame.set_chained();
+        Ok(())
+    }
+
+    /// The length of all of a frame, in bytes.
+    pub fn total_len(&self, frame: &Completion) -> usize {
+        self.total_of(&frame.slot())
+    }
+
+    #[inline(always)]
+    fn total_of(&self, slot: &Slot) -> usize {
+        if slot.is_chained() { self.total_of_chain(slot) } else { slot.len() }
+    }
+
+    #[cold]
+    fn total_of_chain(&self, slot: &Slot) -> usize {
+        // Of one that was taken nothing is left.
+        self.link(slot.page).map_or(0, |link| slot.len() + link.rest.load(Ordering::Relaxed) as usize)
+    }
+
+    /// Gives a frame up and hands out its pages, each with where in it the frame's part lies and how long that is. A lent frame has
+    /// none.
+    pub fn take_apart(&self, frame: Completion, mut each: impl FnMut(Page, u32, usize)) {
+        let head = frame.slot();
+        if !head.is_lent() {
+            self.parts_of(&head).for_each(|part| each(Page::new(part.page), part.offset, part.len()));
+        }
+    }
+
+    /// Takes as many of `pages`, from their end, as `frame` has: a frame of no bytes with all of them. `None`, and nothing is
+    /// taken, if there are not as many or they are of another region.
+    pub(crate) fn in_exchange(&self, frame: &Slot, pages: &mut Vec<Page>) -> Option<Completion> {
+        let count = if frame.is_chained() { self.parts_of(frame).count() } else { 1 };
+        let from = pages.len().checked_sub(count)?;
+        if !pages[from..].iter().all(|page| self.holds(page)) {
+            return None;
+        }
+        let mut empty = Completion::new(pages.pop()?, 0, 0);
+        for page in pages.drain(from..) {
+            // As many fit one frame as did before.
+            let _ = self.append(&mut empty, page, 0, 0);
+        }
+        Some(empty)
+    }
+}
+
+/// The bytes of a frame, part by part: none of them empty.
+#[derive(Clone, Debug)]
+pub struct Segments<'a> {
+    memory: &'a Memory,
+    parts: Parts<'a>,
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        // SAFETY: whoever made this promised that the frame is held, and not written, for as long as it is borrowed.
+        self.parts.by_ref().map(|part| unsafe { self.memory.slice(&part) }).find(|bytes| !bytes.is_empty())
+    }
+}
+
+impl Memory {
+    /// The frame's bytes, part by part.
+    pub fn segments<'a>(&'a self, frame: &'a Completion) -> Segments<'a> {
+        // SAFETY: the completion is borrowed for as long: as `bytes`.
+        unsafe { self.segments_of(&frame.slot()) }
+    }
+
+    /// The length of all of the frame, in bytes.
+    pub fn total_len(&self, frame: &Completion) -> usize {
+        self.total_of(&frame.slot())
+    }
+
+    /// # Safety
+    /// As [`slice`](Self::slice), of all of the frame's parts.
+    pub(crate) unsafe fn segments_of(&self, slot: &Slot) -> Segments<'_> {
+        Segments { memory: self, parts: self.pool().parts_of(slot) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn total_of(&self, slot: &Slot) -> usize {
+        self.pool().total_of(slot)
+    }
+
+    /// The part that the frame ends with: its last of any bytes, or its head.
+    pub(crate) fn last_part(&self, slot: &Slot) -> Slot {
+        self.pool().parts_of(slot).filter(|part| part.len() > 0).last().unwrap_or(*slot)
+    }
+
+    /// As [`resize`](Self::resize), of a frame of several parts.
+    ///
+    /// # Safety
+    /// As there.
+    #[cold]
+    pub(crate) unsafe fn resize_chain(&self, slot: &Slot, front: i32, back: i32) -> Option<Slot> {
+        let mut chain = Chain::of(self.pool().parts_of(slot));
+        let total = self.total_of(slot).checked_add_signed(front as isize)?.checked_add_signed(back as isize)?;
+        if total > FRAME_BYTES_MAX {
+            return None;
+        }
+        if back > 0 {
+            let last = chain.parts().iter().rposition(|part| part.len() > 0).unwrap_or(0);
+            let longer = chain.0[last].resized(0, back)?;
+            self.start(&longer)?;
+            chain.0[last] = longer;
+        } else {
+            chain.cut(self.total_of(slot) - back.unsigned_abs() as usize);
+        }
+        let resized = chain.0[0].resized(front, 0)?;
+        self.start(&resized)?;
+        chain.write(self.pool());
+        // SAFETY: the caller's promise.
+        Some(unsafe { self.carry_header(slot, resized, front + back) })
+    }
+
+    /// The slot's frame with all of its bytes in its head's page: behind it, or, where that does not reach so far, from further
+    /// up in the page. What the device noted of it goes along. `None`, and nothing was done, if a page is too short.
+    ///
+    /// # Safety
+    /// As [`slice_mut`](Self::slice_mut), of all of the frame's pages.
+    #[cold]
+    pub(crate) unsafe fn linearise(&self, slot: &Slot) -> Option<Slot> {
+        let total = self.total_of(slot);
+        let page_bytes = self.pool().page_bytes().min(FRAME_BYTES_MAX);
+        let (from, len) = (slot.offset as usize, slot.len());
+        let header = if slot.has_header() { FrameHeader::BYTES.min(from) } else { 0 };
+        let to = page_bytes.checked_sub(total)?.min(from);
+        if to < header {
+            return None;
+        }
+        let mut chain = Chain::of(self.pool().parts_of(slot));
+        // SAFETY: the caller's promise; the head's page is no other part's.
+        let page = unsafe { self.slice_mut(&Slot::part(slot.page, 0, page_bytes as u32)) };
+        page.get(from - header..from + len)?;
+        page.copy_within(from - header..from + len, to - header);
+        let mut at = to + len;
+        for part in &chain.parts()[1..] {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { self.slice(part) };
+            page[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        }
+        chain.0[0] = chain.0[0].with_len(total);
+        chain.0[0].offset = to as u32;
+        chain.cut(total);
+        chain.write(self.pool());
+        Some(chain.0[0])
+    }
+}
+
+/// A frame's parts, to be changed.
+struct Chain([Slot; SEGMENTS_MAX], usize);
+
+impl Chain {
+    fn of(parts: Parts<'_>) -> Self {
+        let (mut all, mut count) = ([Slot::default(); SEGMENTS_MAX], 0);
+        for part in parts {
+            all[count] = part;
+            count += 1;
+        }
+        Self(all, count)
+    }
+
+    fn parts(&self) -> &[Slot] {
+        &self.0[..self.1]
+    }
+
+    /// Leaves the frame its first `len` bytes.
+    fn cut(&mut self, mut len: usize) {
+        for part in &mut self.0[..self.1] {
+            *part = part.with_len(part.len().min(len));
+            len -= part.len();
+        }
+    }
+
+    /// The head's own length is in its slot alone.
+    fn write(&self, region: &Region) {
+        let parts = self.parts();
+        for pair in parts.windows(2) {
+            if let Some(link) = region.link(pair[0].page) {
+                link.len.store(pair[1].len() as u32, Ordering::Relaxed);
+            }
+        }
+        if let Some(link) = region.link(parts[0].page) {
+            let rest: usize = parts[1..].iter().map(Slot::len).sum();
+            link.rest.store(rest as u32, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::ring::{RingOptions, ring};
+    use crate::{Blocks, Home};
+
+    const PAGE_BYTES: usize = 256;
+    const PAGES: usize = 32;
+
+    fn memory() -> (Memory, Vec<Page>) {
+        let (region, pages) = Region::map(PAGES, PAGE_BYTES).unwrap();
+        (Memory::new(region, None), pages)
+    }
+
+    /// Parts of these lengths, their bytes counted through.
+    fn frame(memory: &Memory, pages: &mut Vec<Page>, lens: &[usize]) -> Completion {
+        let (mut frame, mut value) = (None, 0_u8);
+        for len in lens {
+            let mut page = pages.pop().unwrap();
+            memory.pool().page_mut(&mut page)[32..32 + len].iter_mut().for_each(|byte| {
+                *byte = value;
+                value = value.wrapping_add(1);
+            });
+            match &mut frame {
+                None => frame = Some(Completion::new(page, 32, *len)),
+                Some(frame) => memory.pool().append(frame, page, 32, *len).unwrap(),
+            }
+        }
+        frame.unwrap()
+    }
+
+    fn counted(segments: Segments<'_>) -> Vec<usize> {
+        let parts: Vec<&[u8]> = segments.collect();
+        assert!(parts.concat().iter().enumerate().all(|(at, byte)| *byte == at as u8));
+        parts.iter().map(|part| part.len()).collect()
+    }
+
+    #[test]
+    fn a_frame_goes_on_and_its_pages_come_home() {
+        let (memory, mut pages) = memory();
+        let chained = frame(&memory, &mut pages, &[10, 0, 20, 30]);
+        assert!(chained.is_chained());
+        assert_eq!((chained.len(), memory.total_len(&chained), pages.len()), (10, 60, PAGES - 4));
+        assert_eq!(counted(memory.segments(&chained)), [10, 20, 30]);
+        let chained = chained.into_page().unwrap_err();
+        let mut parts = Vec::new();
+        memory.pool().take_apart(chained, |page, offset, len| {
+            parts.push((offset, len));
+            pages.push(page);
+        });
+        assert_eq!(parts, [(32, 10), (32, 0), (32, 20), (32, 30)]);
+        // What a page was part of before is no part of what it is now.
+        let again = Completion::new(pages.pop().unwrap(), 0, 8);
+        assert_eq!((memory.total_len(&again), memory.segments(&again).count()), (8, 1));
+        pages.push(again.into_page().unwrap());
+        let mut numbers: Vec<u32> = pages.iter().map(Page::number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), PAGES);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_given_back() {
+        let (memory, mut pages) = memory();
+        let (_other, mut others) = Region::map(1, PAGE_BYTES).unwrap();
+        let mut chained = frame(&memory, &mut pages, &[1; SEGMENTS_MAX]);
+        let page = memory.pool().append(&mut chained, pages.pop().unwrap(), 0, 1).unwrap_err();
+        let mut short = Completion::new(page, 0, 1);
+        for (offset, len) in [(PAGE_BYTES as u32, 1), (0, PAGE_BYTES + 1), (u32::MAX, 1), (1, usize::MAX)] {
+            let page = memory.pool().append(&mut short, pages.pop().unwrap(), offset, len).unwrap_err();
+            pages.push(page);
+        }
+        assert!(memory.pool().append(&mut short, others.pop().unwrap(), 0, 1).is_err());
+        assert!(!short.is_chained());
+        let mut blocks = Blocks::map(1, 64).unwrap();
+        let mut lent = blocks.lend(0, 0, 8).unwrap();
+        assert!(memory.pool().append(&mut lent, pages.pop().unwrap(), 0, 1).is_err());
+        memory.pool().take_apart(lent, |page, _, _| panic!("{page:?} of a lent frame"));
+    }
+
+    /// Of another region's frame nothing is read, and no page but its own is named.
+    #[test]
+    fn a_chain_of_other_memory_ends_at_its_head() {
+        let (ours, mut pages) = memory();
+        let (theirs, _) = memory();
+        let chained = frame(&ours, &mut pages, &[10, 10]);
+        assert_eq!((theirs.segments(&chained).count(), theirs.total_len(&chained)), (0, 0));
+        let mut named = 0;
+        theirs.pool().take_apart(chained, |_, _, _| named += 1);
+        assert_eq!(named, 1);
+    }
+
+    fn in_hand(memory: &Memory, frame: Completion, each: impl FnOnce(crate::ring::Frame<'_>)) -> Vec<Page> {
+        let (mut producer, mut consumer) = ring(RingOptions { slots: 2, limit: 2, arrivals: false }, memory.clone());
+        producer.stage(frame).unwrap();
+        producer.publish();
+        consumer.take(1);
+        each(consumer.frames().next().unwrap());
+        consumer.finish();
+        let mut home = Vec::new();
+        producer.reclaim(|frame| memory.pool().take_apart(frame, |page, _, _| home.push(page)));
+        home
+    }
+
+    #[test]
+    fn a_swapped_frame_leaves_as_many_pages() {
+        let (memory, mut pages) = memory();
+        let chained = frame(&memory, &mut pages, &[10, 20, 30]);
+        let mut ours: Vec<Page> = pages.drain(..2).collect();
+        let mut taken = None;
+        let home = in_hand(&memory, chained, |mut frame| {
+            assert!(frame.swap(&mut ours).is_none());
+            ours.extend(pages.pop());
+            taken = frame.swap(&mut ours);
+            assert!(frame.swap(&mut Vec::new()).is_none());
+            assert_eq!((frame.total_len(), frame.segments().count()), (0, 0));
+        });
+        assert_eq!((home.len(), ours.len()), (3, 0));
+        assert_eq!(counted(memory.segments(&taken.unwrap())), [10, 20, 30]);
+    }
+
+    #[test]
+    fn a_kept_frame_comes_home_with_all_of_its_pages() {
+        let (memory, mut pages) = memory();
+        let home = Home::new(memory.clone(), 1);
+        let chained = frame(&memory, &mut pages, &[10, 20, 30]);
+        let mut kept = None;
+        let by_ring = in_hand(&memory, chained, |frame| kept = Some(home.keep(frame).unwrap()));
+        let mut kept = kept.unwrap();
+        assert_eq!((by_ring.len(), kept.len(), kept.total_len(), Arc::strong_count(&home)), (0, 10, 60, 2));
+        assert_eq!(counted(kept.segments()), [10, 20, 30]);
+        assert!(kept.linearise() && kept.linearise());
+        assert_eq!(counted(kept.segments()), [60]);
+        let other = std::thread::spawn(move || drop(kept));
+        other.join().unwrap();
+        let mut back = 0;
+        home.collect(|_| back += 1);
+        assert_eq!((back, home.kept()), (3, 0));
+    }
+
+    #[test]
+    fn a_frame_is_brought_into_one_page_where_one_is_long_enough() {
+        // The head's page has 256 - 32 - 100 = 124 bytes behind it, and 32 before.
+        for (lens, whole) in [(vec![100, 124], true), (vec![100, 140, 0, 16], true), (vec![100, 100, 57], false)] {
+            let (memory, mut pages) = memory();
+            let chained = frame(&memory, &mut pages, &lens);
+            let home = in_hand(&memory, chained, |mut frame| {
+                assert_eq!(frame.linearise(), whole);
+                let expected = if whole { vec![lens.iter().sum()] } else { lens.clone() };
+                assert_eq!(counted(frame.segments()), expected);
+            });
+            assert_eq!(home.len(), lens.len());
+        }
+    }
+}

@@ -27,8 +27,16 @@ impl Handler for Nothing {
 }
 
 fn traffic(name: &str, frames: u64) -> Input {
-    let options =
-        TrafficOptions { queues: 2, flows: 100, zipf: 0.0, frames, can_wait: true, gap: Duration::ZERO, seed: 1 };
+    let options = TrafficOptions {
+        queues: 2,
+        flows: 100,
+        zipf: 0.0,
+        frames,
+        can_wait: true,
+        chained_once_in: 0,
+        gap: Duration::ZERO,
+        seed: 1,
+    };
     Input { name: name.into(), ..options.input() }
 }
 

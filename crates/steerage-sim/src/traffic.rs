@@ -1,14 +1,21 @@
 //! A receive queue whose frames say which flow they are of and which they are in it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::{Completion, Completions, DeviceError, HEADROOM, Input, Polled, QueueMemory, RxQueue, Timestamp};
+use steerage::{
+    Completion, Completions, DeviceError, Gather, HEADROOM, Input, Packet, Page, Polled, QueueMemory, Region, RxQueue,
+    Timestamp,
+};
 
 use crate::chance::{Chance, Zipf};
 
 /// Ethernet, IPv4, UDP, and 12 bytes: flow (4), number in the flow (8), big-endian.
 pub const FRAME_BYTES: usize = 14 + 20 + 8 + 12;
 const PAYLOAD_AT: usize = FRAME_BYTES - 12;
+
+/// The most pages of a frame: its head has [`FRAME_BYTES`], each further one may have as many.
+const PAGES_MAX: usize = 3;
 
 /// What traffic to make.
 #[derive(Clone, Debug)]
@@ -24,6 +31,8 @@ pub struct TrafficOptions {
     pub frames: u64,
     /// Whether nothing is lost while it is not polled.
     pub can_wait: bool,
+    /// A frame lies in several pages once in so many, never for 0.
+    pub chained_once_in: u64,
     /// Time between frames; of none, they are always there.
     pub gap: Duration,
     /// Where the numbers begin.
@@ -39,6 +48,10 @@ impl TrafficOptions {
                 reverse: number % 2 == 1,
                 left: self.frames,
                 can_wait: self.can_wait,
+                chained_once_in: self.chained_once_in,
+                begun: Gather::default(),
+                left_of_it: Vec::with_capacity(PAGES_MAX),
+                region: None,
                 gap: self.gap,
                 due: Timestamp::ZERO,
                 next: vec![0; self.flows],
@@ -56,6 +69,12 @@ pub struct Traffic {
     reverse: bool,
     left: u64,
     can_wait: bool,
+    chained_once_in: u64,
+    /// A frame that there was no page for the rest of.
+    begun: Gather,
+    /// What is to come of it: bytes.
+    left_of_it: Vec<(u8, usize)>,
+    region: Option<Arc<Region>>,
     gap: Duration,
     /// When the next frame comes.
     due: Timestamp,
@@ -66,7 +85,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    fn write(&mut self, frame: &mut [u8]) {
+    /// A frame's head, and how many bytes go with it in further pages.
+    fn write(&mut self, frame: &mut [u8], behind: usize) {
         let flow = self.zipf.draw(&mut self.chance);
         self.next[flow] += 1;
         let address = 0x0a00_0000_u32 + flow as u32;
@@ -77,7 +97,7 @@ impl Traffic {
         frame.fill(0);
         frame[12] = 8;
         frame[14] = 0x45;
-        frame[16..18].copy_from_slice(&((FRAME_BYTES - 14) as u16).to_be_bytes());
+        frame[16..18].copy_from_slice(&((FRAME_BYTES - 14 + behind) as u16).to_be_bytes());
         frame[22] = 64;
         frame[23] = 17;
         frame[26..30].copy_from_slice(&source);
@@ -86,6 +106,29 @@ impl Traffic {
         frame[36..38].copy_from_slice(&to.to_be_bytes());
         frame[PAYLOAD_AT..PAYLOAD_AT + 4].copy_from_slice(&(flow as u32).to_be_bytes());
         frame[PAYLOAD_AT + 4..].copy_from_slice(&self.next[flow].to_be_bytes());
+    }
+
+    /// How long a frame's further parts are, behind one another.
+    fn draw_parts(&mut self) {
+        if self.chance.once_in(self.chained_once_in) {
+            for _ in 0..=self.chance.below(PAGES_MAX as u64 - 1) {
+                self.left_of_it.push((0, self.chance.below(FRAME_BYTES as u64 + 1) as usize));
+            }
+        }
+    }
+
+    /// Goes on with a frame that has begun. False while there is no page.
+    fn gather(&mut self, out: &mut Completions<'_>) -> bool {
+        while let Some((first, len)) = self.left_of_it.first().copied() {
+            let Some(mut page) = out.take_page() else { return false };
+            for (at, byte) in out.page_mut(&mut page)[HEADROOM..][..len].iter_mut().enumerate() {
+                *byte = first.wrapping_add(at as u8);
+            }
+            out.gather(&mut self.begun, page, HEADROOM as u32, len);
+            self.left_of_it.remove(0);
+        }
+        assert!(out.push_gathered(&mut self.begun, None), "so many pages are a frame");
+        true
     }
 }
 
@@ -96,9 +139,22 @@ pub fn read(frame: &[u8]) -> Option<(u32, u64)> {
     Some((u32::from_be_bytes(flow), u64::from_be_bytes(number)))
 }
 
+/// Whether all of a packet is there as it was written: as long as its header says, and what lies in further pages too.
+pub fn is_whole(packet: &Packet<'_>) -> bool {
+    let data = packet.data();
+    let Some((_, number)) = read(data) else { return false };
+    let stated = 14 + usize::from(u16::from_be_bytes([data[16], data[17]]));
+    let behind = packet.segments().flatten().skip(FRAME_BYTES);
+    stated == packet.total_len() && behind.enumerate().all(|(at, byte)| *byte == (number as u8).wrapping_add(at as u8))
+}
+
 impl RxQueue for Traffic {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
         Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    }
+
+    fn segments_max(&self) -> usize {
+        PAGES_MAX
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -109,15 +165,42 @@ impl RxQueue for Traffic {
             if self.due > out.now() {
                 return Ok(Polled::NotBefore(self.due));
             }
-            let Some(mut page) = out.take_page() else { return Ok(Polled::More) };
-            self.write(&mut out.page_mut(&mut page)[HEADROOM..HEADROOM + FRAME_BYTES]);
-            out.push(Completion::new(page, HEADROOM as u32, FRAME_BYTES), FRAME_BYTES);
+            if self.begun.is_empty() {
+                let Some(mut page) = out.take_page() else { return Ok(Polled::More) };
+                self.draw_parts();
+                let behind = self.left_of_it.iter().map(|(_, len)| len).sum();
+                let head = &mut out.page_mut(&mut page)[HEADROOM..HEADROOM + FRAME_BYTES];
+                self.write(head, behind);
+                let mut first = head[FRAME_BYTES - 1];
+                for (byte, len) in &mut self.left_of_it {
+                    *byte = first;
+                    first = first.wrapping_add(*len as u8);
+                }
+                match self.left_of_it.is_empty() {
+                    true => out.push(Completion::new(page, HEADROOM as u32, FRAME_BYTES), FRAME_BYTES),
+                    false => out.gather(&mut self.begun, page, HEADROOM as u32, FRAME_BYTES),
+                }
+            }
+            if !self.begun.is_empty() && !self.gather(out) {
+                return Ok(Polled::More);
+            }
             self.left -= 1;
             if !self.gap.is_zero() {
                 self.due = self.due + self.gap;
             }
         }
         Ok(Polled::More)
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+        self.region = Some(Arc::clone(region));
+        Ok(())
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        if let Some(region) = &self.region {
+            self.begun.close(region, pages);
+        }
     }
 
     fn can_wait(&self) -> bool {

@@ -1,13 +1,17 @@
 //! Outputs that notice what leaves out of order, whichever CPU sends it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use steerage::{DeviceError, Outgoing, Output, Sent, TxQueue};
+use steerage::{Completion, DeviceError, Outgoing, Output, Page, Region, Sent, TxQueue};
 
 use crate::chance::Chance;
 use crate::traffic;
+
+/// How many pages a queue has to send from, and how many packets it holds of those that it took.
+const PAGES: usize = 16;
+const HELD_MAX: usize = 4;
 
 /// What all outputs have seen together.
 #[derive(Debug, Default)]
@@ -25,7 +29,9 @@ impl Wire {
             let (wire, last) = (Arc::clone(self), Arc::default());
             let open = move |cpu: steerage::CpuId| -> Result<Box<dyn TxQueue>, DeviceError> {
                 let chance = Chance::new(seed ^ u64::from(cpu.0) << 48);
-                Ok(Box::new(WireQueue { wire: Arc::clone(&wire), last: Arc::clone(&last), full_once_in, chance }))
+                let (wire, last) = (Arc::clone(&wire), Arc::clone(&last));
+                let (region, free, held) = Default::default();
+                Ok(Box::new(WireQueue { wire, last, full_once_in, chance, region, free, held }))
             };
             Output { name: format!("wire{nth}"), kind: "simulated", open: Box::new(open) }
         };
@@ -41,26 +47,59 @@ struct WireQueue {
     last: Arc<Mutex<HashMap<u32, u64>>>,
     full_once_in: u64,
     chance: Chance,
+    region: Option<Arc<Region>>,
+    free: Vec<Page>,
+    /// Packets whose pages it took, half of all.
+    held: VecDeque<Completion>,
+}
+
+impl WireQueue {
+    /// Lets go of all but the last packets.
+    fn let_go(&mut self, but: usize) {
+        let Some(region) = &self.region else { return };
+        let sent = self.held.len().saturating_sub(but);
+        self.held.drain(..sent).for_each(|frame| region.take_apart(frame, |page, _, _| self.free.push(page)));
+    }
 }
 
 impl TxQueue for WireQueue {
+    fn pages_max(&self) -> usize {
+        PAGES
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
+        (self.region, self.free) = (Some(Arc::clone(region)), pages);
+        Ok(())
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        self.let_go(0);
+        pages.append(&mut self.free);
+    }
+
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sent = Sent::default();
-        while let Some(packet) = packets.next_packet() {
+        while let Some(mut packet) = packets.next_packet() {
             if self.chance.once_in(self.full_once_in) {
                 break;
             }
-            let data = packet.received().data;
-            let Some((flow, number)) = traffic::read(data) else {
+            let received = packet.received();
+            let (len, read) = (received.total_len, traffic::read(received.data));
+            let Some((flow, number)) = read else {
                 sent.refused += 1;
                 continue;
             };
             let before = last.insert(flow, number).unwrap_or(0);
             self.wire.late.fetch_add(u64::from(number <= before), Ordering::Relaxed);
             sent.packets += 1;
-            sent.bytes += data.len() as u64;
+            sent.bytes += len as u64;
+            if self.chance.once_in(2) {
+                self.held.extend(packet.swap(&mut self.free));
+            }
         }
+        drop(last);
+        self.let_go(HELD_MAX);
         self.wire.sent.fetch_add(sent.packets, Ordering::Relaxed);
         Ok(sent)
     }

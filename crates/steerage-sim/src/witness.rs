@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
-use steerage::{BUCKETS, Batch, BucketId, Cpu, CpuId, Handler, Kept, TxId};
+use steerage::{BUCKETS, Batch, BucketId, Cpu, CpuId, Handler, Kept, Packet, TxId};
 
 use crate::chance::Chance;
 use crate::traffic;
@@ -34,6 +34,8 @@ pub struct Mood {
     pub sleeps_up_to: Duration,
     /// How often it does.
     pub sleeps_once_in: u64,
+    /// Makes a packet longer or shorter, or brings it into one page.
+    pub changes_once_in: u64,
 }
 
 /// What all handlers of an instance have seen together.
@@ -49,6 +51,10 @@ pub struct Witness {
     /// Packets whose number was not the last of their flow and one: something was lost, or the flow's state did not come
     /// along. Wrong only where nothing is dropped, nothing panics and no queue leaves its group.
     pub gaps: AtomicU64,
+    /// Packets that were not as they were sent.
+    pub torn: AtomicU64,
+    /// Packets in several pages.
+    pub chained: AtomicU64,
     /// Packets seen.
     pub seen: AtomicU64,
     /// Buckets that left with state.
@@ -64,6 +70,8 @@ impl Witness {
             strangers: AtomicU64::new(0),
             late: AtomicU64::new(0),
             gaps: AtomicU64::new(0),
+            torn: AtomicU64::new(0),
+            chained: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             moved: AtomicU64::new(0),
         })
@@ -87,7 +95,7 @@ impl Witness {
     /// Says what was wrong, if anything was.
     pub fn verdict(&self) -> Result<(), String> {
         let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
-        let wrong = [("strangers", &self.strangers), ("late", &self.late)];
+        let wrong = [("strangers", &self.strangers), ("late", &self.late), ("torn", &self.torn)];
         let wrong: Vec<String> = wrong
             .iter()
             .filter(|(_, count)| of(count) > 0)
@@ -109,6 +117,16 @@ pub struct WitnessHandler {
     chance: Chance,
 }
 
+/// Does something to what lies behind the packet's numbers.
+fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
+    let done = match chance.below(3) {
+        0 => packet.truncate(traffic::FRAME_BYTES + chance.below(64) as usize),
+        1 => packet.append(chance.below(64) as usize).map(|bytes| bytes.fill(0xee)),
+        _ => packet.linearise().map(drop),
+    };
+    done.expect("pages are longer than that");
+}
+
 impl Handler for WitnessHandler {
     type Moved = HashMap<(usize, u32), u64>;
     type Report = u64;
@@ -122,7 +140,7 @@ impl Handler for WitnessHandler {
             let nanos = self.chance.below(mood.sleeps_up_to.as_nanos() as u64 + 1);
             std::thread::sleep(Duration::from_nanos(nanos));
         }
-        for (at, packet) in batch.iter_mut().enumerate() {
+        for (at, mut packet) in batch.iter_mut().enumerate() {
             assert!(at as u64 != panic_at, "a planted panic");
             let bucket = packet.bucket();
             let owner = self.witness.owner_of(bucket);
@@ -143,6 +161,11 @@ impl Handler for WitnessHandler {
             }
             *last = number;
             self.witness.seen.fetch_add(1, Ordering::Relaxed);
+            self.witness.torn.fetch_add(u64::from(!traffic::is_whole(&packet)), Ordering::Relaxed);
+            self.witness.chained.fetch_add(u64::from(packet.segments().count() > 1), Ordering::Relaxed);
+            if self.chance.once_in(mood.changes_once_in) {
+                change(&mut packet, &mut self.chance);
+            }
             if self.chance.once_in(mood.keeps_once_in) {
                 if let Ok(kept) = packet.keep() {
                     self.kept.push_back(kept);

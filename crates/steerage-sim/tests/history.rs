@@ -161,6 +161,8 @@ fn play(run: &Run, deaths: bool) -> u64 {
     assert_eq!(ledger.received(), run.traffic.frames * queues as u64, "seed {seed}");
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
     assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+    assert_eq!(witness.torn.load(SeqCst), 0, "seed {seed}: packets were not as they were sent");
+    assert!(witness.chained.load(SeqCst) > 0, "seed {seed}: no packet in several pages was seen");
     assert_eq!(wire.late.load(SeqCst), 0, "seed {seed}: packets left out of order");
     assert_eq!(wire.sent.load(SeqCst), ledger.verdicts().transmitted, "seed {seed}");
     assert_eq!(ledger.outputs.iter().map(|output| output.packets).sum::<u64>(), wire.sent.load(SeqCst), "seed {seed}");
@@ -216,6 +218,7 @@ fn small(seed: u64) -> Run {
             zipf: 1.0,
             frames: 3_000,
             can_wait: chance.below(2) == 0,
+            chained_once_in: 4,
             gap: Duration::from_nanos(chance.below(200)),
             seed,
         },
@@ -223,6 +226,7 @@ fn small(seed: u64) -> Run {
             panics_once_in: [0, 50][chance.below(2) as usize],
             panics_in_moves_once_in: 0,
             keeps_once_in: [0, 20][chance.below(2) as usize],
+            changes_once_in: 6,
             discards_once_in: 10,
             transmits_once_in: [0, 2][chance.below(2) as usize],
             ..Mood::default()
@@ -266,6 +270,7 @@ fn sixty_four_cpus_one_seed_one_history() {
             zipf: 1.0,
             frames: 20_000,
             can_wait: false,
+            chained_once_in: 4,
             gap: Duration::from_nanos(30),
             seed,
         },
@@ -340,6 +345,7 @@ fn the_dead_are_left_and_come_back() {
         world.finish();
         let ledger = handle.snapshot();
         assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+        assert_eq!(witness.torn.load(SeqCst), 0, "seed {seed}: packets were not as they were sent");
         assert_eq!((ledger.in_flight(), handle.held()), (0, 0), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
         assert_eq!(ledger.pages_free, ledger.pages, "seed {seed}: pages are not home");

@@ -10,7 +10,16 @@ use steerage_sim::{Chance, Costs, Mood, TrafficOptions, Witness, WitnessHandler,
 const STEPS_MAX: u64 = 2_000_000;
 
 fn traffic(queues: usize, frames: u64, seed: u64) -> TrafficOptions {
-    TrafficOptions { queues, flows: 200, zipf: 1.0, frames, can_wait: true, gap: Duration::ZERO, seed }
+    TrafficOptions {
+        queues,
+        flows: 200,
+        zipf: 1.0,
+        frames,
+        can_wait: true,
+        chained_once_in: 4,
+        gap: Duration::ZERO,
+        seed,
+    }
 }
 
 fn builder(cpus: usize) -> Builder {

@@ -55,6 +55,7 @@ fn start(cpus: usize, first_stalled: u16, door: &Arc<Door>) -> Running<()> {
         zipf: 0.0,
         frames: u64::MAX,
         can_wait: false,
+        chained_once_in: 4,
         gap: Duration::ZERO,
         seed: 1,
     };
@@ -173,8 +174,16 @@ fn moves_are_counted_by_their_cause() {
 
 #[test]
 fn a_cap_that_full_backlogs_could_pass_is_refused() {
-    let traffic =
-        TrafficOptions { queues: 4, flows: 1, zipf: 0.0, frames: 1, can_wait: true, gap: Duration::ZERO, seed: 1 };
+    let traffic = TrafficOptions {
+        queues: 4,
+        flows: 1,
+        zipf: 0.0,
+        frames: 1,
+        can_wait: true,
+        chained_once_in: 0,
+        gap: Duration::ZERO,
+        seed: 1,
+    };
     let door = Arc::new(Door::default());
     let refused = Builder::new()
         .virtual_cpus(64)

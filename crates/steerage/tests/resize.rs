@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use steerage::{
     Batch, Blocks, Builder, Completion, Completions, Cpu, DeviceError, FrameHeader, HEADROOM, Handler, Input, LinkType,
-    NoRoom, Outgoing, Output, Packet, Polled, QueueMemory, RxQueue, Sent, TxId, TxQueue, WallTime,
+    NoRoom, Outgoing, Output, PAGE_BYTES_MIN, Packet, Polled, QueueMemory, Region, RxQueue, Segments, Sent, TxId,
+    TxQueue, WallTime,
 };
 
 const FRAME: [u8; 60] = [7; 60];
@@ -18,10 +19,15 @@ enum Lie {
     Pages,
     PagesWithHeader,
     Lent,
+    Chained,
+    ChainedWithHeader,
 }
 
+/// How a frame that is chained lies in its pages.
+const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
+
 /// Frames that lie as it says, until there were so many.
-struct Frames(Lie, usize);
+struct Frames(Lie, usize, Option<Arc<Region>>);
 
 impl RxQueue for Frames {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
@@ -29,6 +35,15 @@ impl RxQueue for Frames {
             Lie::Lent => QueueMemory::Blocks { blocks: Blocks::map(2, 4096).unwrap(), copy_bytes_max: FRAME.len() },
             _ => QueueMemory::Pages { frame_bytes_max: FRAME.len() },
         })
+    }
+
+    fn segments_max(&self) -> usize {
+        PARTS.len()
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+        self.2 = Some(Arc::clone(region));
+        Ok(())
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
@@ -39,6 +54,24 @@ impl RxQueue for Frames {
                     let mut lending = out.lending(1, 4096).unwrap();
                     lending.bytes()[16..76].copy_from_slice(&FRAME);
                     assert!(lending.push(16, FRAME.len(), header));
+                }
+                Lie::Chained | Lie::ChainedWithHeader => {
+                    let mut pages = PARTS.map(|part| {
+                        let mut page = out.take_page().unwrap();
+                        let bytes = out.page_mut(&mut page);
+                        bytes[HEADROOM - 16..HEADROOM].copy_from_slice(&header.to_bytes());
+                        bytes[HEADROOM..][..part.len()].copy_from_slice(&FRAME[part]);
+                        Some(page)
+                    });
+                    let mut frame = Completion::new(pages[0].take().unwrap(), HEADROOM as u32, PARTS[0].len());
+                    for (page, part) in pages.into_iter().zip(PARTS).skip(1) {
+                        let region = self.2.as_ref().unwrap();
+                        region.append(&mut frame, page.unwrap(), HEADROOM as u32, part.len()).unwrap();
+                    }
+                    match self.0 {
+                        Lie::Chained => out.push(frame, FRAME.len()),
+                        _ => out.push(frame.with_header(), WIRE_LEN),
+                    }
                 }
                 Lie::Pages => assert!(out.copy_in(&FRAME)),
                 Lie::PagesWithHeader => {
@@ -66,8 +99,15 @@ struct Seen {
 fn seen(packet: &Packet<'_>) -> Seen {
     let all = packet.received();
     assert_eq!((all.data, all.wire_len, all.time), (packet.data(), packet.wire_len(), packet.time()));
+    let data = whole(packet.segments());
+    assert_eq!((all.total_len, packet.total_len()), (data.len(), data.len()));
+    assert!(data.starts_with(all.data));
     assert!(all.link == LinkType::ETHERNET || all.link == LinkType::UNKNOWN);
-    Seen { data: all.data.to_vec(), wire_len: all.wire_len, time: all.time }
+    Seen { data, wire_len: all.wire_len, time: all.time }
+}
+
+fn whole(segments: Segments<'_>) -> Vec<u8> {
+    segments.inspect(|part| assert!(!part.is_empty())).flatten().copied().collect()
 }
 
 type Sents = Arc<Mutex<Vec<Seen>>>;
@@ -79,7 +119,8 @@ impl TxQueue for Wire {
         let mut sent = Sent::default();
         while let Some(packet) = packets.next_packet() {
             let all = packet.received();
-            self.0.lock().unwrap().push(Seen { data: all.data.to_vec(), wire_len: all.wire_len, time: all.time });
+            let data = whole(packet.segments());
+            self.0.lock().unwrap().push(Seen { data, wire_len: all.wire_len, time: all.time });
             sent.packets += 1;
         }
         Ok(sent)
@@ -93,6 +134,7 @@ enum Change {
     TrimFront(usize),
     Truncate(usize),
     Write(usize),
+    Linearise,
 }
 
 /// Does the same to a packet and to what it should become.
@@ -115,6 +157,7 @@ fn change(packet: &mut Packet<'_>, model: &mut Seen, step: u8, change: Change) -
             packet.truncate(len)?;
             model.data.truncate(len);
         }
+        Change::Linearise => assert_eq!(packet.linearise()?, model.data),
         Change::Write(at) => {
             let data = packet.data_mut()?;
             if let Some(byte) = data.get_mut(at) {
@@ -143,10 +186,13 @@ impl Handler for Changes {
             for (step, &one) in self.changes.iter().enumerate() {
                 let (front, tail) = (packet.headroom(), packet.tailroom());
                 let lent = (front, tail) == (0, 0);
+                let (first, total) = (packet.data().len(), packet.total_len());
                 let done = change(&mut packet, &mut model, step as u8, one);
                 match one {
                     Change::Prepend(len) => assert!(lent || done.is_ok() == (len <= front)),
                     Change::Append(len) => assert!(lent || done.is_ok() == (len <= tail)),
+                    Change::TrimFront(len) => assert_eq!(done.is_ok(), len.min(total) <= first),
+                    Change::Linearise => assert!(done.is_ok() || total > PAGE_BYTES_MIN - FrameHeader::BYTES),
                     _ => assert_eq!(done, Ok(())),
                 }
                 if packet.headroom() < FrameHeader::BYTES && packet.time().is_none() {
@@ -157,10 +203,12 @@ impl Handler for Changes {
             }
             if self.keeps {
                 let kept = packet.keep().expect("so many may be kept");
-                let (time, wire_len) = kept.header().map_or((None, kept.len()), |header| {
+                let (time, wire_len) = kept.header().map_or((None, kept.total_len()), |header| {
                     (Some(WallTime::from_nanos(header.nanos)), header.wire_len as usize)
                 });
-                assert_eq!(Seen { data: kept.to_vec(), wire_len, time }, model);
+                let data = whole(kept.segments());
+                assert_eq!(kept.total_len(), data.len());
+                assert_eq!(Seen { data, wire_len, time }, model);
             } else {
                 self.expected.lock().unwrap().push(model);
                 packet.transmit(TxId(0));
@@ -178,7 +226,7 @@ fn run(lie: Lie, changes: &[Change], keeps: bool) {
     let changes = changes.to_vec();
     let outcome = Builder::new()
         .virtual_cpus(1)
-        .input(Input::new("frames", "test", vec![Box::new(Frames(lie, FRAMES))]))
+        .input(Input::new("frames", "test", vec![Box::new(Frames(lie, FRAMES, None))]))
         .output(Output { name: "wire".into(), kind: "test", open })
         .build(move |_| Changes { changes: changes.clone(), expected: Arc::clone(&to), keeps })
         .unwrap()
@@ -198,6 +246,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
         (0..100_usize).prop_map(Change::TrimFront),
         (0..100_usize).prop_map(Change::Truncate),
         (0..60_usize).prop_map(Change::Write),
+        Just(Change::Linearise),
     ];
     proptest::collection::vec(one, 1..8)
 }
@@ -206,7 +255,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn a_packet_changes_as_a_vector_does(changes in changes(), keeps: bool) {
-        for lie in [Lie::Pages, Lie::PagesWithHeader, Lie::Lent] {
+        for lie in [Lie::Pages, Lie::PagesWithHeader, Lie::Lent, Lie::Chained, Lie::ChainedWithHeader] {
             run(lie, &changes, keeps);
         }
     }
@@ -220,4 +269,19 @@ fn the_headroom_is_as_promised() {
         run(lie, &[Change::Prepend(HEADROOM - 16), Change::Prepend(16), Change::Prepend(1)], false);
     }
     run(Lie::Lent, &[Change::TrimFront(14), Change::Prepend(HEADROOM)], true);
+}
+
+/// What is cut off a frame of several parts, or brought into its first, is gone; a page is long enough or it stays as it was.
+#[test]
+fn the_parts_of_a_frame_are_one() {
+    let long = PAGE_BYTES_MIN - HEADROOM - 15;
+    for lie in [Lie::Chained, Lie::ChainedWithHeader] {
+        for keeps in [false, true] {
+            run(lie, &[Change::Truncate(45), Change::Append(3), Change::Truncate(20), Change::Append(7)], keeps);
+            run(lie, &[Change::TrimFront(20), Change::TrimFront(1), Change::Linearise, Change::TrimFront(1)], keeps);
+            run(lie, &[Change::Append(long), Change::Linearise, Change::Prepend(1), Change::Append(1)], keeps);
+            run(lie, &[Change::Prepend(HEADROOM), Change::Linearise, Change::Truncate(0), Change::Append(1)], keeps);
+            run(lie, &[Change::Append(long), Change::Prepend(HEADROOM), Change::Linearise], keeps);
+        }
+    }
 }

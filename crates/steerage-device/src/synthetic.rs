@@ -16,6 +16,7 @@
 //! | `seed` | what chance starts from: the same options and seed make the same frames | 1 | any number of 64 bits |
 //! | `mix` | kinds of flows, equally many of each: `udp4`, `tcp4`, `udp6`, `tcp6`, `vlan` | `udp4` | up to [`MIX_MAX`] |
 //! | `queues` | receive queues; a flow is in one of them | 1 | 1 to 1024, and to the number of flows |
+//! | `buffer` | bytes of a receive buffer: a longer frame comes in several, a chain of pages | frames are whole | [`BUFFER_MIN`] to [`SIZE_MAX`], and a frame in 18 at most |
 //!
 //! # The frames
 //!
@@ -63,6 +64,9 @@ pub const SIZE_MIN: usize = 64;
 /// The longest frame in bytes: a jumbo frame's 9000, an Ethernet header of 14 and a VLAN tag of 4.
 pub const SIZE_MAX: usize = 9018;
 
+/// The shortest receive buffer in bytes: all headers and the numbers behind them are in a frame's first.
+pub const BUFFER_MIN: usize = 128;
+
 /// The most uneven flows can be: at 10, all but one packet in a thousand are of the first flow.
 pub const ZIPF_MAX: f64 = 10.0;
 
@@ -96,6 +100,8 @@ pub struct SyntheticOptions {
     pub mix: Vec<Kind>,
     /// How many receive queues.
     pub queues: usize,
+    /// Bytes of a receive buffer. `None`: every frame has one that is long enough.
+    pub buffer: Option<usize>,
 }
 
 impl Default for SyntheticOptions {
@@ -110,6 +116,7 @@ impl Default for SyntheticOptions {
             seed: 1,
             mix: vec![Kind::Udp4],
             queues: 1,
+            buffer: None,
         }
     }
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use net::{FAR, NEAR, Net};
 use steerage::testing::QueueTester;
 use steerage::{
-    Batch, Builder, Completions, Cpu, CpuId, DeviceError, DropReason, Filled, Handler, Input, LinkType, POLL_BUDGET,
-    Polled, QueueMemory, Running, RxQueue, Snapshot, Timestamp, TxId,
+    Batch, Builder, Completions, Cpu, CpuId, DeviceError, DropReason, Filled, Gather, HEADROOM, Handler, Input,
+    LinkType, POLL_BUDGET, Polled, QueueMemory, Running, RxQueue, Snapshot, Timestamp, TxId,
 };
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput, Mode};
 use steerage_device::output::open_for;
@@ -31,23 +31,48 @@ struct Numbered {
     end: u64,
     lens: std::ops::RangeInclusive<usize>,
     link: LinkType,
+    /// They come in buffers of so many bytes.
+    buffer: Option<usize>,
 }
 
 impl Numbered {
     fn input(frames: u64, lens: std::ops::RangeInclusive<usize>) -> Input {
-        let queue = Self { next: 0, end: frames, lens, link: LinkType::ETHERNET };
+        let queue = Self { next: 0, end: frames, lens, link: LinkType::ETHERNET, buffer: None };
+        queue.as_input()
+    }
+
+    fn as_input(self) -> Input {
+        let queue = self;
         Input::new("numbered", "test", vec![Box::new(queue)])
     }
 }
 
 impl RxQueue for Numbered {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: *self.lens.end() })
+        Ok(QueueMemory::Pages { frame_bytes_max: self.buffer.unwrap_or(*self.lens.end()) })
+    }
+
+    fn segments_max(&self) -> usize {
+        self.buffer.map_or(1, |buffer| self.lens.end().div_ceil(buffer))
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let left = (self.end - self.next).min(budget as u64) as usize;
         let (first, span) = (*self.lens.start(), (self.lens.end() - self.lens.start() + 1) as u64);
+        if let Some(buffer) = self.buffer {
+            for _ in 0..left {
+                let len = first + (self.next * 37 % span) as usize;
+                let mut frame = Gather::default();
+                for part in numbered(self.next, len).chunks(buffer) {
+                    let mut page = out.take_page().expect("there are as many as may be under way");
+                    out.page_mut(&mut page)[HEADROOM..][..part.len()].copy_from_slice(part);
+                    out.gather(&mut frame, page, HEADROOM as u32, part.len());
+                }
+                assert!(out.push_gathered(&mut frame, None));
+                self.next += 1;
+            }
+            return Ok(if self.next == self.end { Polled::Ended } else { Polled::More });
+        }
         out.fill(left, |page| {
             let len = first + (self.next * 37 % span) as usize;
             page[..len].copy_from_slice(&numbered(self.next, len));
@@ -176,11 +201,12 @@ fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBoo
 }
 
 /// Flows move from CPU to CPU all the while; each sends by a ring of its own.
-fn ordered(net: &Net, lens: std::ops::RangeInclusive<usize>, frames: u64) {
+fn ordered(net: &Net, lens: std::ops::RangeInclusive<usize>, frames: u64, buffer: Option<usize>) {
     let done = AtomicBool::new(false);
     let ledger = thread::scope(|scope| {
         let far = scope.spawn(|| check_far(net, &lens, &done));
-        let running = sending(net, Numbered::input(frames, lens.clone()), 4);
+        let numbered = Numbered { next: 0, end: frames, lens: lens.clone(), link: LinkType::ETHERNET, buffer };
+        let running = sending(net, numbered.as_input(), 4);
         let handle = running.handle();
         for nth in (0..4).cycle() {
             if handle.is_finished() {
@@ -202,14 +228,22 @@ fn ordered(net: &Net, lens: std::ops::RangeInclusive<usize>, frames: u64) {
 #[test]
 fn flows_that_move_leave_in_order_and_whole() {
     let Some(net) = Net::new() else { return };
-    ordered(&net, 60..=1514, 200_000);
+    ordered(&net, 60..=1514, 200_000, None);
 }
 
 /// Longer than a page of the kernel's: in several descriptors.
 #[test]
 fn jumbo_frames_leave_in_order_and_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
-    ordered(&net, 60..=9014, 50_000);
+    ordered(&net, 60..=9014, 50_000, None);
+}
+
+/// They lie in several pages: are sent from there, and where that would be more descriptors than there may be, from copies.
+#[test]
+fn frames_in_several_pages_leave_in_order_and_whole() {
+    let Some(net) = Net::with("mtu 9000") else { return };
+    ordered(&net, 60..=9014, 20_000, Some(1024));
+    ordered(&net, 60..=9014, 20_000, Some(520));
 }
 
 #[test]
@@ -218,7 +252,7 @@ fn what_is_none_for_the_interface_is_refused() {
     // One of 1502 lengths is the MTU's, the others are longer, or have no header.
     let long = ended(sending(&net, Numbered::input(1000, 1515..=1600), 2));
     let short = ended(sending(&net, Numbered::input(1000, 1..=13), 2));
-    let raw = Numbered { next: 0, end: 1000, lens: 60..=70, link: LinkType::RAW };
+    let raw = Numbered { next: 0, end: 1000, lens: 60..=70, link: LinkType::RAW, buffer: None };
     let raw = ended(sending(&net, Input::new("raw", "test", vec![Box::new(raw)]), 2));
     for ledger in [long, short, raw] {
         assert_eq!((sent(&ledger), ledger.dropped().get(DropReason::TxRefused)), (0, 1000));
@@ -259,8 +293,10 @@ fn down_up_and_gone() {
 /// Packets are taken from the interface and sent back by it: both by the same queues, and from where they lie.
 #[test]
 fn what_is_taken_goes_back_by_the_same_queues() {
-    for queues in [1, 2] {
-        let Some(net) = Net::with(&format!("numtxqueues {queues} numrxqueues {queues}")) else { return };
+    // The last come in three chunks each.
+    for (queues, mtu, bytes) in [(1, 1500, 500), (2, 1500, 500), (2, 9000, 8000)] {
+        let wishes = format!("numtxqueues {queues} numrxqueues {queues} mtu {mtu}");
+        let Some(net) = Net::with(&wishes) else { return };
         let options = AfXdpOptions { take: Some("udp".parse().unwrap()), ..AfXdpOptions::new("near0") };
         let input = net.near(|| options.open()).unwrap().input;
         let running = sending(&net, input, 3);
@@ -269,7 +305,7 @@ fn what_is_taken_goes_back_by_the_same_queues() {
             let sockets: Vec<UdpSocket> = (0..32).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
             // Until the kernel's sockets have all that is to come, none is taken from it.
             until("packets go back", || {
-                sockets.iter().for_each(|socket| drop(socket.send_to(&[7; 500], (NEAR, 9))));
+                sockets.iter().for_each(|socket| drop(socket.send_to(&vec![7; bytes], (NEAR, 9))));
                 arrived(&net) > before + 20_000
             });
         });

@@ -69,6 +69,20 @@ fn every_kind_is_valid_at_every_size() {
     }
 }
 
+/// Buffers are no part of a frame.
+#[test]
+fn frames_are_the_same_in_several_buffers() {
+    let spec = "synthetic:mix=udp4+tcp6,size=1000,packets=500,flows=50,queues=2";
+    for buffer in [128, 999, 1000, 9018] {
+        let in_buffers = format!("{spec},buffer={buffer}");
+        assert!(frames(spec) == frames(&in_buffers), "{buffer}");
+        let mut tester = testers(open(&in_buffers).unwrap()).remove(0);
+        tester.poll(Timestamp::ZERO, 64).unwrap();
+        assert_eq!(tester.chained(), if buffer < 1000 { 64 } else { 0 });
+        assert_eq!(tester.pages_out(), 0);
+    }
+}
+
 /// A flow is one kind, one address and one port, in one queue; no two flows have the same address.
 #[test]
 fn flows_keep_to_themselves() {

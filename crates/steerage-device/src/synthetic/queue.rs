@@ -1,8 +1,15 @@
 //! One receive queue of the synthetic device.
 
-use std::io;
+mod parts;
 
-use steerage::{Completion, Completions, DeviceError, HEADROOM, POLL_BUDGET, Polled, QueueMemory, RxQueue};
+use std::io;
+use std::sync::Arc;
+
+use steerage::{
+    Completion, Completions, DeviceError, HEADROOM, POLL_BUDGET, Page, Polled, QueueMemory, Region, RxQueue,
+};
+
+use parts::Parts;
 
 use super::frame::{Places, Template};
 use super::pace::{Pace, RING};
@@ -40,11 +47,13 @@ pub(super) struct SyntheticQueue {
     limit: u64,
     /// How many there have been.
     gone: u64,
+    /// Where buffers may be shorter than frames.
+    parts: Option<Parts>,
 }
 
 impl SyntheticQueue {
     pub(super) fn new(options: &SyntheticOptions, queue: usize, sampler: Sampler, share: Share) -> Self {
-        Self {
+        let mut queue = Self {
             name: options.name.clone(),
             numbers: vec![0; sampler.flows() as usize].into(),
             sampler,
@@ -57,7 +66,10 @@ impl SyntheticQueue {
             pace: options.rate.map(|rate| Pace::new(rate, share)),
             limit: options.packets.map_or(u64::MAX, |packets| share.of(packets)),
             gone: 0,
-        }
+            parts: None,
+        };
+        queue.parts = options.buffer.map(|buffer| Parts::new(buffer, queue.room()));
+        queue
     }
 
     /// The bytes that the longest frame needs in a page.
@@ -109,7 +121,20 @@ impl SyntheticQueue {
 
 impl RxQueue for SyntheticQueue {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: self.room() })
+        Ok(QueueMemory::Pages { frame_bytes_max: self.parts.as_ref().map_or(self.room(), Parts::buffer) })
+    }
+
+    fn segments_max(&self) -> usize {
+        self.parts.as_ref().map_or(1, Parts::segments_max)
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+        self.parts.iter_mut().for_each(|parts| parts.mapped(region));
+        Ok(())
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        self.parts.iter_mut().for_each(|parts| parts.close(pages));
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -123,7 +148,15 @@ impl RxQueue for SyntheticQueue {
             self.gone += due - RING;
             due = RING;
         }
-        let pushed = self.push(out, budget.min(usize::try_from(due).unwrap_or(usize::MAX)))? as u64;
+        let count = budget.min(usize::try_from(due).unwrap_or(usize::MAX));
+        let pushed = match self.parts.take() {
+            None => self.push(out, count)? as u64,
+            Some(mut parts) => {
+                let pushed = self.push_parts(&mut parts, out, count);
+                self.parts = Some(parts);
+                pushed? as u64
+            }
+        };
         self.gone += pushed;
         out.prefetch_pages(budget);
         Ok(match &self.pace {

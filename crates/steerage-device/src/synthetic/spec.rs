@@ -3,10 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{FLOWS_MAX, Kind, MIX_MAX, QUEUES_MAX, RATE_MAX, SIZE_MAX, SIZE_MIN, SyntheticOptions, ZIPF_MAX};
+use steerage::SEGMENTS_MAX;
+
+use super::{
+    BUFFER_MIN, FLOWS_MAX, Kind, MIX_MAX, QUEUES_MAX, RATE_MAX, SIZE_MAX, SIZE_MIN, SyntheticOptions, ZIPF_MAX,
+};
 
 /// The options, in the order in which an error lists them.
-const OPTIONS: [&str; 8] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues"];
+const OPTIONS: [&str; 9] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer"];
 
 /// How much of a wrong text an error shows, in characters.
 const SHOWN_CHARS_MAX: usize = 64;
@@ -93,6 +97,7 @@ impl SyntheticOptions {
             "rate" => self.rate = Some(number(option, value)?),
             "seed" => self.seed = number(option, value)?,
             "queues" => self.queues = number(option, value)?,
+            "buffer" => self.buffer = Some(number(option, value)?),
             "mix" => self.mix = value.split('+').map(|kind| kind_named(kind, value)).collect::<Result<_, _>>()?,
             _ => {
                 let wrong = format!("does not exist: there are {}", OPTIONS.join(", "));
@@ -109,6 +114,15 @@ impl SyntheticOptions {
         within("packets", self.packets.unwrap_or(1))?;
         within("rate", self.rate.unwrap_or(1))?;
         within("queues", self.queues as u64)?;
+        if let Some(buffer) = self.buffer {
+            within("buffer", buffer as u64)?;
+            if self.size.div_ceil(buffer) > SEGMENTS_MAX {
+                let least = self.size.div_ceil(SEGMENTS_MAX);
+                let wrong =
+                    format!("is too short for so long frames: at least {least}, so that {SEGMENTS_MAX} take one");
+                return Err(SpecError::new("buffer", buffer, wrong));
+            }
+        }
         if !(0.0..=ZIPF_MAX).contains(&self.zipf) {
             return Err(SpecError::new("zipf", self.zipf, range_wrong("zipf")));
         }
@@ -132,6 +146,7 @@ fn range(option: &str) -> (u64, u64) {
         "packets" => (1, u64::MAX),
         "rate" => (1, RATE_MAX),
         "queues" => (1, QUEUES_MAX as u64),
+        "buffer" => (BUFFER_MIN as u64, SIZE_MAX as u64),
         _ => (0, u64::MAX),
     }
 }
@@ -174,7 +189,8 @@ mod tests {
     #[test]
     fn reads_every_option() {
         assert_eq!(SyntheticOptions::parse("synthetic"), Ok(SyntheticOptions::default()));
-        let spec = "synthetic:flows=10,size=1500,zipf=1.1,packets=7,rate=1000,seed=0,mix=udp4+tcp6+vlan,queues=2";
+        let spec =
+            "synthetic:flows=10,size=1500,zipf=1.1,packets=7,rate=1000,seed=0,mix=udp4+tcp6+vlan,queues=2,buffer=256";
         let options = SyntheticOptions {
             name: spec.to_owned(),
             flows: 10,
@@ -185,6 +201,7 @@ mod tests {
             seed: 0,
             mix: vec![Kind::Udp4, Kind::Tcp6, Kind::Vlan],
             queues: 2,
+            buffer: Some(256),
         };
         assert_eq!(SyntheticOptions::parse(spec), Ok(options));
     }
@@ -197,7 +214,7 @@ mod tests {
         assert_eq!(wrong("synthetic:seed=1,seed=2"), "synthetic: option `seed=2` is named twice: name it once");
         assert_eq!(
             wrong("synthetic:flow=1"),
-            "synthetic: option `flow=1` does not exist: there are flows, size, zipf, packets, rate, seed, mix, queues"
+            "synthetic: option `flow=1` does not exist: there are flows, size, zipf, packets, rate, seed, mix, queues, buffer"
         );
         assert_eq!(
             wrong("synthetic:mix=udp4+sctp"),
@@ -207,6 +224,15 @@ mod tests {
         assert_eq!(
             wrong("synthetic:queues=4,flows=3"),
             "synthetic: option `queues=4` leaves queues without a flow: use at most 3, the number of flows"
+        );
+    }
+
+    #[test]
+    fn a_frame_has_so_many_buffers_at_most() {
+        assert!(SyntheticOptions::parse("synthetic:size=9000,buffer=500").is_ok());
+        assert_eq!(
+            wrong("synthetic:size=9001,buffer=500"),
+            "synthetic: option `buffer=500` is too short for so long frames: at least 501, so that 18 take one"
         );
     }
 
@@ -229,6 +255,8 @@ mod tests {
             "mix=udp4+",
             "queues=0",
             "queues=1025",
+            "buffer=127",
+            "buffer=9019",
         ] {
             let error = wrong(&format!("synthetic:{item}"));
             assert!(!error.contains('\n') && error.contains(item.split('=').next().unwrap()), "{error}");

@@ -77,8 +77,8 @@ fn frames_are_the_same_in_several_buffers() {
         let in_buffers = format!("{spec},buffer={buffer}");
         assert!(frames(spec) == frames(&in_buffers), "{buffer}");
         let mut tester = testers(open(&in_buffers).unwrap()).remove(0);
-        tester.poll(Timestamp::ZERO, 64).unwrap();
-        assert_eq!(tester.chained(), if buffer < 1000 { 64 } else { 0 });
+        tester.poll(Timestamp::ZERO, 16).unwrap();
+        assert_eq!(tester.chained(), if buffer < 1000 { 16 } else { 0 });
         assert_eq!(tester.pages_out(), 0);
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use by_hand::ByHand;
 
 use steerage::{
-    Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, DropReason, Filled, HEADROOM, Handler, Input, Kept,
+    Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, DropReason, Filled, Gather, HEADROOM, Handler, Input, Kept,
     NodeMap, POLL_BUDGET, Page, Polled, QueueMemory, Region, RxQueue, Snapshot,
 };
 
@@ -120,6 +120,78 @@ impl RxQueue for Greedy {
         self.0.drain(..).for_each(|page| out.give_page(page));
         Ok(Polled::Ended)
     }
+}
+
+/// Posts all pages that there are, receives frames in two of them, and has as many to give in exchange as it says.
+struct InParts {
+    pages: Vec<Page>,
+    begun: Gather,
+    spare: Vec<usize>,
+    region: Option<Arc<Region>>,
+}
+
+impl RxQueue for InParts {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn segments_max(&self) -> usize {
+        2
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        while let Some(page) = out.take_page() {
+            self.pages.push(page);
+        }
+        for spare in std::mem::take(&mut self.spare) {
+            self.pages.drain(..spare).for_each(|page| out.give_page(page));
+            for _ in 0..2 {
+                let page = self.pages.remove(0);
+                let posted = out.rx_finish_part(&mut self.begun, page, HEADROOM as u32, 50);
+                self.pages.push(posted);
+            }
+            assert_eq!(out.push_gathered(&mut self.begun, None), spare == 2);
+            while let Some(page) = out.take_page() {
+                self.pages.push(page);
+            }
+        }
+        // One that does not go on.
+        let page = self.pages.remove(0);
+        out.gather(&mut self.begun, page, HEADROOM as u32, 50);
+        self.pages.drain(..).for_each(|page| out.give_page(page));
+        Ok(Polled::Ended)
+    }
+
+    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+        let mut pages = Vec::new();
+        self.begun.close(region, &mut pages);
+        assert!(pages.is_empty() && self.begun.is_empty());
+        self.region = Some(Arc::clone(region));
+        Ok(())
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        self.begun.close(self.region.as_ref().unwrap(), pages);
+        assert_eq!(pages.len(), 1);
+    }
+}
+
+/// All of a frame drops if there is no page for a part of it.
+#[test]
+fn a_frame_of_several_buffers_comes_whole_or_drops() {
+    let queue = InParts { pages: Vec::new(), begun: Gather::default(), spare: vec![2, 1, 0, 2], region: None };
+    let outcome = Builder::new()
+        .virtual_cpus(1)
+        .input(Input::new("in parts", "test", vec![Box::new(queue)]))
+        .build(|_| Holds::default())
+        .unwrap()
+        .start()
+        .unwrap()
+        .join();
+    let ledger = outcome.snapshot;
+    assert_eq!((ledger.received(), ledger.delivered(), ledger.received_bytes()), (4, 2, 400));
+    assert_eq!(ledger.dropped().get(DropReason::NoPage), 2);
+    at_rest(&ledger);
 }
 
 #[test]

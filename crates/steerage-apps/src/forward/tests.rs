@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use etherparse::{Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TransportSlice, icmpv4, icmpv6};
 use steerage::{
-    Builder, Completions, DeviceError, Filled, Input, Outgoing, Output, Polled, QueueMemory, RxQueue, Sent, TxQueue,
+    Builder, Completions, DeviceError, Filled, Gather, HEADROOM, Input, Outgoing, Output, Polled, QueueMemory, RxQueue,
+    SEGMENTS_MAX, Sent, TxQueue,
 };
 
 use super::*;
@@ -13,15 +14,33 @@ const OURS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
-struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType);
+/// Whole, or in several pages: the first with so many bytes.
+struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
         Ok(QueueMemory::Pages { frame_bytes_max: 9000 })
     }
 
+    fn segments_max(&self) -> usize {
+        SEGMENTS_MAX
+    }
+
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let count = self.0.len().min(budget);
+        if let Some(first) = self.2 {
+            for frame in self.0.by_ref().take(count) {
+                let mut begun = Gather::default();
+                let (head, rest) = frame.split_at(first.min(frame.len()));
+                for part in [head].into_iter().chain(rest.chunks(100)) {
+                    let mut page = out.take_page().unwrap();
+                    out.page_mut(&mut page)[HEADROOM..][..part.len()].copy_from_slice(part);
+                    out.gather(&mut begun, page, HEADROOM as u32, part.len());
+                }
+                assert!(out.push_gathered(&mut begun, None));
+            }
+            return Ok(if self.0.len() == 0 { Polled::Ended } else { Polled::More });
+        }
         out.fill(count, |page| {
             let frame = self.0.next().expect("so many are left");
             page[..frame.len()].copy_from_slice(&frame);
@@ -50,7 +69,7 @@ impl TxQueue for Sinks {
             let received = packet.received();
             // Interface 2 has no link header.
             assert_eq!(received.link, if self.0 == 2 { LinkType::RAW } else { LinkType::ETHERNET });
-            self.1.lock().unwrap().push((self.0, received.data.to_vec()));
+            self.1.lock().unwrap().push((self.0, packet.segments().flatten().copied().collect()));
             sent.packets += 1;
         }
         Ok(sent)
@@ -114,11 +133,16 @@ struct Came2 {
 
 /// What becomes of frames that come by the interface of that number.
 fn through(interface: u16, link: LinkType, frames: Vec<Vec<u8>>) -> Came2 {
+    lying(None, interface, link, frames)
+}
+
+/// The same of frames that lie so.
+fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u8>>) -> Came2 {
     let shared = Forwarding::new(vec![interface]).unwrap();
     shared.show(table());
     let (out, count) = (Sink::default(), frames.len() as u64);
     let builder = (0..3).fold(Builder::new().virtual_cpus(1), |builder, nth| builder.output(sink(nth, &out)));
-    let input = Input::new("list", "list", vec![Box::new(Frames(frames.into_iter(), link))]);
+    let input = Input::new("list", "list", vec![Box::new(Frames(frames.into_iter(), link, first))]);
     let ours = Arc::clone(&shared);
     let outcome = builder.input(input).build(move |_| ours.handler()).unwrap().start().unwrap().join();
     let snapshot = outcome.snapshot;
@@ -131,7 +155,13 @@ fn through(interface: u16, link: LinkType, frames: Vec<Vec<u8>>) -> Came2 {
 }
 
 fn one(frame: Vec<u8>) -> Came2 {
-    through(0, LinkType::ETHERNET, vec![frame])
+    let whole = through(0, LinkType::ETHERNET, vec![frame.clone()]);
+    // Cut in the data, and where the IP header ends.
+    for first in [100, 54] {
+        let parts = lying(Some(first), 0, LinkType::ETHERNET, vec![frame.clone()]);
+        assert_eq!((parts.out, parts.counts), (whole.out.clone(), whole.counts));
+    }
+    whole
 }
 
 fn v4(to: [u8; 4], ttl: u8, payload: usize) -> Vec<u8> {
@@ -326,7 +356,9 @@ fn any_bytes_will_do() {
             let keep = tail.first().map_or(0, |byte| usize::from(*byte) % head.len());
             [&head[..keep], tail].concat()
         });
-        through(0, LinkType::ETHERNET, frames.collect());
+        let frames: Vec<_> = frames.collect();
+        lying(Some(tails[0].len()), 0, LinkType::ETHERNET, frames.clone());
+        through(0, LinkType::ETHERNET, frames);
         Ok(())
     });
     tested.unwrap();

@@ -32,7 +32,7 @@ impl RxQueue for Frames {
             for frame in self.0.by_ref().take(count) {
                 let mut begun = Gather::default();
                 let (head, rest) = frame.split_at(first.min(frame.len()));
-                for part in [head].into_iter().chain(rest.chunks(100)) {
+                for part in [head].into_iter().chain(rest.chunks(200)) {
                     let mut page = out.take_page().unwrap();
                     out.page_mut(&mut page)[HEADROOM..][..part.len()].copy_from_slice(part);
                     out.gather(&mut begun, page, HEADROOM as u32, part.len());

@@ -154,7 +154,7 @@ impl RxQueue for Traffic {
     }
 
     fn segments_max(&self) -> usize {
-        PAGES_MAX
+        if self.chained_once_in > 0 { PAGES_MAX } else { 1 }
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

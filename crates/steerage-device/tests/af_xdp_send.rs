@@ -38,10 +38,10 @@ struct Numbered {
 impl Numbered {
     fn input(frames: u64, lens: std::ops::RangeInclusive<usize>) -> Input {
         let queue = Self { next: 0, end: frames, lens, link: LinkType::ETHERNET, buffer: None };
-        queue.as_input()
+        queue.into_input()
     }
 
-    fn as_input(self) -> Input {
+    fn into_input(self) -> Input {
         let queue = self;
         Input::new("numbered", "test", vec![Box::new(queue)])
     }
@@ -206,7 +206,7 @@ fn ordered(net: &Net, lens: std::ops::RangeInclusive<usize>, frames: u64, buffer
     let ledger = thread::scope(|scope| {
         let far = scope.spawn(|| check_far(net, &lens, &done));
         let numbered = Numbered { next: 0, end: frames, lens: lens.clone(), link: LinkType::ETHERNET, buffer };
-        let running = sending(net, numbered.as_input(), 4);
+        let running = sending(net, numbered.into_input(), 4);
         let handle = running.handle();
         for nth in (0..4).cycle() {
             if handle.is_finished() {

@@ -111,13 +111,15 @@ impl Region {
 
     #[inline(always)]
     fn total_of(&self, slot: &Slot) -> usize {
-        if slot.is_chained() { self.total_of_chain(slot) } else { slot.len() }
+        if slot.is_chained() { self.total_of_chain(slot.page, slot.len()) } else { slot.len() }
     }
 
+    /// By value: who asks for an ordinary frame's length then has its slot in registers.
     #[cold]
-    fn total_of_chain(&self, slot: &Slot) -> usize {
+    #[inline(never)]
+    fn total_of_chain(&self, page: u32, len: usize) -> usize {
         // Of one that was taken nothing is left.
-        self.link(slot.page).map_or(0, |link| slot.len() + link.rest.load(Ordering::Relaxed) as usize)
+        self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
     /// Gives a frame up and hands out its pages, each with where in it the frame's part lies and how long that is. A lent frame has

@@ -15,7 +15,8 @@ const WORK: Duration = Duration::from_micros(50);
 fn play(cpus: usize, load: f64, seconds: f64, seed: u64) -> (Snapshot, Snapshot) {
     let gap = Duration::from_nanos((WORK.as_nanos() as f64 / load) as u64);
     let frames = (seconds / gap.as_secs_f64()) as u64;
-    let traffic = TrafficOptions { queues: 1, flows: 20_000, zipf: 0.8, frames, can_wait: false, gap, seed };
+    let traffic =
+        TrafficOptions { queues: 1, flows: 20_000, zipf: 0.8, frames, can_wait: false, chained_once_in: 0, gap, seed };
     let witness = Witness::new(Mood::default());
     let make = Arc::clone(&witness);
     let instance = Builder::new()

@@ -31,7 +31,7 @@ impl Packet<'_> {
         Ok(self.data())
     }
 
-    /// How many bytes [`prepend`](Self::prepend) has room for: at least [`HEADROOM`] in the pool's own pages, unless some of it
+    /// How many bytes [`prepend`](Self::prepend) has room for: at least [`HEADROOM`](crate::HEADROOM) in the pool's own pages, unless some of it
     /// was used; none in lent memory as long as the frame was not written.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.frame.room(), Kept::room).0

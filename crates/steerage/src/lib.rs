@@ -17,7 +17,7 @@
 //! | `packet`, `handler` | metadata built late; the packet function: [`Packet`], [`Handler`] |
 //! | `tx` | where packets go that a function transmits: [`TxQueue`], [`Output`] |
 //! | `gate` | what a handler did counts, or its CPU was declared dead |
-//! | `policy`, `load` | which CPUs have buckets, and which, by their load: [`Balance`], [`Hash`], [`Policy`] |
+//! | `policy`, `load` | which CPUs have buckets, and which, by their load: [`Balance`], [`Hash`](struct@Hash), [`Policy`] |
 //! | `moves`, `duties` | buckets change their CPU, and nothing is reordered |
 //! | `ledger`, `shared` | received = delivered + dropped by reason + in flight |
 //! | `builder`, `plan`, `instance` | putting it together, running it: [`Builder`], [`Running`], [`Handle`] |

@@ -12,8 +12,8 @@ use std::time::Duration;
 use by_hand::ByHand;
 
 use steerage::{
-    Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, DropReason, Filled, Gather, HEADROOM, Handler, Input, Kept,
-    NodeMap, POLL_BUDGET, Page, Polled, QueueMemory, Region, RxQueue, Snapshot,
+    Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, DropReason, Filled, Gather, HEADROOM, Handler,
+    Input, Kept, NodeMap, POLL_BUDGET, Page, Polled, QueueMemory, Region, RxQueue, Snapshot,
 };
 
 const FRAMES: usize = 100_000;

@@ -122,13 +122,10 @@ impl TxQueue for Swaps {
         let mut sent = Sent::default();
         while let Some(mut packet) = packets.next_packet() {
             sent.packets += 1;
-            let Some(page) = self.0.pop() else { continue };
-            let page = match packet.swap(page) {
-                Ok(taken) => taken.into_page().unwrap(),
-                Err(page) => page,
-            };
             // At once: what it was taken for has left by then.
-            self.0.push(page);
+            if let Some(taken) = packet.swap(&mut self.0) {
+                self.0.push(taken.into_page().unwrap());
+            }
         }
         Ok(sent)
     }

@@ -12,7 +12,7 @@
 //!
 //! Who makes the [`Table`] and finds neighbours is the caller's part: nothing here knows a kernel.
 
-mod checksum;
+pub(crate) mod checksum;
 mod header;
 mod icmp;
 mod limit;

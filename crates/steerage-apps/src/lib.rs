@@ -9,12 +9,15 @@
 //! | [`forward::Forward`] | forwards IPv4 and IPv6, as a router does |
 //! | [`Survey`] | tells how traffic would spread, and what stands in the way |
 //! | [`meter::Meter`] | meters flows, and writes them |
+//! | `respond::Respond` | answers ping, echo and requests; with the feature `respond`, for which Rust 1.91 is wanted |
 #![forbid(unsafe_code)]
 
 mod count;
 mod fanout;
 pub mod forward;
 pub mod meter;
+#[cfg(feature = "respond")]
+pub mod respond;
 mod survey;
 
 pub use count::{Count, Counted};

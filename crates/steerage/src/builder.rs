@@ -17,9 +17,10 @@ use crate::handler::{Affinity, Handler};
 use crate::hashing::Hashing;
 use crate::instance::{CpuPart, Instance, MakeHandler};
 use crate::ledger::CpuLedger;
-use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, QueueLimits};
+use crate::limits::{CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits};
 use crate::moves::Steering;
 use crate::numa::NodeMap;
+use crate::origin::Origin;
 use crate::plan::{self, Plan, Wiring};
 use crate::policy::{Balance, Policy};
 use crate::pool::SharedPool;
@@ -183,6 +184,7 @@ pub struct Builder {
     pub(crate) nodes: Option<NodeMap>,
     pub(crate) kept_max: usize,
     pub(crate) linear_bytes: usize,
+    pub(crate) originated_max: usize,
     pub(crate) memory_max: usize,
     pub(crate) check_order: bool,
     pub(crate) always_hash: bool,
@@ -221,6 +223,7 @@ impl Builder {
             nodes: None,
             kept_max: KEPT_DEFAULT,
             linear_bytes: 0,
+            originated_max: 0,
             memory_max: MEMORY_MAX_DEFAULT,
             check_order: false,
             always_hash: false,
@@ -372,6 +375,14 @@ impl Builder {
         self
     }
 
+    /// How many packets of its own making a CPU's handler may send at a time: [`Cpu::send`](crate::Cpu::send). Each takes a
+    /// page of the pool for good. Default 0, at most [`ORIGINATED_MAX`](crate::ORIGINATED_MAX).
+    #[must_use]
+    pub fn originated_max(mut self, packets: usize) -> Self {
+        self.originated_max = packets.min(ORIGINATED_MAX);
+        self
+    }
+
     /// The cap on packet memory and rings, in bytes. Default 1 GiB.
     #[must_use]
     pub fn memory_max(mut self, bytes: usize) -> Self {
@@ -431,6 +442,8 @@ impl Builder {
             .flat_map(|(outputs, pool)| outputs.iter_mut().map(move |output| (output, pool)))
             .try_for_each(|(output, pool)| output.map(&region, pool))?;
         let cpus = plan.cpus.len();
+        let originated = plan.asked.originated_max;
+        let origins: Vec<Origin> = pools.iter().map(|pool| Origin::new(&region, pool, originated)).collect();
 
         let (controls, infos) = (Vec::new(), Vec::new());
         let mut wiring = Wiring { plan: &plan, region: &region, pools: &pools, controls, infos };
@@ -468,7 +481,7 @@ impl Builder {
         }
         let shared = Arc::new(Shared { steering, core: Arc::new(core) });
         let make: MakeHandler<H> = Arc::new(make);
-        let parts = owned.into_iter().zip(inbound).zip(sends).enumerate();
+        let parts = owned.into_iter().zip(inbound).zip(sends.into_iter().zip(origins)).enumerate();
         let parts = parts.map(|(at, ((queues, inbound), outputs))| {
             CpuPart::new(at as CpuIndex, Arc::clone(&make), Arc::clone(&shared), queues, inbound, outputs)
         });

@@ -1,8 +1,11 @@
 //! A packet function and what it may ask of the CPU it runs on.
 
 use crate::cpu::CpuId;
-use crate::packet::Batch;
+use crate::origin::Origin;
+use crate::packet::{Batch, NoRoom};
 use crate::platform::Timestamp;
+use crate::rx::LinkType;
+use crate::tx::TxId;
 
 /// What must stay together on one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +97,9 @@ pub trait Handler: Sized + 'static {
 pub struct Cpu {
     pub(crate) id: CpuId,
     pub(crate) now: Timestamp,
+    pub(crate) origin: Origin,
+    /// When the handler wants its tick at the latest.
+    pub(crate) tick_by: Option<Timestamp>,
 }
 
 impl Cpu {
@@ -105,5 +111,27 @@ impl Cpu {
     /// The time at which this batch was begun.
     pub fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// Sends a packet of the function's own making, by a copy of `frame`, which begins with a `link` header: once the handler
+    /// has returned, behind what this batch transmits. What the output has no room for, or cannot send, is gone, counted
+    /// ([`CpuSnapshot::originated_dropped`](crate::CpuSnapshot::originated_dropped)).
+    ///
+    /// # Errors
+    /// [`NoRoom`] if as many as [`Builder::originated_max`](crate::Builder::originated_max) says wait already, or the frame is
+    /// longer than a page.
+    pub fn send(&mut self, to: TxId, link: LinkType, frame: &[u8]) -> Result<(), NoRoom> {
+        self.origin.stage(to, link, frame)
+    }
+
+    /// How many packets [`send`](Self::send) has room for until the handler returns.
+    pub fn sends_left(&self) -> usize {
+        self.origin.room()
+    }
+
+    /// Has [`Handler::tick`] called at `time`, or earlier if it has asked for that itself. For a handler that learns in its
+    /// batch of something that will be due before its next tick.
+    pub fn tick_by(&mut self, time: Timestamp) {
+        self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
     }
 }

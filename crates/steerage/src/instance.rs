@@ -14,6 +14,7 @@ use crate::handler::Handler;
 use crate::ledger::{BucketSnapshot, Snapshot};
 use crate::limits::{DRAIN_MAX, JOIN_LOOK, LEAVE_BEHIND_AFTER, Limits, QueueLimits};
 use crate::plan::mask_indices;
+use crate::origin::Origin;
 use crate::platform::{Machine, Platform};
 use crate::policy::Policy;
 use crate::queue::OwnedQueue;
@@ -120,6 +121,7 @@ pub struct CpuPart<H: Handler> {
     pub(crate) queues: Vec<OwnedQueue>,
     pub(crate) inbound: Vec<Inbound>,
     pub(crate) outputs: Vec<OwnedTx>,
+    pub(crate) origin: Origin,
 }
 
 impl<H: Handler> fmt::Debug for CpuPart<H> {
@@ -135,10 +137,10 @@ impl<H: Handler> CpuPart<H> {
         shared: Arc<Shared<H::Moved>>,
         queues: Vec<OwnedQueue>,
         inbound: Vec<Inbound>,
-        outputs: Vec<OwnedTx>,
+        (outputs, origin): (Vec<OwnedTx>, Origin),
     ) -> Self {
         let stops = StopsUnlessFinished { core: Arc::clone(&shared.core), finished: false };
-        Self { index, make, shared, stops, queues, inbound, outputs }
+        Self { index, make, shared, stops, queues, inbound, outputs, origin }
     }
 
     /// The CPU that it stands for.

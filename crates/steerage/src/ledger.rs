@@ -276,4 +276,6 @@ pub(crate) struct CpuLedger {
     pub(crate) wakes_received: Counter,
     pub(crate) panics: Counter,
     pub(crate) deaths: Counter,
+    pub(crate) originated: Counter,
+    pub(crate) originated_dropped: Counter,
 }

@@ -18,6 +18,7 @@
 //! | `tx` | where packets go that a function transmits: [`TxQueue`], [`Output`] |
 //! | `gate` | what a handler did counts, or its CPU was declared dead |
 //! | `policy`, `load` | which CPUs have buckets, and which, by their load: [`Balance`], [`Hash`](struct@Hash), [`Policy`] |
+//! | `origin` | packets of a function's own making |
 //! | `moves`, `duties` | buckets change their CPU, and nothing is reordered |
 //! | `ledger`, `shared` | received = delivered + dropped by reason + in flight |
 //! | `builder`, `plan`, `instance` | putting it together, running it: [`Builder`], [`Running`], [`Handle`] |
@@ -45,6 +46,7 @@ mod load;
 mod lpc;
 mod moves;
 mod numa;
+mod origin;
 mod packet;
 mod plan;
 mod platform;

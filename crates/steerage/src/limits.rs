@@ -230,6 +230,10 @@ pub const POOL_BULK: usize = POLL_BUDGET;
 /// How many packets of one queue handlers may keep at a time.
 pub const KEPT_DEFAULT: usize = 1024;
 
+/// The most packets of its own making that a CPU's function may send at a time: each has a page. As many as a poll brings, and
+/// as many answers to each.
+pub const ORIGINATED_MAX: usize = POLL_BUDGET * POLL_BUDGET;
+
 /// Room before a frame in a page, for headers that a function puts in front: the kernel's `NET_SKB_PAD` doubled, and
 /// what XDP promises is 256; a tunnel over IPv6 with options fits.
 pub const HEADROOM: usize = 128;

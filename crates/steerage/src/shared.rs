@@ -205,6 +205,8 @@ impl Core {
             wakes_received: ledger.wakes_received.get(),
             panics: ledger.panics.get(),
             deaths: ledger.deaths.get(),
+            originated: ledger.originated.get(),
+            originated_dropped: ledger.originated_dropped.get(),
         }
     }
 }

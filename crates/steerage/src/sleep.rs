@@ -202,6 +202,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         // One that ends before its time leaves others waiting: it stops them.
         self.stops.finished = self.is_finished();
         self.spare.close();
+        self.cpu.origin.close();
         self.outputs.iter_mut().for_each(OwnedTx::close);
         self.handler.finish()
     }

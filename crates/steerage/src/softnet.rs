@@ -148,7 +148,7 @@ impl<H: Handler, P: Platform> std::fmt::Debug for Softnet<H, P> {
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
     pub(crate) fn new(part: CpuPart<H>, mut platform: P) -> Self {
-        let CpuPart { index, make, shared, stops, queues, mut inbound, outputs } = part;
+        let CpuPart { index, make, shared, stops, queues, mut inbound, outputs, origin } = part;
         inbound.sort_by_key(|ring| ring.owner != index);
         let own_rings = inbound.iter().filter(|ring| ring.owner == index).count();
         let others = inbound.len() - own_rings;
@@ -157,7 +157,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let limits = shared.steering.lock().limits();
         Self {
             index,
-            cpu: Cpu { id, now: platform.now() },
+            cpu: Cpu { id, now: platform.now(), origin, tick_by: None },
             handler: make(id),
             make,
             stops,
@@ -378,6 +378,17 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             // It is built anew, and will be asked again.
             None => self.next_tick = Some(self.cpu.now),
         }
+        self.send_originated(false);
+    }
+
+    /// Sends what the handler made itself, unless that is void, and heeds when it wants to be asked.
+    #[inline]
+    pub(crate) fn send_originated(&mut self, void: bool) {
+        let ledger = &self.shared.core.cpu_ledgers[usize::from(self.index)];
+        self.cpu.origin.send(&mut self.outputs, self.cpu.now, void, ledger);
+        if let Some(by) = self.cpu.tick_by.take() {
+            self.next_tick = Some(self.next_tick.map_or(by, |next| next.min(by)));
+        }
     }
 
     /// Runs a part of the handler that is not a batch. `None` if it panicked or its CPU was declared dead meanwhile: the
@@ -392,6 +403,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let (handler, cpu) = (&mut self.handler, &mut self.cpu);
         let result = catch_unwind(AssertUnwindSafe(|| part(handler, cpu)));
         if gate.leave() == Err(Dead) {
+            self.send_originated(true);
             self.rise();
             return None;
         }

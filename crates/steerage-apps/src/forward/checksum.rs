@@ -1,14 +1,14 @@
 //! The Internet checksum (RFC 1071), and what becomes of it when a word changes (RFC 1624).
 
 /// The sum of 16-bit words, on from `sum`; a last byte counts as if a zero followed.
-pub(super) fn sum(bytes: &[u8], sum: u64) -> u64 {
+pub(crate) fn sum(bytes: &[u8], sum: u64) -> u64 {
     let (pairs, last) = bytes.split_at(bytes.len() & !1);
     let words = pairs.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
     sum + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
 /// The checksum of what came to `sum`.
-pub(super) fn finish(mut sum: u64) -> u16 {
+pub(crate) fn finish(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -16,7 +16,7 @@ pub(super) fn finish(mut sum: u64) -> u16 {
 }
 
 /// The checksum once a word that it covers was `old` and is `new`: RFC 1624, equation 3.
-pub(super) fn adjusted(checksum: u16, old: u16, new: u16) -> u16 {
+pub(crate) fn adjusted(checksum: u16, old: u16, new: u16) -> u16 {
     finish(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }
 

@@ -170,6 +170,10 @@ pub struct CpuSnapshot {
     pub panics: u64,
     /// Times it was declared dead.
     pub deaths: u64,
+    /// Packets of its function's own making that were sent. They are in no queue's balance: none has received them.
+    pub originated: u64,
+    /// Those that were not: the output had no room or cannot send such.
+    pub originated_dropped: u64,
 }
 
 /// What was sent by an output.

@@ -147,6 +147,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 counts.reordered.add(late as u64);
             }
         }
+        // Before the batch counts as finished: who has the flow next sends behind this.
+        self.send_originated(handled_as == Handled::Revoked);
+        let ring = &mut self.inbound[at];
         ring.consumer.finish();
         self.actions.clear();
         let wakes_owner = ring.can_wait && !own && ring.consumer.producer_waits();

@@ -1,0 +1,259 @@
+//! What is read of a packet before anything is done about it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use steerage::LinkType;
+
+use super::Config;
+use super::counts::Fate;
+use crate::forward::checksum::{finish, sum};
+
+pub(super) const ETHERNET_BYTES: usize = 14;
+pub(super) const IPV4_BYTES: usize = 20;
+pub(super) const IPV6_BYTES: usize = 40;
+pub(super) const TCP_BYTES: usize = 20;
+
+pub(super) const ICMP: u8 = 1;
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const ICMPV6: u8 = 58;
+
+/// IPv6 extension headers: IANA, "IPv6 Extension Header Types".
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+
+/// A link address.
+pub(super) type Mac = [u8; 6];
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    Arp,
+    Ip(Ip),
+}
+
+/// An IP packet in a frame: its header is whole, has no options, and is for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ip {
+    /// Behind so many bytes of link header.
+    pub(super) at: usize,
+    pub(super) is_v4: bool,
+    pub(super) protocol: u8,
+    /// Where its payload begins and ends in the frame.
+    pub(super) payload: usize,
+    pub(super) end: usize,
+    /// Which of our addresses it is for. `None`: an IPv6 multicast address, which may be a solicited node's.
+    pub(super) local: Option<u8>,
+}
+
+/// A connection, as it is known by: addresses of IPv4 are mapped (RFC 4291, 2.5.5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    pub(super) remote: [u8; 16],
+    pub(super) remote_port: u16,
+    /// Which of our addresses.
+    pub(super) local: u8,
+    pub(super) local_port: u16,
+}
+
+/// Reads a frame: what it holds if it is for us, or what becomes of it.
+pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
+    let (at, is_v4) = match link {
+        LinkType::ETHERNET => match ethertype(frame, config)? {
+            [0x08, 0x06] => return Ok(Held::Arp),
+            [0x08, 0x00] => (ETHERNET_BYTES, true),
+            [0x86, 0xdd] => (ETHERNET_BYTES, false),
+            _ => return Err(Fate::NotOurs),
+        },
+        LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => match frame.first().map(|byte| byte >> 4) {
+            Some(version @ (4 | 6)) => (0, version == 4),
+            _ => return Err(Fate::BadHeader),
+        },
+        _ => return Err(Fate::NotOurs),
+    };
+    if wire_len > frame.len() {
+        return Err(Fate::BadHeader);
+    }
+    if is_v4 { ipv4(frame, at, config) } else { ipv6(frame, at, config) }.map(Held::Ip)
+}
+
+/// The type of what is in a frame that is for our link address, or for a group that we may be of.
+fn ethertype(frame: &[u8], config: &Config) -> Result<[u8; 2], Fate> {
+    let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
+    let kind = [header[12], header[13]];
+    let may_be_ours = match kind {
+        [0x08, 0x06] => header[..6] == [0xff; 6],
+        [0x86, 0xdd] => header[..3] == [0x33, 0x33, 0xff],
+        _ => false,
+    };
+    // A sender is one, not many.
+    let is_sound = header[6] & 1 == 0;
+    if (may_be_ours || header[..6] == config.mac) && is_sound { Ok(kind) } else { Err(Fate::NotOurs) }
+}
+
+fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
+    let packet = &frame[at..];
+    let header: &[u8; IPV4_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let (bytes, total) = (usize::from(header[0] & 0xf) * 4, usize::from(word(header, 2)));
+    if header[0] >> 4 != 4 || bytes < IPV4_BYTES || total < bytes || total > packet.len() {
+        return Err(Fate::BadHeader);
+    }
+    let destination = Ipv4Addr::from(*header.last_chunk().ok_or(Fate::BadHeader)?);
+    let local = config.local(destination.into()).ok_or(Fate::NotOurs)?;
+    if config.verifies && finish(sum(&packet[..bytes], 0)) != 0 {
+        return Err(Fate::BadChecksum);
+    }
+    let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
+    let is_nobody = source.is_multicast() || source.is_broadcast() || source.is_loopback() || source.octets()[0] == 0;
+    if is_nobody || source == destination {
+        return Err(Fate::BadHeader);
+    }
+    // More fragments, or not the first.
+    if word(header, 6) & 0x3fff != 0 {
+        return Err(Fate::Fragment);
+    }
+    if bytes > IPV4_BYTES {
+        return Err(Fate::Options);
+    }
+    let (payload, end) = (at + bytes, at + total);
+    Ok(Ip { at, is_v4: true, protocol: header[9], payload, end, local: Some(local) })
+}
+
+fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
+    let packet = &frame[at..];
+    let header: &[u8; IPV6_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
+    let length = usize::from(word(header, 4));
+    if header[0] >> 4 != 6 || IPV6_BYTES + length > packet.len() {
+        return Err(Fate::BadHeader);
+    }
+    let destination = Ipv6Addr::from(*header.last_chunk().ok_or(Fate::BadHeader)?);
+    let local = config.local(destination.into());
+    if local.is_none() && !destination.is_multicast() {
+        return Err(Fate::NotOurs);
+    }
+    let source = Ipv6Addr::from(<[u8; 16]>::try_from(&header[8..24]).map_err(|_| Fate::BadHeader)?);
+    // An unspecified source asks whether an address is in use: RFC 4862.
+    let is_nobody = source.is_multicast() || source.is_loopback() || source.to_ipv4_mapped().is_some();
+    if is_nobody || source == destination || source.is_unspecified() && local.is_some() {
+        return Err(Fate::BadHeader);
+    }
+    match header[6] {
+        FRAGMENT => return Err(Fate::Fragment),
+        HOP_BY_HOP | ROUTING | AUTHENTICATION | DESTINATION_OPTIONS => return Err(Fate::Options),
+        _ => {}
+    }
+    let payload = at + IPV6_BYTES;
+    Ok(Ip { at, is_v4: false, protocol: header[6], payload, end: payload + length, local })
+}
+
+impl Ip {
+    /// Whether its payload's checksum is right: with the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), or without.
+    pub(super) fn sums_up(&self, frame: &[u8], with_pseudo: bool) -> bool {
+        let pseudo = if with_pseudo { self.pseudo(frame, self.end - self.payload) } else { 0 };
+        finish(sum(&frame[self.payload..self.end], pseudo)) == 0
+    }
+
+    /// The sum of the pseudo-header of a payload of so many bytes: the same for both directions.
+    pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
+        let addresses = if self.is_v4 { self.at + 12..self.at + 20 } else { self.at + 8..self.at + 40 };
+        sum(&frame[addresses], len as u64 + u64::from(self.protocol))
+    }
+
+    /// By what a TCP segment's connection is known.
+    pub(super) fn key(&self, frame: &[u8], local: u8) -> Key {
+        let remote = match self.is_v4 {
+            true => v4(&frame[self.at + 12..]).to_ipv6_mapped().octets(),
+            false => frame[self.at + 8..].first_chunk().copied().unwrap_or_default(),
+        };
+        let ports = &frame[self.payload..];
+        Key { remote, remote_port: word(ports, 0), local, local_port: word(ports, 2) }
+    }
+}
+
+fn v4(bytes: &[u8]) -> Ipv4Addr {
+    Ipv4Addr::from(bytes.first_chunk::<4>().copied().unwrap_or_default())
+}
+
+impl Key {
+    /// The peer's address.
+    pub(super) fn peer(&self) -> IpAddr {
+        Ipv6Addr::from(self.remote).to_canonical()
+    }
+}
+
+/// The 16-bit word at `at`, which is there.
+#[inline(always)]
+pub(super) fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The 32-bit word at `at`, which is there.
+#[inline(always)]
+pub(super) fn long(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// A TCP header that is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tcp {
+    pub(super) sequence: u32,
+    pub(super) acknowledged: u32,
+    pub(super) flags: u8,
+    pub(super) window: u16,
+    /// The header's length, options and all.
+    pub(super) bytes: usize,
+    /// Bytes of payload.
+    pub(super) len: usize,
+}
+
+pub(super) const FIN: u8 = 1;
+pub(super) const SYN: u8 = 2;
+pub(super) const RST: u8 = 4;
+pub(super) const ACK: u8 = 16;
+
+/// Where the acknowledgement number stands in a TCP header.
+pub(super) const ACKNOWLEDGED_AT: usize = 8;
+
+impl Tcp {
+    /// Of a packet's payload.
+    pub(super) fn read(segment: &[u8]) -> Result<Self, Fate> {
+        let header: &[u8; TCP_BYTES] = segment.first_chunk().ok_or(Fate::BadHeader)?;
+        let bytes = usize::from(header[12] >> 4) * 4;
+        if bytes < TCP_BYTES || bytes > segment.len() || word(header, 0) == 0 || word(header, 2) == 0 {
+            return Err(Fate::BadHeader);
+        }
+        Ok(Self {
+            sequence: long(header, 4),
+            acknowledged: long(header, ACKNOWLEDGED_AT),
+            flags: header[13],
+            window: word(header, 14),
+            bytes,
+            len: segment.len() - bytes,
+        })
+    }
+
+    pub(super) fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+
+    pub(super) fn has_none_of(&self, flags: u8) -> bool {
+        self.flags & flags == 0
+    }
+}
+
+/// The maximum segment size that a SYN's options tell: RFC 9293, 3.7.1.
+pub(super) fn mss_of(options: &[u8]) -> Option<u16> {
+    let mut left = options;
+    loop {
+        match left {
+            [] | [0, ..] => return None,
+            [1, rest @ ..] => left = rest,
+            [2, 4, high, low, ..] => return Some(u16::from_be_bytes([*high, *low])),
+            [_, len, ..] if *len >= 2 => left = left.get(usize::from(*len)..)?,
+            _ => return None,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! smoltcp, and how it is used: one interface a CPU, and for each connection a set of one socket, so that a segment costs the
+//! same however many connections there are. (A set is searched from its beginning for each packet.) The interface has no state
+//! of connections, so these can leave it for another CPU's.
+//!
+//! smoltcp sees IP packets: link addresses are ours, and so are checksums, which cover what is shifted (see [`Connection`]).
+//!
+//! [`Connection`]: super::connection::Connection
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use smoltcp::iface::{Config as InterfaceConfig, Interface, PollIngressSingleResult, PollResult, SocketSet};
+use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::time::Instant;
+use smoltcp::wire::{HardwareAddress, IpCidr};
+use steerage::Timestamp;
+
+use super::Config;
+use super::packet::{IPV4_BYTES, IPV6_BYTES, Key, SYN, TCP, TCP_BYTES};
+
+/// The most segments that a connection says in answer to one: what the largest buffer holds in segments of Ethernet, and one
+/// more. What is more is said when the next comes, or the next tick.
+const REPLIES_MAX: usize = 48;
+
+/// What a packet is answered by: frames, one behind the other, with room for a link header in front of each.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    /// Bytes of link header.
+    at: usize,
+    room: usize,
+}
+
+impl Replies {
+    /// For at most so many, each behind `at` bytes.
+    pub(super) fn begin(&mut self, at: usize, room: usize) {
+        self.bytes.clear();
+        self.ends.clear();
+        (self.at, self.room) = (at, room.min(REPLIES_MAX));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn frame(&mut self, nth: usize) -> &mut [u8] {
+        let start = nth.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &mut self.bytes[start..self.ends[nth]]
+    }
+}
+
+/// The device that an interface is polled with: a packet at most goes in, and replies come out.
+struct Wire<'a> {
+    input: Option<&'a [u8]>,
+    replies: &'a mut Replies,
+    mtu: usize,
+}
+
+struct Incoming<'a>(&'a [u8]);
+struct Outgoing<'a>(&'a mut Replies);
+
+impl RxToken for Incoming<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(self.0)
+    }
+}
+
+impl TxToken for Outgoing<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let start = self.0.bytes.len() + self.0.at;
+        self.0.bytes.resize(start + len, 0);
+        self.0.ends.push(start + len);
+        f(&mut self.0.bytes[start..])
+    }
+}
+
+impl Device for Wire<'_> {
+    type RxToken<'t>
+        = Incoming<'t>
+    where
+        Self: 't;
+    type TxToken<'t>
+        = Outgoing<'t>
+    where
+        Self: 't;
+
+    fn receive(&mut self, _: Instant) -> Option<(Incoming<'_>, Outgoing<'_>)> {
+        Some((Incoming(self.input.take()?), Outgoing(self.replies)))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Outgoing<'_>> {
+        (self.replies.len() < self.replies.room).then_some(Outgoing(self.replies))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut checksum = ChecksumCapabilities::ignored();
+        checksum.ipv4 = Checksum::Tx;
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ip;
+        capabilities.max_transmission_unit = self.mtu;
+        capabilities.checksum = checksum;
+        capabilities
+    }
+}
+
+/// One CPU's.
+pub(super) struct Stack {
+    interface: Interface,
+    mtu: usize,
+    pub(super) replies: Replies,
+    /// A segment on its way in.
+    segment: Vec<u8>,
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stack")
+    }
+}
+
+/// smoltcp's clock counts microseconds.
+fn instant(now: Timestamp) -> Instant {
+    Instant::from_micros((now.as_nanos() / 1000) as i64)
+}
+
+impl Stack {
+    pub(super) fn new(config: &Config) -> Self {
+        let mut replies = Replies::default();
+        let mut wire = Wire { input: None, replies: &mut replies, mtu: config.mtu };
+        let mut interface = Interface::new(InterfaceConfig::new(HardwareAddress::Ip), &mut wire, Instant::ZERO);
+        interface.update_ip_addrs(|addresses| {
+            for address in &config.addresses {
+                let bits = if address.is_ipv4() { 32 } else { 128 };
+                // There are no more than there is room for: `Config::new`.
+                let _ = addresses.push(IpCidr::new((*address).into(), bits));
+            }
+        });
+        Self { interface, mtu: config.mtu, replies, segment: Vec::new() }
+    }
+
+    /// Takes up an IP packet to be [put in](Self::put_in), changed by `change`.
+    pub(super) fn take_up(&mut self, packet: &[u8], change: impl FnOnce(&mut [u8])) {
+        self.segment.clear();
+        self.segment.extend_from_slice(packet);
+        change(&mut self.segment);
+    }
+
+    /// Takes up a SYN as the peer may have sent it.
+    pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
+        let segment = &mut self.segment;
+        segment.clear();
+        let bytes = TCP_BYTES + 4;
+        match (key.peer(), ours) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                segment.extend_from_slice(&[0x45, 0, 0, (IPV4_BYTES + bytes) as u8, 0, 0, 0x40, 0, 64, TCP, 0, 0]);
+                segment.extend_from_slice(&from.octets());
+                segment.extend_from_slice(&to.octets());
+            }
+            (_, to) => {
+                segment.extend_from_slice(&[0x60, 0, 0, 0, 0, bytes as u8, TCP, 64]);
+                segment.extend_from_slice(&key.remote);
+                let to = if let IpAddr::V6(to) = to { to } else { Ipv6Addr::UNSPECIFIED };
+                segment.extend_from_slice(&to.octets());
+            }
+        }
+        for port in [key.remote_port, key.local_port] {
+            segment.extend_from_slice(&port.to_be_bytes());
+        }
+        segment.extend_from_slice(&sequence.to_be_bytes());
+        segment.extend_from_slice(&[0, 0, 0, 0, (bytes as u8 / 4) << 4, SYN]);
+        segment.extend_from_slice(&window.to_be_bytes());
+        segment.extend_from_slice(&[0, 0, 0, 0, 2, 4]);
+        segment.extend_from_slice(&mss.to_be_bytes());
+    }
+
+    /// Has the set's socket receive what was taken up.
+    pub(super) fn put_in(&mut self, sockets: &mut SocketSet<'static>, now: Timestamp) {
+        let mut wire = Wire { input: Some(&self.segment), replies: &mut self.replies, mtu: self.mtu };
+        let _: PollIngressSingleResult = self.interface.poll_ingress_single(instant(now), &mut wire, sockets);
+    }
+
+    /// Has it say what it has to say.
+    pub(super) fn take_out(&mut self, sockets: &mut SocketSet<'static>, now: Timestamp) {
+        let mut wire = Wire { input: None, replies: &mut self.replies, mtu: self.mtu };
+        while self.interface.poll_egress(instant(now), &mut wire, sockets) == PollResult::SocketStateChanged {}
+    }
+
+    /// When it wants to be asked again.
+    pub(super) fn due(&mut self, sockets: &SocketSet<'static>, now: Timestamp) -> Option<Timestamp> {
+        let at = self.interface.poll_at(instant(now), sockets)?;
+        Some(Timestamp::from_nanos((at.total_micros().max(0) as u64).saturating_mul(1000)))
+    }
+}
+
+/// How much of a frame is not TCP's payload.
+pub(super) fn headers(is_v4: bool) -> usize {
+    TCP_BYTES + if is_v4 { IPV4_BYTES } else { IPV6_BYTES }
+}
+

@@ -277,14 +277,7 @@ impl Respond {
         Says::Welcome { cookie, mss, window: config.buffer as u16 }
     }
 
-    fn say(
-        &self,
-        packet: &mut Packet<'_>,
-        ip: &Ip,
-        tcp: &Tcp,
-        says: &Says,
-        fate: Fate,
-    ) -> Result<(Fate, Then), Fate> {
+    fn say(&self, packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, fate: Fate) -> Result<(Fate, Then), Fate> {
         in_place::tcp(packet, ip, tcp, says, &self.shared.config).map_err(|NoRoom| Fate::NoRoom)?;
         Ok((fate, Then::Transmit))
     }

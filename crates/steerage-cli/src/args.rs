@@ -2,6 +2,7 @@
 //!
 //! The groups are shared by all commands that receive packets; a command flattens [`RunArgs`] and adds its own.
 
+mod bench;
 mod control;
 mod doctor;
 mod explain;
@@ -10,6 +11,7 @@ mod forward;
 mod memory;
 mod meter;
 mod metrics;
+mod respond;
 mod send;
 mod tools;
 mod top;
@@ -24,6 +26,7 @@ use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
 use steerage_device::af_xdp::Take;
 use steerage_device::capture::Pace;
 
+pub(crate) use bench::{Bench, BenchArgs, RrArgs};
 pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs, UnmountArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;
@@ -32,6 +35,7 @@ pub(crate) use forward::ForwardArgs;
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::MeterArgs;
 pub(crate) use metrics::MetricsArgs;
+pub(crate) use respond::{HostArgs, RespondArgs};
 pub(crate) use send::SendArgs;
 pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
 pub(crate) use top::TopArgs;
@@ -77,6 +81,10 @@ pub(crate) enum Command {
     #[command(verbatim_doc_comment, after_help = forward::FORWARD_HELP)]
     Forward(ForwardArgs),
 
+    /// Answer as a host of its own: ping, echo, requests by TCP
+    #[command(verbatim_doc_comment, after_help = respond::RESPOND_HELP)]
+    Respond(RespondArgs),
+
     /// Send packets: made up, or from capture files
     #[command(verbatim_doc_comment, after_help = send::SEND_HELP)]
     Send(SendArgs),
@@ -84,6 +92,10 @@ pub(crate) enum Command {
     /// Explain where packets go, and whether traffic can be spread
     #[command(verbatim_doc_comment, after_help = explain::EXPLAIN_HELP)]
     Explain(ExplainArgs),
+
+    /// Measure, with the kernel's sockets as the load
+    #[command(verbatim_doc_comment, after_help = bench::BENCH_HELP)]
+    Bench(BenchArgs),
 
     /// Tell what this machine offers, and what to do about each lack
     #[command(verbatim_doc_comment, after_help = doctor::DOCTOR_HELP)]

@@ -57,6 +57,10 @@ pub(crate) enum Error {
     SameFile { spec: String, what: &'static str },
     /// Nothing can be forwarded that way: its own line.
     Forward(String),
+    /// Nothing can be answered that way: its own line.
+    Respond(String),
+    /// Nothing could be measured: its own line.
+    Bench(String),
     /// The instance cannot be put together.
     Build(BuildError),
     /// Metrics cannot be served where they are to be.
@@ -181,7 +185,9 @@ impl fmt::Display for Error {
             Self::Build(error) => error.fmt(f),
             Self::Metrics(error) => error.fmt(f),
             Self::System { operation, error } => write!(f, "cannot {operation}: {error}"),
-            Self::Device(message) | Self::Forward(message) => f.write_str(message),
+            Self::Device(message) | Self::Forward(message) | Self::Respond(message) | Self::Bench(message) => {
+                f.write_str(message)
+            }
             Self::Panicked(cpus) => {
                 let cpus: CpuMask = cpus.iter().copied().collect();
                 write!(f, "the receive path panicked on CPU {cpus}: this is a bug, please report it with what is above")

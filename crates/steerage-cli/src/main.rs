@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod command;
 mod control;
 mod doctor;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
 use steerage_apps::forward::Forwarding;
 use steerage_apps::meter::{Hurry, Metering};
+use steerage_apps::respond::Responding;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
 
@@ -18,7 +19,7 @@ use crate::error::Error;
 use crate::live::{self, Live};
 use crate::metrics::Metrics;
 use crate::report::interval::Intervals;
-use crate::report::{EndedBy, Flows, ForwardReport, Interval, Printer, Recorded, Report};
+use crate::report::{EndedBy, Flows, ForwardReport, Interval, Printer, Recorded, Report, RespondReport};
 use crate::setup::Around;
 use crate::signals::{self, Asked};
 
@@ -51,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) control: Control,
     /// Who knows what was forwarded, if anything is.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
+    /// Who knows what was answered, if anything is.
+    pub(crate) responding: Option<Arc<Responding>>,
     /// Where Prometheus asks.
     pub(crate) metrics: Metrics,
     /// Who knows of flows, if they are metered.
@@ -75,6 +78,7 @@ impl Plan {
             capture: around.capture,
             control: around.control,
             forwarding: None,
+            responding: None,
             metrics: around.metrics,
             meters: None,
             hurry: None,
@@ -199,21 +203,24 @@ fn reports(
 struct Sources {
     capture: Option<Arc<CaptureInfo>>,
     forwarding: Option<Arc<Forwarding>>,
+    responding: Option<Arc<Responding>>,
     meters: Option<Metering>,
 }
 
 impl Sources {
     fn of(plan: &Plan) -> Self {
-        let Plan { capture, forwarding, meters, .. } = plan;
-        Self { capture: capture.clone(), forwarding: forwarding.clone(), meters: meters.clone() }
+        let Plan { capture, forwarding, responding, meters, .. } = plan;
+        let (forwarding, responding) = (forwarding.clone(), responding.clone());
+        Self { capture: capture.clone(), forwarding, responding, meters: meters.clone() }
     }
 
     fn report(&self, started: SystemTime, start: Instant, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
         let capture = self.capture.as_deref().map(Recorded::of);
         let forwarded = self.forwarding.as_deref().map(ForwardReport::of);
+        let responded = self.responding.as_deref().map(|responding| RespondReport::of(responding, &snapshot));
         let so_far = |meters: &Metering| Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far() };
         let flows = self.meters.as_ref().map(so_far);
-        Report { capture, flows, forwarded, ..Report::new(started, start.elapsed(), ended_by, snapshot) }
+        Report { capture, flows, forwarded, responded, ..Report::new(started, start.elapsed(), ended_by, snapshot) }
     }
 }
 

@@ -32,7 +32,7 @@ where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    sending(args, written, Sending { rate: None, outputs: |_: &[usize]| Ok(Vec::new()) }, maker)
+    sending(args, written, Sending { rate: None, originated: 0, outputs: |_: &[usize]| Ok(Vec::new()) }, maker)
 }
 
 /// What comes with an instance.
@@ -50,6 +50,8 @@ pub(crate) struct Around {
 pub(crate) struct Sending<O> {
     /// So many packets a second, of what can wait.
     pub(crate) rate: Option<u64>,
+    /// So many packets of its own making at a time.
+    pub(crate) originated: usize,
     /// Makes the outputs, told how many queues each input has.
     pub(crate) outputs: O,
 }
@@ -73,7 +75,7 @@ where
     let Opened { inputs, capture, .. } = open(args)?;
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
-    let mut builder = builder.check_order(check_order);
+    let mut builder = builder.check_order(check_order).originated_max(sending.originated);
     let mut rx = cpus.rx.clone();
     let queues: Vec<usize> = inputs.iter().map(|input| input.queues.len()).collect();
     let each = sending.rate.filter(|_| can_wait).map(|rate| rate / inputs.len().max(1) as u64);

@@ -23,6 +23,7 @@ pub mod af_packet;
 pub mod af_xdp;
 mod around;
 pub mod capture;
+pub mod fault;
 pub mod filter;
 mod ifreq;
 pub mod limit;

@@ -128,7 +128,8 @@ fn run(frames: std::ops::Range<u8>, own: usize, most: usize) -> (Snapshot, bool,
 fn they_leave_behind_the_batch_each_by_its_output() {
     let (ledger, full, wires) = run(0..100, 5, 5);
     assert!(!full);
-    let expected = |number: u8, own: &[u8]| own.iter().map(move |nth| (vec![number, *nth], LinkType::RAW)).collect::<Vec<_>>();
+    let expected =
+        |number: u8, own: &[u8]| own.iter().map(move |nth| (vec![number, *nth], LinkType::RAW)).collect::<Vec<_>>();
     for number in 0..100 {
         let first: Vec<_> = wires[0].lock().unwrap()[usize::from(number) * 4..][..4].to_vec();
         assert_eq!(first[0].0, [number]);

@@ -169,6 +169,11 @@ impl Config {
         self
     }
 
+    /// How many connections there can be.
+    pub fn connections_most(&self) -> usize {
+        self.connections_max
+    }
+
     /// Bytes that one connection takes at most, and so all of them times [`connections_max`](Self::connections_max).
     pub fn connection_bytes(&self) -> usize {
         bytes_of(self.buffer)

@@ -80,7 +80,13 @@ pub(super) struct Opening {
 
 impl Connection {
     /// Makes a connection of which the peer has acknowledged the answer to its SYN. `None` if there are too many.
-    pub(super) fn open(of: &Arc<Responding>, stack: &mut Stack, key: &Key, opening: &Opening, now: Timestamp) -> Option<Box<Self>> {
+    pub(super) fn open(
+        of: &Arc<Responding>,
+        stack: &mut Stack,
+        key: &Key,
+        opening: &Opening,
+        now: Timestamp,
+    ) -> Option<Box<Self>> {
         let config = &of.config;
         if !of.connections.open(config.connections_max as u64) {
             return None;
@@ -127,7 +133,14 @@ impl Connection {
     }
 
     /// Has it receive a TCP packet, and says in `stack.replies` what there is to say.
-    pub(super) fn receive(&mut self, stack: &mut Stack, packet: &[u8], tcp_at: usize, now: Timestamp, counts: &mut Responded) {
+    pub(super) fn receive(
+        &mut self,
+        stack: &mut Stack,
+        packet: &[u8],
+        tcp_at: usize,
+        now: Timestamp,
+        counts: &mut Responded,
+    ) {
         self.heard = now;
         let shift = self.shift;
         stack.take_up(packet, |packet| {
@@ -189,7 +202,9 @@ impl Connection {
         let socket: &mut Socket<'static> = sockets.get_mut(*socket);
         match self.service {
             Service::Echo => echo(socket, counts),
-            Service::RequestResponse { request, response } => respond(socket, (request, response), (lacks, owes), counts),
+            Service::RequestResponse { request, response } => {
+                respond(socket, (request, response), (lacks, owes), counts)
+            }
         }
         // The peer has said all, and so have we.
         if socket.state() == State::CloseWait && *owes == 0 && socket.recv_queue() == 0 {

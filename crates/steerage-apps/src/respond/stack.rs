@@ -196,4 +196,3 @@ impl Stack {
 pub(super) fn headers(is_v4: bool) -> usize {
     TCP_BYTES + if is_v4 { IPV4_BYTES } else { IPV6_BYTES }
 }
-

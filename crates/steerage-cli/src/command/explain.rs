@@ -91,6 +91,7 @@ fn survey(
         capture: capture.clone(),
         control: Control::default(),
         forwarding: None,
+        responding: None,
         metrics: Metrics::default(),
         meters: None,
         hurry: None,

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let fanout = Fanout::over(outputs.len());
     let cpus = setup::count_cpus(&args.run.cpus)?;
     let open = |_: &[usize]| outputs.iter().map(|spec| output::open_for(spec, cpus).map_err(Error::Output)).collect();
-    let sending = Sending { rate: None, outputs: open };
+    let sending = Sending { rate: None, originated: 0, outputs: open };
     let (instance, capture) = setup::sending(&args.run, None, sending, |_| Ok(move |_cpu| fanout))?;
     let plan = Plan::new(&args.run, verbose, capture);
     let ended = run::to_end(instance, &plan)?;

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let _ = control.set(made);
         Ok(outputs)
     };
-    let sending = Sending { rate: None, outputs };
+    let sending = Sending { rate: None, originated: 0, outputs };
     let ours = || forwarding.get().and_then(|made| made.as_ref().ok()).cloned();
     let gone = || Error::Forward("there is nothing to forward by".to_owned());
     let (instance, capture) = setup::sending(&run, None, sending, |_| {

@@ -26,7 +26,12 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     fs::create_dir_all(directory).map_err(|error| Error::Page { path: directory.clone(), error })?;
     write("steerage", &cli)?;
     for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
-        write(&format!("steerage-{}", command.get_name()), command)?;
+        let name = format!("steerage-{}", command.get_name());
+        write(&name, command)?;
+        // Those of `bench` are as long as commands.
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            write(&format!("{name}-{}", below.get_name()), below)?;
+        }
     }
     Ok(())
 }

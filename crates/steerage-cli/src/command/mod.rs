@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod bench;
 mod completions;
 mod control;
 mod count;
@@ -8,6 +9,7 @@ mod fanout;
 mod forward;
 mod man;
 mod meter;
+mod respond;
 mod run_file;
 mod send;
 
@@ -38,7 +40,9 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Fanout(args) => fanout::run(args, verbose),
         Command::Forward(args) => forward::run(args, verbose),
         Command::Meter(args) => meter::run(args, verbose),
+        Command::Respond(args) => respond::run(args, verbose),
         Command::Send(args) => send::run(args, verbose),
+        Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Get(args) => control::get(args),
         Command::Set(args) => control::set(args),

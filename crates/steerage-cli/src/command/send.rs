@@ -31,6 +31,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let run = RunArgs { devices: repeated(args), ..in_order(&args.run) };
     let cpus = setup::count_cpus(&run.cpus)?;
     let sending = Sending {
+        originated: 0,
         rate: Some(rate).filter(|rate| *rate != u64::MAX),
         outputs: |_: &[usize]| Ok(vec![output::open_for(&to, cpus).map_err(Error::Output)?]),
     };

@@ -10,6 +10,7 @@
 //! Here is the thread that keeps the table up to date. It sees no packet.
 
 mod kernel;
+pub(crate) mod link;
 mod netlink;
 mod nudge;
 mod route;

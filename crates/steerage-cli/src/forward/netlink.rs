@@ -88,21 +88,27 @@ impl Events {
 
 /// Asks for everything, in the order in which one thing is understood by the other.
 pub(super) fn dump(each: Each<'_>) -> io::Result<()> {
-    let socket = socket_with(Family::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, ROUTE)?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-    let mut buffer = vec![0; READ_BYTES_MAX];
     let routes = |family| {
         let mut message = RouteMessage::default();
         message.header.address_family = family;
         RouteNetlinkMessage::GetRoute(message)
     };
-    for question in [
+    let questions = [
         RouteNetlinkMessage::GetLink(LinkMessage::default()),
         RouteNetlinkMessage::GetAddress(AddressMessage::default()),
         routes(AddressFamily::Inet),
         routes(AddressFamily::Inet6),
         RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
-    ] {
+    ];
+    ask(&questions, each)
+}
+
+/// Asks one question after the other.
+pub(super) fn ask(questions: &[RouteNetlinkMessage], each: Each<'_>) -> io::Result<()> {
+    let socket = socket_with(Family::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, ROUTE)?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+    let mut buffer = vec![0; READ_BYTES_MAX];
+    for question in questions {
         for _ in 0..DUMPS_MAX {
             let mut header = NetlinkHeader::default();
             header.flags = NLM_F_REQUEST | NLM_F_DUMP;

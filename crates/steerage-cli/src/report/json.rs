@@ -12,7 +12,7 @@ use steerage::{
 
 use super::flows::FlowsJson;
 use super::steering::SteeringJson;
-use super::{EndedBy, ForwardReport, Recorded, Report};
+use super::{EndedBy, ForwardReport, Recorded, Report, RespondReport};
 
 pub(super) const SCHEMA: u32 = 1;
 
@@ -50,6 +50,8 @@ struct Root<'a> {
     flows: Option<FlowsJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     forward: Option<&'a ForwardReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    respond: Option<&'a RespondReport>,
     steering: Vec<SteeringJson>,
     moves: Moves,
     memory: Memory,
@@ -87,6 +89,7 @@ impl<'a> Root<'a> {
             capture: report.capture.as_ref().map(Capture::of),
             flows: report.flows.as_ref().map(FlowsJson::of),
             forward: report.forwarded.as_ref(),
+            respond: report.responded.as_ref(),
             steering: snapshot.groups.iter().map(SteeringJson::of).collect(),
             moves: Moves::of(snapshot.moves),
             memory: Memory {

@@ -5,6 +5,7 @@ mod flows;
 mod forward;
 pub(crate) mod interval;
 mod json;
+mod respond;
 mod steering;
 mod text;
 pub(crate) mod units;
@@ -23,6 +24,7 @@ use crate::error::Error;
 
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
+pub(crate) use respond::RespondReport;
 
 /// Why a run came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -96,6 +98,8 @@ pub(crate) struct Report {
     pub(crate) flows: Option<Flows>,
     /// What was forwarded, if anything was to be.
     pub(crate) forwarded: Option<ForwardReport>,
+    /// What was answered, if anything was to be.
+    pub(crate) responded: Option<RespondReport>,
     /// What is left to tell of since the last interval, where there are intervals.
     pub(crate) last: Option<Interval>,
 }
@@ -112,6 +116,7 @@ impl Report {
             capture: None,
             flows: None,
             forwarded: None,
+            responded: None,
             last: None,
         }
     }

@@ -1,7 +1,9 @@
 //! What a poll hands over, and the pages that it fills.
 
+use std::sync::Arc;
+
 use steerage_mem::hash::FlowHash;
-use steerage_mem::{Blocks, Completion, FrameHeader, Page, Tail};
+use steerage_mem::{Blocks, Completion, FrameHeader, Memory, Page, Tail};
 
 use crate::limits::HEADROOM;
 use crate::platform::Timestamp;
@@ -185,6 +187,28 @@ impl Completions<'_> {
     /// Says that `frames` came by that the device left to the kernel: they are counted, and no part of the ledger.
     pub fn passed(&mut self, frames: u64) {
         self.passed += frames;
+    }
+
+    /// Of the frames handed over in this poll, keeps from the `from`th on those for which `keep` says so; the others are as if
+    /// they had not come. `keep` gets a frame's first page. For devices around devices.
+    pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
+        let blocks = self.blocks.as_ref().map(|blocks| Arc::clone(blocks.region()));
+        let memory = Memory::new(Arc::clone(self.pool.region()), blocks);
+        let from = from.min(self.frames.len());
+        for frame in self.frames.split_off(from) {
+            if keep(memory.bytes(&frame)) {
+                self.frames.push(frame);
+                continue;
+            }
+            let wire = memory.header_of(&frame).map_or(frame.len() as u64, |header| header.wire_len.into());
+            self.wire_bytes = self.wire_bytes.saturating_sub(wire);
+            match (frame.into_page(), self.blocks.as_deref_mut()) {
+                (Ok(page), _) => self.pool.recycle(page),
+                // Lent by these blocks, or by none: then it stays out.
+                (Err(lent), Some(blocks)) => drop(blocks.recycle(lent)),
+                (Err(_), None) => {}
+            }
+        }
     }
 
     /// How many frames this poll has handed over.

@@ -1,0 +1,318 @@
+//! Requests and responses over many connections, each of which has one under way: the shape of netperf's TCP_RR and UDP_RR.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::histogram::Histogram;
+use super::machine::CpuTime;
+use crate::args::RrArgs;
+use crate::error::Error;
+
+/// How long a connection may take to be made.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// After how long a datagram is taken for lost, and sent again: netperf's UDP_RR would stand still.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+
+/// How often it is looked for what was lost, and whether the time is over.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Events that are taken at a time: as many as connections by default.
+const EVENTS: usize = 512;
+
+/// Files that the process needs besides its connections.
+const OTHER_FILES: u64 = 64;
+
+/// How much is read or written at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) elapsed: Duration,
+    pub(crate) latency: Histogram,
+    /// CPUs' worth of time.
+    pub(crate) process_cpus: f64,
+    pub(crate) machine_cpus: Option<f64>,
+    /// Connections that broke.
+    pub(crate) broken: u64,
+    /// Datagrams that were sent again.
+    pub(crate) lost: u64,
+    /// Why the first connection broke.
+    pub(crate) first_error: Option<String>,
+}
+
+/// Makes the connections, warms up, and measures.
+pub(crate) fn measure(args: &RrArgs) -> Result<Measured, Error> {
+    allow_files(args.connections as u64 + OTHER_FILES);
+    let threads = args.threads.min(args.connections);
+    let share = |nth: usize| args.connections / threads + usize::from(nth < args.connections % threads);
+    let mut shares: Vec<Share> = (0..threads).map(|nth| Share::connect(args, share(nth))).collect::<Result<_, _>>()?;
+    // All begin together, and end by the same clock.
+    let barrier = Barrier::new(threads + 1);
+    let results: Vec<io::Result<Tally>> = thread::scope(|scope| {
+        let run = |share| scope.spawn(|| run_share(share, &barrier, args));
+        let running: Vec<_> = shares.iter_mut().map(run).collect();
+        barrier.wait();
+        running
+            .into_iter()
+            .map(|share| share.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+            .collect()
+    });
+    let mut measured = Measured {
+        elapsed: Duration::ZERO,
+        latency: Histogram::new(),
+        process_cpus: 0.0,
+        machine_cpus: None,
+        broken: 0,
+        lost: 0,
+        first_error: None,
+    };
+    for tally in results {
+        let tally = tally.map_err(|error| Error::System { operation: "wait for responses", error })?;
+        measured.latency.merge(&tally.latency);
+        measured.broken += tally.broken;
+        measured.lost += tally.lost;
+        measured.first_error = measured.first_error.or(tally.first_error);
+        // Of the one that took longest: they differ by how long it takes to notice the end.
+        if tally.elapsed > measured.elapsed {
+            measured.elapsed = tally.elapsed;
+            (measured.process_cpus, measured.machine_cpus) = tally.cpus;
+        }
+    }
+    match (&measured.first_error, measured.latency.count()) {
+        (Some(error), 0) => Err(Error::Bench(format!("no response of {}: {error}", args.target))),
+        (None, 0) => Err(Error::Bench(format!("no response of {}: does it serve such requests?", args.target))),
+        _ => Ok(measured),
+    }
+}
+
+/// Asks for as many open files as are needed. If there may not be so many, connecting will say so.
+fn allow_files(needed: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < needed) {
+        let most = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum });
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+impl Stream {
+    fn connect(target: SocketAddr, udp: bool) -> io::Result<Self> {
+        if udp {
+            let any: SocketAddr = if target.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+            let socket = UdpSocket::bind(any)?;
+            socket.connect(target)?;
+            socket.set_nonblocking(true)?;
+            return Ok(Self::Udp(socket));
+        }
+        let stream = TcpStream::connect_timeout(&target, CONNECT_MAX)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Self::Tcp(stream))
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => (&*stream).write(bytes),
+            Self::Udp(socket) => socket.send(bytes),
+        }
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => match (&*stream).read(bytes) {
+                Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+                other => other,
+            },
+            Self::Udp(socket) => socket.recv(bytes),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Udp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// A connection, and how far it is.
+struct Connection {
+    stream: Stream,
+    to_write: usize,
+    to_read: usize,
+    asked: Instant,
+}
+
+/// One thread's connections.
+struct Share {
+    epoll: std::os::fd::OwnedFd,
+    /// `None`: it broke.
+    connections: Vec<Option<Connection>>,
+    piece: Vec<u8>,
+}
+
+struct Tally {
+    elapsed: Duration,
+    latency: Histogram,
+    cpus: (f64, Option<f64>),
+    broken: u64,
+    lost: u64,
+    first_error: Option<String>,
+}
+
+impl Share {
+    fn connect(args: &RrArgs, count: usize) -> Result<Self, Error> {
+        let system = |operation| move |error: rustix::io::Errno| Error::System { operation, error: error.into() };
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(system("make an epoll"))?;
+        let mut connections = Vec::with_capacity(count);
+        for nth in 0..count {
+            let refused = |error| {
+                let (made, target) = (nth, args.target);
+                Error::Bench(format!("cannot connect to {target}, with {made} connections made: {error}"))
+            };
+            let stream = Stream::connect(args.target, args.udp).map_err(refused)?;
+            // Edges: what is written or read until there is no more is not told twice.
+            let flags = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
+            epoll::add(&epoll, &stream, EventData::new_u64(nth as u64), flags).map_err(system("wait for a socket"))?;
+            let (to_write, to_read) = (args.request, args.response);
+            connections.push(Some(Connection { stream, to_write, to_read, asked: Instant::now() }));
+        }
+        Ok(Self { epoll, connections, piece: vec![0; PIECE_BYTES] })
+    }
+}
+
+fn run_share(share: &mut Share, barrier: &Barrier, args: &RrArgs) -> io::Result<Tally> {
+    let mut tally = Tally {
+        elapsed: Duration::ZERO,
+        latency: Histogram::new(),
+        cpus: (0.0, None),
+        broken: 0,
+        lost: 0,
+        first_error: None,
+    };
+    let mut events = Vec::with_capacity(EVENTS);
+    barrier.wait();
+    let now = Instant::now();
+    share.connections.iter_mut().flatten().for_each(|connection| connection.asked = now);
+    let (mut begin, mut next_look) = (now + args.warm_up, now + LOOK);
+    let (mut before, mut is_warm) = (CpuTime::now(), false);
+    let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
+    loop {
+        events.clear();
+        match epoll::wait(&share.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for Event { data, .. } in &events {
+            let at = data.u64() as usize;
+            share.go_on(at, args, is_warm, &mut tally);
+        }
+        let now = Instant::now();
+        if now < next_look {
+            continue;
+        }
+        next_look = now + LOOK;
+        if !is_warm && now >= begin {
+            (is_warm, begin, before) = (true, now, CpuTime::now());
+        } else if is_warm && now >= begin + args.seconds {
+            tally.elapsed = now - begin;
+            tally.cpus = CpuTime::now().since(before, tally.elapsed);
+            return Ok(tally);
+        }
+        if args.udp {
+            share.ask_again(args, now, &mut tally);
+        }
+        if share.connections.iter().all(Option::is_none) {
+            tally.elapsed = now.saturating_duration_since(begin);
+            return Ok(tally);
+        }
+    }
+}
+
+impl Share {
+    /// Goes on with a connection as far as it can go.
+    fn go_on(&mut self, at: usize, args: &RrArgs, is_warm: bool, tally: &mut Tally) {
+        let Some(connection) = &mut self.connections[at] else { return };
+        if let Err(error) = connection.go_on(&mut self.piece, args, is_warm, tally) {
+            tally.broken += 1;
+            tally.first_error.get_or_insert_with(|| error.to_string());
+            self.connections[at] = None;
+        }
+    }
+
+    fn ask_again(&mut self, args: &RrArgs, now: Instant, tally: &mut Tally) {
+        for connection in self.connections.iter_mut().flatten() {
+            if now.duration_since(connection.asked) >= LOST_AFTER {
+                (connection.to_write, connection.to_read, connection.asked) = (args.request, args.response, now);
+                tally.lost += 1;
+                // If there is no room, the socket will say when there is.
+                let _ = connection.write(&self.piece);
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn go_on(&mut self, piece: &mut [u8], args: &RrArgs, is_warm: bool, tally: &mut Tally) -> io::Result<()> {
+        loop {
+            if !self.write(piece)? {
+                return Ok(());
+            }
+            let read = match self.stream.read(piece) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if read > self.to_read || args.udp && read < self.to_read {
+                let wrong = format!("{read} bytes came where {} were to come", self.to_read);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, wrong));
+            }
+            self.to_read -= read;
+            if self.to_read == 0 {
+                let now = Instant::now();
+                if is_warm {
+                    tally.latency.add((now - self.asked).as_nanos() as u64);
+                }
+                (self.to_write, self.to_read, self.asked) = (args.request, args.response, now);
+            } else if read < piece.len() {
+                // There was no more: an edge will say when there is.
+                return Ok(());
+            }
+            // Nothing can be there before the request is written: one read less.
+            if self.to_write > 0 {
+                self.write(piece)?;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes what is left of the request. Whether it is all written.
+    fn write(&mut self, piece: &[u8]) -> io::Result<bool> {
+        while self.to_write > 0 {
+            match self.stream.write(&piece[..self.to_write.min(piece.len())]) {
+                Ok(written) => self.to_write -= written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,296 @@
+//! A device around a device that does to frames what networks do: loses them, sends them twice, changes their order, damages
+//! them, holds them up. By a seed, so that a run can be repeated as far as its device allows.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use steerage::{Completions, DeviceError, Input, Polled, RxQueue, Timestamp};
+
+use crate::around::as_the_queue_does;
+
+/// The most frames of a queue that are held up at a time; beyond, frames pass.
+pub const HELD_MAX: usize = 1024;
+
+/// How long a frame that is to come later than those behind it waits for them at most.
+const OVERTAKE_MAX: Duration = Duration::from_millis(5);
+
+/// How often each thing happens, of a thousand frames, and by which seed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Where chance begins.
+    pub seed: u64,
+    /// The frame is gone.
+    pub lose: u32,
+    /// It comes twice.
+    pub duplicate: u32,
+    /// A bit of it, behind its first 14 bytes, is another.
+    pub corrupt: u32,
+    /// It comes behind what comes in the next poll that brings something.
+    pub reorder: u32,
+    /// It comes later by `delay_time`.
+    pub delay: u32,
+    /// See `delay`.
+    pub delay_time: Duration,
+}
+
+/// How often each thing happened, of all queues.
+#[derive(Debug, Default)]
+pub struct FaultCounts {
+    lost: AtomicU64,
+    duplicated: AtomicU64,
+    corrupted: AtomicU64,
+    reordered: AtomicU64,
+    delayed: AtomicU64,
+}
+
+impl FaultCounts {
+    /// Lost, duplicated, corrupted, reordered, delayed.
+    pub fn read(&self) -> [u64; 5] {
+        // Relaxed, as all of them: counts.
+        [&self.lost, &self.duplicated, &self.corrupted, &self.reordered, &self.delayed]
+            .map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// A frame that is held up.
+#[derive(Debug)]
+struct Held {
+    frame: Vec<u8>,
+    /// Not before then, unless it only waits for others to overtake it.
+    due: Timestamp,
+    until_overtaken: bool,
+}
+
+/// One queue of such a device.
+pub struct Fault {
+    queue: Box<dyn RxQueue>,
+    faults: Faults,
+    chance: u64,
+    held: VecDeque<Held>,
+    /// Copies for the poll under way.
+    now: Vec<Vec<u8>>,
+    counts: Arc<FaultCounts>,
+}
+
+/// What happens to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Happens {
+    Nothing,
+    Lost,
+    Duplicated,
+    Corrupted,
+    Reordered,
+    Delayed,
+}
+
+impl Fault {
+    /// `input` with faults in each of its queues, and how often they happened. Name, kind and mode remain. It makes copies and
+    /// allocates: it is for tests.
+    #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
+    pub fn new(input: Input, faults: Faults) -> (Input, Arc<FaultCounts>) {
+        let counts = Arc::new(FaultCounts::default());
+        let faulty = |(queue, nth): (_, u64)| -> Box<dyn RxQueue> {
+            let chance = faults.seed ^ nth.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let (held, now) = (VecDeque::new(), Vec::new());
+            Box::new(Self { queue, faults, chance, held, now, counts: Arc::clone(&counts) })
+        };
+        let input = Input { queues: input.queues.into_iter().zip(0..).map(faulty).collect(), ..input };
+        (input, counts)
+    }
+
+    /// Decides what happens to each frame that came, from the `from`th on.
+    fn happen(&mut self, out: &mut Completions<'_>, from: usize) {
+        let later = out.now();
+        let Self { faults, chance, held, now, counts, .. } = self;
+        out.retain(from, |frame| {
+            let happens = what_happens(faults, chance);
+            let is_full = held.len() >= HELD_MAX;
+            let count = |of: &AtomicU64| of.fetch_add(1, Ordering::Relaxed);
+            match happens {
+                Happens::Lost => {
+                    count(&counts.lost);
+                    false
+                }
+                Happens::Duplicated => {
+                    count(&counts.duplicated);
+                    now.push(frame.to_vec());
+                    true
+                }
+                Happens::Corrupted if frame.len() > 14 => {
+                    count(&counts.corrupted);
+                    let mut frame = frame.to_vec();
+                    let bit = random(chance) as usize % ((frame.len() - 14) * 8);
+                    frame[14 + bit / 8] ^= 1 << (bit % 8);
+                    now.push(frame);
+                    false
+                }
+                Happens::Reordered if !is_full => {
+                    count(&counts.reordered);
+                    let due = later + OVERTAKE_MAX;
+                    held.push_back(Held { frame: frame.to_vec(), due, until_overtaken: true });
+                    false
+                }
+                Happens::Delayed if !is_full => {
+                    count(&counts.delayed);
+                    let due = later + faults.delay_time;
+                    held.push_back(Held { frame: frame.to_vec(), due, until_overtaken: false });
+                    false
+                }
+                _ => true,
+            }
+        });
+    }
+
+    /// Hands over what is due, in the order in which it was held up, as far as there is room.
+    fn release(&mut self, out: &mut Completions<'_>, is_overtaken: bool, budget: usize) {
+        let now = out.now();
+        let mut at = 0;
+        while at < self.held.len() && out.len() < budget {
+            let held = &self.held[at];
+            if held.due <= now || held.until_overtaken && is_overtaken {
+                // One for which there is no page is one more that is lost.
+                let _ = out.copy_in(&held.frame);
+                self.held.remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+}
+
+fn random(chance: &mut u64) -> u64 {
+    // SplitMix64: Steele, Lea and Flood, 2014.
+    *chance = chance.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *chance;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+fn what_happens(faults: &Faults, chance: &mut u64) -> Happens {
+    let mut drawn = (random(chance) % 1000) as u32;
+    for (often, happens) in [
+        (faults.lose, Happens::Lost),
+        (faults.duplicate, Happens::Duplicated),
+        (faults.corrupt, Happens::Corrupted),
+        (faults.reorder, Happens::Reordered),
+        (faults.delay, Happens::Delayed),
+    ] {
+        match drawn.checked_sub(often) {
+            Some(rest) => drawn = rest,
+            None => return happens,
+        }
+    }
+    Happens::Nothing
+}
+
+impl RxQueue for Fault {
+    as_the_queue_does!();
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let from = out.len();
+        // A frame may come twice: of what comes, at most half of what may be handed over.
+        let polled = self.queue.poll(out, budget.div_ceil(2))?;
+        let came = out.len() > from;
+        // Those that were held up before are overtaken by these, and not by what is held up now.
+        let before = self.held.len();
+        self.happen(out, from);
+        for frame in self.now.drain(..) {
+            let _ = out.copy_in(&frame);
+        }
+        let later = self.held.split_off(before);
+        self.release(out, came, budget);
+        self.held.extend(later);
+        match (polled, self.held.iter().map(|held| held.due).min()) {
+            // What it still has it hands over first.
+            (Polled::Ended, Some(_)) => {
+                self.held.iter_mut().for_each(|held| held.due = Timestamp::ZERO);
+                Ok(Polled::More)
+            }
+            (Polled::Drained, Some(due)) => Ok(Polled::NotBefore(due.min(out.now() + LOOK))),
+            (polled, _) => Ok(polled),
+        }
+    }
+}
+
+/// How often a queue that has something held up is asked whether more has come: it is not waited for then.
+const LOOK: Duration = Duration::from_micros(500);
+
+#[cfg(test)]
+mod tests {
+    use steerage::testing::QueueTester;
+
+    use super::*;
+    use crate::synthetic::SyntheticOptions;
+
+    const FRAMES: u64 = 20_000;
+
+    /// All frames that come through, and how often each thing happened.
+    fn through(faults: Faults) -> (Vec<Vec<u8>>, [u64; 5]) {
+        let options = SyntheticOptions { packets: Some(FRAMES), flows: 5000, ..SyntheticOptions::default() };
+        let (mut input, counts) = Fault::new(options.open().unwrap(), faults);
+        let mut queue = QueueTester::new(input.queues.remove(0)).unwrap();
+        let (mut all, mut now) = (Vec::new(), 0);
+        loop {
+            now += 10_000;
+            let (polled, frames) = queue.poll(Timestamp::from_nanos(now), 64).unwrap();
+            all.extend(frames);
+            if polled == Polled::Ended {
+                assert_eq!(queue.pages_out(), 0);
+                return (all, counts.read());
+            }
+        }
+    }
+
+    fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        frames.sort();
+        frames
+    }
+
+    #[test]
+    fn without_faults_nothing_happens() {
+        let (frames, counts) = through(Faults::default());
+        assert_eq!((frames.len() as u64, counts), (FRAMES, [0; 5]));
+    }
+
+    #[test]
+    fn each_thing_happens_as_often_as_it_should() {
+        let (whole, _) = through(Faults::default());
+        let delay_time = Duration::from_millis(1);
+        let only = |faults: Faults, nth: usize| {
+            let (frames, counts) = through(Faults { seed: 7, delay_time, ..faults });
+            assert!(counts.iter().enumerate().all(|(at, count)| at == nth || *count == 0), "{counts:?}");
+            // A tenth of 20,000, and six times its deviation.
+            assert!(counts[nth].abs_diff(2000) < 260, "{counts:?}");
+            (frames, counts[nth])
+        };
+        let (frames, lost) = only(Faults { lose: 100, ..Faults::default() }, 0);
+        assert_eq!(frames.len() as u64, FRAMES - lost);
+        let (frames, twice) = only(Faults { duplicate: 100, ..Faults::default() }, 1);
+        assert_eq!(frames.len() as u64, FRAMES + twice);
+        let (frames, _) = only(Faults { corrupt: 100, ..Faults::default() }, 2);
+        assert!(frames.len() == whole.len() && sorted(frames) != sorted(whole.clone()));
+        for (nth, faults) in
+            [(3, Faults { reorder: 100, ..Faults::default() }), (4, Faults { delay: 100, ..Faults::default() })]
+        {
+            let (frames, _) = only(faults, nth);
+            assert!(frames != whole && sorted(frames) == sorted(whole.clone()), "all come, in another order");
+        }
+    }
+
+    #[test]
+    fn a_seed_is_a_history() {
+        let faults = |seed| Faults {
+            seed,
+            lose: 50,
+            duplicate: 50,
+            corrupt: 50,
+            reorder: 50,
+            delay: 50,
+            delay_time: Duration::from_micros(100),
+        };
+        assert!(through(faults(1)) == through(faults(1)) && through(faults(1)) != through(faults(2)));
+    }
+}

@@ -5,8 +5,8 @@ mod netns;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -47,8 +47,10 @@ fn input(interface: &str) -> Input {
 struct Net {
     namespaces: Namespaces,
     responding: Arc<Responding>,
-    running: Option<Running<()>>,
-    wire: Option<(Running<()>, [Arc<FaultCounts>; 2])>,
+    handle: Handle,
+    /// The responder's, and the wire's.
+    running: Mutex<Vec<Running<()>>>,
+    faults: Vec<Arc<FaultCounts>>,
 }
 
 impl Net {
@@ -79,11 +81,12 @@ impl Net {
             let builder = builder.output(output::open_for("s0", cpus).unwrap()).originated_max(512);
             builder.build(move |_| around(ours.handler())).unwrap().start().unwrap()
         });
-        Some(Self { namespaces, responding, running: Some(running), wire })
-    }
-
-    fn handle(&self) -> Handle {
-        self.running.as_ref().unwrap().handle()
+        let (handle, mut all, mut faults) = (running.handle(), vec![running], Vec::new());
+        if let Some((wire, counts)) = wire {
+            all.push(wire);
+            faults.extend(counts);
+        }
+        Some(Self { namespaces, responding, handle, running: Mutex::new(all), faults })
     }
 
     /// What `body` does as a client.
@@ -100,10 +103,10 @@ impl Net {
     }
 
     /// Ends it: what was received is accounted for, each packet met one fate, and each connection one end.
-    fn end(mut self) -> Snapshot {
-        let wire = self.wire.take().map(|(wire, _)| wire);
-        let snapshot = netns::end(self.running.take().unwrap());
-        wire.into_iter().for_each(|wire| drop(netns::end(wire)));
+    fn end(self) -> Snapshot {
+        let mut ended = self.running.into_inner().unwrap().into_iter().map(netns::end);
+        let snapshot = ended.next().unwrap();
+        ended.for_each(drop);
         let counts = self.responding.so_far();
         let fates: u64 = Fate::ALL.iter().map(|fate| counts.get(*fate)).sum();
         let lost_after = snapshot.dropped().get(steerage::DropReason::TxFull);
@@ -211,7 +214,7 @@ fn no_connection_breaks_while_masks_change() {
     allow_files(CONNECTIONS as u64 + 500);
     let Some(net) = Net::new(config(), 4) else { return };
     let (changes, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
-    let (open, handle) = (AtomicU32::new(0), net.handle());
+    let (open, handle) = (AtomicU32::new(0), net.handle.clone());
     net.client(|| ping(address(V4), 0));
     let connections = |share: usize| {
         let streams: Vec<TcpStream> = (0..CONNECTIONS / THREADS).map(|_| connect(V4, ECHO).unwrap()).collect();
@@ -300,8 +303,7 @@ fn what_a_network_does_to_packets_no_byte_minds() {
             });
         }
     });
-    let (_, counts) = net.wire.as_ref().unwrap();
-    for counts in counts {
+    for counts in &net.faults {
         assert!(counts.read().iter().all(|count| *count > 0), "{:?}", counts.read());
     }
     let counts = net.responding.so_far();
@@ -429,8 +431,8 @@ fn a_panic_loses_connections_and_their_peers_are_told() {
         close(stream);
     });
     net.until_ended(End::Closed, 1);
-    let (responding, running) = (Arc::clone(&net.responding), net.running);
-    let snapshot = netns::end(running.unwrap());
+    let (responding, running) = (Arc::clone(&net.responding), net.running.into_inner().unwrap());
+    let snapshot = running.into_iter().map(netns::end).next().unwrap();
     balanced(&snapshot);
     assert_eq!(snapshot.cpus[0].panics, 1);
     assert_eq!(responding.so_far().open, 0);

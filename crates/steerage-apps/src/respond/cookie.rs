@@ -3,12 +3,13 @@
 //! answered so.
 //!
 //! ```text
-//!  31      29 28                   14 13                    0
-//! | MSS's number | hash: who, when  | hash: who, its sequence number |
+//!  31      29 28                              15 14               0
+//! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
 //! The two hashes are apart so that of a segment that is not the first one of its connection it can be told that a first one
-//! was lost or comes later: it is dropped and not reset, and will be sent again. Both together are 29 bits: of segments made by
+//! was lost or comes later: it is dropped and not reset, and will be sent again. What says when stands at the low end: whoever has
+//! had bytes of us acknowledges something else. Both together are 29 bits: of segments made by
 //! chance one in 2^28 is taken for a connection's first (two times are valid).
 
 use std::hash::{BuildHasher, RandomState};
@@ -44,18 +45,18 @@ impl Cookies {
     pub(super) fn make(&self, key: &Key, sequence: u32, mss: u16, now_seconds: u64) -> u32 {
         let nth = MSS.iter().rposition(|known| *known <= mss).unwrap_or(0) as u32;
         nth << (WHEN_BITS + FIRST_BITS)
-            | self.when(key, now_seconds / STRETCH_SECONDS) << FIRST_BITS
-            | self.first(key, sequence)
+            | self.first(key, sequence) << WHEN_BITS
+            | self.when(key, now_seconds / STRETCH_SECONDS)
     }
 
     /// What a segment says that acknowledges `acknowledged` and would be the first after the SYN with `sequence`.
     pub(super) fn read(&self, key: &Key, sequence: u32, acknowledged: u32, now_seconds: u64) -> Read {
-        let when = acknowledged >> FIRST_BITS & ((1 << WHEN_BITS) - 1);
+        let when = acknowledged & ((1 << WHEN_BITS) - 1);
         let now = now_seconds / STRETCH_SECONDS;
         if when != self.when(key, now) && now.checked_sub(1).is_none_or(|last| when != self.when(key, last)) {
             return Read::Not;
         }
-        if acknowledged & ((1 << FIRST_BITS) - 1) != self.first(key, sequence) {
+        if acknowledged >> WHEN_BITS & ((1 << FIRST_BITS) - 1) != self.first(key, sequence) {
             return Read::Later;
         }
         Read::First { mss: MSS[(acknowledged >> (WHEN_BITS + FIRST_BITS)) as usize] }
@@ -82,7 +83,7 @@ mod tests {
     fn what_was_made_is_read() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            let (sequence, now) = (u32::from(port) * 0x1357_9bdf, u64::from(port));
+            let (sequence, now) = (u32::from(port).wrapping_mul(0x1357_9bdf), u64::from(port));
             let made = cookies.make(&key(port), sequence, 1460, now);
             let read = |sequence, made, now| cookies.clone().read(&key(port), sequence, made, now);
             assert_eq!(read(sequence, made, now), Read::First { mss: 1460 });
@@ -113,6 +114,18 @@ mod tests {
             cookies.read(&key(*port), 99 + 1460, made, 1000) == Read::Later
         });
         assert!(later.count() >= 1990);
+    }
+
+    /// Of a connection that was lost, and of which bytes were sent.
+    #[test]
+    fn who_has_had_bytes_of_us_is_no_later_one() {
+        let cookies = Cookies::default();
+        for port in 0..2000 {
+            let made = cookies.make(&key(port), 99, 1460, 1000);
+            for sent in [1, 10, 1000, 30_000] {
+                assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 1000), Read::Not, "{sent}");
+            }
+        }
     }
 
     #[test]

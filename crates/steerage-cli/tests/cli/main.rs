@@ -22,6 +22,7 @@ mod net;
 mod netns;
 mod privileges;
 mod program;
+mod respond;
 mod run_files;
 mod runs;
 mod send;

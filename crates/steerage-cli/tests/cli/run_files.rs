@@ -175,7 +175,7 @@ fn a_mistake_is_told_with_its_line() {
 
     assert_eq!(
         wrong("command = \"explain\"", &[]),
-        "wrong.toml:1: command: write command = \"count\" or command = \"meter\" or command = \"fanout\" or command = \"forward\""
+        "wrong.toml:1: command: write command = \"count\" or command = \"meter\" or command = \"fanout\" or command = \"forward\" or command = \"respond\""
     );
     assert!(wrong("", &[]).starts_with("wrong.toml: it does not say which command it is for: write command = "));
 }

@@ -10,6 +10,7 @@
 //! | [`filter`] | what of an interface is wanted, in tcpdump's words |
 //! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
 //! | [`rate`] | a device around a device: hands over so many frames a second |
+//! | [`fault`] | a device around a device: loses, duplicates, reorders, corrupts, delays frames |
 //! | [`limit`] | a device around a device: ends after so many frames |
 //!
 //! [`open`] makes one from what a person writes. A device is a [`steerage::RxQueue`] for each of its queues, and is

@@ -145,6 +145,14 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
     let frame = turned(packet, ip, config).map_err(|_| Fate::NoRoom)?;
     frame[ip.payload..ip.payload + 2].copy_from_slice(&to.to_be_bytes());
     frame[ip.payload + 2..ip.payload + 4].copy_from_slice(&from.to_be_bytes());
+    // One that was not looked at may have been left out.
+    if !config.verifies && !is_absent {
+        frame[ip.payload + 6..ip.payload + 8].fill(0);
+        let checksum = finish(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
+        // Zero would mean that there is none.
+        frame[ip.payload + 6..ip.payload + 8]
+            .copy_from_slice(&(if checksum == 0 { u16::MAX } else { checksum }).to_be_bytes());
+    }
     Ok(Fate::UdpEcho)
 }
 

@@ -215,6 +215,13 @@ fn echo_comes_back() {
     let (reply, _) = answer(frame);
     let Some(TransportSlice::Udp(udp_back)) = read(&reply).transport else { panic!() };
     assert_eq!((udp_back.source_port(), udp_back.destination_port(), udp_back.payload()), (7, 1234, &b"odd"[..]));
+    // A checksum that was left out, as at a veth's other end: the answer has one.
+    let mut frame = udp(1234, 7);
+    frame[40] ^= 0xff;
+    let trusting = Responding::new(config().verifies(false));
+    let replies = answers_of(&trusting, vec![frame.clone()]);
+    assert!(matches!(read(&replies[0]).transport, Some(TransportSlice::Udp(_))));
+    assert_eq!(fate(frame), Fate::BadChecksum);
     assert_eq!(fate(udp(1234, 8)), Fate::Unserved);
     assert_eq!(fate(udp(7, 7)), Fate::Unserved, "for ever");
 }

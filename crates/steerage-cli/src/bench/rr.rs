@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::histogram::Histogram;
@@ -219,7 +219,9 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &RrArgs) -> io::Result<
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        for Event { data, .. } in &events {
+        for event in &events {
+            // It is packed on some machines: copied, not referred to.
+            let data = event.data;
             let at = data.u64() as usize;
             share.go_on(at, args, is_warm, &mut tally);
         }

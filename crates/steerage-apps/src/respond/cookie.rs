@@ -121,9 +121,10 @@ mod tests {
     fn who_has_had_bytes_of_us_is_no_later_one() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            let made = cookies.make(&key(port), 99, 1460, 1000);
+            // In the first stretch there is none before it, whose hash might be met by chance.
+            let made = cookies.make(&key(port), 99, 1460, 10);
             for sent in [1, 10, 1000, 30_000] {
-                assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 1000), Read::Not, "{sent}");
+                assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 10), Read::Not, "{sent}");
             }
         }
     }

@@ -86,13 +86,13 @@ impl Origin {
             }
             to = rest;
             let mut sent = 0;
-            for nth in 0..outputs.len() {
+            for (nth, output) in outputs.iter_mut().enumerate() {
                 let id = TxId(nth as u8);
                 let count = these.iter().filter(|verdict| **verdict == Verdict::Transmitted(id)).count() as u64;
                 if count > 0 && !void {
                     let frames = self.consumer.frames();
                     let mut packets = Outgoing { frames, verdicts: these.iter(), copies: [].iter(), to: id, now };
-                    let dropped = outputs[nth].send(count, &mut packets);
+                    let dropped = output.send(count, &mut packets);
                     sent += count - dropped.iter().map(|(_, packets)| packets).sum::<u64>();
                 }
             }

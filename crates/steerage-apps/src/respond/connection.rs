@@ -186,7 +186,7 @@ impl Connection {
     }
 
     /// Ends it, for that reason unless another was said before.
-    pub(super) fn end(mut self: Box<Self>, end: End) {
+    pub(super) fn end(mut self, end: End) {
         if self.counted.end == End::Lost {
             self.counted.end = end;
         }

@@ -73,8 +73,7 @@ fn answers_of(responding: &Arc<Responding>, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>
     let input = Input::new("list", "list", vec![Box::new(Frames(frames.into_iter()))]);
     let builder = Builder::new().virtual_cpus(1).input(input).output(output).originated_max(64);
     builder.build(move |_| ours.handler()).unwrap().start().unwrap().join();
-    let out = std::mem::take(&mut *sink.lock().unwrap());
-    out
+    std::mem::take(&mut *sink.lock().unwrap())
 }
 
 fn answers(frames: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Responded) {

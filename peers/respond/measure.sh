@@ -13,7 +13,8 @@ steerage=${STEERAGE:-../../target/release/steerage}
 a=steerage-rr-a-$$ b=steerage-rr-b-$$ pid='' log=$(mktemp) server=$(mktemp)
 stop() {
     [[ -n $pid ]] || return 0
-    kill -INT "$pid" 2>/dev/null || true
+    # Not INT: a shell has what it starts behind its back ignore that.
+    kill -TERM "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
     pid=''
 }

@@ -199,7 +199,10 @@ impl Plan {
         };
         // A bulk for each CPU that may copy lent frames, what it sends of its own making, and what outputs send from.
         let for_others = |(cpu, outputs): (usize, &Vec<OwnedTx>)| {
-            (cpu as CpuIndex, POOL_BULK + self.asked.originated_max + outputs.iter().map(OwnedTx::pages_max).sum::<usize>())
+            (
+                cpu as CpuIndex,
+                POOL_BULK + self.asked.originated_max + outputs.iter().map(OwnedTx::pages_max).sum::<usize>(),
+            )
         };
         let parts = self.nodes.parts(queues.iter().map(each).chain(sends.iter().enumerate().map(for_others)));
         let pages = part_ends(&parts, page_bytes)?.last().copied().unwrap_or(0);

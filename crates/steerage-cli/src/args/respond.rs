@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use steerage_apps::respond::{BUFFER_DEFAULT, BUFFER_MAX, BUFFER_MIN, CONNECTIONS_DEFAULT, ECHO_PORT};
 
-use super::{RunArgs, duration, number, size};
+use super::memory::size;
+use super::{RunArgs, duration, number};
 
 pub(super) const RESPOND_HELP: &str = "\
 DEVICE is one of IFACE, af_xdp:IFACE, tap:NAME. Behind it is then another host, with addresses of its

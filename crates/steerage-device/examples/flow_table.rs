@@ -9,7 +9,7 @@ use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
-use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handler, Snapshot};
+use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Snapshot};
 use steerage_device::synthetic::parse_payload;
 
 /// What is known of a flow.
@@ -67,7 +67,12 @@ pub(crate) struct Outcome {
 
 pub(crate) fn run(device: &str, cpus: u16) -> Result<Outcome, Box<dyn Error>> {
     let input = steerage_device::open(device)?;
-    let running = Builder::new().virtual_cpus(cpus.into()).input(input).build(|_cpu| FlowTable::default())?.start()?;
+    let running = Builder::new()
+        .virtual_cpus(cpus.into())
+        .policy(Hash)
+        .input(input)
+        .build(|_cpu| FlowTable::default())?
+        .start()?;
     let handle = running.handle();
     // One CPU, two, up to all, and from the start again.
     for count in (1..=cpus).cycle() {

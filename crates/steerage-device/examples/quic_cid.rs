@@ -22,7 +22,7 @@ use std::vec;
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use steerage::{
-    Batch, Builder, Completions, Cpu, CpuId, DeviceError, FlowHasher, FlowKey, Handler, HashKey, Input, Polled,
+    Batch, Builder, Completions, Cpu, CpuId, DeviceError, FlowHasher, FlowKey, Handler, Hash, HashKey, Input, Polled,
     QueueMemory, RxQueue, Snapshot, bucket_of,
 };
 
@@ -201,7 +201,11 @@ pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn
     let frames = traffic(connections, &mut Issuer { hasher: hasher.clone(), chance: 1 });
     let builder = || {
         let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(Frames(frames.clone().into_iter()))];
-        Builder::new().virtual_cpus(cpus).hash(hasher.clone()).input(Input::new("clients", "generator", queues))
+        Builder::new().virtual_cpus(cpus).policy(Hash).hash(hasher.clone()).input(Input::new(
+            "clients",
+            "generator",
+            queues,
+        ))
     };
     Ok((serve(builder().flow_key(quic_key))?, serve(builder())?))
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use net::{FAR, NEAR, Net};
-use steerage::{Batch, Builder, Cpu, CpuId, DropReason, Handle, Handler, Input, Kept};
+use steerage::{Batch, Builder, Cpu, CpuId, DropReason, Handle, Handler, Hash, Input, Kept};
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 
 /// No test waits longer for what has to come.
@@ -105,7 +105,7 @@ fn a_handler_that_stalls_does_not_stop_the_ring() {
         let told = if cpu == CpuId(1) { told.lock().unwrap().take() } else { None };
         Stalls { told, sound: 0, unsound: 0 }
     };
-    let builder = Builder::new().virtual_cpus(2).check_order(true).input(input(&net));
+    let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).input(input(&net));
     let running = builder.build(make).unwrap().start().unwrap();
     let handle = running.handle();
     let sent = send(&net, &handle);
@@ -149,7 +149,7 @@ impl Handler for Keeps {
 #[test]
 fn a_handler_that_keeps_all_does_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
-    let builder = Builder::new().virtual_cpus(2).kept_max(256).check_order(true).input(input(&net));
+    let builder = Builder::new().virtual_cpus(2).policy(Hash).kept_max(256).check_order(true).input(input(&net));
     let running = builder.build(|_| Keeps::default()).unwrap().start().unwrap();
     let handle = running.handle();
     let sent = send(&net, &handle);

@@ -1,7 +1,8 @@
 //! Steering by load beside no steering and fixed masks: throughput, delay and CPU time, by what the function takes for a packet
 //! and by how much is offered.
 //!
-//! `cargo bench -p steerage-bench --bench steer [-- ROUNDS [NS ...]]`. For each function cost the ways run in turn, A B C D A B C D ...
+//! `cargo bench -p steerage-bench --bench steer [-- ROUNDS [NS ...] [PERCENT% ...]]`. For each function cost the ways run in turn,
+//! A B C D A B C D ...; of a load of 0 % there is always more.
 //! Overload comes from a source that can wait, so nothing is lost and the rate is what was done; a part of a load from one that
 //! cannot. `allowed` is what two CPUs could do if all of the work were cut in halves: from the time that both took for a packet
 //! where one receives and the other works.
@@ -220,7 +221,11 @@ fn calibrated() -> f64 {
 fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let times: usize = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(3);
-    let asked: Vec<u64> = args.filter_map(|arg| arg.parse().ok()).collect();
+    let (shares, numbers): (Vec<String>, Vec<String>) = args.partition(|arg| arg.ends_with('%'));
+    let asked: Vec<u64> = numbers.iter().filter_map(|arg| arg.parse().ok()).collect();
+    let offered_asked: Vec<f64> = shares.iter().filter_map(|arg| arg.trim_end_matches('%').parse().ok()).collect();
+    let parts =
+        if shares.is_empty() { OFFERED.to_vec() } else { offered_asked.iter().map(|part| part / 100.0).collect() };
     let costs = if asked.is_empty() { COSTS.to_vec() } else { asked };
     let each = calibrated();
     println!("{times} rounds; median [least..most]\n");
@@ -232,7 +237,7 @@ fn main() {
         let rounds = (cost as f64 * each / 1e3) as u64;
         // What one CPU can do alone, to offer parts of it.
         let solo = run(Way::Inline, rounds, 0.0).per_second;
-        for offered in OFFERED {
+        for offered in parts.iter().copied() {
             let mut seen: Vec<Vec<Figures>> = vec![Vec::new(); WAYS.len()];
             let placed = one_way_nanos(WORK_CPU);
             for _ in 0..times {

@@ -13,29 +13,22 @@ const RING: usize = 256;
 /// The longest frame: Ethernet without a tag.
 const FRAME_BYTES_MAX: usize = 1514;
 
-/// The hardware: writes frames, short and long by turns, into the pages that it finds in its ring.
-struct Hardware {
-    frames: u32,
-    written: u32,
-}
-
-impl Hardware {
-    /// The length of the frame that it wrote, if there was one to receive.
-    fn receive(&mut self, memory: &mut [u8]) -> Option<usize> {
-        let len = [60, FRAME_BYTES_MAX][self.written as usize % 2];
-        let number = (self.written < self.frames).then_some(self.written)?;
-        self.written += 1;
-        memory[..len].fill(0);
-        memory[26..30].copy_from_slice(&number.to_be_bytes());
-        Some(len)
-    }
-}
-
-/// Its driver.
+/// The hardware and its driver.
 struct Nic {
-    hardware: Hardware,
+    frames_left: u32,
     ring: Vec<Page>,
     next: usize,
+}
+
+impl Nic {
+    /// What the hardware does: a frame, short and long by turns, into the page. The frame's length, if there was one.
+    fn receive(&mut self, memory: &mut [u8]) -> Option<usize> {
+        self.frames_left = self.frames_left.checked_sub(1)?;
+        let len = [60, FRAME_BYTES_MAX][self.frames_left as usize % 2];
+        memory[..len].fill(0);
+        memory[26..30].copy_from_slice(&self.frames_left.to_be_bytes());
+        Some(len)
+    }
 }
 
 impl RxQueue for Nic {
@@ -55,7 +48,7 @@ impl RxQueue for Nic {
         }
         for _ in 0..budget.min(self.ring.len()) {
             let mut page = self.ring.swap_remove(self.next);
-            let Some(len) = self.hardware.receive(&mut out.page_mut(&mut page)[HEADROOM..]) else {
+            let Some(len) = self.receive(&mut out.page_mut(&mut page)[HEADROOM..]) else {
                 out.give_page(page);
                 self.ring.drain(..).for_each(|page| out.give_page(page));
                 return Ok(Polled::Ended);
@@ -93,7 +86,7 @@ impl Handler for Sums {
 }
 
 pub(crate) fn run(frames: u32, copybreak: usize) -> Result<Outcome<Sums>, Box<dyn Error>> {
-    let nic = Nic { hardware: Hardware { frames, written: 0 }, ring: Vec::with_capacity(RING), next: 0 };
+    let nic = Nic { frames_left: frames, ring: Vec::with_capacity(RING), next: 0 };
     let input = Input::new("nic0", "example", vec![Box::new(nic)]);
     Ok(Builder::new().input(input).copybreak(copybreak).build(|_cpu| Sums::default())?.start()?.join())
 }

@@ -12,11 +12,11 @@ const STEPS_MAX: u64 = 50_000_000;
 const WORK: Duration = Duration::from_micros(50);
 
 /// `load` CPUs' worth of work for `seconds`, on as many CPUs as there are; the ledger half way and at the end.
-fn play(cpus: usize, load: f64, seconds: f64, seed: u64) -> (Snapshot, Snapshot) {
+fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot, Snapshot) {
     let gap = Duration::from_nanos((WORK.as_nanos() as f64 / load) as u64);
     let frames = (seconds / gap.as_secs_f64()) as u64;
     let traffic =
-        TrafficOptions { queues: 1, flows: 20_000, zipf: 0.8, frames, can_wait: false, chained_once_in: 0, gap, seed };
+        TrafficOptions { queues: 1, flows: 20_000, zipf, frames, can_wait: false, chained_once_in: 0, gap, seed };
     let witness = Witness::new(Mood::default());
     let make = Arc::clone(&witness);
     let instance = Builder::new()
@@ -52,7 +52,7 @@ fn handled(half: &Snapshot, end: &Snapshot) -> Vec<u64> {
 
 #[test]
 fn while_one_cpu_keeps_up_the_others_are_not_needed() {
-    let (_, end) = play(8, 0.5, 1.0, 1);
+    let (_, end) = play(8, 0.5, 0.8, 1.0, 1);
     assert_eq!(end.moves.buckets, 0);
     assert_eq!(end.groups[0].active, [CpuId(0)]);
     assert!(end.cpus[1..].iter().all(|cpu| cpu.processed == 0 && cpu.wakes_received <= 1));
@@ -62,7 +62,7 @@ fn while_one_cpu_keeps_up_the_others_are_not_needed() {
 #[test]
 fn as_many_join_as_it_takes_and_share_evenly() {
     for seed in [1, 2] {
-        let (half, end) = play(8, 4.5, 4.0, seed);
+        let (half, end) = play(8, 4.5, 0.8, 4.0, seed);
         let group = &end.groups[0];
         assert!(group.active.len() >= 6, "seed {seed}: {:?}", group.active);
         assert_eq!(end.dropped().total(), half.dropped().total(), "seed {seed}: {:?}", end.dropped());
@@ -71,4 +71,14 @@ fn as_many_join_as_it_takes_and_share_evenly() {
         let busiest = worked.iter().copied().max().unwrap_or(0) as f64 / mean;
         assert!(busiest <= 1.1, "seed {seed}: {busiest} of the mean, {worked:?}");
     }
+}
+
+/// By Zipf's law with 1.4 the first flow is a third of all: two thirds of a CPU.
+#[test]
+fn an_elephant_is_told_by_its_name() {
+    let (_, end) = play(4, 2.0, 1.4, 3.0, 3);
+    let elephants = &end.groups[0].elephants;
+    assert!((0.5..0.9).contains(&elephants[0].load), "{elephants:?}");
+    let flow = elephants[0].flow.map(|flow| flow.to_string());
+    assert_eq!(flow.as_deref(), Some("udp 10.0.0.0:1024 > 192.168.0.1:9"), "{elephants:?}");
 }

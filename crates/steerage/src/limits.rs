@@ -96,11 +96,11 @@ pub const SLICE_BUCKETS: usize = BUCKETS / 16;
 
 /// How near to the best that the buckets allow a spread comes before it is left alone: balancing begins only beyond
 /// [`UNEVEN_FROM`], so that it does not begin anew at once.
-pub const SPREAD_WITHIN: f64 = 1.04;
+pub const SPREAD_WITHIN: f64 = 1.03;
 
 /// How far the busiest CPU is above the best that the buckets allow before buckets move. What is measured is a sample: it
 /// must be further off than chance explains, too.
-pub const UNEVEN_FROM: f64 = 1.075;
+pub const UNEVEN_FROM: f64 = 1.05;
 
 /// How often load is looked at. Long enough that a CPU was busy or wasn't, short enough that a device's ring is not over long
 /// before the next CPU joins.

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -99,6 +100,39 @@ fn by_packet_sockets() {
     assert_eq!(respond["connections"]["ended"]["lost"], json!(0));
     let bytes = |key: &str| respond[key].as_u64().unwrap();
     assert!(bytes("tcp_bytes_out") > bytes("tcp_bytes_in") && bytes("transactions") > 0, "{report}");
+}
+
+/// The programs that everybody asks a host with first.
+#[test]
+fn ping_and_nc_are_answered() {
+    let Some(namespaces) = cable() else { return };
+    let started = start(&namespaces, SERVER, &["s0"]);
+    let asked = |line: &str| {
+        let output = namespaces.within(CLIENT, || Command::new("sh").args(["-c", line]).output().unwrap());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{line}: {said} {}", String::from_utf8_lossy(&output.stderr));
+        said
+    };
+    if is_there("ping") {
+        for line in [format!("ping -c 3 -i 0.2 {V4}"), format!("ping -6 -c 3 -i 0.2 -s 1400 {V6}")] {
+            assert!(asked(&line).contains(" 0% packet loss"), "{line}");
+        }
+    }
+    if is_there("nc") {
+        for to in [V4, V6] {
+            assert_eq!(asked(&format!("echo what comes back | nc -N -w 30 {to} 7")), "what comes back\n");
+        }
+    }
+    assert!(served(&stop(started), "neighbour") > 0);
+}
+
+fn is_there(program: &str) -> bool {
+    let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap().status.success();
+    assert!(there || std::env::var_os("CI").is_none(), "{program} is absent: install iputils-ping and netcat-openbsd");
+    if !there {
+        let _ = writeln!(std::io::stderr(), "skipped in part: {program} is absent");
+    }
+    there
 }
 
 #[test]

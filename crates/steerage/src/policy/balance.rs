@@ -205,7 +205,14 @@ impl Balance {
         self.findings.elephants = elephants;
         // What CPUs did is counted, not sampled; but which packets came is chance.
         let packets = of(window.cpus, active).map(|cpu| cpu.packets).sum::<u64>() as f64 / active.len() as f64;
-        if active.len() < 2 || uneven < UNEVEN_FROM + 3.0 / packets.max(1.0).sqrt() {
+        let mut chance = 3.0 / packets.max(1.0).sqrt();
+        let (all, largest) =
+            window.buckets.iter().fold((0.0, 0.0_f64), |(all, most), load| (all + load, most.max(*load)));
+        if largest >= best / 2.0 && all > 0.0 {
+            // What the best is hangs on one bucket, and that is sampled.
+            chance = chance.max(2.0 / (window.samples as f64 * largest / all).max(1.0).sqrt());
+        }
+        if active.len() < 2 || uneven < UNEVEN_FROM + chance {
             return None;
         }
         let map = loads.spread();

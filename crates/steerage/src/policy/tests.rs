@@ -46,6 +46,8 @@ struct Model {
     hand_over: f64,
     /// What the policy may know of buckets.
     sampled: Vec<f64>,
+    /// From how many samples, as far as they are not forgotten.
+    samples: f64,
     chance: Chance,
     looks: u32,
     now: Timestamp,
@@ -67,6 +69,7 @@ impl Model {
             cost: 1.0,
             hand_over: 0.0,
             sampled: vec![0.0; BUCKETS],
+            samples: 0.0,
             chance: Chance(seed),
             looks: 0,
             now: Timestamp::ZERO,
@@ -131,6 +134,7 @@ impl Model {
             let flow = ends.partition_point(|end| *end <= at).min(self.flows.len() - 1);
             seen[usize::from(self.flows[flow].0)] += total / SAMPLES as f64;
         }
+        self.samples = self.samples * (1.0 - WINDOW_WEIGHT) + SAMPLES as f64;
         let weight = if self.sampled.iter().all(|load| *load == 0.0) { 1.0 } else { WINDOW_WEIGHT };
         self.sampled.iter_mut().zip(seen).for_each(|(known, seen)| *known += weight * (seen - *known));
     }
@@ -165,7 +169,7 @@ impl Model {
             self.map.iter().zip(&self.sampled).map(share).collect::<Vec<f64>>()
         });
         let order: Vec<u16> = (0..self.cpus as u16).collect();
-        let window = shares.as_ref().map(|buckets| Window { cpus: &cpus, buckets, samples: SAMPLES as u64 });
+        let window = shares.as_ref().map(|buckets| Window { cpus: &cpus, buckets, samples: self.samples as u64 });
         let load = GroupLoad {
             now: self.now,
             elapsed: LOOK_EVERY,

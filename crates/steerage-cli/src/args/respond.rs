@@ -10,9 +10,9 @@ use super::memory::size;
 use super::{RunArgs, duration, number};
 
 pub(super) const RESPOND_HELP: &str = "\
-DEVICE is one of IFACE, af_xdp:IFACE, tap:NAME. Behind it is then another host, with addresses of its
-own, that answers ARP, neighbour discovery, ping, UDP and TCP echo (port 7), and by TCP requests of
-REQ bytes by responses of RESP bytes. Its addresses must not be this machine's.
+DEVICE is one of IFACE, af_xdp:IFACE, tap:NAME. Behind it is then another host, with addresses
+of its own, that answers ARP, neighbour discovery, ping, UDP and TCP echo (port 7), and by TCP
+requests of REQ bytes by responses of RESP bytes. Its addresses must not be this machine's.
 
 By af_xdp ARP, neighbour discovery and what is for its addresses is taken from the kernel, unless
 --take says otherwise. What is served and what is not: see docs/respond.md.

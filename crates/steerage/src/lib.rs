@@ -21,7 +21,7 @@
 //! | `origin` | packets of a function's own making |
 //! | `moves`, `duties` | buckets change their CPU, and nothing is reordered |
 //! | `ledger`, `shared` | received = delivered + dropped by reason + in flight |
-//! | `builder`, `plan`, `instance` | putting it together, running it: [`Builder`], [`Running`], [`Handle`] |
+//! | `builder`, `plan`, `instance`, `handle` | putting it together, running it: [`Builder`], [`Running`], [`Handle`] |
 //! | `topology` | which CPUs are near, which are ours, which went: [`Topology`] |
 //! | `limits`, `platform`, `cpu`, `counter` | every limit; clock, sleep and chance; CPUs and masks; counts |
 #![forbid(unsafe_code)]
@@ -37,6 +37,7 @@ mod duties;
 pub mod flow;
 mod flow_limit;
 mod gate;
+mod handle;
 mod handler;
 mod hashing;
 mod instance;
@@ -65,8 +66,9 @@ mod watching;
 
 pub use builder::{BuildError, Builder};
 pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
+pub use handle::Handle;
 pub use handler::{Affinity, BucketId, Cpu, Handler};
-pub use instance::{CpuPart, Handle, Instance, Outcome, Running};
+pub use instance::{CpuPart, Instance, Outcome, Running};
 pub use ledger::{
     BucketSnapshot, CpuSnapshot, DropReason, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError,
     QueueSnapshot, Snapshot, Verdicts,

@@ -157,7 +157,7 @@ pub const LEAVE_AFTER: Duration = Duration::from_secs(1);
 pub const LEAVE_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// How long it is tried at least whether another CPU helps, and at most.
-pub const TRIAL_TIME: Duration = Duration::from_millis(50);
+pub const TRIAL_TIME: Duration = Duration::from_millis(100);
 
 /// See [`TRIAL_TIME`]: so long buckets may need until they are where they do best.
 pub const TRIAL_TIME_MAX: Duration = Duration::from_millis(300);
@@ -167,6 +167,9 @@ pub const TRIAL_GAIN: f64 = 1.03;
 
 /// By which part what can be done in a second changes from one look to the next where the work itself has changed.
 pub const CAPACITY_CHANGED: f64 = 0.2;
+
+/// Over how many looks what can be done in a second is averaged, and measured at least before a CPU joins on trial.
+pub const CAPACITY_LOOKS: u32 = 8;
 
 /// How long after a trial in vain there is another; it doubles each time ...
 pub const TRIAL_AGAIN: Duration = Duration::from_secs(10);

@@ -1,10 +1,10 @@
 //! A receive queue on the CPU that owns it: poll, hash, steer, publish, and the pages' way home.
 
 mod moves;
+mod order;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use steerage_mem::hash::FlowHash;
 use steerage_mem::ring::Producer;
@@ -19,6 +19,8 @@ use crate::platform::Timestamp;
 use crate::pool::PagePool;
 use crate::rps_map::{CpuIndex, RpsMap, bucket_of};
 use crate::rx::{Completions, DeviceError, LinkType, Polled, RxQueue};
+
+pub(crate) use order::OrderCheck;
 
 /// A queue, everything that its owner needs of it.
 pub(crate) struct OwnedQueue {
@@ -486,24 +488,5 @@ fn home(frame: Completion, pool: &mut PagePool, blocks: Option<&mut Blocks>) {
                 let _ = blocks.recycle(lent);
             }
         }
-    }
-}
-
-/// When order is checked: for each bucket, the arrival number of the frame completed last.
-#[derive(Debug)]
-pub(crate) struct OrderCheck {
-    last: Box<[AtomicU64]>,
-}
-
-impl OrderCheck {
-    pub(crate) fn new() -> Self {
-        Self { last: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
-    }
-
-    /// Notes a completion; returns whether it came out of order.
-    pub(crate) fn completed(&self, bucket: usize, arrival: u64) -> bool {
-        // Relaxed: that the last CPU's writes are seen here is just what moves promise, by the rings and the control
-        // lock; a bucket on two CPUs at once shows as a number that does not rise.
-        self.last[bucket].fetch_max(arrival, Ordering::Relaxed) >= arrival
     }
 }

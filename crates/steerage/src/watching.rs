@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use nix::unistd::Pid;
 
 use crate::cpu::{self, CpuId, CpuMask};
-use crate::instance::Handle;
+use crate::handle::Handle;
 use crate::limits::WATCH_EVERY;
 use crate::topology::Watch;
 

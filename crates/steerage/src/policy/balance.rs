@@ -11,9 +11,9 @@ use super::spread::Loads;
 use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
 use crate::ledger::MoveCause;
 use crate::limits::{
-    BUCKETS, CAPACITY_CHANGED, ELEPHANT_FROM, FULL_FROM, JOIN_FROM, KEEPS_UP, LEAVE_AFTER, LEAVE_AFTER_MAX,
-    LEAVE_BELOW, LOOKS_AVERAGED, SATURATED_FROM, SATURATED_MORE, SPREAD_WITHIN, TRIAL_AGAIN, TRIAL_AGAIN_MAX,
-    TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, UNEVEN_FROM, WORK_CHANGED,
+    BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, ELEPHANT_FROM, FULL_FROM, JOIN_FROM, KEEPS_UP, LEAVE_AFTER,
+    LEAVE_AFTER_MAX, LEAVE_BELOW, LOOKS_AVERAGED, SATURATED_FROM, SATURATED_MORE, SPREAD_WITHIN, TRIAL_AGAIN,
+    TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, UNEVEN_FROM, WORK_CHANGED,
 };
 use crate::platform::Timestamp;
 
@@ -28,6 +28,8 @@ pub struct Balance {
     loads: Vec<CpuLoad>,
     /// What the group can do in a second with the CPUs it has: packets for each second of the busiest.
     capacity: f64,
+    /// Over how many looks that was measured, since CPUs joined or left.
+    measured: u32,
     /// The same without any CPU that joined, when it was last short of time.
     inline_capacity: f64,
     /// What the function takes for a packet where it runs inline, in nanoseconds.
@@ -87,7 +89,8 @@ impl Balance {
             let now = packets as f64 / seconds;
             // What is far off is no chance: the work has changed.
             let far = (now - self.capacity).abs() > self.capacity * CAPACITY_CHANGED;
-            self.capacity = if far { now } else { self.capacity + (now - self.capacity) / LOOKS_AVERAGED };
+            self.measured = if far { 1 } else { (self.measured + 1).min(CAPACITY_LOOKS) };
+            self.capacity += (now - self.capacity) / f64::from(self.measured);
             if let [only] = active {
                 let cpu = load.cpus[usize::from(*only)];
                 self.work = (cpu.busy - cpu.receive) * load.elapsed.as_nanos() as f64 / packets as f64;
@@ -111,6 +114,10 @@ impl Balance {
                     return None;
                 }
             }
+            // What begins is slow: what comes after would seem to be an improvement.
+            if self.measured < CAPACITY_LOOKS {
+                return None;
+            }
             self.inline_capacity = self.capacity;
             self.trial = Some(Trial { since: None, capacity: self.capacity, work: self.work });
         }
@@ -130,7 +137,7 @@ impl Balance {
         let Some(since) = trial.since else {
             // The first look after its buckets arrived: from here on it counts.
             trial.since = Some(load.now);
-            self.capacity = 0.0;
+            (self.capacity, self.measured) = (0.0, 0);
             return None;
         };
         let (took, trial) = (load.now.since(since), *trial);
@@ -155,7 +162,7 @@ impl Balance {
     fn leave(&mut self, load: &GroupLoad<'_>, stay: &[u16]) -> Option<Wish> {
         self.findings.left += 1;
         self.quiet_since = None;
-        self.capacity = 0.0;
+        (self.capacity, self.measured) = (0.0, 0);
         Some(Wish { map: self.spread(load, stay), cause: MoveCause::Left })
     }
 

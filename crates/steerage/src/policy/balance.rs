@@ -28,6 +28,8 @@ pub struct Balance {
     loads: Vec<CpuLoad>,
     /// What the group can do in a second with the CPUs it has: packets for each second of the busiest.
     capacity: f64,
+    /// What was done in a second.
+    rate: f64,
     /// Over how many looks that was measured, since CPUs joined or left.
     measured: u32,
     /// The same without any CPU that joined, when it was last short of time.
@@ -51,6 +53,8 @@ struct Trial {
     since: Option<Timestamp>,
     /// What the group could do before.
     capacity: f64,
+    /// What it did.
+    rate: f64,
     /// What the function took for a packet, in nanoseconds.
     work: f64,
 }
@@ -91,6 +95,7 @@ impl Balance {
             let far = (now - self.capacity).abs() > self.capacity * CAPACITY_CHANGED;
             self.measured = if far { 1 } else { (self.measured + 1).min(CAPACITY_LOOKS) };
             self.capacity += (now - self.capacity) / f64::from(self.measured);
+            self.rate += (packets as f64 / load.elapsed.as_secs_f64() - self.rate) / f64::from(self.measured);
             if let [only] = active {
                 let cpu = load.cpus[usize::from(*only)];
                 self.work = (cpu.busy - cpu.receive) * load.elapsed.as_nanos() as f64 / packets as f64;
@@ -119,7 +124,7 @@ impl Balance {
                 return None;
             }
             self.inline_capacity = self.capacity;
-            self.trial = Some(Trial { since: None, capacity: self.capacity, work: self.work });
+            self.trial = Some(Trial { since: None, capacity: self.capacity, rate: self.rate, work: self.work });
         }
         self.findings.joined += 1;
         self.quiet_since = None;
@@ -141,7 +146,9 @@ impl Balance {
             return None;
         };
         let (took, trial) = (load.now.since(since), *trial);
-        let paid = self.capacity > trial.capacity * TRIAL_GAIN;
+        // Less done than when there was no time left: who sends may wait for answers and have less of a CPU now. If it has only less
+        // to send, one CPU less is right, too.
+        let paid = self.capacity > trial.capacity * TRIAL_GAIN && self.rate >= trial.rate;
         let work = Duration::from_nanos(trial.work as u64);
         if paid && took >= TRIAL_TIME {
             self.trial = None;

@@ -263,7 +263,7 @@ impl Handle {
     }
 
     /// Of the instance's CPUs, those that are there: what is on others moves away, in order, and nothing new comes to them until
-    /// they are back. [`Instance::start`] does this itself as CPUs are taken off line or out of the process's cpuset; it is for
+    /// they are back. [`Instance::start`](crate::Instance::start) does this itself as CPUs are taken off line or out of the process's cpuset; it is for
     /// those who run their own threads.
     pub fn set_present_cpus(&self, cpus: &CpuMask) {
         self.0.set_present_cpus(cpus);

@@ -173,7 +173,8 @@ impl BucketLoads {
 }
 
 /// For each bucket, how long the function took for those packets that were timed, in nanoseconds, and how many these were.
-/// A bucket is one CPU's at a time, so each count has one writer.
+/// A bucket is one CPU's at a time, so each count has one writer, but for CPUs that were declared dead: what these write late may
+/// take a count back, which costs a sample.
 #[derive(Debug)]
 pub(crate) struct TimedBuckets(Box<[(Counter, Counter)]>);
 

@@ -171,6 +171,9 @@ pub const CAPACITY_CHANGED: f64 = 0.2;
 /// Over how many looks what can be done in a second is averaged, and measured at least before a CPU joins on trial.
 pub const CAPACITY_LOOKS: u32 = 8;
 
+/// How long after a trial that said nothing there is another; it doubles each time up to [`TRIAL_AGAIN`].
+pub const TRIAL_UNDECIDED: Duration = Duration::from_secs(1);
+
 /// How long after a trial in vain there is another; it doubles each time ...
 pub const TRIAL_AGAIN: Duration = Duration::from_secs(10);
 

@@ -121,8 +121,9 @@ impl BucketWork {
             }
             let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
             for ((nanos, count), (now, before)) in timed {
-                *nanos += (now.0 - before.0) as f64;
-                *count += (now.1 - before.1) as f64;
+                // A CPU that was declared dead and does not know it yet may have put an older count back.
+                *nanos += now.0.saturating_sub(before.0) as f64;
+                *count += now.1.saturating_sub(before.1) as f64;
             }
         }
         for (known, packets) in self.packets.iter_mut().zip(packets) {

@@ -13,7 +13,7 @@ use crate::ledger::MoveCause;
 use crate::limits::{
     BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, ELEPHANT_FROM, FULL_FROM, JOIN_FROM, KEEPS_UP, LEAVE_AFTER,
     LEAVE_AFTER_MAX, LEAVE_BELOW, LOOKS_AVERAGED, SATURATED_FROM, SATURATED_MORE, SPREAD_WITHIN, TRIAL_AGAIN,
-    TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, UNEVEN_FROM, WORK_CHANGED,
+    TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED, UNEVEN_FROM, WORK_CHANGED,
 };
 use crate::platform::Timestamp;
 
@@ -37,8 +37,8 @@ pub struct Balance {
     /// What the function takes for a packet where it runs inline, in nanoseconds.
     work: f64,
     trial: Option<Trial>,
-    /// A trial failed: when there may be another, and how long that took.
-    again: Option<(Timestamp, Duration)>,
+    /// A trial was in vain.
+    again: Option<Again>,
     /// Since when there would be room without the last CPU.
     quiet_since: Option<Timestamp>,
     leave_after: Duration,
@@ -56,6 +56,16 @@ struct Trial {
     /// What it did.
     rate: f64,
     /// What the function took for a packet, in nanoseconds.
+    work: f64,
+}
+
+/// When there may be another trial.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    at: Timestamp,
+    /// How long that is from the last one.
+    wait: Duration,
+    /// What the function took for a packet then, in nanoseconds.
     work: f64,
 }
 
@@ -113,11 +123,8 @@ impl Balance {
         }
         let first = active.len() <= load.owners;
         if first {
-            if let (Some((again, _)), Some(failed)) = (self.again, self.findings.fails_at) {
-                let as_then = self.work < failed.as_nanos() as f64 * WORK_CHANGED;
-                if as_then && load.now < again {
-                    return None;
-                }
+            if self.again.is_some_and(|again| load.now < again.at && self.work < again.work * WORK_CHANGED) {
+                return None;
             }
             // What begins is slow: what comes after would seem to be an improvement.
             if self.measured < CAPACITY_LOOKS {
@@ -146,9 +153,8 @@ impl Balance {
             return None;
         };
         let (took, trial) = (load.now.since(since), *trial);
-        // Less done than when there was no time left: who sends may wait for answers and have less of a CPU now. If it has only less
-        // to send, one CPU less is right, too.
-        let paid = self.capacity > trial.capacity * TRIAL_GAIN && self.rate >= trial.rate;
+        let more_can_be_done = self.capacity > trial.capacity * TRIAL_GAIN;
+        let paid = more_can_be_done && self.rate >= trial.rate;
         let work = Duration::from_nanos(trial.work as u64);
         if paid && took >= TRIAL_TIME {
             self.trial = None;
@@ -160,9 +166,16 @@ impl Balance {
             return None;
         }
         self.trial = None;
-        let wait = self.again.map_or(TRIAL_AGAIN, |(_, waited)| (waited * 2).min(TRIAL_AGAIN_MAX));
-        self.again = Some((load.now + wait, wait));
-        self.findings.fails_at = Some(work);
+        // More could be done, and less was: there is less to do, or who sends waits for answers and has less of a CPU now. Inline
+        // is right for both, but what it said of the function is nothing.
+        let (least, most) = if more_can_be_done {
+            (TRIAL_UNDECIDED, TRIAL_AGAIN)
+        } else {
+            self.findings.fails_at = Some(work);
+            (TRIAL_AGAIN, TRIAL_AGAIN_MAX)
+        };
+        let wait = self.again.map_or(least, |again| again.wait * 2).clamp(least, most);
+        self.again = Some(Again { at: load.now + wait, wait, work: trial.work });
         self.leave(load, &active[..load.owners.min(active.len())])
     }
 

@@ -369,6 +369,23 @@ fn what_does_not_pay_is_not_kept_up() {
     assert!(model.policy.findings().pays_at.is_some());
 }
 
+/// Bursts that end while a CPU is on trial say nothing of the function, and do not keep CPUs away when they are needed.
+#[test]
+fn bursts_shorter_than_a_trial_lock_nobody_out() {
+    let mut model = Model::new(2, 1, 8).zipf(10_000, 0.1);
+    for _ in 0..20 {
+        model.flows.iter_mut().for_each(|(_, load)| *load *= 15.0);
+        model.run(Duration::from_millis(150));
+        model.flows.iter_mut().for_each(|(_, load)| *load /= 15.0);
+        model.run(Duration::from_millis(2000));
+    }
+    assert!(model.moves(MoveCause::Joined) > 0 && model.policy.findings().fails_at.is_none(), "{:?}", model.policy);
+    model.flows.iter_mut().for_each(|(_, load)| *load *= 15.0);
+    model.run(Duration::from_secs(11));
+    assert_eq!(model.active(), [0, 1], "{:?}", model.policy);
+    assert!(model.policy.findings().pays_at.is_some());
+}
+
 #[test]
 fn a_dry_run_moves_nothing_and_says_what_it_would() {
     let mut model = Model::new(8, 8, 0).zipf(100_000, 6.4);

@@ -5,4 +5,5 @@ pub mod frames;
 pub mod measure;
 pub mod nic;
 pub mod placement;
+pub mod report;
 pub mod samples;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 /// One-way time of a cache line above which two CPUs share no cache. Measured 60 ns near and 200 ns far.
 const FAR_NANOS: f64 = 110.0;
 
@@ -12,7 +14,8 @@ const FAR_NANOS: f64 = 110.0;
 const ROUNDS: u64 = 3_000;
 
 /// Where they were during a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Placement {
     /// They share a cache.
     Near,
@@ -20,6 +23,8 @@ pub enum Placement {
     Far,
     /// It changed meanwhile: of no use.
     Moved,
+    /// There is one CPU only.
+    Alone,
 }
 
 impl Placement {
@@ -39,6 +44,7 @@ impl fmt::Display for Placement {
             Self::Near => "near",
             Self::Far => "far",
             Self::Moved => "moved",
+            Self::Alone => "alone",
         })
     }
 }

@@ -25,6 +25,7 @@
 //! a move, as return of the pages and as ledger.
 
 mod frames;
+mod lists;
 
 use std::sync::Arc;
 
@@ -34,6 +35,7 @@ use crate::region::prefetch_write;
 use crate::sync::{AtomicU64, Line, Ordering, UnsafeCell, fence};
 
 pub use frames::{Frame, Frames};
+pub use lists::LISTS_MAX;
 
 /// The most slots a ring can have. 2^20 x 16 bytes is 16 MiB for each queue and CPU: past that, drop earlier.
 pub const RING_SLOTS_MAX: usize = 1 << 20;

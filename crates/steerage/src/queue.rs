@@ -2,25 +2,26 @@
 
 mod moves;
 mod order;
+mod steer;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use steerage_mem::hash::FlowHash;
 use steerage_mem::ring::Producer;
 use steerage_mem::{Blocks, Completion, Memory};
 
 use crate::flow::fragments::FragmentTable;
 use crate::flow_limit::FlowLimit;
-use crate::hashing::{FrameBatch, Hashing};
+use crate::hashing::Hashing;
 use crate::ledger::{DropReason, QueueLedger, RingLedger};
-use crate::limits::{BUCKET_SHIFT, BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS, QueueLimits};
+use crate::limits::{BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS, QueueLimits};
 use crate::platform::Timestamp;
 use crate::pool::PagePool;
-use crate::rps_map::{CpuIndex, RpsMap, bucket_of};
-use crate::rx::{Completions, DeviceError, LinkType, Polled, RxQueue};
+use crate::rps_map::{CpuIndex, RpsMap};
+use crate::rx::{Completions, DeviceError, Polled, RxQueue};
 
 pub(crate) use order::OrderCheck;
+use steer::Spread;
 
 /// A queue, everything that its owner needs of it.
 pub(crate) struct OwnedQueue {
@@ -42,8 +43,8 @@ pub(crate) struct OwnedQueue {
     prefetch: usize,
     /// For each bucket its target: a CPU, or the parking lot.
     table: Box<[CpuIndex; BUCKETS]>,
-    /// One CPU has all buckets: nothing to choose, so nothing to hash.
-    single: bool,
+    /// How many rings the table names: one, few enough for lists, or many.
+    spread: Spread,
     /// Of the CPUs that have one. Empty if none has.
     flow_limits: Vec<Option<FlowLimit>>,
     /// The rings, by CPU, and behind them the parking lot.
@@ -116,7 +117,7 @@ impl OwnedQueue {
             always_hash: parts.always_hash || parts.checks_order,
             frames: Vec::with_capacity(POLL_BUDGET),
             prefetch: 0,
-            single: true,
+            spread: Spread::One,
             table: Box::new([0; BUCKETS]),
             flow_limits: Vec::new(),
             targets,
@@ -139,7 +140,7 @@ impl OwnedQueue {
     /// The map to begin with.
     pub(crate) fn adopt(&mut self, map: &RpsMap) {
         *self.table = *map.0;
-        self.single = map.single().is_some();
+        self.spread = Spread::of(&self.table);
     }
 
     /// The device, if it is what there is to wait on: while the queue is blocked or has a time of its own it may be readable
@@ -248,122 +249,6 @@ impl OwnedQueue {
         }
         let fits = self.targets.iter().all(|ring| ring.room() >= budget as u64);
         if fits { budget } else { 0 }
-    }
-
-    // ---- steer
-
-    /// Chooses each frame's CPU and writes its slot to that CPU's ring, unseen yet.
-    pub(crate) fn steer(&mut self, now: Timestamp) {
-        self.hash(now);
-        self.count_load();
-        if !self.flow_limits.is_empty() {
-            self.limit_flows();
-        }
-        if self.checks_order {
-            return self.steer_numbered();
-        }
-        let mut frames = std::mem::take(&mut self.frames);
-        for (nth, frame) in frames.drain(..).enumerate() {
-            // One at a time: all at once would fill the CPU's line buffers, and it would wait.
-            if nth < self.prefetch {
-                self.pool.prefetch(nth);
-            }
-            let target = usize::from(self.table[(frame.hash_or_zero() >> BUCKET_SHIFT) as usize]);
-            if let Err(frame) = self.targets[target].stage(frame) {
-                self.stage_slowly(target, frame, 0);
-            }
-        }
-        self.frames = frames;
-        self.count_parked();
-    }
-
-    fn must_hash(&self) -> bool {
-        !self.single || self.always_hash || !self.flow_limits.is_empty()
-    }
-
-    fn hash(&mut self, now: Timestamp) {
-        if self.frames.is_empty() {
-            return;
-        }
-        let link = self.rx.link();
-        if link != LinkType::ETHERNET {
-            self.frames.iter_mut().for_each(|frame| frame.set_link(link.code()));
-        }
-        let Some(hashing) = self.hashing.as_ref().filter(|_| self.must_hash()) else { return };
-        let unhashed = FrameBatch { frames: &mut self.frames, memory: &self.memory, link, now };
-        let unparsed = hashing.hash_batch(unhashed, &mut self.fragments);
-        self.ledger.hashed(unparsed, self.fragments.take_counts());
-    }
-
-    /// One frame of a poll stands for all: which one, changes from poll to poll.
-    #[inline]
-    fn count_load(&mut self) {
-        self.polls = self.polls.wrapping_add(1);
-        let frame = self.polls.checked_rem(self.frames.len()).and_then(|nth| self.frames.get(nth));
-        if let Some(hash) = frame.and_then(Completion::hash) {
-            self.ledger.buckets.add(bucket_of(hash), self.frames.len() as u64);
-            self.ledger.samples.add(1);
-        }
-    }
-
-    /// Drops what the flow limits do not let through. The last come first: those before them go on if only some may.
-    #[cold]
-    fn limit_flows(&mut self) {
-        for at in 0..self.flow_limits.len() {
-            if self.flow_limits[at].is_some() {
-                self.reclaim(at);
-            }
-        }
-        let mut frames = std::mem::take(&mut self.frames);
-        for at in (0..frames.len()).rev() {
-            let hash = frames[at].hash_or_zero();
-            let target = usize::from(self.table[(hash >> BUCKET_SHIFT) as usize]);
-            let Some(Some(limit)) = self.flow_limits.get_mut(target) else { continue };
-            let ring = &self.targets[target];
-            if ring.occupied() >= ring.limit() as u64 / 2 && limit.is_over(FlowHash(hash)) {
-                self.ledger.dropped.add(DropReason::FlowLimit, 1);
-                self.rings[target].by_producer.flow_limit.add(1);
-                let frame = frames.remove(at);
-                self.take_home(frame);
-            }
-        }
-        self.frames = frames;
-    }
-
-    /// The same, noting each frame's arrival number.
-    fn steer_numbered(&mut self) {
-        let mut frames = std::mem::take(&mut self.frames);
-        for frame in frames.drain(..) {
-            self.arrivals += 1;
-            let target = usize::from(self.table[(frame.hash_or_zero() >> BUCKET_SHIFT) as usize]);
-            if let Err(frame) = self.targets[target].stage_numbered(frame, self.arrivals) {
-                self.stage_slowly(target, frame, self.arrivals);
-            }
-        }
-        self.frames = frames;
-        self.count_parked();
-    }
-
-    fn count_parked(&self) {
-        if self.parked.is_some() {
-            let lot = &self.targets[self.lot()];
-            self.ledger.parked.raise_to(lot.tail());
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn stage_slowly(&mut self, target: usize, frame: Completion, arrival: u64) {
-        self.reclaim(target);
-        if let Err(frame) = self.targets[target].stage_numbered(frame, arrival) {
-            if target == self.lot() {
-                self.ledger.dropped.add(DropReason::Moving, 1);
-            } else {
-                self.ledger.dropped.add(DropReason::BacklogFull, 1);
-                self.rings[target].by_producer.backlog_full.add(1);
-            }
-            self.take_home(frame);
-        }
     }
 
     fn lot(&self) -> usize {

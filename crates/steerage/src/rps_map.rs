@@ -75,12 +75,6 @@ impl RpsMap {
         cpus.dedup();
         cpus
     }
-
-    /// The one CPU that has all buckets, if one has.
-    pub(crate) fn single(&self) -> Option<CpuIndex> {
-        let first = self.0[0];
-        self.0.iter().all(|cpu| *cpu == first).then_some(first)
-    }
 }
 
 #[cfg(test)]
@@ -133,7 +127,7 @@ mod tests {
     #[test]
     fn masks_without_a_cpu_in_common_move_all() {
         let map = RpsMap::even(&[0, 1]).with_cpus(&[2]);
-        assert_eq!(map.single(), Some(2));
+        assert!(map.0.iter().all(|cpu| *cpu == 2));
         assert_eq!(map.with_cpus(&[2]), map);
     }
 }

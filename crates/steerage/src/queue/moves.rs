@@ -1,6 +1,6 @@
 //! A queue's part in a move: park, wait for the fences, release.
 
-use super::{OwnedQueue, Parked};
+use super::{OwnedQueue, Parked, Spread};
 use crate::ledger::DropReason;
 use crate::limits::BUCKET_SHIFT;
 use crate::moves::BucketMove;
@@ -25,7 +25,8 @@ impl OwnedQueue {
                 fences.push((m.from, ring.tail()));
             }
         }
-        self.single = false;
+        // Were there one target only, the lot, its frames would still need the hash by which they are sent on.
+        self.spread = Spread::of(&self.table).max(Spread::Few);
         self.parked = Some(Parked { epoch, fences });
     }
 
@@ -92,7 +93,7 @@ impl OwnedQueue {
             self.parked = None;
             let capacity = self.targets[lot].capacity();
             self.targets[lot].set_limit(capacity);
-            self.single = self.table.iter().all(|cpu| *cpu == self.table[0]);
+            self.spread = Spread::of(&self.table);
         }
         for (at, ring) in self.targets[..lot].iter_mut().enumerate() {
             if ring.publish() {

@@ -61,10 +61,7 @@ impl PageLoop {
         let (_, pages) = pool.take_many(count);
         frames.extend(pages.map(|page| Completion::new(page, 0, 0)));
         let sent = frames.len();
-        for frame in frames.drain(..) {
-            // There is room, as was looked.
-            let _ = producer.stage(frame);
-        }
+        producer.stage_all(frames, |_| ());
         producer.publish();
         sent
     }

@@ -1,0 +1,175 @@
+//! Staging the frames of a poll as lists: one for each ring that they go to.
+
+use crate::{Completion, ring::Producer};
+
+/// The most frames that are looked at together: a poll's.
+const LIST_MAX: usize = 64;
+
+/// The most lists that are made of a poll. Making one looks at all frames, some 1 ns a frame at four; each saves what a store costs that waits for the
+/// one before, and lines that are left before they are full: 2 to 3 ns a frame near and 6 far (docs/performance.md). With 16
+/// lists there is no gain.
+pub const LISTS_MAX: usize = 4;
+
+/// No ring has this number: that of the set's last bit.
+const NO_RING: usize = u64::BITS as usize - 1;
+
+impl Producer {
+    /// Stages all of `frames` that there is room for, from the front on; the others stay. The same as one after the other, but
+    /// that the tail stays in a register. `staged` is told of each, by its place in `frames`.
+    #[inline(always)]
+    pub fn stage_all(&mut self, frames: &mut Vec<Completion>, mut staged: impl FnMut(usize)) {
+        let count = self.room().min(frames.len() as u64) as usize;
+        let (slots, mask, first) = (self.slots, self.mask, self.staged);
+        let frames = frames.drain(..count);
+        for (nth, frame) in frames.as_slice().iter().enumerate() {
+            let at = (first + nth as u64) & mask;
+            // SAFETY: as in `stage`, for each of the `count` slots behind the tail. The frame's token ends with `frames`, also
+            // should `staged` panic.
+            unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
+            staged(nth);
+        }
+        self.staged = first + count as u64;
+    }
+
+    /// Stages `frames` each on the ring whose number `target` says, list by list, in their order within each ring; `staged` is
+    /// told of each, counted from 0. All of them or none: none where the lists would be too many, or too long, or a ring
+    /// might have too little room, which [`stage`](Self::stage) then finds out one by one.
+    #[inline(always)]
+    pub fn stage_lists(
+        rings: &mut [Self],
+        frames: &mut Vec<Completion>,
+        target: impl Fn(&Completion) -> usize,
+        mut staged: impl FnMut(usize),
+    ) {
+        let count = frames.len();
+        if count > LIST_MAX || rings.len() > NO_RING {
+            return;
+        }
+        let (mut targets, mut lists) = ([0_u8; LIST_MAX], 0_u64);
+        for (to, frame) in targets.iter_mut().zip(&*frames) {
+            let ring = target(frame).min(NO_RING);
+            *to = ring as u8;
+            lists |= 1 << ring;
+        }
+        let fit = |ring: usize| rings.get(ring).is_some_and(|ring| ring.room() >= count as u64);
+        if lists.count_ones() as usize > LISTS_MAX || !bits(lists).all(fit) {
+            return;
+        }
+        let frames = frames.drain(..);
+        let mut done = 0;
+        for number in bits(lists) {
+            // The places of its frames. Without a branch, which could not be foretold.
+            let (mut places, mut len) = ([0_u8; LIST_MAX], 0);
+            for (nth, to) in targets[..count].iter().enumerate() {
+                places[len % LIST_MAX] = nth as u8;
+                len += usize::from(usize::from(*to) == number);
+            }
+            let ring = &mut rings[number];
+            let (slots, mask, first) = (ring.slots, ring.mask, ring.staged);
+            for (nth, place) in places[..len].iter().enumerate() {
+                let at = (first + nth as u64) & mask;
+                let frame = &frames.as_slice()[usize::from(*place)];
+                // SAFETY: as in `stage_all`: there is room for `count` slots in each of these rings, and each frame is on one
+                // list.
+                unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
+                staged(done);
+                done += 1;
+            }
+            ring.staged = first + len as u64;
+        }
+    }
+}
+
+/// The numbers of the bits that are set.
+#[inline(always)]
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (bit < u64::BITS as usize).then_some(bit)
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ring::{RingOptions, ring};
+    use crate::{Memory, Region};
+
+    /// Slots of each ring; its limit is drawn.
+    const SLOTS: usize = 128;
+
+    fn rings(limits: &[usize], memory: &Memory) -> Vec<Producer> {
+        let options = |limit: &usize| RingOptions { slots: SLOTS, limit: *limit, arrivals: false };
+        limits.iter().map(|limit| ring(options(limit), memory.clone()).0).collect()
+    }
+
+    /// What each ring holds, by length, which here is a frame's place.
+    fn held(rings: &mut [Producer]) -> Vec<Vec<usize>> {
+        let each = |ring: &mut Producer| {
+            let mut places = Vec::new();
+            ring.withdraw(|frame| places.push(frame.len()));
+            places
+        };
+        rings.iter_mut().map(each).collect()
+    }
+
+    proptest! {
+        /// Whatever the rings and the room in them: all where they would have gone one by one, or none.
+        #[test]
+        fn lists_are_what_one_by_one_would_be(
+            limits in prop::collection::vec(1..=SLOTS, 1..70),
+            spread in 1..70_usize,
+            targets in prop::collection::vec(any::<usize>(), 0..=70),
+        ) {
+            let (region, pages) = Region::map(1 + targets.len(), 64).unwrap();
+            let memory = Memory::new(region, None);
+            let mut rings = rings(&limits, &memory);
+            let spread = spread.min(rings.len());
+            let mut frames: Vec<_> =
+                pages.into_iter().zip(0..targets.len()).map(|(page, nth)| Completion::new(page, 0, nth)).collect();
+            let to = |nth: usize| targets[nth] % spread;
+            let mut wanted = vec![Vec::new(); rings.len()];
+            (0..targets.len()).for_each(|nth| wanted[to(nth)].push(nth));
+            let mut told = 0;
+            Producer::stage_lists(&mut rings, &mut frames, |frame| to(frame.len()), |nth| {
+                assert_eq!(nth, told);
+                told += 1;
+            });
+            let used = wanted.iter().filter(|list| !list.is_empty()).count();
+            let room = (0..limits.len()).all(|at| wanted[at].is_empty() || limits[at] >= targets.len());
+            if used <= LISTS_MAX && room && targets.len() <= LIST_MAX && limits.len() <= NO_RING {
+                prop_assert!(frames.is_empty());
+                prop_assert_eq!(told, targets.len());
+                prop_assert_eq!(held(&mut rings), wanted);
+            } else {
+                prop_assert_eq!(frames.iter().map(Completion::len).collect::<Vec<_>>(), (0..targets.len()).collect::<Vec<_>>());
+                prop_assert!(held(&mut rings).iter().all(Vec::is_empty));
+            }
+        }
+
+        /// To one ring: as many as fit, the others stay in order. Also round the ring's end.
+        #[test]
+        fn all_of_them_as_far_as_there_is_room(limit in 1..=SLOTS, count in 0..200_usize, before in 0..SLOTS) {
+            let (region, pages) = Region::map(2 * SLOTS + count, 64).unwrap();
+            let memory = Memory::new(region, None);
+            let options = RingOptions { slots: SLOTS, limit, arrivals: false };
+            let (mut ring, mut consumer) = ring(options, memory.clone());
+            let mut pages = pages.into_iter();
+            for page in pages.by_ref().take(before) {
+                ring.stage(Completion::new(page, 0, 0)).unwrap();
+                ring.publish();
+                consumer.take(1);
+                consumer.finish();
+                ring.reclaim(|_| ());
+            }
+            let mut frames: Vec<_> = (0..count).zip(pages).map(|(nth, page)| Completion::new(page, 0, nth)).collect();
+            let fit = count.min(limit);
+            ring.stage_all(&mut frames, |_| ());
+            prop_assert_eq!(held(&mut [ring]).remove(0), (0..fit).collect::<Vec<_>>());
+            prop_assert_eq!(frames.iter().map(Completion::len).collect::<Vec<_>>(), (fit..count).collect::<Vec<_>>());
+        }
+    }
+}

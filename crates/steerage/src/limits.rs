@@ -174,6 +174,10 @@ pub const CAPACITY_LOOKS: u32 = 8;
 /// How long after a trial that said nothing there is another; it doubles each time up to [`TRIAL_AGAIN`].
 pub const TRIAL_UNDECIDED: Duration = Duration::from_secs(1);
 
+/// How long CPUs that were worth it stay before it is looked at whether they still are: whether less is done than the CPUs that
+/// receive did alone. It doubles each time up to [`TRIAL_AGAIN`].
+pub const LOOK_BACK: Duration = Duration::from_millis(500);
+
 /// How long after a trial in vain there is another; it doubles each time ...
 pub const TRIAL_AGAIN: Duration = Duration::from_secs(10);
 
@@ -186,12 +190,9 @@ pub const WORK_CHANGED: f64 = 1.3;
 /// Which share of a CPU's time a bucket takes to be told as an elephant: with another one like it the CPU would be full.
 pub const ELEPHANT_FROM: f64 = 0.5;
 
-/// From which share of its time on a CPU that receives counts as having none left: what its device has for it besides is not
-/// known.
+/// From which share of its time on a CPU counts as having none left. What the device of one that receives has for it besides is
+/// not known.
 pub const SATURATED_FROM: f64 = 0.97;
-
-/// How much more than all of its time such a CPU is taken to have to do. It gives away that much at a time, until it has time.
-pub const SATURATED_MORE: f64 = 0.1;
 
 /// How many more packets of one flow than of others have to be seen in a bucket for the flow to be named.
 pub const ELEPHANT_VOTES: u32 = 4;

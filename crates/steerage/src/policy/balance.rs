@@ -12,7 +12,7 @@ use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
 use crate::ledger::MoveCause;
 use crate::limits::{
     BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, ELEPHANT_FROM, FULL_FROM, JOIN_FROM, KEEPS_UP, LEAVE_AFTER,
-    LEAVE_AFTER_MAX, LEAVE_BELOW, LOOKS_AVERAGED, SATURATED_FROM, SATURATED_MORE, SPREAD_WITHIN, TRIAL_AGAIN,
+    LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, SATURATED_FROM, SPREAD_WITHIN, TRIAL_AGAIN,
     TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED, UNEVEN_FROM, WORK_CHANGED,
 };
 use crate::platform::Timestamp;
@@ -39,6 +39,8 @@ pub struct Balance {
     trial: Option<Trial>,
     /// A trial was in vain.
     again: Option<Again>,
+    /// When it may be seen whether those that joined are still worth it, and how long after their trial that is.
+    look_back: Option<(Timestamp, Duration)>,
     /// Since when there would be room without the last CPU.
     quiet_since: Option<Timestamp>,
     leave_after: Duration,
@@ -159,6 +161,8 @@ impl Balance {
         if paid && took >= TRIAL_TIME {
             self.trial = None;
             self.again = None;
+            let wait = self.look_back.map_or(LOOK_BACK, |(_, wait)| wait);
+            self.look_back = Some((load.now + wait, wait));
             self.findings.pays_at = Some(self.findings.pays_at.map_or(work, |known| known.min(work)));
             return None;
         }
@@ -177,6 +181,22 @@ impl Balance {
         let wait = self.again.map_or(least, |again| again.wait * 2).clamp(least, most);
         self.again = Some(Again { at: load.now + wait, wait, work: trial.work });
         self.leave(load, &active[..load.owners.min(active.len())])
+    }
+
+    /// Those that joined leave if no time is left and less is done than was done without them: where the CPUs of a virtual machine
+    /// have moved apart, handing over costs more than when it was tried. Should the work have become dearer instead, the next
+    /// trial shows it.
+    fn no_more_worth_it(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
+        let (at, wait) = self.look_back.filter(|(at, _)| load.now >= *at)?;
+        let no_time = of(&self.loads, active).any(|cpu| cpu.busy >= SATURATED_FROM && cpu.full >= FULL_FROM);
+        if active.len() <= load.owners || !no_time || self.measured < CAPACITY_LOOKS {
+            return None;
+        }
+        if self.rate * TRIAL_GAIN > self.inline_capacity {
+            return None;
+        }
+        self.look_back = Some((at, (wait * 2).min(TRIAL_AGAIN)));
+        self.leave(load, &active[..load.owners])
     }
 
     fn leave(&mut self, load: &GroupLoad<'_>, stay: &[u16]) -> Option<Wish> {
@@ -283,7 +303,7 @@ fn base(load: &GroupLoad<'_>, window: &Window<'_>) -> Vec<f64> {
     for owner in &load.order[..load.owners.min(load.order.len())] {
         let owner = usize::from(*owner);
         if window.cpus[owner].busy >= SATURATED_FROM {
-            base[owner] += SATURATED_MORE + (1.0 - least) / 2.0;
+            base[owner] += (1.0 - least) / 2.0;
         }
     }
     base.iter_mut().for_each(|load| *load = load.max(0.0));
@@ -336,8 +356,11 @@ impl Policy for Balance {
             if wish.is_some() {
                 return wish;
             }
-        } else if let Some(wish) = self.join(load, &active).or_else(|| self.quiet(load, &active)) {
-            return Some(wish);
+        } else {
+            let wish = self.no_more_worth_it(load, &active).or_else(|| self.join(load, &active));
+            if let Some(wish) = wish.or_else(|| self.quiet(load, &active)) {
+                return Some(wish);
+            }
         }
         let window = load.window.as_ref()?;
         self.even_out(load, window, &active)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::spread::Loads;
 use super::*;
-use crate::limits::{LOOK_EVERY, WINDOW_WEIGHT};
+use crate::limits::{LOOK_EVERY, TRIAL_AGAIN, WINDOW_WEIGHT};
 
 /// splitmix64: the same history whenever the seed is.
 struct Chance(u64);
@@ -367,6 +367,56 @@ fn what_does_not_pay_is_not_kept_up() {
     model.run(SETTLE);
     assert_eq!(model.active(), [0, 1], "{:?} {:?}", model.wishes, model.policy);
     assert!(model.policy.findings().pays_at.is_some());
+}
+
+/// Handing over becomes dear while CPUs are there, as on a virtual machine whose CPUs are moved apart: they leave at once, not when
+/// there is less to do, and are tried again.
+#[test]
+fn what_pays_no_more_is_given_up() {
+    let mut model = Model::new(2, 1, 9).zipf(10_000, 1.0);
+    (model.receive, model.hand_over) = (0.5, 0.1);
+    model.run(SETTLE);
+    assert_eq!(model.active(), [0, 1], "{:?}", model.policy);
+    for _ in 0..3 {
+        model.hand_over = 3.0;
+        let inline = (0..200).filter(|_| {
+            model.look();
+            model.active() == [0]
+        });
+        assert!(inline.count() > 100, "{:?}", model.policy);
+        model.hand_over = 0.1;
+        model.run(TRIAL_AGAIN + SETTLE);
+        assert_eq!(model.active(), [0, 1], "{:?}", model.policy);
+    }
+    // Only where that is so: nobody leaves for a look back that would find them worth it.
+    let left = model.moves(MoveCause::Left);
+    model.run(Duration::from_secs(60));
+    assert_eq!(model.moves(MoveCause::Left), left);
+}
+
+/// With more to do than two CPUs can, both are used to the full, whatever receiving and handing over take.
+#[test]
+fn of_what_two_cpus_can_do_little_is_lost() {
+    for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {
+        let mut model = Model::new(2, 1, 10).zipf(10_000, 4.0 * (1.0 - receive));
+        (model.receive, model.hand_over) = (4.0 * receive, hand_over);
+        model.run(SETTLE);
+        // As much is done as the busier of them allows.
+        let looks = 500;
+        let done = (0..looks).map(|_| {
+            model.look();
+            let loads = model.loads(&model.buckets());
+            1.0 / loads[0].max(loads[1])
+        });
+        let done = done.sum::<f64>() / f64::from(looks);
+        let work: f64 = model.buckets().iter().sum();
+        let busier = |handed: f64| {
+            let (here, there) = (work - handed + handed * hand_over, handed * (1.0 + hand_over));
+            (model.receive + here).max(there)
+        };
+        let best = (0..=1000).map(|part| 1.0 / busier(work * f64::from(part) / 1000.0)).fold(0.0, f64::max);
+        assert!(done >= 0.97 * best, "{done} of {best} at {receive}, {hand_over}: {:?}", model.wishes);
+    }
 }
 
 /// Bursts that end while a CPU is on trial say nothing of the function, and do not keep CPUs away when they are needed.

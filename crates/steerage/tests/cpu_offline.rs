@@ -1,9 +1,10 @@
-//! CPUs that the kernel takes away and gives back, by its own switch, where this machine has one.
+//! CPUs that the kernel takes away and gives back: by its own switch, where this machine has one, and by a cpuset.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use steerage::topology::Watch;
@@ -118,8 +119,93 @@ fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
 /// Long enough for any machine, and an end where something hangs.
 const HANG: Duration = Duration::from_secs(60);
 
+/// Either test takes CPUs away from all of this process.
+static CPUS: Mutex<()> = Mutex::new(());
+
+/// A cpuset of this process's own; given up when dropped, or by a shell when this process ends in whatever way.
+struct Cpuset {
+    folder: PathBuf,
+    guard: Child,
+}
+
+impl Cpuset {
+    /// With the CPUs that its parent has.
+    fn enter() -> Result<Self, String> {
+        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
+        let own =
+            |text: &str| groups.lines().find_map(|line| Some(line.split_once(text)?.1.trim_matches('/').to_owned()));
+        let (root, own) = match own(":cpuset:") {
+            Some(own) => ("/sys/fs/cgroup/cpuset", own),
+            None => ("/sys/fs/cgroup", own("0::").ok_or("there are no control groups")?),
+        };
+        let parent = PathBuf::from(root).join(own);
+        if !parent.join("cpuset.cpus").exists() && !parent.join("cpuset.cpus.effective").exists() {
+            return Err(format!("{} has no cpuset", parent.display()));
+        }
+        let folder = parent.join(format!("steerage-test-{}", process::id()));
+        let failed = |what: &str, error| format!("{what} {}: {error}", folder.display());
+        fs::create_dir(&folder).map_err(|error| failed("cannot make", error))?;
+        let mut guard = Command::new("sh");
+        guard.args(["-c", "cat >/dev/null; rmdir \"$0\""]).arg(&folder).stdin(Stdio::piped());
+        let guard = guard.spawn().map_err(|error| failed("no shell to remove", error))?;
+        let cpuset = Self { folder: folder.clone(), guard };
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            let of_parent = fs::read(parent.join(file)).unwrap_or_default();
+            fs::write(folder.join(file), of_parent).map_err(|error| failed("cannot set up", error))?;
+        }
+        let pid = process::id().to_string();
+        fs::write(folder.join("cgroup.procs"), pid).map_err(|error| failed("cannot enter", error))?;
+        Ok(cpuset)
+    }
+
+    fn set(&self, cpus: &CpuMask) {
+        fs::write(self.folder.join("cpuset.cpus"), cpus.to_list()).expect("a cpuset of our own");
+    }
+}
+
+impl Drop for Cpuset {
+    fn drop(&mut self) {
+        if let Some(parent) = self.folder.parent() {
+            let _ = fs::write(parent.join("cgroup.procs"), process::id().to_string());
+        }
+        drop(self.guard.stdin.take());
+        let _ = self.guard.wait();
+    }
+}
+
+#[test]
+fn a_cpuset_that_changes_is_followed() {
+    let _alone = CPUS.lock();
+    let ours = Topology::read().allowed().clone();
+    let skip = |why: &str| {
+        let _ = writeln!(std::io::stderr(), "skipped: {why}");
+    };
+    let Some(last) = ours.last().filter(|_| ours.len() > 1) else { return skip("there is one CPU only") };
+    let cpuset = match Cpuset::enter() {
+        Ok(cpuset) => cpuset,
+        Err(why) => return skip(&why),
+    };
+    let without: CpuMask = ours.iter().filter(|cpu| *cpu != last).collect();
+    let mut watch = Watch::new(ours.clone());
+    let running = started(&ours);
+    let handle = running.handle();
+    wait_until_on(&handle, &ours);
+    for _ in 0..3 {
+        cpuset.set(&without);
+        assert_eq!((watch.poll(), watch.poll()), (Some(without.clone()), None));
+        wait_until_on(&handle, &without);
+        cpuset.set(&ours);
+        assert_eq!(watch.poll(), Some(ours.clone()));
+        wait_until_on(&handle, &ours);
+    }
+    handle.stop();
+    let ledger = running.join().snapshot;
+    assert_eq!((ledger.received(), ledger.reordered()), (ledger.delivered(), Some(0)));
+}
+
 #[test]
 fn a_cpu_that_goes_is_missed_and_welcome_back() {
+    let _alone = CPUS.lock();
     let ours = Topology::read().allowed().clone();
     let skip = |why: &str| {
         let _ = writeln!(std::io::stderr(), "skipped: {why}");

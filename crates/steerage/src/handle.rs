@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::builder::BuildError;
-use crate::cpu::CpuMask;
+use crate::cpu::{CpuId, CpuMask};
 use crate::ledger::{BucketSnapshot, Snapshot};
 use crate::limits::{Limits, QueueLimits};
 use crate::plan::mask_indices;
@@ -28,6 +28,7 @@ trait Control: Send + Sync {
     fn flow_limit_cpus(&self) -> CpuMask;
     fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError>;
     fn set_present_cpus(&self, cpus: &CpuMask);
+    fn set_others_time(&self, shares: &[(CpuId, f64)]);
     fn policy(&self) -> &'static str;
     fn set_policy(&self, policy: Box<dyn Policy>);
     fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>>;
@@ -127,6 +128,15 @@ impl<M: Send> Control for Shared<M> {
         let mut state = self.steering.lock();
         state.set_present(&present);
         self.wake(self.steering.publish(state));
+    }
+
+    fn set_others_time(&self, shares: &[(CpuId, f64)]) {
+        let mut state = self.steering.lock();
+        for (cpu, share) in shares {
+            if let Some(at) = self.core.cpus.iter().position(|ours| ours == cpu) {
+                state.others[at] = *share;
+            }
+        }
     }
 
     fn policy(&self) -> &'static str {
@@ -267,6 +277,12 @@ impl Handle {
     /// those who run their own threads.
     pub fn set_present_cpus(&self, cpus: &CpuMask) {
         self.0.set_present_cpus(cpus);
+    }
+
+    /// Which share of the instance's CPUs' time others had lately, 0 to 1 ([`OthersTime`](crate::topology::OthersTime)): policies
+    /// take it into account. [`Instance::start`](crate::Instance::start) does this itself; it is for those who run their own threads.
+    pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {
+        self.0.set_others_time(shares);
     }
 
     /// The name of the policy by which buckets are spread.

@@ -171,6 +171,10 @@ pub const CAPACITY_CHANGED: f64 = 0.2;
 /// Over how many looks what can be done in a second is averaged, and measured at least before a CPU joins on trial.
 pub const CAPACITY_LOOKS: u32 = 8;
 
+/// Which share of a CPU's time others have where it joins after all that have more time, and where less that was done while
+/// it was on trial is no chance: it took from whoever sends, or waits for answers, what that needed.
+pub const CONTENDED_FROM: f64 = 0.3;
+
 /// How long after a trial that said nothing there is another; it doubles each time up to [`TRIAL_AGAIN`].
 pub const TRIAL_UNDECIDED: Duration = Duration::from_secs(1);
 

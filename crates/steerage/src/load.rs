@@ -45,6 +45,7 @@ impl CpuCounts {
             busy: busy * wanted.max(1.0),
             receive: ((self.receive - before.receive) as f64 / nanos).min(busy),
             packets,
+            others: 0.0,
         }
     }
 }
@@ -177,7 +178,10 @@ impl<M> State<M> {
             let packets =
                 |cpu: usize| queues.iter().map(|q| self.load.finished[*q][cpu] - finished_before[*q][cpu]).sum::<u64>();
             let cpus: Vec<CpuLoad> = (0..before.len())
-                .map(|cpu| self.load.cpus[cpu].load_since(&before[cpu], elapsed, packets(cpu)))
+                .map(|cpu| {
+                    let load = self.load.cpus[cpu].load_since(&before[cpu], elapsed, packets(cpu));
+                    CpuLoad { others: self.others[cpu], ..load }
+                })
                 .collect();
             let (order, owners) = self.order_of(group);
             let window = window.as_ref().map(|(cpus, buckets)| Window {

@@ -153,6 +153,8 @@ pub(crate) struct State<M> {
     dead: Vec<bool>,
     /// Taken off line, or away from us: what is on such a CPU runs somewhere, but has no place of its own.
     absent: Vec<bool>,
+    /// Which share of each CPU's time others had lately.
+    pub(crate) others: Vec<f64>,
     epoch: u64,
     /// Where the search for buckets to move goes on.
     next_bucket: usize,
@@ -194,6 +196,7 @@ impl<M> Steering<M> {
             slice: None,
             dead: vec![false; cpus],
             absent: vec![false; cpus],
+            others: vec![0.0; cpus],
             epoch: 0,
             next_bucket: 0,
             counts: MoveCounts::default(),

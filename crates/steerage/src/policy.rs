@@ -34,6 +34,8 @@ pub struct CpuLoad {
     pub full: f64,
     /// Packets of the group that it was done with.
     pub packets: u64,
+    /// What others took of it, as far as it is known: other programs, a hypervisor's other guests.
+    pub others: f64,
 }
 
 /// A measurement long enough to tell buckets apart, in which nothing moved.

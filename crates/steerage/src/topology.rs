@@ -9,6 +9,7 @@ mod cgroup;
 mod files;
 mod latency;
 mod order;
+mod others;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use crate::limits::CPUS_MAX;
 
 use files::Files;
 pub use latency::{PAIR_TIME_MAX, PAIRS_MAX};
+pub use others::OthersTime;
 pub use watch::Watch;
 
 const CPUS: &str = "sys/devices/system/cpu";

@@ -11,8 +11,8 @@ use super::spread::Loads;
 use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
 use crate::ledger::MoveCause;
 use crate::limits::{
-    BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, ELEPHANT_FROM, FULL_FROM, JOIN_FROM, KEEPS_UP, LEAVE_AFTER,
-    LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, SATURATED_FROM, SPREAD_WITHIN, TRIAL_AGAIN,
+    BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, CONTENDED_FROM, ELEPHANT_FROM, FULL_FROM, JOIN_FROM, KEEPS_UP,
+    LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, SATURATED_FROM, SPREAD_WITHIN, TRIAL_AGAIN,
     TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED, UNEVEN_FROM, WORK_CHANGED,
 };
 use crate::platform::Timestamp;
@@ -117,7 +117,9 @@ impl Balance {
 
     /// One CPU more, if those that have buckets have no time left and it is not known to be for nothing.
     fn join(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
-        let next = *load.order.iter().find(|cpu| !active.contains(cpu))?;
+        let mut left = load.order.iter().copied().filter(|cpu| !active.contains(cpu)).peekable();
+        let first = *left.peek()?;
+        let next = left.find(|cpu| !is_contended(load, *cpu)).unwrap_or(first);
         let wants = |cpu: CpuLoad| cpu.busy.min(if cpu.full < FULL_FROM { KEEPS_UP } else { 1.0 });
         let mean = of(&self.loads, active).map(wants).sum::<f64>() / active.len() as f64;
         if mean < JOIN_FROM {
@@ -166,17 +168,22 @@ impl Balance {
             self.findings.pays_at = Some(self.findings.pays_at.map_or(work, |known| known.min(work)));
             return None;
         }
-        if took < TRIAL_TIME_MAX {
+        let joined = load.order.iter().filter(|cpu| load.map.contains(cpu) && !active[..load.owners].contains(cpu));
+        let contended = joined.copied().any(|cpu| is_contended(load, cpu));
+        let too_little = contended && took >= TRIAL_TIME && self.rate < trial.rate;
+        if took < TRIAL_TIME_MAX && !too_little {
             return None;
         }
         self.trial = None;
-        // More could be done, and less was: there is less to do, or who sends waits for answers and has less of a CPU now. Inline
-        // is right for both, but what it said of the function is nothing.
-        let (least, most) = if more_can_be_done {
-            (TRIAL_UNDECIDED, TRIAL_AGAIN)
-        } else {
-            self.findings.fails_at = Some(work);
-            (TRIAL_AGAIN, TRIAL_AGAIN_MAX)
+        // More could be done, and less was: there is less to do, or who sends has less of a CPU now. Inline is right for both, but
+        // what it said of the function is nothing.
+        let (least, most) = match (more_can_be_done, contended) {
+            (true, false) => (TRIAL_UNDECIDED, TRIAL_AGAIN),
+            (true, true) => (TRIAL_AGAIN, TRIAL_AGAIN_MAX),
+            (false, _) => {
+                self.findings.fails_at = Some(work);
+                (TRIAL_AGAIN, TRIAL_AGAIN_MAX)
+            }
         };
         let wait = self.again.map_or(least, |again| again.wait * 2).clamp(least, most);
         self.again = Some(Again { at: load.now + wait, wait, work: trial.work });
@@ -308,6 +315,11 @@ fn base(load: &GroupLoad<'_>, window: &Window<'_>) -> Vec<f64> {
     }
     base.iter_mut().for_each(|load| *load = load.max(0.0));
     base
+}
+
+/// Others have too much of a CPU's time for it to be of much help.
+fn is_contended(load: &GroupLoad<'_>, cpu: u16) -> bool {
+    load.cpus[usize::from(cpu)].others >= CONTENDED_FROM
 }
 
 fn of<'a>(cpus: &'a [CpuLoad], active: &'a [u16]) -> impl Iterator<Item = CpuLoad> + 'a {

@@ -44,6 +44,8 @@ struct Model {
     cost: f64,
     /// What a packet that is handed over costs besides, as a share of what the function takes.
     hand_over: f64,
+    /// What others take of each CPU. A CPU on which more is done than they leave slows them, and they are who asks: so less comes.
+    others: Vec<f64>,
     /// What the policy may know of buckets.
     sampled: Vec<f64>,
     /// From how many samples, as far as they are not forgotten.
@@ -68,6 +70,7 @@ impl Model {
             receive: 0.0,
             cost: 1.0,
             hand_over: 0.0,
+            others: vec![0.0; cpus],
             sampled: vec![0.0; BUCKETS],
             samples: 0.0,
             chance: Chance(seed),
@@ -146,7 +149,9 @@ impl Model {
         let buckets = self.buckets();
         let loads = self.loads(&buckets);
         // Who receives can do no more than all, and does not know what it was not given; the others get less then.
-        let slowed = 1.0 / loads[0].max(1.0);
+        let asks =
+            self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
+        let slowed = 1.0 / loads[0].max(1.0) * asks.fold(1.0, f64::min);
         let busy = |cpu: usize| loads[cpu] * slowed;
         let mut work = vec![0.0; self.cpus];
         self.map.iter().zip(&buckets).for_each(|(cpu, load)| work[usize::from(*cpu)] += load);
@@ -155,6 +160,7 @@ impl Model {
                 busy: busy(cpu),
                 full: if busy(cpu) > 0.9 { 1.0 } else { 0.0 },
                 receive: if cpu == 0 { (self.receive * slowed).min(1.0) } else { 0.0 },
+                others: self.others[cpu],
                 packets: (work[cpu] * slowed / busy(cpu).max(1.0) * 1e6 / self.cost) as u64,
             })
             .collect();
@@ -367,6 +373,21 @@ fn what_does_not_pay_is_not_kept_up() {
     model.run(SETTLE);
     assert_eq!(model.active(), [0, 1], "{:?} {:?}", model.wishes, model.policy);
     assert!(model.policy.findings().pays_at.is_some());
+}
+
+/// A CPU that whoever asks needs for itself: it is tried, and seldom again; one that nobody needs joins before it.
+#[test]
+fn a_cpu_that_others_need_is_left_to_them() {
+    let mut model = Model::new(2, 1, 11).zipf(10_000, 1.0);
+    (model.receive, model.others) = (0.5, vec![0.0, 0.9]);
+    model.run(Duration::from_secs(60));
+    assert_eq!(model.active(), [0], "{:?}", model.policy);
+    assert!((1..=4).contains(&model.moves(MoveCause::Joined)), "{:?}", model.wishes);
+    assert!(model.policy.findings().fails_at.is_none(), "nothing is known of the function");
+    let mut model = Model::new(3, 1, 12).zipf(10_000, 1.0);
+    (model.receive, model.others) = (0.3, vec![0.0, 0.9, 0.0]);
+    model.run(SETTLE);
+    assert_eq!(model.active(), [0, 2], "{:?}", model.policy);
 }
 
 /// Handing over becomes dear while CPUs are there, as on a virtual machine whose CPUs are moved apart: they leave at once, not when

@@ -139,14 +139,14 @@ impl Core {
 
 impl<M> Shared<M> {
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let (masks, moves, groups) = {
+        let (masks, moves, groups, others) = {
             let state = self.steering.lock();
             let masks: Vec<Vec<CpuIndex>> = (0..self.core.queues.len()).map(|q| state.mask_of(q).to_vec()).collect();
-            (masks, state.counts, state.group_snapshots(&self.core.cpus))
+            (masks, state.counts, state.group_snapshots(&self.core.cpus), state.others.clone())
         };
         let core = &self.core;
         core.collect_kept();
-        let cpus = (0..core.cpus.len()).map(|cpu| core.cpu_snapshot(cpu)).collect();
+        let cpus = (0..core.cpus.len()).map(|cpu| core.cpu_snapshot(cpu, others[cpu])).collect();
         let mut queues: Vec<QueueSnapshot> = core.queues.iter().map(|queue| queue.snapshot(&core.cpus)).collect();
         for (queue, mask) in queues.iter_mut().zip(masks) {
             queue.rps_cpus = mask.into_iter().map(|cpu| core.cpus[usize::from(cpu)]).collect();
@@ -177,7 +177,7 @@ impl Core {
         }
     }
 
-    fn cpu_snapshot(&self, cpu: usize) -> CpuSnapshot {
+    fn cpu_snapshot(&self, cpu: usize, others: f64) -> CpuSnapshot {
         let ledger = &self.cpu_ledgers[cpu];
         let mut dropped = Drops::default();
         let mut backlog = 0;
@@ -207,6 +207,7 @@ impl Core {
             deaths: ledger.deaths.get(),
             originated: ledger.originated.get(),
             originated_dropped: ledger.originated_dropped.get(),
+            others,
         }
     }
 }

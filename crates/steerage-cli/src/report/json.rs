@@ -225,6 +225,7 @@ struct Cpu {
     time_squeeze: u64,
     panics: u64,
     deaths: u64,
+    others: f64,
 }
 
 impl Cpu {
@@ -246,6 +247,7 @@ impl Cpu {
             time_squeeze: cpu.time_squeeze,
             panics: cpu.panics,
             deaths: cpu.deaths,
+            others: cpu.others,
         }
     }
 }

@@ -56,6 +56,10 @@ fn seconds(time: std::time::Duration) -> Vec<Sample> {
     vec![Sample { label: None, value: Value::Fraction(time.as_secs_f64()) }]
 }
 
+fn fraction(value: f64) -> Vec<Sample> {
+    vec![Sample { label: None, value: Value::Fraction(value) }]
+}
+
 fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> Vec<Sample> {
     values.map(|(label, value)| Sample { label: Some((key, label)), value: Value::Whole(value) }).into()
 }
@@ -139,7 +143,7 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 18] = [
     gauge("page_pool_kept_pages", "Pages that packet functions keep.", |queue| one(queue.pool.kept)),
 ];
 
-pub(super) const CPUS: [Family<CpuSnapshot>; 14] = [
+pub(super) const CPUS: [Family<CpuSnapshot>; 16] = [
     counter("cpu_polled_packets", "Packets that the CPU took off its queues.", |cpu| one(cpu.polled)),
     counter("cpu_handed_in_packets", "Packets that other CPUs handed to it.", |cpu| one(cpu.handed_in)),
     counter("cpu_processed_packets", "Packets that it handled.", |cpu| one(cpu.processed)),
@@ -156,6 +160,10 @@ pub(super) const CPUS: [Family<CpuSnapshot>; 14] = [
     counter("wakeups_sent", "Times that it woke another CPU.", |cpu| one(cpu.wakes_sent)),
     counter("handler_panics", "Times that its packet function panicked.", |cpu| one(cpu.panics)),
     counter("cpu_deaths", "Times that it was declared dead.", |cpu| one(cpu.deaths)),
+    counter("cpu_originated_packets", "Packets of its packet function's own making, sent and lost.", |cpu| {
+        each("outcome", [("sent", cpu.originated), ("dropped", cpu.originated_dropped)])
+    }),
+    gauge("cpu_others_ratio", "Share of its time that others had lately.", |cpu| fraction(cpu.others)),
 ];
 
 pub(super) const OUTPUTS: [Family<OutputSnapshot>; 3] = [

@@ -174,6 +174,9 @@ pub struct CpuSnapshot {
     pub originated: u64,
     /// Those that were not: the output had no room or cannot send such.
     pub originated_dropped: u64,
+    /// Which share of its time others had lately, 0 to 1: other programs, interrupts, a hypervisor's other guests. 0 where nobody
+    /// looks ([`Handle::set_others_time`](crate::Handle::set_others_time)).
+    pub others: f64,
 }
 
 /// What was sent by an output.

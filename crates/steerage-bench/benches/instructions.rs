@@ -1,0 +1,102 @@
+//! How many instructions a packet takes, and that they do not become more: what no noise of the machine changes.
+//!
+//! `cargo bench -p steerage-bench --bench instructions`, with valgrind and, by `cargo install gungraun-runner --version 0.18.2
+//! --locked`, the runner. All CPUs of an instance are stepped in turn by one thread, on a clock that goes on by itself, so each run
+//! is the same. Instructions of receiver and workers together, for [`PACKETS`] packets of 64 bytes in 65,536 flows.
+#![allow(missing_docs, unused_qualifications, reason = "in what the macros make")]
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
+use steerage::{
+    Bell, Builder, CpuId, CpuMask, FlowHasher, Hash, HashKey, POLL_BUDGET, Platform, Softnet, Stepped, Timestamp,
+};
+use steerage_bench::frames::{FrameOptions, Mix};
+use steerage_bench::measure::ReadsHeaders;
+
+/// Enough that beginning and ending do not count.
+const PACKETS: u64 = 64_000;
+
+/// A clock that goes on by so much each time that it is asked.
+const TICK: Duration = Duration::from_nanos(50);
+
+/// One thread that steps all CPUs, none of which sleeps.
+#[derive(Clone, Default)]
+struct Stepping(Rc<Cell<Timestamp>>);
+
+impl Platform for Stepping {
+    fn now(&self) -> Timestamp {
+        self.0.set(self.0.get() + TICK);
+        self.0.get()
+    }
+
+    fn park(&mut self, _: &Bell, _: &[BorrowedFd<'_>], _: Option<Timestamp>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn random(&mut self) -> u64 {
+        0
+    }
+}
+
+/// The first receives; without others it handles as well.
+type Cpus = Vec<Softnet<ReadsHeaders, Stepping>>;
+
+fn cpus(frames: FrameOptions, targets: usize) -> Cpus {
+    let workers: CpuMask = (1..=targets as u16).map(CpuId).collect();
+    let builder = Builder::new().virtual_cpus(targets + 1).policy(Hash).hash(FlowHasher::keyed(&HashKey::MICROSOFT));
+    let builder = if targets > 0 { builder.rps_cpus(workers) } else { builder };
+    let instance = builder.input_on(frames.input(), &[CpuId(0)], None).build(|_| ReadsHeaders::default());
+    let (parts, _) = instance.expect("a benchmark that can be set up").split();
+    let clock = Stepping::default();
+    parts.into_iter().map(|part| part.enter(clock.clone())).collect()
+}
+
+/// A device that tells the hash.
+fn device_hash(targets: usize) -> Cpus {
+    let mix = Mix::Uniform;
+    cpus(FrameOptions { mix, device_hash: true, list: POLL_BUDGET, frames: PACKETS }, targets)
+}
+
+/// Key and keyed hash from the headers.
+fn our_hash(targets: usize, mix: Mix) -> Cpus {
+    cpus(FrameOptions { mix, device_hash: false, list: POLL_BUDGET, frames: PACKETS }, targets)
+}
+
+/// Lists of one packet.
+fn single(targets: usize) -> Cpus {
+    cpus(FrameOptions { mix: Mix::Uniform, device_hash: true, list: 1, frames: PACKETS }, targets)
+}
+
+/// So many instructions a packet and no more: what was counted when it was written down, and 5 % for compilers to come. Whoever
+/// makes it less takes the limit down with it.
+fn at_most(each: u64) -> LibraryBenchmarkConfig {
+    let limit = (EventKind::Ir, each * PACKETS);
+    let mut config = LibraryBenchmarkConfig::default();
+    config.tool(Callgrind::with_args(["--cache-sim=no"]).hard_limits([limit]));
+    config
+}
+
+#[library_benchmark]
+#[bench::alone(args = (0), setup = device_hash, config = at_most(230))]
+#[bench::device_hash_1_target(args = (1), setup = device_hash, config = at_most(235))]
+#[bench::device_hash_2_targets(args = (2), setup = device_hash, config = at_most(285))]
+#[bench::device_hash_16_targets(args = (16), setup = device_hash, config = at_most(343))]
+#[bench::our_hash_2_targets(args = (2, Mix::Uniform), setup = our_hash, config = at_most(402))]
+#[bench::our_hash_2_targets_mixed(args = (2, Mix::Mixed), setup = our_hash, config = at_most(442))]
+#[bench::lists_of_one(args = (1), setup = single, config = at_most(1700))]
+fn packets(mut cpus: Cpus) -> Cpus {
+    let mut finished = 0;
+    while finished < cpus.len() {
+        finished = cpus.iter_mut().map(|cpu| usize::from(black_box(cpu.step()) == Stepped::Finished)).sum();
+    }
+    cpus
+}
+
+library_benchmark_group!(name = path, benchmarks = packets);
+main!(library_benchmark_groups = path);

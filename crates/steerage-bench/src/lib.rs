@@ -1,9 +1,14 @@
-//! What the benchmarks share: where the CPUs are, frames to receive, and how a run is measured.
+//! What the benchmarks share: where the CPUs are, frames to receive, how a run is measured, and how figures are shown.
 #![forbid(unsafe_code)]
 
+mod figures;
+pub mod fold;
 pub mod frames;
+pub mod html;
 pub mod measure;
 pub mod nic;
 pub mod placement;
 pub mod report;
 pub mod samples;
+pub mod stats;
+pub mod table;

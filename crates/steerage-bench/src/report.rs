@@ -34,12 +34,15 @@ pub struct Machine {
     pub virtual_machine: bool,
     /// steerage's version.
     pub version: String,
-    /// The command as it was given.
+    /// The command as it was given; of several runs a line each.
     pub command: String,
     /// When it began: RFC 3339, in UTC.
     pub started: String,
     /// How long it took, in seconds.
     pub seconds: f64,
+    /// What was measured beside it, with its version: a line each, such as `DPDK 22.11, peers/dpdk`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
 }
 
 /// One published experiment, repeated: its question, its runs, and how to draw them.
@@ -133,7 +136,8 @@ pub struct Sample {
     pub placement: Placement,
     /// By metric.
     pub values: BTreeMap<String, f64>,
-    /// How many packets took so many nanoseconds at most, in rising order; empty where nobody looked.
+    /// Steps of a histogram, in rising order: nanoseconds, and how many packets took so many at most and more than the step
+    /// before. Empty where nobody looked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latencies: Vec<(u64, u64)>,
 }

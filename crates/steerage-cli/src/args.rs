@@ -3,6 +3,7 @@
 //! The groups are shared by all commands that receive packets; a command flattens [`RunArgs`] and adds its own.
 
 mod bench;
+mod bench_report;
 mod control;
 mod doctor;
 mod explain;
@@ -27,6 +28,7 @@ use steerage_device::af_xdp::Take;
 use steerage_device::capture::Pace;
 
 pub(crate) use bench::{Bench, BenchArgs, RrArgs};
+pub(crate) use bench_report::BenchReportArgs;
 pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs, UnmountArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::ExplainArgs;

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::bench_report::{BenchReportArgs, REPORT_HELP};
 use super::{duration, number};
 
 pub(super) const BENCH_HELP: &str = "\
 Examples:
   steerage bench rr 10.0.0.2:5000          requests and responses over 500 connections
-  steerage bench rr --help                 every option of it";
+  steerage bench rr --help                 every option of it
+  steerage bench report a.json b.jsonl     show what was measured, here and by other programs";
 
 pub(super) const RR_HELP: &str = "\
 The load that receive packet steering was published with: netperf's TCP_RR and UDP_RR, a request of
@@ -51,6 +53,10 @@ pub(crate) enum Bench {
     /// Requests and responses over many connections, by the kernel's sockets
     #[command(verbatim_doc_comment, after_help = RR_HELP)]
     Rr(RrArgs),
+
+    /// Put together what was measured, here and by other programs, and show it
+    #[command(verbatim_doc_comment, after_help = REPORT_HELP)]
+    Report(BenchReportArgs),
 }
 
 #[derive(Clone, Debug, Args)]

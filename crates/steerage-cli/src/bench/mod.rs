@@ -2,4 +2,5 @@
 
 pub(crate) mod histogram;
 pub(crate) mod machine;
+pub(crate) mod page;
 pub(crate) mod rr;

@@ -13,6 +13,7 @@ use crate::report::units::grouped;
 /// Measures what is asked for.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Error> {
     match &args.what {
+        Bench::Report(args) => super::bench_report::run(args),
         Bench::Rr(args) => {
             let measured = rr::measure(args)?;
             super::print(if args.json { rr_json(args, &measured) } else { rr_text(args, &measured) }.as_bytes())

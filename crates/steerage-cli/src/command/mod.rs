@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod bench_report;
 mod completions;
 mod control;
 mod count;

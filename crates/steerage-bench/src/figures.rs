@@ -1,0 +1,102 @@
+//! Figures as people read them, and text from elsewhere made fit for a line.
+
+use crate::stats::Spread;
+
+/// How many digits behind the point: three or four that tell something.
+fn decimals(value: f64) -> usize {
+    match value.abs() {
+        size if size >= 999.5 => 0,
+        size if size >= 99.95 => 1,
+        size if size >= 0.9995 || size == 0.0 => 2,
+        _ => 4,
+    }
+}
+
+/// `12,345`, `123.4`, `1.27`, `0.0123`.
+pub(crate) fn figure(value: f64) -> String {
+    with_decimals(value, decimals(value))
+}
+
+/// `1.27 [1.21..1.30]`, all with as many digits behind the point as the median has.
+pub(crate) fn spread(of: &Spread) -> String {
+    let decimals = decimals(of.median);
+    let text = |value| with_decimals(value, decimals);
+    format!("{} [{}..{}]", text(of.median), text(of.least), text(of.most))
+}
+
+/// A point on the axis: `1,000`, `0.5`.
+pub(crate) fn point(x: f64) -> String {
+    let text = with_decimals(x, if x.fract() == 0.0 { 0 } else { decimals(x).max(2) });
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+fn with_decimals(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    let (sign, digits) = text.strip_prefix('-').map_or(("", text.as_str()), |digits| ("-", digits));
+    let (whole, rest) = digits.split_once('.').map_or((digits, None), |(whole, rest)| (whole, Some(rest)));
+    let mut grouped = sign.to_owned();
+    for (at, digit) in whole.char_indices() {
+        // `inf` has three letters.
+        if at > 0 && (whole.len() - at) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    rest.map_or(grouped.clone(), |rest| format!("{grouped}.{rest}"))
+}
+
+/// `412 s` as `6 min 52 s`.
+pub(crate) fn seconds(seconds: f64) -> String {
+    if seconds < 59.95 {
+        return format!("{seconds:.1} s");
+    }
+    let whole = seconds.round() as u64;
+    format!("{} min {} s", whole / 60, whole % 60)
+}
+
+/// Without control characters: what comes from a file cannot break a line or steer a terminal, nor a page.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
+}
+
+/// At most so many characters.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(3)).collect();
+    format!("{kept}...")
+}
+
+/// `1 run`, `5 runs`.
+pub(crate) fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_digits_that_tell_something() {
+        let told = [0.0, 0.01234, 1.274, 12.345, 123.45, 999.7, 12_345.6, 1_234_567.0, -4321.0].map(figure);
+        assert_eq!(told, ["0.00", "0.0123", "1.27", "12.35", "123.5", "1,000", "12,346", "1,234,567", "-4,321"]);
+        assert_eq!(figure(f64::INFINITY), "inf");
+        let points = [0.0, 0.5, 20.0, 1000.0, 0.125, 2.25].map(point);
+        assert_eq!(points, ["0", "0.5", "20", "1,000", "0.125", "2.25"]);
+    }
+
+    #[test]
+    fn a_spread_has_the_digits_of_its_median() {
+        let of = Spread { median: 9.5, least: 0.123, most: 1000.0, runs: 3 };
+        assert_eq!(spread(&of), "9.50 [0.12..1,000.00]");
+    }
+
+    #[test]
+    fn text_stays_on_its_line() {
+        assert_eq!(plain("a\nb\u{1b}[2J\t"), "a b [2J");
+        assert_eq!(cut("some long name", 7), "some...");
+        assert_eq!(cut("name", 4), "name");
+        assert_eq!((seconds(3.21), seconds(412.4)), ("3.2 s".to_owned(), "6 min 52 s".to_owned()));
+    }
+}

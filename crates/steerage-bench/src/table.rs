@@ -1,0 +1,181 @@
+//! A report as text, for a terminal or a pipe.
+
+use std::fmt::Write;
+
+use crate::figures::{counted, cut, plain, point, seconds, spread};
+use crate::report::{Experiment, Machine, Metric, Report};
+use crate::stats::{Group, compare, groups, moved};
+
+/// No line is longer.
+const WIDTH: usize = 100;
+
+/// Names of series are cut here, so that two columns of figures fit beside them.
+const SERIES_WIDTH_MAX: usize = 32;
+
+/// Text stands so far in.
+const INDENT: &str = "  ";
+
+/// Tables stand so far in.
+const TABLE_INDENT: &str = "    ";
+
+/// The whole of it, with a line feed at its end.
+pub fn render(report: &Report) -> String {
+    let mut text = machine(&report.machine);
+    for experiment in &report.experiments {
+        text.push('\n');
+        one(&mut text, experiment);
+    }
+    text
+}
+
+fn machine(machine: &Machine) -> String {
+    let below = if machine.virtual_machine { ", in a virtual machine" } else { "" };
+    let mut text = String::new();
+    for line in [
+        format!("steerage {}, {}, {}", machine.version, machine.started, seconds(machine.seconds)),
+        format!("{}, {}{below}, Linux {}", machine.cpu, counted(machine.cpus, "CPU"), machine.kernel),
+    ] {
+        wrapped(&mut text, "", &line);
+    }
+    for beside in &machine.beside {
+        wrapped(&mut text, "", &format!("beside {beside}"));
+    }
+    for command in machine.command.lines() {
+        wrapped(&mut text, "", &format!("$ {command}"));
+    }
+    text
+}
+
+fn one(text: &mut String, experiment: &Experiment) {
+    wrapped(text, "", &format!("{}: {}", experiment.name, experiment.title));
+    wrapped(text, INDENT, &experiment.question);
+    if !experiment.published.is_empty() {
+        wrapped(text, INDENT, &format!("Published: {}", experiment.published));
+    }
+    let groups = groups(experiment);
+    if !groups.is_empty() {
+        figures(text, experiment, &groups);
+        verdicts(text, experiment);
+    }
+    let moved = moved(experiment);
+    if moved > 0 {
+        text.push('\n');
+        wrapped(text, INDENT, &format!("left out: {} in which the CPUs moved", counted(moved, "run")));
+    } else if !experiment.skipped.is_empty() {
+        text.push('\n');
+    }
+    for line in &experiment.skipped {
+        wrapped(text, INDENT, &format!("skipped: {line}"));
+    }
+}
+
+/// A column of a table, its heading first.
+struct Column {
+    cells: Vec<String>,
+    right: bool,
+}
+
+impl Column {
+    fn width(&self) -> usize {
+        self.cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+}
+
+/// What there is of each group: as many metrics beside each other as fit, and the others below.
+fn figures(text: &mut String, experiment: &Experiment, groups: &[Group<'_>]) {
+    let column = |heading: &str, right: bool, cell: &dyn Fn(&Group<'_>) -> String| {
+        let cells = std::iter::once(heading.to_owned()).chain(groups.iter().map(cell)).collect();
+        Column { cells, right }
+    };
+    let mut fixed = vec![column("where", false, &|group| group.placement.to_string())];
+    if groups.iter().any(|group| group.x.is_some()) {
+        let heading = cut(&plain(&experiment.x), SERIES_WIDTH_MAX);
+        fixed.push(column(&heading, true, &|group| group.x.map_or(String::new(), point)));
+    }
+    fixed.push(column("series", false, &|group| cut(&plain(group.series), SERIES_WIDTH_MAX)));
+    fixed.push(column("runs", true, &|group| group.samples.len().to_string()));
+    let has = |metric: &&Metric| groups.iter().any(|group| group.spread(&metric.name).is_some());
+    let metrics: Vec<Column> = experiment
+        .metrics
+        .iter()
+        .filter(has)
+        .map(|metric| {
+            let heading = plain(&format!("{}, {}", metric.title, metric.unit));
+            column(&heading, false, &|group| group.spread(&metric.name).map_or(String::new(), |of| spread(&of)))
+        })
+        .collect();
+    text.push('\n');
+    wrapped(text, INDENT, "Median [least..most] of the runs.");
+    let taken: usize = TABLE_INDENT.len() + fixed.iter().map(|column| column.width() + 2).sum::<usize>();
+    let mut rest = metrics.as_slice();
+    while !rest.is_empty() {
+        let mut room = WIDTH.saturating_sub(taken);
+        let fits = |column: &&Column| {
+            let fits = column.width() <= room;
+            room = room.saturating_sub(column.width() + 2);
+            fits
+        };
+        // One at least, however wide.
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (these, others) = rest.split_at(count);
+        table(text, &fixed.iter().chain(these).collect::<Vec<_>>());
+        rest = others;
+    }
+}
+
+fn table(text: &mut String, columns: &[&Column]) {
+    let rows = columns.first().map_or(0, |column| column.cells.len());
+    let widths: Vec<usize> = columns.iter().map(|column| column.width()).collect();
+    text.push('\n');
+    for row in 0..rows {
+        let mut line = TABLE_INDENT.to_owned();
+        for (column, &width) in columns.iter().zip(&widths) {
+            let cell = &column.cells[row];
+            let _ = if column.right { write!(line, "{cell:>width$}  ") } else { write!(line, "{cell:<width$}  ") };
+        }
+        text.push_str(&cut(line.trim_end(), WIDTH));
+        text.push('\n');
+    }
+}
+
+fn verdicts(text: &mut String, experiment: &Experiment) {
+    for pair in &experiment.compared {
+        let found = compare(experiment, pair);
+        let Some(metric) = experiment.metrics.iter().find(|metric| metric.name == pair.metric) else { continue };
+        if found.is_empty() {
+            continue;
+        }
+        let better = if metric.more_is_better { "more" } else { "less" };
+        text.push('\n');
+        wrapped(text, INDENT, &format!("{} over {}, {} ({better} is better):", pair.of, pair.over, metric.title));
+        let cells = |heading: &str, right: bool, cell: &dyn Fn(&crate::stats::Comparison) -> String| {
+            let heading = (!heading.is_empty()).then(|| heading.to_owned());
+            Column { cells: heading.into_iter().chain(found.iter().map(cell)).collect(), right }
+        };
+        let place = cells("", false, &|one| one.placement.to_string());
+        let x = cells("", true, &|one| one.x.map_or(String::new(), point));
+        let verdict = cells("", false, &|one| one.to_string());
+        // No empty line between this and its heading.
+        let mut lines = String::new();
+        table(&mut lines, &[&place, &x, &verdict]);
+        text.push_str(&lines[1..]);
+    }
+}
+
+/// Words of `line` in lines of at most [`WIDTH`], the later ones as far in as the first. A word that is too long is cut.
+fn wrapped(text: &mut String, indent: &str, line: &str) {
+    let line = plain(line);
+    let room = WIDTH - indent.len();
+    let mut written = 0;
+    for word in line.split_whitespace().map(|word| cut(word, room)) {
+        let length = word.chars().count();
+        if written > 0 && written + 1 + length > room {
+            text.push('\n');
+            written = 0;
+        }
+        text.push_str(if written == 0 { indent } else { " " });
+        text.push_str(&word);
+        written += length + usize::from(written > 0);
+    }
+    text.push('\n');
+}

@@ -1,6 +1,7 @@
 //! What the benchmarks share: where the CPUs are, frames to receive, how a run is measured, and how figures are shown.
 #![forbid(unsafe_code)]
 
+mod charts;
 mod figures;
 pub mod fold;
 pub mod frames;

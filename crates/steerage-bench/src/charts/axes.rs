@@ -1,0 +1,106 @@
+//! The frame of a chart: a heading, axes with their ticks, and where on it values are.
+
+use super::scale::Scale;
+use super::svg::{Anchor, Svg};
+use crate::figures::point;
+
+/// Every panel is so wide, in its own units; the page scales it. Text of 13 units is then still 10 pixels on a telephone.
+pub(super) const WIDTH: f64 = 460.0;
+/// What is right of the plot.
+const RIGHT: f64 = 16.0;
+/// Heading and name of the vertical axis.
+const TOP: f64 = 46.0;
+/// Ticks and name of the horizontal axis.
+const BOTTOM: f64 = 46.0;
+/// Ticks of the horizontal axis are no closer than this for each of their letters, and as much again.
+const LETTER: f64 = 7.4;
+
+/// A plot with two axes.
+#[derive(Debug)]
+pub(super) struct Plot {
+    pub(super) svg: Svg,
+    pub(super) x: Scale,
+    pub(super) y: Scale,
+    left: f64,
+    height: f64,
+}
+
+/// What stands around it.
+pub(super) struct Words<'a> {
+    pub(super) heading: &'a str,
+    pub(super) x: &'a str,
+    pub(super) y: &'a str,
+}
+
+impl Plot {
+    /// With so high a plot, so much room left of it.
+    pub(super) fn new(words: &Words<'_>, x: Scale, y: Scale, left: f64, height: f64) -> Self {
+        let mut svg = Svg::new(WIDTH, TOP + height + BOTTOM);
+        svg.text("heading", (0.0, 14.0), Anchor::Start, words.heading);
+        svg.text("axis", (0.0, 33.0), Anchor::Start, words.y);
+        svg.text("axis", (WIDTH - RIGHT, TOP + height + 38.0), Anchor::End, words.x);
+        Self { svg, x, y, left, height }
+    }
+
+    pub(super) fn px(&self, x: f64) -> f64 {
+        self.left + self.x.at(x) * (WIDTH - RIGHT - self.left)
+    }
+
+    pub(super) fn py(&self, y: f64) -> f64 {
+        TOP + (1.0 - self.y.at(y)) * self.height
+    }
+
+    pub(super) fn at(&self, x: f64, y: f64) -> (f64, f64) {
+        (self.px(x), self.py(y))
+    }
+
+    pub(super) fn ends(&self) -> (f64, f64) {
+        (self.left, WIDTH - RIGHT)
+    }
+
+    /// Horizontal lines with their values.
+    pub(super) fn y_ticks(&mut self, ticks: &[f64], label: impl Fn(f64) -> String) {
+        let (left, right) = self.ends();
+        for tick in ticks {
+            let y = self.py(*tick);
+            self.svg.line("grid", (left, y), (right, y));
+            self.svg.text("tick", (left - 7.0, y + 4.5), Anchor::End, &label(*tick));
+        }
+    }
+
+    /// Values below the plot, as many as do not touch.
+    pub(super) fn x_ticks(&mut self, ticks: &[f64], lines: bool, label: impl Fn(f64) -> String) {
+        let bottom = TOP + self.height;
+        let mut free = f64::NEG_INFINITY;
+        for tick in ticks {
+            let (x, text) = (self.px(*tick), label(*tick));
+            let half = text.chars().count() as f64 * LETTER / 2.0;
+            let top = if lines { TOP } else { bottom };
+            self.svg.line(if lines { "grid" } else { "base" }, (x, top), (x, bottom + 5.0));
+            if x - half >= free {
+                self.svg.text("tick", (x, bottom + 19.0), Anchor::Middle, &text);
+                free = x + half + LETTER;
+            }
+        }
+        let (left, right) = self.ends();
+        self.svg.line("base", (left, bottom), (right, bottom));
+    }
+}
+
+/// The ticks of points that were measured: these themselves, as long as they are few.
+pub(super) fn measured(points: &[f64], scale: &Scale) -> Vec<f64> {
+    /// More would not be told apart.
+    const POINTS_MAX: usize = 12;
+    if points.len() <= POINTS_MAX { points.to_vec() } else { scale.ticks() }
+}
+
+/// Room for ticks left of a plot.
+pub(super) fn room(labels: impl Iterator<Item = String>) -> f64 {
+    12.0 + labels.map(|label| label.chars().count()).max().unwrap_or(0) as f64 * LETTER
+}
+
+/// A tick as it is written.
+pub(super) fn tick(value: f64) -> String {
+    // 0.30000000000000004 is 0.3.
+    point((value * 1e9).round() / 1e9)
+}

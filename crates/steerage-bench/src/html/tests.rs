@@ -1,0 +1,1 @@
+//! What a page has in it.

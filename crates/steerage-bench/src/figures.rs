@@ -2,12 +2,13 @@
 
 use crate::stats::Spread;
 
-/// How many digits behind the point: three or four that tell something.
+/// How many digits behind the point: three that tell something, or more before it.
 fn decimals(value: f64) -> usize {
     match value.abs() {
         size if size >= 999.5 => 0,
         size if size >= 99.95 => 1,
         size if size >= 0.9995 || size == 0.0 => 2,
+        size if size >= 0.099_95 => 3,
         _ => 4,
     }
 }
@@ -79,8 +80,11 @@ mod tests {
 
     #[test]
     fn figures_have_digits_that_tell_something() {
-        let told = [0.0, 0.01234, 1.274, 12.345, 123.45, 999.7, 12_345.6, 1_234_567.0, -4321.0].map(figure);
-        assert_eq!(told, ["0.00", "0.0123", "1.27", "12.35", "123.5", "1,000", "12,346", "1,234,567", "-4,321"]);
+        let told = [0.0, 0.01234, 0.705, 1.274, 12.345, 123.45, 999.7, 12_345.6, 1_234_567.0, -4321.0].map(figure);
+        assert_eq!(
+            told,
+            ["0.00", "0.0123", "0.705", "1.27", "12.35", "123.5", "1,000", "12,346", "1,234,567", "-4,321"]
+        );
         assert_eq!(figure(f64::INFINITY), "inf");
         let points = [0.0, 0.5, 20.0, 1000.0, 0.125, 2.25].map(point);
         assert_eq!(points, ["0", "0.5", "20", "1,000", "0.125", "2.25"]);

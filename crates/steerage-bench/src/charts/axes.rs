@@ -4,12 +4,12 @@ use super::scale::Scale;
 use super::svg::{Anchor, Svg};
 use crate::figures::point;
 
-/// Every panel is so wide, in its own units; the page scales it. Text of 13 units is then still 10 pixels on a telephone.
-pub(super) const WIDTH: f64 = 460.0;
+/// Every panel is so wide, in its own units; the page scales it. Text of 13 units is then still 11 pixels on a telephone.
+pub(super) const WIDTH: f64 = 420.0;
 /// What is right of the plot.
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 20.0;
 /// Heading and name of the vertical axis.
-const TOP: f64 = 46.0;
+const TOP: f64 = 52.0;
 /// Ticks and name of the horizontal axis.
 const BOTTOM: f64 = 46.0;
 /// Ticks of the horizontal axis are no closer than this for each of their letters, and as much again.

@@ -33,12 +33,12 @@ pub(super) fn draw(experiment: &Experiment, chart: &Chart) -> Vec<String> {
         .collect();
     let Some((x, y)) = scales(&found) else { return Vec::new() };
     found.sort_by(|(a, one, _), (b, other, _)| {
-        one.placement.cmp(&other.placement).then(by_x(one.x, other.x)).then(a.cmp(b))
+        by_x(one.x, other.x).then(one.placement.cmp(&other.placement)).then(a.cmp(b))
     });
     let same = |(_, a, _): &Drawn<'_>, (_, b, _): &Drawn<'_>| (a.placement, a.x) == (b.placement, b.x);
     let panel = |these: &[Drawn<'_>]| {
         let (_, first, _) = &these[0];
-        let at = first.x.filter(|_| with_x).map_or(String::new(), |x| format!("{} {}; ", experiment.x, point(x)));
+        let at = first.x.filter(|_| with_x).map_or(String::new(), |x| format!("{}: {}; ", experiment.x, point(x)));
         let heading = format!("{at}{}", heading(first.placement));
         let words = Words { heading: &heading, x: "latency", y: "percentile" };
         let mut plot = Plot::new(&words, x, y, room(y.ticks().into_iter().map(percentile)), HEIGHT);

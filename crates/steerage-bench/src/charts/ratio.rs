@@ -7,7 +7,7 @@ use super::svg::{Anchor, class_of};
 use crate::figures::{figure, point};
 use crate::placement::Placement;
 use crate::report::{Chart, Experiment, Pair};
-use crate::stats::{Comparison, Verdict, compare, placements};
+use crate::stats::{Comparison, Verdict, compare, placements, series};
 
 /// How high a plot is.
 const HEIGHT: f64 = 220.0;
@@ -18,7 +18,7 @@ const RATIO_DRAWN_MAX: f64 = 100.0;
 /// As little as this is drawn around 1.
 const RATIO_AROUND: f64 = 1.1;
 
-/// Pairs of a chart, with what came of them and their place among all pairs.
+/// Pairs of a chart, with the colour of each and what came of it.
 pub(super) struct Pairs<'a> {
     experiment: &'a Experiment,
     chart: &'a Chart,
@@ -31,9 +31,11 @@ impl<'a> Pairs<'a> {
             |pair: &Pair| pair.metric == chart.metric && (chart.series.is_empty() || chart.series.contains(&pair.of));
         // What is of no round has no ratio to be drawn.
         let told = |pair: &Pair| compare(experiment, pair).into_iter().filter(|one| one.rounds > 0).collect::<Vec<_>>();
-        let pairs = experiment.compared.iter().enumerate().filter(|(_, pair)| drawn(pair));
-        let found = pairs.map(|(index, pair)| (index, pair, told(pair))).filter(|(.., found)| !found.is_empty());
-        Self { experiment, chart, found: found.collect() }
+        let pairs = experiment.compared.iter().filter(|pair| drawn(pair));
+        let found: Vec<_> = pairs.map(|pair| (pair, told(pair))).filter(|(_, found)| !found.is_empty()).collect();
+        let indices = indices(&series(experiment), found.iter().map(|(pair, _)| *pair));
+        let found = indices.into_iter().zip(found).map(|(index, (pair, found))| (index, pair, found)).collect();
+        Self { experiment, chart, found }
     }
 
     pub(super) fn names(&self) -> Vec<(usize, String)> {
@@ -78,7 +80,7 @@ impl<'a> Pairs<'a> {
 
     fn axis(&self) -> String {
         let metric = self.experiment.metrics.iter().find(|metric| metric.name == self.chart.metric);
-        format!("times better by {}", metric.map_or("", |metric| &metric.title))
+        format!("{}, times better", metric.map_or("", |metric| &metric.title))
     }
 
     /// A panel for each placement, all on the same axes.
@@ -116,6 +118,20 @@ impl<'a> Pairs<'a> {
     }
 }
 
+/// A pair has the colour of the series whose gain it is, the next pair of the same one that of the other series, so that
+/// colours mean what they mean in the other charts.
+fn indices<'a>(series: &[&str], pairs: impl Iterator<Item = &'a Pair>) -> Vec<usize> {
+    let mut taken: Vec<usize> = Vec::new();
+    for pair in pairs {
+        let of = |name: &str| series.iter().position(|one| *one == name);
+        let mut wanted = [of(&pair.of), of(&pair.over)].into_iter().flatten().chain(0..);
+        // There is no end of numbers.
+        let free = wanted.find(|index| !taken.contains(index)).unwrap_or(0);
+        taken.push(free);
+    }
+    taken
+}
+
 fn name(pair: &Pair) -> String {
     format!("{} over {}", pair.of, pair.over)
 }
@@ -134,37 +150,48 @@ fn through(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison]) {
     }
 }
 
-/// Where a line goes through 1, as far as the points around it may be told from 1.
+/// Where a line goes through 1 between a point that is told to be better and one that is told to be worse. A line that wavers
+/// around 1 crosses nothing.
 fn crossings(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison], labels: &mut usize) {
-    for two in found.windows(2) {
-        let [a, b] = two else { continue };
-        let (Some(from), Some(to)) = (a.x, b.x) else { continue };
-        let (below, above) = (a.ratio.ln(), b.ratio.ln());
-        // Through 1 and not along it.
-        if !(below.is_finite() && above.is_finite()) || (below < 0.0) == (above < 0.0) || below == above {
+    let told = |(_, one): &(usize, &Comparison)| matches!(one.verdict, Verdict::Better | Verdict::Worse);
+    let told: Vec<usize> = found.iter().enumerate().filter(told).map(|(at, _)| at).collect();
+    for ends in told.windows(2) {
+        let between = &found[ends[0]..=ends[1]];
+        let pays = found[ends[1]].verdict == Verdict::Better;
+        if found[ends[0]].verdict == found[ends[1]].verdict {
             continue;
         }
-        let part = below / (below - above);
+        // The medians between them, which are told to be neither, come to the other side once at least.
+        let Some([a, b]) = between.windows(2).find(|two| (two[1].ratio >= 1.0) == pays) else { continue };
+        let (Some(from), Some(to)) = (a.x, b.x) else { continue };
+        let (before, after) = (a.ratio.ln(), b.ratio.ln());
+        let part = if (before - after).is_normal() { (before / (before - after)).clamp(0.0, 1.0) } else { 1.0 };
         let place = plot.x.at(from) + part * (plot.x.at(to) - plot.x.at(from));
-        // From 0 to the first there is no scale.
-        let value = if from == 0.0 {
-            format!("below {}", point(to))
-        } else {
-            format!("about {}", rounded(plot.x.value(place)))
+        // Between 0 and the first point there is no scale.
+        let value = if from == 0.0 { point(to) } else { rounded(plot.x.value(place)) };
+        let words = match (pays, from == 0.0) {
+            (true, true) => "pays before",
+            (true, false) => "pays from about",
+            (false, true) => "no longer pays before",
+            (false, false) => "pays up to about",
         };
-        let sure = [a, b].iter().all(|one| matches!(one.verdict, Verdict::Better | Verdict::Worse));
-        let doubt = if sure { "" } else { ", within the spread" };
-        let text =
-            if above > below { format!("pays from {value}{doubt}") } else { format!("pays up to {value}{doubt}") };
-        let (left, right) = plot.ends();
-        let (x, y) = (left + place * (right - left), plot.py(1.0));
-        plot.svg.ring(&format!("crossing {}", class_of(index)), (x, y), &format!("{}: {text}", name(pair)));
-        let (anchor, beside) = if x > (left + right) / 2.0 { (Anchor::End, -9.0) } else { (Anchor::Start, 9.0) };
-        // Below the line at 1, one under the other.
-        let down = 17.0 + 15.0 * *labels as f64;
-        plot.svg.text("crossed", (x + beside, y + down), anchor, &text);
+        crossing(plot, index, place, &name(pair), &format!("{words} {value}"), *labels);
         *labels += 1;
     }
+}
+
+/// A ring on the line at 1, and below it what it says; one under the other.
+fn crossing(plot: &mut Plot, index: usize, place: f64, name: &str, text: &str, labels: usize) {
+    /// A letter of it, and the line.
+    const LETTER: (f64, f64) = (7.6, 15.0);
+    let (left, right) = plot.ends();
+    let (x, y) = (left + place * (right - left), plot.py(1.0));
+    let class = class_of(index);
+    plot.svg.ring(&format!("crossing {class}"), (x, y), &format!("{name}: {text}"));
+    let fits = x + 9.0 + text.chars().count() as f64 * LETTER.0 < right;
+    let (anchor, beside) = if fits { (Anchor::Start, 9.0) } else { (Anchor::End, -9.0) };
+    let down = 17.0 + LETTER.1 * labels as f64;
+    plot.svg.text(&format!("crossed {class}"), (x + beside, y + down), anchor, text);
 }
 
 /// With two digits that tell something.

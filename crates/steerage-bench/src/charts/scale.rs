@@ -79,13 +79,13 @@ impl Scale {
     pub(crate) fn ticks(&self) -> Vec<f64> {
         match *self {
             Self::Linear { low, high } => multiples(low, high),
-            // Few decades bear more than their powers of ten, and parts of one the ticks of a linear axis.
+            // A part of a decade has the ticks of a linear axis; few bear more than their powers of ten.
             Self::Log { low, high } | Self::ZeroThenLog { low, high } if high / low < 5.0 => multiples(low, high),
             Self::Log { low, high } | Self::ZeroThenLog { low, high } => {
                 let all = one_two_five(low, high);
                 let decades = (high / low).log10();
                 let power = |tick: &f64| (tick.log10() - tick.log10().round()).abs() < 1e-6;
-                if decades <= 2.5 { all } else { all.into_iter().filter(power).collect() }
+                if decades <= 3.05 { all } else { all.into_iter().filter(power).collect() }
             }
         }
     }

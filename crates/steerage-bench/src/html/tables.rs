@@ -39,7 +39,7 @@ pub(super) fn at_a_glance(page: &mut String, report: &Report) {
     page.push_str("</table>\n</div>\n");
 }
 
-/// Several points in one line: the best and the worst, where they are told.
+/// Several points in one line: the best and the worst that are told, and how many are.
 fn summary(one: &Experiment, found: &[Comparison]) -> (&'static str, String) {
     if let [only] = found {
         return (class(only.verdict), only.to_string());
@@ -47,21 +47,24 @@ fn summary(one: &Experiment, found: &[Comparison]) -> (&'static str, String) {
     let with = |verdict: Verdict| found.iter().filter(move |one| one.verdict == verdict);
     let by_ratio = |a: &&Comparison, b: &&Comparison| a.ratio.total_cmp(&b.ratio);
     let at = |told: &Comparison| format!("{told} at {} {}", told.x.map_or(String::new(), point), unit(&one.x));
-    let told: Vec<String> = [with(Verdict::Better).max_by(by_ratio), with(Verdict::Worse).min_by(by_ratio)]
-        .into_iter()
-        .flatten()
-        .map(at)
-        .collect();
-    let (better, worse) = (with(Verdict::Better).count(), with(Verdict::Worse).count());
-    let many = format!("better at {better} of {} points, worse at {worse}", found.len());
-    let class = if better > worse {
-        "better"
-    } else if worse > better {
-        "worse"
-    } else {
-        "unsure"
+    let extremes = [with(Verdict::Better).max_by(by_ratio), with(Verdict::Worse).min_by(by_ratio)];
+    let mut parts: Vec<String> = extremes.into_iter().flatten().map(at).collect();
+    let counts = [Verdict::Better, Verdict::Worse].map(|verdict| with(verdict).count());
+    let [better, worse] = counts;
+    let all = found.len();
+    parts.push(match counts {
+        [0, 0] if with(Verdict::TooFew).count() == all => "too few runs".to_owned(),
+        [0, 0] => format!("no difference at any of {all} points"),
+        [_, 0] => format!("better at {better} of {all} points"),
+        [0, _] => format!("worse at {worse} of {all} points"),
+        _ => format!("better at {better} and worse at {worse} of {all} points"),
+    });
+    let class = match counts {
+        [better, worse] if better > worse => "better",
+        [better, worse] if better < worse => "worse",
+        _ => "unsure",
     };
-    (class, std::iter::once(many).chain(told).collect::<Vec<_>>().join("; "))
+    (class, parts.join("; "))
 }
 
 /// `ns a packet` of `work, ns a packet`.

@@ -32,6 +32,11 @@ pub(crate) fn point(x: f64) -> String {
 }
 
 fn with_decimals(value: f64, decimals: usize) -> String {
+    /// From here on digits are not counted by groups of three.
+    const GROUPED_MAX: f64 = 1e15;
+    if value.is_finite() && value.abs() >= GROUPED_MAX {
+        return format!("{value:.2e}");
+    }
     let text = format!("{value:.decimals$}");
     let (sign, digits) = text.strip_prefix('-').map_or(("", text.as_str()), |digits| ("-", digits));
     let (whole, rest) = digits.split_once('.').map_or((digits, None), |(whole, rest)| (whole, Some(rest)));
@@ -85,7 +90,7 @@ mod tests {
             told,
             ["0.00", "0.0123", "0.705", "1.27", "12.35", "123.5", "1,000", "12,346", "1,234,567", "-4,321"]
         );
-        assert_eq!(figure(f64::INFINITY), "inf");
+        assert_eq!([f64::INFINITY, 1.5e300].map(figure), ["inf", "1.50e300"]);
         let points = [0.0, 0.5, 20.0, 1000.0, 0.125, 2.25].map(point);
         assert_eq!(points, ["0", "0.5", "20", "1,000", "0.125", "2.25"]);
     }

@@ -1,1 +1,288 @@
-//! What a page has in it.
+//! What a page has in it. How it looks was looked at.
+
+use std::collections::BTreeMap;
+
+use roxmltree::{Document, Node, ParsingOptions};
+
+use super::*;
+use crate::placement::Placement;
+use crate::report::{Chart, ChartKind, Metric, Pair, SCHEMA, Sample};
+use crate::stats::groups;
+
+/// Three rounds near and three far of two series at so many points, one run that moved, and latencies.
+fn report(xs: &[Option<f64>], kinds: &[ChartKind]) -> Report {
+    let mut samples = Vec::new();
+    for round in 0..6 {
+        let placement = if round % 2 == 0 { Placement::Near } else { Placement::Far };
+        for (at, x) in xs.iter().enumerate() {
+            for (series, part) in [("plain", 1.0), ("ours", 0.5 + 0.5 * at as f64)] {
+                let values = BTreeMap::from([("v".into(), part * (10.0 + 0.1 * round as f64))]);
+                let latencies = vec![(100, 900), (2000, 99), (30_000, 1)];
+                samples.push(Sample {
+                    experiment: "e".into(),
+                    series: series.into(),
+                    x: *x,
+                    round,
+                    placement,
+                    values,
+                    latencies,
+                });
+            }
+        }
+    }
+    let moved = Sample { placement: Placement::Moved, ..samples[0].clone() };
+    samples.push(moved);
+    let chart =
+        |kind: &ChartKind| Chart { title: "a chart".into(), kind: *kind, metric: "v".into(), series: Vec::new() };
+    let experiment = Experiment {
+        name: "e".into(),
+        title: "an experiment".into(),
+        question: "why?".into(),
+        published: "elsewhere".into(),
+        metrics: vec![Metric { name: "v".into(), title: "value".into(), unit: "Mpps".into(), more_is_better: true }],
+        x: "work, ns".into(),
+        compared: vec![Pair { of: "ours".into(), over: "plain".into(), metric: "v".into() }],
+        charts: kinds.iter().map(chart).collect(),
+        samples,
+        skipped: vec!["what could not be".into()],
+    };
+    let machine = Machine {
+        cpu: "a CPU".into(),
+        cpus: 2,
+        kernel: "6.1".into(),
+        version: "0.1".into(),
+        command: "bench e\nbench f".into(),
+        started: "2026-11-21T10:00:00Z".into(),
+        beside: vec!["a peer 1.0".into()],
+        ..Machine::default()
+    };
+    Report { schema: SCHEMA, machine, experiments: vec![experiment] }
+}
+
+const POINTS: [Option<f64>; 3] = [Some(0.0), Some(20.0), Some(2000.0)];
+
+/// The page as XML, which it has to be as well.
+fn parsed<T>(page: &str, look: impl FnOnce(&Document<'_>) -> T) -> T {
+    let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
+    let document = Document::parse_with_options(page, options).unwrap_or_else(|error| panic!("{error}"));
+    look(&document)
+}
+
+fn with_class<'a>(document: &'a Document<'_>, class: &str) -> Vec<Node<'a, 'a>> {
+    let has = |node: &Node<'_, '_>| node.attribute("class").is_some_and(|all| all.split(' ').any(|one| one == class));
+    document.descendants().filter(has).collect()
+}
+
+fn text(node: Node<'_, '_>) -> String {
+    node.descendants().filter(Node::is_text).filter_map(|part| part.text()).collect()
+}
+
+#[test]
+fn there_is_a_mark_for_each_group() {
+    for (kind, xs) in [
+        (ChartKind::Lines, &POINTS[..]),
+        (ChartKind::Bars, &POINTS),
+        (ChartKind::Bars, &[None]),
+        (ChartKind::Lines, &[None]),
+    ] {
+        let report = report(xs, &[kind]);
+        let groups = groups(&report.experiments[0]);
+        parsed(&page(&report), |document| {
+            let marks = with_class(document, "mark");
+            assert_eq!(marks.len(), groups.len(), "{kind:?} {xs:?}");
+            // Each tells its figures.
+            for group in &groups {
+                let told = crate::figures::spread(&group.spread("v").unwrap());
+                let tells = |mark: &Node<'_, '_>| {
+                    let title = text(*mark);
+                    title.starts_with(group.series) && title.contains(&told) && title.ends_with("3 runs")
+                };
+                assert!(marks.iter().any(tells), "{kind:?}: {} {told}", group.series);
+            }
+            // Near and far have a panel each.
+            let panels: Vec<_> = document.descendants().filter(|node| node.attribute("role") == Some("img")).collect();
+            assert_eq!(panels.len(), 2, "{kind:?}");
+            for (panel, name) in panels.iter().zip(["near", "far"]) {
+                assert!(panel.attribute("aria-label").is_some_and(|label| label.contains(name)), "{kind:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_ratio_crosses_1_where_it_begins_to_pay() {
+    // 0.5 at 0, 1 at 20, 1.5 at 2000.
+    let of = page(&report(&POINTS, &[ChartKind::Ratio]));
+    parsed(&of, |document| {
+        assert_eq!(with_class(document, "mark").len(), 6);
+        assert_eq!(with_class(document, "crossing").len(), 2);
+        for label in with_class(document, "crossed") {
+            assert_eq!(text(label), "pays before 20");
+        }
+    });
+    // From 20 on, 0.5 at 20 and 1.5 at 2000: at the logarithm's ln 2 of ln 3.
+    let mut later = report(&[Some(20.0), Some(2000.0)], &[ChartKind::Ratio]);
+    for sample in later.experiments[0].samples.iter_mut().filter(|one| one.series == "ours" && one.x == Some(2000.0)) {
+        sample.values.entry("v".into()).and_modify(|value| *value *= 1.5);
+    }
+    parsed(&page(&later), |document| {
+        let expected = 20.0 * 100_f64.powf(2_f64.ln() / 3_f64.ln());
+        assert_eq!((expected / 10.0).round(), 37.0);
+        assert!(with_class(document, "crossed").iter().all(|label| text(*label) == "pays from about 370"));
+        assert_eq!(with_class(document, "crossed").len(), 2);
+    });
+    // Too few rounds tell nothing, so nothing is crossed.
+    later.experiments[0].samples.retain(|one| one.round < 4);
+    parsed(&page(&later), |document| assert_eq!(with_class(document, "crossing").len(), 0));
+    // Without points it is a row for each pair.
+    parsed(&page(&report(&[None], &[ChartKind::Ratio])), |document| assert_eq!(with_class(document, "mark").len(), 2));
+}
+
+#[test]
+fn a_distribution_has_a_curve_for_each_group() {
+    let report = report(&POINTS, &[ChartKind::Distribution]);
+    parsed(&page(&report), |document| {
+        let curves = with_class(document, "mark");
+        assert_eq!(curves.len(), groups(&report.experiments[0]).len());
+        assert_eq!(text(curves[0]), "plain: p50 100 ns, p99 2 us, p99.9 2 us, most 30 us, 3 runs");
+        // And a thin one for each run.
+        assert_eq!(with_class(document, "run").len(), 36);
+    });
+}
+
+#[test]
+fn a_page_says_what_was_asked_and_on_what() {
+    let of = page(&report(&POINTS, &[]));
+    for expected in [
+        "a CPU, 2 CPUs",
+        "Linux 6.1",
+        ">0.1<",
+        "bench e\nbench f",
+        "2026-11-21T10:00:00Z",
+        "a peer 1.0",
+        "an experiment",
+        "why?",
+        "Published: elsewhere",
+        "skipped: what could not be",
+        "left out: 1 run in which the CPUs moved",
+        "<details>",
+    ] {
+        assert!(of.contains(expected), "{expected}");
+    }
+    // Told of each point and placement.
+    parsed(&of, |document| {
+        assert_eq!(
+            with_class(document, "better").len()
+                + with_class(document, "worse").len()
+                + with_class(document, "unsure").len(),
+            6
+        )
+    });
+}
+
+#[test]
+fn what_comes_from_elsewhere_is_escaped() {
+    const EVIL: &str = "</text><script>alert(\"1\")</script>&'\u{1b}\u{0}\u{ffff}]]>";
+    for kind in [ChartKind::Lines, ChartKind::Bars, ChartKind::Ratio, ChartKind::Distribution] {
+        for xs in [&POINTS[..], &[None]] {
+            let mut evil = report(xs, &[kind]);
+            let of = &mut evil.machine;
+            for text in [&mut of.cpu, &mut of.kernel, &mut of.version, &mut of.command, &mut of.started] {
+                *text = EVIL.to_owned();
+            }
+            of.beside = vec![EVIL.to_owned()];
+            let one = &mut evil.experiments[0];
+            for text in [&mut one.name, &mut one.title, &mut one.question, &mut one.published, &mut one.x] {
+                *text = EVIL.to_owned();
+            }
+            for text in [&mut one.metrics[0].title, &mut one.charts[0].title, &mut one.compared[0].of] {
+                *text = EVIL.to_owned();
+            }
+            one.metrics[0].unit = EVIL.to_owned();
+            one.skipped = vec![EVIL.to_owned()];
+            one.samples
+                .iter_mut()
+                .filter(|sample| sample.series == "ours")
+                .for_each(|sample| sample.series = EVIL.to_owned());
+            evil.experiments.push(evil.experiments[0].clone());
+            let of = page(&evil);
+            assert!(!of.contains("<script"), "{kind:?} {xs:?}");
+            parsed(&of, |document| {
+                assert!(document.descendants().all(|node| !node.has_tag_name("script")));
+                assert!(with_class(document, "mark").len() >= 2, "{kind:?} {xs:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn strange_figures_are_drawn_too() {
+    for value in [0.0, -1.0, 1e300, f64::INFINITY, f64::NAN, 1e-300] {
+        for kind in [ChartKind::Lines, ChartKind::Bars, ChartKind::Ratio] {
+            let mut strange = report(&POINTS, &[kind]);
+            strange.experiments[0].samples[0].values.insert("v".into(), value);
+            strange.experiments[0].samples[1].x = Some(1e300);
+            let of = page(&strange);
+            parsed(&of, |document| {
+                let places = ["d", "x", "y", "x1", "x2", "y1", "y2", "width", "height"];
+                let all = document.descendants().flat_map(|node| places.map(|name| node.attribute(name)));
+                let all: Vec<&str> = all.flatten().collect();
+                assert!(all.len() > 50, "{value} {kind:?}");
+                assert!(all.iter().all(|at| !at.contains("NaN") && !at.contains("inf")), "{value} {kind:?}");
+            });
+        }
+    }
+    let mut none = report(&POINTS, &[ChartKind::Lines, ChartKind::Distribution, ChartKind::Ratio]);
+    none.experiments[0].samples.clear();
+    parsed(&page(&none), |document| assert_eq!(with_class(document, "mark").len(), 0));
+    none.experiments.clear();
+    parsed(&page(&none), |_| ());
+}
+
+#[test]
+fn nothing_comes_from_elsewhere() {
+    let of = page(&report(&POINTS, &[ChartKind::Lines]));
+    let names = of.replace("http://www.w3.org/2000/svg", "");
+    for outside in ["http:", "https:", "url(", "@import", "<link", "src="] {
+        assert!(!names.contains(outside), "{outside}");
+    }
+}
+
+/// The colours of `:root` in a part of the style.
+fn colours(style: &str) -> BTreeMap<&str, [f64; 3]> {
+    let channel = |hex: &str, at: usize| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0;
+    let declared = style.split(';').filter_map(|one| one.rsplit_once("--")?.1.split_once(": #"));
+    declared.map(|(name, hex)| (name, [channel(hex, 0), channel(hex, 2), channel(hex, 4)])).collect()
+}
+
+/// By WCAG 2.1, 1.4.3.
+fn contrast(a: [f64; 3], b: [f64; 3]) -> f64 {
+    let linear = |part: f64| if part <= 0.03928 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) };
+    let luminance =
+        |[red, green, blue]: [f64; 3]| 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+    let (a, b) = (luminance(a), luminance(b));
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
+
+#[test]
+fn both_themes_can_be_read() {
+    assert!((contrast([0.0; 3], [1.0; 3]) - 21.0).abs() < 1e-9);
+    let (light, rest) = STYLE.split_once("@media (prefers-color-scheme: dark) {").unwrap();
+    let (dark, _) = rest.split_once("}\n}").unwrap();
+    let (light, dark) = (colours(light), colours(dark));
+    assert_eq!(light.keys().collect::<Vec<_>>(), dark.keys().collect::<Vec<_>>());
+    for (theme, of) in [("light", light), ("dark", dark)] {
+        let series: Vec<String> = (0..COLOURS).map(|at| format!("s{at}")).collect();
+        let text = ["text", "quiet", "link", "better", "worse"];
+        for name in series.iter().map(String::as_str).chain(text) {
+            for ground in ["page", "card"] {
+                let found = contrast(of[name], of[ground]);
+                assert!(found >= 4.5, "{theme}: {name} on {ground}: {found:.2}");
+            }
+        }
+        // Lines that carry something: WCAG 2.1, 1.4.11.
+        assert!(contrast(of["base"], of["card"]) >= 3.0, "{theme}");
+    }
+    assert!((0..COLOURS).all(|at| STYLE.contains(&format!(".s{at} {{ --c: var(--s{at}); }}"))));
+    assert!(!STYLE.contains(&format!("--s{COLOURS}")));
+}

@@ -8,11 +8,13 @@
 //! by itself, from 0 on, or may always say 0, as one that is run once a round: where a case (series, `x` and round) comes
 //! again, the next turn has begun, and everything from there on gets later rounds. So `A0 B0 A0 B0` becomes `A0 B0 A1 B1`,
 //! and `A0 B0 A1 B1` stays as it is; a program that fails in one turn (`A0 B0 A0 A0 B0`) is back in its place in the next.
-//! A report's samples of an experiment stay together. Files are not in turn with one another: each has rounds of its own,
-//! medians are taken over all of them, ratios never across. Turns are those of an experiment.
+//! In such a later turn each program's first round is the turn's first, whether it counts on or begins anew. A report's samples
+//! of an experiment stay together. Files are not in turn with one another: each has rounds of its own, medians are taken over
+//! all of them, ratios never across. Turns are those of an experiment.
 //!
-//! **Series.** A series that no report knows is a peer's. It joins the charts of its experiment that name their series and
-//! whose metric it has, and what the experiment is about (the first of its compared series) is compared with it.
+//! **Series.** A series that no report has is a peer's. If no chart of its experiment names it, it joins those that name their
+//! series and whose metric it has. If it is in no pair, it is compared: the series that its lines name as `against` are said in
+//! terms of it, or else what the experiment is about, the first of its compared series.
 //!
 //! **Machines.** Figures of different machines, kernels or versions are never in one report.
 
@@ -40,8 +42,8 @@ pub const VALUES_MAX: usize = 1_000_000;
 pub enum Item {
     /// Whatever a run of ours came to.
     Report(Box<Report>),
-    /// What one run of a peer's program came to.
-    Sample(Box<Sample>),
+    /// What one run of a peer's program came to, and which series of ours are said in terms of it.
+    Sample(Box<Sample>, Vec<String>),
     /// What could not be run.
     Skipped(Skipped),
     /// What was measured beside it.
@@ -154,9 +156,9 @@ impl Fold {
                         into.samples.append(&mut one.samples);
                     }
                 }
-                Item::Sample(mut sample) => {
+                Item::Sample(mut sample, against) => {
                     let into = experiment(&mut report, &sample.experiment).map_err(error)?;
-                    join(into, &sample);
+                    join(into, &sample, &against);
                     turns.place(&into.name, file, std::slice::from_mut(&mut *sample));
                     into.samples.push(*sample);
                 }
@@ -223,9 +225,13 @@ fn item(value: Value) -> Result<Item, String> {
     } else if has("beside") {
         of("line of what was measured beside", value).map(Item::Beside)
     } else {
+        let against = match value.get("against") {
+            Some(names) => of("sample: `against` is a list of series", names.clone())?,
+            None => Vec::new(),
+        };
         let sample: Sample = of("sample", value)?;
         check(&sample)?;
-        Ok(Item::Sample(Box::new(sample)))
+        Ok(Item::Sample(Box::new(sample), against))
     }
 }
 
@@ -250,7 +256,7 @@ fn experiment<'a>(report: &'a mut Report, name: &str) -> Result<&'a mut Experime
     report.experiments.iter_mut().find(|one| one.name == name).ok_or_else(|| {
         let name = cut(&plain(name), 40);
         format!(
-            "no report has an experiment `{name}`, only {}: run `steerage bench {name} --json` with it",
+            "no report has an experiment `{name}`, only {}: give what a bench that has it printed by --json, too",
             known.join(", ")
         )
     })
@@ -307,30 +313,34 @@ fn add_all<T: PartialEq>(to: &mut Vec<T>, those: Vec<T>) {
 }
 
 /// A peer's sample: its series is drawn and compared, as far as it has the metrics.
-fn join(into: &mut Experiment, sample: &Sample) {
+fn join(into: &mut Experiment, sample: &Sample, against: &[String]) {
     for name in sample.values.keys().filter(|name| !into.metrics.iter().any(|metric| metric.name == **name)) {
         let line = format!("`{}` of {}: the experiment has no such metric", plain(name), plain(&sample.series));
         add_all(&mut into.skipped, vec![line]);
     }
-    let hero = into.compared.first().cloned();
-    let named = into.compared.iter().any(|pair| pair.of == sample.series || pair.over == sample.series)
-        || into.charts.iter().any(|chart| chart.series.contains(&sample.series));
-    let measured = into.samples.iter().any(|one| one.series == sample.series);
-    if named || measured {
+    if into.samples.iter().any(|one| one.series == sample.series) {
         return;
     }
-    for chart in into.charts.iter_mut().filter(|chart| !chart.series.is_empty()) {
-        let drawn = match chart.kind {
+    let drawn = into.charts.iter().any(|chart| chart.series.contains(&sample.series));
+    for chart in into.charts.iter_mut().filter(|chart| !drawn && !chart.series.is_empty()) {
+        let has = match chart.kind {
             ChartKind::Bars | ChartKind::Lines => sample.values.contains_key(&chart.metric),
             ChartKind::Distribution => !sample.latencies.is_empty(),
             // Of pairs: see below.
             ChartKind::Ratio => false,
         };
-        if drawn {
+        if has {
             chart.series.push(sample.series.clone());
         }
     }
-    if let Some(Pair { of, metric, .. }) = hero {
-        into.compared.push(Pair { of, over: sample.series.clone(), metric });
+    if into.compared.iter().any(|pair| pair.of == sample.series || pair.over == sample.series) {
+        return;
+    }
+    let about: Vec<String> = into.compared.first().map(|pair| pair.of.clone()).into_iter().collect();
+    for of in if against.is_empty() { &about } else { against } {
+        // By what that one is compared by, or by what the experiment is about.
+        let pair = into.compared.iter().find(|pair| pair.of == *of).map(|pair| &pair.metric);
+        let Some(metric) = pair.or(into.metrics.first().map(|metric| &metric.name)).cloned() else { continue };
+        add_all(&mut into.compared, vec![Pair { of: of.clone(), over: sample.series.clone(), metric }]);
     }
 }

@@ -6,6 +6,8 @@ mod figures;
 pub mod fold;
 pub mod frames;
 pub mod html;
+#[cfg(test)]
+mod made;
 pub mod measure;
 pub mod nic;
 pub mod placement;

@@ -9,8 +9,11 @@ use crate::stats::{Group, compare, groups, moved};
 /// No line is longer.
 const WIDTH: usize = 100;
 
-/// Names of series are cut here, so that two columns of figures fit beside them.
-const SERIES_WIDTH_MAX: usize = 32;
+/// Names of series are cut here, so that figures of seven digits with their spread fit beside them.
+const SERIES_WIDTH_MAX: usize = 30;
+
+/// And what `x` is.
+const X_WIDTH_MAX: usize = 18;
 
 /// Text stands so far in.
 const INDENT: &str = "  ";
@@ -89,7 +92,7 @@ fn figures(text: &mut String, experiment: &Experiment, groups: &[Group<'_>]) {
     };
     let mut fixed = vec![column("where", false, &|group| group.placement.to_string())];
     if groups.iter().any(|group| group.x.is_some()) {
-        let heading = cut(&plain(&experiment.x), SERIES_WIDTH_MAX);
+        let heading = cut(&plain(&experiment.x), X_WIDTH_MAX);
         fixed.push(column(&heading, true, &|group| group.x.map_or(String::new(), point)));
     }
     fixed.push(column("series", false, &|group| cut(&plain(group.series), SERIES_WIDTH_MAX)));
@@ -178,4 +181,68 @@ fn wrapped(text: &mut String, indent: &str, line: &str) {
         written += length + usize::from(written > 0);
     }
     text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made::{EVIL, POINTS, report};
+
+    #[test]
+    fn a_table_says_what_was_measured_and_what_may_be_said() {
+        let text = render(&report(&POINTS, &[]));
+        let expected = "\
+e: an experiment
+  why?
+  Published: elsewhere
+
+  Median [least..most] of the runs.
+
+    where  work, ns  series  runs  value, Mpps
+    near          0  plain      3  10.20 [10.00..10.40]
+    near          0  ours       3  5.10 [5.00..5.20]
+    near         20  plain      3  10.20 [10.00..10.40]
+    near         20  ours       3  10.20 [10.00..10.40]
+    near      2,000  plain      3  10.20 [10.00..10.40]
+    near      2,000  ours       3  15.30 [15.00..15.60]
+    far           0  plain      3  10.30 [10.10..10.50]
+    far           0  ours       3  5.15 [5.05..5.25]
+    far          20  plain      3  10.30 [10.10..10.50]
+    far          20  ours       3  10.30 [10.10..10.50]
+    far       2,000  plain      3  10.30 [10.10..10.50]
+    far       2,000  ours       3  15.45 [15.15..15.75]
+
+  ours over plain, value (more is better):
+    near      0  0.50 times [0.50..0.50], worse
+    near     20  no difference (1.00..1.00)
+    near  2,000  1.50 times [1.50..1.50]
+    far       0  0.50 times [0.50..0.50], worse
+    far      20  no difference (1.00..1.00)
+    far   2,000  1.50 times [1.50..1.50]
+
+  left out: 1 run in which the CPUs moved
+  skipped: what could not be
+";
+        let (head, rest) = text.split_once("\n\n").unwrap();
+        assert_eq!(rest, expected);
+        assert_eq!(head.lines().last(), Some("$ bench f"));
+    }
+
+    #[test]
+    fn lines_are_short_and_plain_whatever_comes() {
+        let mut wide = report(&POINTS, &[]);
+        let one = &mut wide.experiments[0];
+        for number in 0..4 {
+            let metric = Metric { name: format!("v{number}"), title: EVIL.to_owned(), ..one.metrics[0].clone() };
+            one.samples.iter_mut().for_each(|sample| drop(sample.values.insert(metric.name.clone(), 1e6)));
+            one.metrics.push(metric);
+        }
+        (one.x, one.question) = ("x".repeat(200), format!("{EVIL} {}", "word ".repeat(100)));
+        one.samples.iter_mut().for_each(|sample| sample.series += &"y".repeat(200));
+        let text = render(&wide);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        // Those metrics stand below one another.
+        assert_eq!(text.matches("1,000,000 [1,000,000..1,000,000]").count(), 4 * 12, "{text}");
+    }
 }

@@ -55,6 +55,15 @@ fn who_counts_for_itself_keeps_its_rounds() {
 }
 
 #[test]
+fn who_counts_for_itself_goes_with_who_does_not() {
+    let turn = |round| [report(&[("ours", 0), ("ours", 1)]), line("peer", round), line("peer", round + 1)];
+    let lines = [turn(0), turn(2), turn(4)].concat();
+    let found = rounds(&[lines.join("\n")]);
+    let of = |series: &str| found.iter().filter(|one| one.0 == series).map(|one| one.1).collect::<Vec<_>>();
+    assert_eq!((of("ours"), of("peer")), ((0..6).collect(), (0..6).collect()));
+}
+
+#[test]
 fn who_fails_once_is_in_its_place_the_next_time() {
     let lines =
         [report(&[("ours", 0)]), line("peer", 0), report(&[("ours", 0)]), report(&[("ours", 0)]), line("peer", 0)];
@@ -92,6 +101,16 @@ fn a_peer_is_drawn_and_compared() {
 }
 
 #[test]
+fn a_peer_says_what_it_is_to_be_compared_with() {
+    let against = line("a peer", 0).replace(r#""x":null"#, r#""x":null,"against":["plain","ours"]"#);
+    let report = fold(&[[report(&[]), against.clone(), against].join("\n")]).unwrap();
+    let told: Vec<_> =
+        report.experiments[0].compared.iter().map(|pair| (pair.of.as_str(), pair.over.as_str())).collect();
+    assert_eq!(told, [("ours", "plain"), ("plain", "a peer"), ("ours", "a peer")]);
+    assert!(report.experiments[0].compared.iter().all(|pair| pair.metric == "v"));
+}
+
+#[test]
 fn several_runs_are_one_report() {
     let other = report(&[("ours", 0)]).replace("bench e", "bench all").replace("T10", "T09");
     let report = fold(&[report(&[("ours", 0)]), other.clone(), other]).unwrap();
@@ -124,14 +143,18 @@ fn what_is_wrong_is_named_with_its_line() {
         (&line("peer", 0).replace("near", "here"), "this is no sample (unknown variant `here`"),
         (
             &line("peer", 0).replace(r#""experiment":"e""#, r#""experiment":"f""#),
-            "no report has an experiment `f`, only e: run",
+            "no report has an experiment `f`, only e: give",
         ),
         (&line("peer", ROUND_MAX + 1), "a sample of series `peer` is of round 1000001: "),
         (
             &line("peer", 0).replace("}}", r#"},"latencies":[[2,1],[1,1]]}"#),
             "a sample of series `peer` has latencies that",
         ),
-        (r#"{"experiment":"f","skipped":"it"}"#, "no report has an experiment `f`, only e: run"),
+        (
+            &line("peer", 0).replace(r#""x":null"#, r#""against":"ours""#),
+            "this is no sample: `against` is a list of series (",
+        ),
+        (r#"{"experiment":"f","skipped":"it"}"#, "no report has an experiment `f`, only e: give"),
         (&report(&[]).replace(r#""schema":1"#, r#""schema":2"#), "a report of schema 2, and this program knows 1"),
         (&report(&[]).replace(r#""cpu":"c""#, r#""cpu":"d""#), "this was measured with another CPU than the first"),
     ] {

@@ -16,6 +16,8 @@ struct Turn {
     base: usize,
     /// The first round that nothing has yet.
     next: usize,
+    /// Where each series began to count, in a turn that is not its file's first: some begin anew, others go on.
+    begun: Option<BTreeMap<String, usize>>,
     /// Series, point and round, as it stands in the file, of what came in this turn.
     seen: BTreeSet<(String, Option<u64>, usize)>,
 }
@@ -26,13 +28,22 @@ impl Turns {
         let turn = self.0.entry(experiment.to_owned()).or_default();
         let case = |sample: &Sample| (sample.series.clone(), sample.x.map(f64::to_bits), sample.round);
         let cases: Vec<_> = samples.iter().map(case).collect();
-        if turn.file != file || cases.iter().any(|case| turn.seen.contains(case)) {
+        let another = turn.file != file;
+        if another || cases.iter().any(|case| turn.seen.contains(case)) {
             (turn.file, turn.base) = (file, turn.next);
+            turn.begun = (!another).then(BTreeMap::new);
             turn.seen.clear();
         }
         turn.seen.extend(cases);
+        let first = samples.iter().map(|sample| sample.round).min().unwrap_or(0);
+        let start = match (&mut turn.begun, &*samples) {
+            (None, _) => 0,
+            (Some(begun), [one]) => *begun.entry(one.series.clone()).or_insert(first),
+            // A report counts for all its series.
+            (Some(_), _) => first,
+        };
         for sample in samples {
-            sample.round += turn.base;
+            sample.round = turn.base + sample.round.saturating_sub(start);
             turn.next = turn.next.max(sample.round + 1);
         }
     }

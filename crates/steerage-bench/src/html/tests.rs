@@ -5,61 +5,9 @@ use std::collections::BTreeMap;
 use roxmltree::{Document, Node, ParsingOptions};
 
 use super::*;
-use crate::placement::Placement;
-use crate::report::{Chart, ChartKind, Metric, Pair, SCHEMA, Sample};
+use crate::made::{EVIL, POINTS, report};
+use crate::report::ChartKind;
 use crate::stats::groups;
-
-/// Three rounds near and three far of two series at so many points, one run that moved, and latencies.
-fn report(xs: &[Option<f64>], kinds: &[ChartKind]) -> Report {
-    let mut samples = Vec::new();
-    for round in 0..6 {
-        let placement = if round % 2 == 0 { Placement::Near } else { Placement::Far };
-        for (at, x) in xs.iter().enumerate() {
-            for (series, part) in [("plain", 1.0), ("ours", 0.5 + 0.5 * at as f64)] {
-                let values = BTreeMap::from([("v".into(), part * (10.0 + 0.1 * round as f64))]);
-                let latencies = vec![(100, 900), (2000, 99), (30_000, 1)];
-                samples.push(Sample {
-                    experiment: "e".into(),
-                    series: series.into(),
-                    x: *x,
-                    round,
-                    placement,
-                    values,
-                    latencies,
-                });
-            }
-        }
-    }
-    let moved = Sample { placement: Placement::Moved, ..samples[0].clone() };
-    samples.push(moved);
-    let chart =
-        |kind: &ChartKind| Chart { title: "a chart".into(), kind: *kind, metric: "v".into(), series: Vec::new() };
-    let experiment = Experiment {
-        name: "e".into(),
-        title: "an experiment".into(),
-        question: "why?".into(),
-        published: "elsewhere".into(),
-        metrics: vec![Metric { name: "v".into(), title: "value".into(), unit: "Mpps".into(), more_is_better: true }],
-        x: "work, ns".into(),
-        compared: vec![Pair { of: "ours".into(), over: "plain".into(), metric: "v".into() }],
-        charts: kinds.iter().map(chart).collect(),
-        samples,
-        skipped: vec!["what could not be".into()],
-    };
-    let machine = Machine {
-        cpu: "a CPU".into(),
-        cpus: 2,
-        kernel: "6.1".into(),
-        version: "0.1".into(),
-        command: "bench e\nbench f".into(),
-        started: "2026-11-21T10:00:00Z".into(),
-        beside: vec!["a peer 1.0".into()],
-        ..Machine::default()
-    };
-    Report { schema: SCHEMA, machine, experiments: vec![experiment] }
-}
-
-const POINTS: [Option<f64>; 3] = [Some(0.0), Some(20.0), Some(2000.0)];
 
 /// The page as XML, which it has to be as well.
 fn parsed<T>(page: &str, look: impl FnOnce(&Document<'_>) -> T) -> T {
@@ -182,7 +130,6 @@ fn a_page_says_what_was_asked_and_on_what() {
 
 #[test]
 fn what_comes_from_elsewhere_is_escaped() {
-    const EVIL: &str = "</text><script>alert(\"1\")</script>&'\u{1b}\u{0}\u{ffff}]]>";
     for kind in [ChartKind::Lines, ChartKind::Bars, ChartKind::Ratio, ChartKind::Distribution] {
         for xs in [&POINTS[..], &[None]] {
             let mut evil = report(xs, &[kind]);

@@ -14,7 +14,9 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
         Ok(there) if !there.is_file() => fs::write(path, text),
         _ => whole(path, text),
     };
-    written.map_err(|cause| Error::Bench(format!("--html {path:?}: cannot write it: {cause}; name another file")))
+    written.map_err(|cause| {
+        Error::Bench(format!("--html {}: cannot write it: {cause}; name another file", path.display()))
+    })
 }
 
 fn whole(path: &Path, text: &str) -> io::Result<()> {

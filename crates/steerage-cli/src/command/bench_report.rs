@@ -19,7 +19,11 @@ pub(super) fn run(args: &BenchReportArgs) -> Result<(), Error> {
     let mut fold = Fold::new();
     for path in &args.files {
         let name = path.display().to_string();
-        let text = read(path).map_err(|cause| Error::Bench(format!("{name:?}: cannot read it: {cause}")))?;
+        let text = read(path).map_err(|cause| {
+            Error::Bench(format!(
+                "{name}: cannot read it: {cause}; give files of reports and samples, or - for standard input"
+            ))
+        })?;
         fold.read(&name, &text).map_err(|error| Error::Bench(error.to_string()))?;
     }
     let report = fold.finish().map_err(|error| Error::Bench(error.to_string()))?;

@@ -3,6 +3,7 @@
 //! Nothing here waits for a time to pass: a run ends by a number of packets, or by a signal that is sent once the
 //! program has said that it listens.
 
+mod bench_report;
 mod captures;
 mod control;
 mod doctor;

@@ -37,7 +37,9 @@ pub(crate) fn figure(experiment: &Experiment, chart: &Chart) -> String {
     if panels.is_empty() {
         return String::new();
     }
-    let mut text = format!("<figure>\n<figcaption>{}</figcaption>\n", escape(&chart.title));
+    let hollow = panels.iter().any(|panel| panel.contains("mark hollow"));
+    let note = if hollow { "<span>hollow marks: no difference is told</span>" } else { "" };
+    let mut text = format!("<figure>\n<figcaption>{}{note}</figcaption>\n", escape(&chart.title));
     if !names.is_empty() {
         text.push_str("<ul class=\"legend\">\n");
         for (index, name) in names {

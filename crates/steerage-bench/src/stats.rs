@@ -7,7 +7,7 @@ mod compare;
 #[cfg(test)]
 mod tests;
 
-pub use compare::{Comparison, LEAST_TOLD, ROUNDS_MIN, Verdict, compare};
+pub use compare::{ALIKE, Comparison, LEAST_TOLD, ROUNDS_MIN, Verdict, compare};
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

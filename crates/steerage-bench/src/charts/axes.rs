@@ -12,7 +12,7 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 52.0;
 /// Ticks and name of the horizontal axis.
 const BOTTOM: f64 = 46.0;
-/// Ticks of the horizontal axis are no closer than this for each of their letters, and as much again.
+/// So wide is a letter of a tick; one is left free between two of them.
 const LETTER: f64 = 7.4;
 
 /// A plot with two axes.
@@ -68,18 +68,30 @@ impl Plot {
         }
     }
 
-    /// Values below the plot, as many as do not touch.
-    pub(super) fn x_ticks(&mut self, ticks: &[f64], lines: bool, label: impl Fn(f64) -> String) {
+    /// Values below the plot. Where they would touch, every other one has its label, or every third and so on; of points that were
+    /// measured, which lie anyhow, as many as do not touch.
+    pub(super) fn x_ticks(&mut self, ticks: &[f64], regular: bool, label: impl Fn(f64) -> String) {
         let bottom = TOP + self.height;
-        let mut free = f64::NEG_INFINITY;
-        for tick in ticks {
-            let (x, text) = (self.px(*tick), label(*tick));
-            let half = text.chars().count() as f64 * LETTER / 2.0;
-            let top = if lines { TOP } else { bottom };
-            self.svg.line(if lines { "grid" } else { "base" }, (x, top), (x, bottom + 5.0));
-            if x - half >= free {
-                self.svg.text("tick", (x, bottom + 19.0), Anchor::Middle, &text);
-                free = x + half + LETTER;
+        let places: Vec<(f64, String, f64)> = ticks
+            .iter()
+            .map(|tick| {
+                let text = label(*tick);
+                let half = (text.chars().count() + 1) as f64 * LETTER / 2.0;
+                (self.px(*tick), text, half)
+            })
+            .collect();
+        let apart = |a: &(f64, String, f64), b: &(f64, String, f64)| a.0 + a.2 <= b.0 - b.2;
+        let fits = |every: &usize| {
+            places.iter().step_by(*every).zip(places.iter().step_by(*every).skip(1)).all(|(a, b)| apart(a, b))
+        };
+        let every = if regular { (1..ticks.len()).find(fits).unwrap_or(1) } else { 1 };
+        let mut last: Option<&(f64, String, f64)> = None;
+        for (at, place) in places.iter().enumerate() {
+            let top = if regular { TOP } else { bottom };
+            self.svg.line(if regular { "grid" } else { "base" }, (place.0, top), (place.0, bottom + 5.0));
+            if at % every == 0 && last.is_none_or(|last| apart(last, place)) {
+                self.svg.text("tick", (place.0, bottom + 19.0), Anchor::Middle, &place.1);
+                last = Some(place);
             }
         }
         let (left, right) = self.ends();

@@ -48,6 +48,6 @@ fn through(plot: &mut Plot, line: &Line<'_>) {
     for (one, at) in line.points.iter().zip(medians) {
         let title =
             format!("{} at {}: {}, {}", line.name, point(one.x), spread(&one.spread), counted(one.spread.runs, "run"));
-        plot.svg.mark(line.index, at, &title);
+        plot.svg.mark(line.index, false, at, &title);
     }
 }

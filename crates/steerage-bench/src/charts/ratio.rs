@@ -146,15 +146,24 @@ fn through(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison]) {
     let at: Vec<(f64, f64)> = found.iter().map(|one| plot.at(one.x.unwrap_or(0.0), one.ratio)).collect();
     plot.svg.path(&format!("line {}", class_of(index)), &at, false, "");
     for (one, at) in found.iter().zip(at) {
-        plot.svg.mark(index, at, &format!("{} at {}: {one}", name(pair), one.x.map_or(String::new(), point)));
+        plot.svg.mark(
+            index,
+            !is_told(one),
+            at,
+            &format!("{} at {}: {one}", name(pair), one.x.map_or(String::new(), point)),
+        );
     }
+}
+
+/// Whether one is said to be better than the other.
+fn is_told(one: &Comparison) -> bool {
+    matches!(one.verdict, Verdict::Better | Verdict::Worse)
 }
 
 /// Where a line goes through 1 between a point that is told to be better and one that is told to be worse. A line that wavers
 /// around 1 crosses nothing.
 fn crossings(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison], labels: &mut usize) {
-    let told = |(_, one): &(usize, &Comparison)| matches!(one.verdict, Verdict::Better | Verdict::Worse);
-    let told: Vec<usize> = found.iter().enumerate().filter(told).map(|(at, _)| at).collect();
+    let told: Vec<usize> = (0..found.len()).filter(|at| is_told(&found[*at])).collect();
     for ends in told.windows(2) {
         let between = &found[ends[0]..=ends[1]];
         let pays = found[ends[1]].verdict == Verdict::Better;
@@ -217,7 +226,7 @@ fn rows(pairs: &[(usize, &Pair, Vec<Comparison>)], scale: Scale, words: &Words<'
         let class = class_of(index);
         let (low, high, ratio) = (plot.px(one.low), plot.px(one.high), plot.px(one.ratio));
         plot.svg.line(&format!("whisker {class}"), (low, middle), (high, middle));
-        plot.svg.mark(index, (ratio, middle), &format!("{}{at}: {one}", name(pair)));
+        plot.svg.mark(index, !is_told(one), (ratio, middle), &format!("{}{at}: {one}", name(pair)));
     }
     plot
 }

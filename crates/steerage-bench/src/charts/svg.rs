@@ -61,10 +61,11 @@ impl Svg {
         self.add(format_args!(r#"<path class="{class}" d="{d}{close}">{}</path>"#, hint(title)));
     }
 
-    /// A mark of the series' own shape.
-    pub(crate) fn mark(&mut self, index: usize, at: (f64, f64), title: &str) {
-        let d = shape(index, at);
-        self.add(format_args!(r#"<path class="mark {}" d="{d}">{}</path>"#, class_of(index), hint(title)));
+    /// A mark of the series' own shape; hollow if nothing is told there.
+    pub(crate) fn mark(&mut self, index: usize, hollow: bool, at: (f64, f64), title: &str) {
+        let (d, class) = (shape(index, at), class_of(index));
+        let kind = if hollow { "mark hollow" } else { "mark" };
+        self.add(format_args!(r#"<path class="{kind} {class}" d="{d}">{}</path>"#, hint(title)));
     }
 
     pub(crate) fn ring(&mut self, class: &str, at: (f64, f64), title: &str) {

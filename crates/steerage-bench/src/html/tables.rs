@@ -49,19 +49,20 @@ fn summary(one: &Experiment, found: &[Comparison]) -> (&'static str, String) {
     let at = |told: &Comparison| format!("{told} at {} {}", told.x.map_or(String::new(), point), unit(&one.x));
     let extremes = [with(Verdict::Better).max_by(by_ratio), with(Verdict::Worse).min_by(by_ratio)];
     let mut parts: Vec<String> = extremes.into_iter().flatten().map(at).collect();
-    let counts = [Verdict::Better, Verdict::Worse].map(|verdict| with(verdict).count());
-    let [better, worse] = counts;
-    let all = found.len();
-    parts.push(match counts {
-        [0, 0] if with(Verdict::TooFew).count() == all => "too few runs".to_owned(),
-        [0, 0] => format!("no difference at any of {all} points"),
-        [_, 0] => format!("better at {better} of {all} points"),
-        [0, _] => format!("worse at {worse} of {all} points"),
-        _ => format!("better at {better} and worse at {worse} of {all} points"),
-    });
+    let all = [
+        (Verdict::Better, "better"),
+        (Verdict::Worse, "worse"),
+        (Verdict::NoDifference, "no difference"),
+        (Verdict::Unclear, "unclear"),
+        (Verdict::TooFew, "too few runs"),
+    ];
+    let counts = all.map(|(verdict, word)| (with(verdict).count(), word));
+    let told: Vec<String> =
+        counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{word} at {count}")).collect();
+    parts.push(format!("{} of {} points", told.join(", "), found.len()));
     let class = match counts {
-        [better, worse] if better > worse => "better",
-        [better, worse] if better < worse => "worse",
+        [(better, _), (worse, _), ..] if better > worse => "better",
+        [(better, _), (worse, _), ..] if better < worse => "worse",
         _ => "unsure",
     };
     (class, parts.join("; "))
@@ -76,7 +77,7 @@ fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Better => "better",
         Verdict::Worse => "worse",
-        Verdict::NoDifference | Verdict::TooClose | Verdict::TooFew => "unsure",
+        Verdict::NoDifference | Verdict::Unclear | Verdict::TooFew => "unsure",
     }
 }
 

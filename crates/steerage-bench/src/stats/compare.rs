@@ -10,9 +10,10 @@
 //!   Nonparametric Statistics, 3.2). Below nine rounds that is from the least to the most. With three rounds the chance is
 //!   75 %, with four 88, with five 94, with six 97: hence the next point.
 //! - A difference is told only if the whole spread lies on one side of 1, *and* the median is farther from 1 than the spread
-//!   is wide, both as ratios (1.27 of [1.21..1.30]: 1.27 against 1.30 / 1.21). Otherwise it is *no difference*, or, where the
-//!   spread lies on one side of 1, *too close to call*.
-//! - What would be written as 1.00 is no difference, however often it came out that way ([`LEAST_TOLD`]).
+//!   is wide, both as ratios (1.27 of [1.21..1.30]: 1.27 against 1.30 / 1.21), and only if it would not be written as 1.00
+//!   ([`LEAST_TOLD`]).
+//! - Otherwise it is *no difference*, if the spread is around 1 and no farther from it than [`ALIKE`]; that much has been seen.
+//!   All else is *unclear*: the runs differ too much for one or the other.
 //!
 //! Swapping the two turns the verdict and changes nothing else.
 
@@ -28,6 +29,9 @@ pub const ROUNDS_MIN: usize = 3;
 
 /// A gain below this rounds to 1.00.
 pub const LEAST_TOLD: f64 = 1.005;
+
+/// Two series that differ by less than this are as good as each other.
+pub const ALIKE: f64 = 1.1;
 
 /// The chance that the true median is outside of the spread, where there are rounds enough.
 const CHANCE_OUTSIDE: f64 = 0.05;
@@ -61,10 +65,10 @@ pub enum Verdict {
     Better,
     /// The second is.
     Worse,
-    /// The spread has 1 in it.
+    /// There is none that would matter.
     NoDifference,
-    /// It has not, but it is wider than the difference.
-    TooClose,
+    /// The spread is too wide for any of these.
+    Unclear,
     /// Not rounds enough.
     TooFew,
 }
@@ -79,7 +83,7 @@ impl fmt::Display for Comparison {
                 write!(f, "{} times [{low}..{high}]{worse}", times(self.ratio))
             }
             Verdict::NoDifference => write!(f, "no difference ({low}..{high})"),
-            Verdict::TooClose => write!(f, "too close to call ({low}..{high})"),
+            Verdict::Unclear => write!(f, "unclear ({low}..{high})"),
             Verdict::TooFew => write!(f, "too few runs ({} of {ROUNDS_MIN})", self.rounds),
         }
     }
@@ -144,13 +148,15 @@ fn judge(x: Option<f64>, placement: Placement, mut ratios: Vec<f64>) -> Comparis
     let (ratio, low, high) = (spread.median, ratios[outside], ratios[rounds - 1 - outside]);
     // Of a ratio and its inverse the logarithms are as far from 0. Equal ones have no width, be they infinite.
     let width = if low == high { 0.0 } else { high.ln() - low.ln() };
-    let told = ratio.ln().abs() >= width && ratio.ln().abs() >= LEAST_TOLD.ln();
+    let tiny = ratio.ln().abs() < LEAST_TOLD.ln();
+    let told = ratio.ln().abs() >= width && !tiny;
+    let alike = low >= 1.0 / ALIKE && high <= ALIKE;
     let verdict = match (low > 1.0, high < 1.0) {
         (true, _) if told => Verdict::Better,
         (_, true) if told => Verdict::Worse,
-        (false, false) => Verdict::NoDifference,
-        _ if ratio.ln().abs() < LEAST_TOLD.ln() => Verdict::NoDifference,
-        _ => Verdict::TooClose,
+        (false, false) if alike => Verdict::NoDifference,
+        _ if alike && tiny => Verdict::NoDifference,
+        _ => Verdict::Unclear,
     };
     Comparison { x, placement, ratio, low, high, rounds, verdict }
 }

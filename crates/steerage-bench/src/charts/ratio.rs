@@ -18,11 +18,14 @@ const RATIO_DRAWN_MAX: f64 = 100.0;
 /// As little as this is drawn around 1.
 const RATIO_AROUND: f64 = 1.1;
 
+/// The colour of a pair, and what came of it.
+type Told<'a> = (usize, &'a Pair, Vec<Comparison>);
+
 /// Pairs of a chart, with the colour of each and what came of it.
 pub(super) struct Pairs<'a> {
     experiment: &'a Experiment,
     chart: &'a Chart,
-    found: Vec<(usize, &'a Pair, Vec<Comparison>)>,
+    found: Vec<Told<'a>>,
 }
 
 impl<'a> Pairs<'a> {
@@ -67,9 +70,9 @@ impl<'a> Pairs<'a> {
         Scale::Log { low: low / 1.04, high: high * 1.04 }
     }
 
-    fn panels(&self) -> Vec<(Placement, Vec<(usize, &'a Pair, Vec<Comparison>)>)> {
+    fn panels(&self) -> Vec<(Placement, Vec<Told<'a>>)> {
         let of = |placement: Placement| {
-            let here = |(index, pair, found): &(usize, &'a Pair, Vec<Comparison>)| {
+            let here = |(index, pair, found): &Told<'a>| {
                 (*index, *pair, found.iter().copied().filter(|one| one.placement == placement).collect::<Vec<_>>())
             };
             let pairs: Vec<_> = self.found.iter().map(here).filter(|(.., found)| !found.is_empty()).collect();
@@ -89,7 +92,7 @@ impl<'a> Pairs<'a> {
         panels.iter().map(|(placement, pairs)| self.panel(*placement, pairs)).collect()
     }
 
-    fn panel(&self, placement: Placement, pairs: &[(usize, &Pair, Vec<Comparison>)]) -> String {
+    fn panel(&self, placement: Placement, pairs: &[Told<'_>]) -> String {
         let (scale, heading) = (self.scale(), heading(placement));
         let ticks = scale.ticks();
         let label = format!("{}, {heading}", self.chart.title);
@@ -210,7 +213,7 @@ fn rounded(value: f64) -> String {
 }
 
 /// Without an axis: a mark with its spread for each pair.
-fn rows(pairs: &[(usize, &Pair, Vec<Comparison>)], scale: Scale, words: &Words<'_>) -> Plot {
+fn rows(pairs: &[Told<'_>], scale: Scale, words: &Words<'_>) -> Plot {
     let count: usize = pairs.iter().map(|(.., found)| found.len()).sum();
     let height = count as f64 * ROW;
     let mut plot = Plot::new(words, scale, Scale::Linear { low: -height, high: 0.0 }, 12.0, height);

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# shellcheck disable=SC2034 # most of what is set here is read in veth.sh
 # steerage receiving by AF_XDP, AF_PACKET and a TAP in turn, round after round, with one CPU and with two. See README.md.
 #   measure.sh [ROUNDS [PACKETS [FLOWS [BYTES [PACKETS_A_SECOND]]]]]
 set -euo pipefail
@@ -10,9 +11,10 @@ steerage=${STEERAGE:-../../target/release/steerage}
 sender=../af_packet/send
 [[ -x $sender ]] || { echo "no $sender: run make in ../af_packet" >&2; exit 1; }
 [[ -x $steerage ]] || { echo "no $steerage: cargo build --release -p steerage-cli" >&2; exit 1; }
-. ../veth.sh
+# shellcheck source=../common/veth.sh
+. ../common/veth.sh
 
-for ((round = 1; round <= rounds; round++)); do
+for ((round = first_round; round < first_round + rounds; round++)); do
     for cpus in "$one" "$two"; do
         count=("$steerage" count --cpus "$cpus" --seconds 0 --json -v)
         run "AF_XDP on $cpus" "$cpus" "${count[@]}" af_xdp:veth1 --take all

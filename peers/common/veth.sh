@@ -1,5 +1,7 @@
+# shellcheck shell=bash
 # For the measure.sh of a peer, which sources it: two namespaces of our own with a veth between them, and a run of one receiver.
-# Wants send_cpus, packets, flows, bytes, rate and sender, the path of af_packet's `send`.
+# Wants send_cpus, one (the receiver's CPU), packets, flows, bytes, rate, round and sender, the path of af_packet's `send`.
+# shellcheck disable=SC2154 # whoever sources this sets them
 
 a=steerage-peer-a-$$ b=steerage-peer-b-$$ pid=
 cleanup() {
@@ -19,6 +21,10 @@ ip -n "$a" link set veth0 arp off up
 ip -n "$b" link set veth1 arp off up
 ip netns exec "$b" ethtool -K veth1 gro off >/dev/null 2>&1 || echo "no ethtool: gro may be on" >&2
 
+cpu_a=$send_cpus cpu_b=$one
+# shellcheck source=../common/sample.sh
+. "$(dirname "${BASH_SOURCE[0]}")/sample.sh"
+
 ticks=$(getconf CLK_TCK)
 cpu_seconds() { # of a process, user and system
     local stat
@@ -28,21 +34,32 @@ cpu_seconds() { # of a process, user and system
     awk -v t=$((${12} + ${13})) -v hz="$ticks" 'BEGIN { printf "%.2f", t / hz }'
 }
 
-run() { # NAME CPUS COMMAND...: sent by `send_by` of the namespace `send_in`, or else by the veth
-    local name=$1 cpus=$2 line sent ended received dropped cpu
+# SERIES CPUS COMMAND...: sent by `send_by` of the namespace `send_in`, or else by the veth. A Sample of the experiment `listen`; with
+# kernel_works=1 without the receiver's CPU time, which is the kernel's.
+run() {
+    local series=$1 cpus=$2 line sent ended received dropped cpu seconds mpps before values from said=
     shift 2
+    before=$(probe)
     coproc receiver { exec ip netns exec "$b" taskset -c "$cpus" "$@" 2>&1; }
     # The names of a coprocess go away when it ends.
+    # shellcheck disable=SC2154 # coproc sets it
     pid=$receiver_PID
     exec {from}<&"${receiver[0]}"
-    while IFS= read -r line <&$from; do
+    while IFS= read -r line <&"$from"; do
         [[ $line != ready && $line != *"signals are listened to"* ]] || break
+        said=$line
     done
+    if ! kill -0 "$pid" 2>/dev/null; then
+        echo "$series is left out: $said" >&2
+        pid=
+        exec {from}<&-
+        return 0
+    fi
     sent=$(ip netns exec "${send_in:-$a}" taskset -c "$send_cpus" "$sender" "${send_by:-veth0}" "$packets" "$flows" "$bytes" "$rate")
     cpu=$(cpu_seconds "$pid")
     kill -TERM "$pid"
-    ended=$(cat <&$from)
-    wait "$pid" || echo "$name: $ended" >&2
+    ended=$(cat <&"$from")
+    wait "$pid" || echo "$series: $ended" >&2
     pid=
     exec {from}<&-
     if [[ $ended == *'"received":'* ]]; then # steerage's report: the first are those of the whole
@@ -52,7 +69,11 @@ run() { # NAME CPUS COMMAND...: sent by `send_by` of the namespace `send_in`, or
         read -r _ received _ dropped _ <<<"$(grep '^received' <<<"$ended")"
     fi
     read -r _ _ _ seconds _ mpps <<<"$sent"
-    awk -v n="$name" -v s="$packets" -v r="$received" -v d="$dropped" -v t="$seconds" -v m="$mpps" -v c="$cpu" 'BEGIN {
-        printf "%-22s sent %9d at %.3f Mpps   received %9d (%.3f Mpps)   dropped %9d   unseen %6d   CPU %5.2f s of %5.2f\n",
-            n, s, m, r, r / t / 1e6, d, s - r - d, c, t }'
+    values=$(awk -v s="$packets" -v r="$received" -v d="$dropped" -v t="$seconds" -v m="$mpps" -v c="$cpu" -v k="${kernel_works:-0}" 'BEGIN {
+        # What is neither received nor dropped was lost between the two ends; a sender that was told sends again.
+        lost = s - r > d ? s - r : d
+        printf "mpps %.4f sent_mpps %.4f lost_percent %.3f", r / t / 1e6, m, 100 * lost / s
+        if (!k) printf " cpu_ns %.1f", c * 1e9 / s }')
+    # shellcheck disable=SC2086 # to be split
+    sample listen "$series" null "$round" "$(placement "$before" "$(probe)")" $values
 }

@@ -37,7 +37,7 @@ cpu_seconds() { # of a process, user and system
 # SERIES CPUS COMMAND...: sent by `send_by` of the namespace `send_in`, or else by the veth. A Sample of the experiment `listen`; with
 # kernel_works=1 without the receiver's CPU time, which is the kernel's.
 run() {
-    local series=$1 cpus=$2 line sent ended received dropped cpu seconds mpps before values from said=
+    local series=$1 cpus=$2 line sent ended received cpu seconds mpps before values from said=
     shift 2
     before=$(probe)
     coproc receiver { exec ip netns exec "$b" taskset -c "$cpus" "$@" 2>&1; }
@@ -64,15 +64,12 @@ run() {
     exec {from}<&-
     if [[ $ended == *'"received":'* ]]; then # steerage's report: the first are those of the whole
         received=$(grep -o '"delivered":[0-9]*' <<<"$ended" | head -1 | cut -d: -f2)
-        dropped=$(($(grep -o '"received":[0-9]*' <<<"$ended" | head -1 | cut -d: -f2) - received))
     else
-        read -r _ received _ dropped _ <<<"$(grep '^received' <<<"$ended")"
+        read -r _ received _ <<<"$(grep '^received' <<<"$ended")"
     fi
     read -r _ _ _ seconds _ mpps <<<"$sent"
-    values=$(awk -v s="$packets" -v r="$received" -v d="$dropped" -v t="$seconds" -v m="$mpps" -v c="$cpu" -v k="${kernel_works:-0}" 'BEGIN {
-        # What is neither received nor dropped was lost between the two ends; a sender that was told sends again.
-        lost = s - r > d ? s - r : d
-        printf "mpps %.4f sent_mpps %.4f lost_percent %.3f", r / t / 1e6, m, 100 * lost / s
+    values=$(awk -v s="$packets" -v r="$received" -v t="$seconds" -v m="$mpps" -v c="$cpu" -v k="${kernel_works:-0}" 'BEGIN {
+        printf "mpps %.4f sent_mpps %.4f lost_percent %.3f", r / t / 1e6, m, 100 * (r < s ? s - r : 0) / s
         if (!k) printf " cpu_ns %.1f", c * 1e9 / s }')
     # shellcheck disable=SC2086 # to be split
     sample listen "$series" null "$round" "$(placement "$before" "$(probe)")" $values

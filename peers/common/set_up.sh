@@ -23,9 +23,11 @@ choose_cpus() {
     [[ $(nice -n -20 nice 2>/dev/null) != -20 ]] || nice=(nice -n -20)
 }
 
+wants_dpdk() { wants rps || wants path || wants handoff || wants page-cache; }
+
 packages_for_parts() {
     echo jq gcc make libc6-dev util-linux
-    if wants rps || wants path || wants handoff || wants page-cache; then echo pkg-config libdpdk-dev; fi
+    if wants_dpdk; then echo pkg-config libdpdk-dev; fi
     if wants meter; then echo nfdump softflowd tshark; fi
     if wants listen || wants forward; then echo iproute2 ethtool procps linux-libc-dev; fi
 }
@@ -71,7 +73,7 @@ build() {
     tell "building the peers"
     make_one common capture
     : >"$scratch/beside"
-    if wants rps || wants path || wants handoff || wants page-cache; then
+    if wants_dpdk; then
         dpdk=$(pkg-config --modversion libdpdk 2>/dev/null) || no_dpdk="DPDK is not installed: apt-get install libdpdk-dev"
         [[ -n $no_dpdk ]] || make -s -C "$peers/dpdk" >"$scratch/made" 2>&1 ||
             no_dpdk="it cannot be built: $(grep -m 1 error "$scratch/made")"
@@ -112,7 +114,7 @@ huge_pages=128
 
 take_huge_pages() {
     local path=/sys/kernel/mm/hugepages/hugepages-2048kB
-    [[ -z $no_dpdk ]] || return 0
+    { wants_dpdk && [[ -z $no_dpdk ]]; } || return 0
     eal=(--no-pci --log-level error --lcores "0@$cpu_a" -m 128)
     if (($(cat $path/free_hugepages 2>/dev/null || echo 0) < huge_pages)) && [[ -w $path/nr_hugepages ]]; then
         huge_pages_before=$(<$path/nr_hugepages)
@@ -123,7 +125,7 @@ take_huge_pages() {
         beside "DPDK in pages of 2 MiB"
     else
         tell "no huge pages can be had: DPDK runs in small pages"
-        eal+=(--in-memory --no-huge)
+        eal+=(--no-huge --no-shconf)
         beside "DPDK in small pages"
     fi
 }

@@ -36,9 +36,9 @@ if_namespaces() { # EXPERIMENT: whether it can be run
 
 # ---- one of them
 
-running='' stopping=''
+running='' stopping='' began=''
 stop() {
-    [[ -z $stopping ]] || exit 130
+    [[ -n $began && -z $stopping ]] || exit 130
     stopping=1
     tell "ending; what has been measured is shown"
     end_step
@@ -64,7 +64,7 @@ clean_up() {
 }
 
 run_step() { # NUMBER
-    local at=$1 began=$SECONDS status=0
+    local at=$1 since=$SECONDS status=0
     local -a command
     eval "command=(${commands[at]})"
     setsid "${nice[@]}" timeout --foreground -k 10 "$step_seconds_max" "${command[@]}" \
@@ -73,7 +73,7 @@ run_step() { # NUMBER
     wait "$running" || status=$?
     [[ -z $stopping ]] || return 0
     running=''
-    took[at]=$((SECONDS - began))
+    took[at]=$((SECONDS - since))
     if ((status)); then
         failed[at]=1
         leave_out "${experiments[at]}" "${labels[at]}" "$(tail -1 "$scratch/said")"
@@ -97,7 +97,8 @@ seconds_left() { # FROM-STEP ROUND
 }
 
 run_rounds() {
-    local round at left began=0
+    local round at left
+    began=$SECONDS
     ((${#commands[@]})) || { tell "there is nothing left to run"; exit 1; }
     for ((round = 0; round < rounds; round++)); do
         if ((round && SECONDS + SECONDS - began > minutes * 60)); then
@@ -129,7 +130,8 @@ declare_experiments() {
             + [$known[] | .name as $n | $declared[0].compared[$n] as $pairs | select($pairs)
                | . + {samples: [], charts: [], skipped: [], compared: $pairs}]
           )}
-        | .machine.seconds = 0 | .machine.command = $command' --arg command "$command_line" "$lines" "$scratch/skipped"
+        | .machine.seconds = $seconds - ([$all[] | .machine.seconds // 0] | add) | .machine.command = $command' \
+        --arg command "$command_line" --argjson seconds "$SECONDS" "$lines" "$scratch/skipped"
 }
 
 report() {

@@ -134,10 +134,23 @@ declare_experiments() {
         --arg command "$command_line" --argjson seconds "$SECONDS" "$lines" "$scratch/skipped"
 }
 
+# A series that has another name by now would be compared with nothing, and nobody would notice.
+miss_series() {
+    jq -nr --slurpfile declared "$peers/experiments.json" '
+        [inputs] as $all
+        | ($all | map(.experiments // empty | .[] | .samples[]) + ($all | map(select(.series)))) as $samples
+        | $declared[0].compared | to_entries[] | .key as $name
+        | select(any($all[]; .experiments // [] | any(.name == $name)))
+        | .value[].of as $of | select(all($samples[]; .experiment != $name or .series != $of))
+        | "\($name) has no series \($of), which experiments.json compares: it was left out, or has another name"' "$lines" |
+        sort -u | while IFS= read -r line; do tell "$line"; done
+}
+
 report() {
     local options=()
     touch "$scratch/skipped"
     [[ -s $lines ]] || { tell "nothing was measured"; exit 1; }
+    [[ -n $stopping ]] || miss_series
     declare_experiments >"$scratch/declared"
     # An experiment of which everything was left out is in no report.
     jq -c --slurpfile declared "$scratch/declared" \

@@ -4,8 +4,12 @@
 
 # Longer than any of them takes: it is stuck.
 step_seconds_max=300
-# What a step takes, in seconds, until it has been seen.
-step_seconds_about=20
+# What a step takes, in seconds, until it has been seen; those that are not named take less.
+declare -A step_seconds=(
+    [steerage bench rps]=40 [DPDK ring]=5 [steerage bench handoff]=12 [capture/measure.sh]=18 [steerage bench rr]=24
+    [af_packet/measure.sh]=27 [kernel/forward.sh]=33
+)
+step_seconds_others=4
 
 refuse() {
     echo "peers/run: $1" >&2
@@ -18,7 +22,9 @@ tell() { echo "peers/run: $1" >&2; }
 experiments=() labels=() commands=() took=() failed=()
 
 step() { # EXPERIMENT LABEL COMMAND...
-    experiments+=("$1") labels+=("$2") took+=("$step_seconds_about") failed+=('')
+    local about=${step_seconds[$2]:-$step_seconds_others}
+    [[ -z $quick ]] || about=1
+    experiments+=("$1") labels+=("$2") took+=("$about") failed+=('')
     shift 2
     commands+=("$(printf '%q ' "$@")")
 }

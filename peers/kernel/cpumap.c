@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -203,6 +205,30 @@ static uint64_t total(int counters, uint32_t counter)
 	return sum;
 }
 
+/* The kernel's threads of the map get the priority that this process has: or whoever sends at a higher one starves them. */
+static void raise_threads(int cpumap)
+{
+	struct bpf_map_info info = {0};
+	union bpf_attr attr = {.info = {.bpf_fd = cpumap, .info_len = sizeof info, .info = (uintptr_t)&info}};
+	bpf(BPF_OBJ_GET_INFO_BY_FD, &attr, "the CPUMAP's number");
+	DIR *processes = opendir("/proc");
+	struct dirent *entry;
+	while (processes && (entry = readdir(processes))) {
+		char path[300];
+		int cpu, id;
+		snprintf(path, sizeof path, "/proc/%s/comm", entry->d_name);
+		FILE *name = atoi(entry->d_name) ? fopen(path, "r") : NULL;
+		if (!name)
+			continue;
+		if (fscanf(name, "cpumap/%d/map:%d", &cpu, &id) == 2 && id == (int)info.id &&
+		    setpriority(PRIO_PROCESS, atoi(entry->d_name), getpriority(PRIO_PROCESS, 0)))
+			perror("cpumap: the priority of a kernel thread");
+		fclose(name);
+	}
+	if (processes)
+		closedir(processes);
+}
+
 static int cpu_list(char *text, int *cpus)
 {
 	int count = 0;
@@ -249,6 +275,7 @@ int main(int argc, char **argv)
 		union bpf_attr attr = {.map_fd = cpumap, .key = (uintptr_t)&cpus[i], .value = (uintptr_t)&value};
 		bpf(BPF_MAP_UPDATE_ELEM, &attr, "a CPU of the CPUMAP: is it online");
 	}
+	raise_threads(cpumap);
 	struct code code = choosing(cpumap, counters, cpus, cpu_count);
 	union bpf_attr attr = {.link_create = {
 		.prog_fd = load_program(&code, BPF_XDP),

@@ -29,10 +29,8 @@ static double distribute(void)
 {
 	struct rte_mbuf *burst[BURST];
 	for (uint64_t sent = 0; sent < frames; sent += BURST) {
-		while (rte_pktmbuf_alloc_bulk(pool, burst, BURST))
+		while (!next_burst(burst))
 			rte_distributor_process(distributor, NULL, 0);
-		for (unsigned i = 0; i < BURST; i++)
-			write_frame(burst[i]);
 		for (int n = 0; n < BURST;)
 			n += rte_distributor_process(distributor, burst + n, BURST - n);
 	}

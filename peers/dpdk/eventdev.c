@@ -38,10 +38,9 @@ static double make_events(void)
 	struct rte_mbuf *burst[BURST];
 	uint64_t waited = 0;
 	for (uint64_t sent = 0; sent < frames; sent += BURST) {
-		while (rte_pktmbuf_alloc_bulk(pool, burst, BURST))
+		while (!next_burst(burst))
 			rte_service_run_iter_on_app_lcore(scheduler, 0);
 		for (unsigned i = 0; i < BURST; i++) {
-			write_frame(burst[i]);
 			events[i] = (struct rte_event){
 				.flow_id = burst[i]->hash.rss & 0xfffff,
 				.op = RTE_EVENT_OP_NEW,

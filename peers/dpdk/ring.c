@@ -27,15 +27,6 @@ static void take_from_ring(void)
 	sink = sum;
 }
 
-static inline unsigned next_burst(struct rte_mbuf **burst)
-{
-	while (rte_pktmbuf_alloc_bulk(pool, burst, list))
-		;
-	for (unsigned i = 0; i < list; i++)
-		write_frame(burst[i]);
-	return list;
-}
-
 /* Returns how long the ring was full. */
 static inline uint64_t hand_over(struct rte_mbuf **burst, unsigned count)
 {
@@ -53,8 +44,11 @@ static double send_all(void)
 {
 	struct rte_mbuf *burst[BURST];
 	uint64_t waited = 0;
-	for (uint64_t sent = 0; sent < frames; sent += list)
-		waited += hand_over(burst, next_burst(burst));
+	for (uint64_t sent = 0; sent < frames; sent += list) {
+		while (!next_burst(burst))
+			;
+		waited += hand_over(burst, list);
+	}
 	over = true;
 	return waited;
 }
@@ -65,7 +59,8 @@ static double share(void)
 	uint64_t sum = 0, mine = 0;
 	for (uint64_t sent = 0; sent < frames; sent += list) {
 		unsigned here_count = 0, there_count = 0;
-		next_burst(burst);
+		while (!next_burst(burst))
+			;
 		for (unsigned i = 0; i < list; i++) {
 			bool is_mine = burst[i]->hash.rss < SHARE_BELOW;
 			here[here_count] = there[there_count] = burst[i];
@@ -85,8 +80,11 @@ static double alone(void)
 {
 	struct rte_mbuf *burst[BURST];
 	uint64_t sum = 0;
-	for (uint64_t sent = 0; sent < frames; sent += list)
-		sum += handle(burst, next_burst(burst));
+	for (uint64_t sent = 0; sent < frames; sent += list) {
+		while (!next_burst(burst))
+			;
+		sum += handle(burst, list);
+	}
 	sink = sum;
 	return NAN;
 }

@@ -1,42 +1,26 @@
 //! What a packet of a capture file costs one CPU: read and walked by a bare loop, polled, and polled, steered and counted.
 //!
 //! `cargo bench -p steerage-bench --bench capture [-- ROUNDS [FILE]]`. Without a FILE it makes one of 2,000,000 frames of
-//! 64 bytes; either is in the page cache when it counts. The cases run in turn, A B C A B C ...
+//! 60 bytes; either is in the page cache when it counts. The cases run in turn, A B C A B C ...
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use steerage::testing::QueueTester;
 use steerage::{Builder, POLL_BUDGET, Polled, Stepped, Timestamp};
 use steerage_apps::Count;
-use steerage_bench::measure::RX_CPU;
+use steerage_bench::capture::capture as bytes;
 use steerage_bench::placement::pin;
 use steerage_device::capture;
 
 const FRAMES: u32 = 2_000_000;
-const FRAME_BYTES: u32 = 64;
+const FLOWS: u32 = 65_536;
 
 /// How much the bare loop reads at a time.
 const READ_BYTES: usize = 256 << 10;
-
-fn write(path: &Path) -> std::io::Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
-    let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
-    words.iter().try_for_each(|word| file.write_all(&word.to_le_bytes()))?;
-    let mut frame = [0; FRAME_BYTES as usize];
-    frame[12..14].copy_from_slice(&[0x08, 0x00]);
-    for nth in 0..FRAMES {
-        [nth / 1_000_000, nth % 1_000_000, FRAME_BYTES, FRAME_BYTES]
-            .iter()
-            .try_for_each(|word| file.write_all(&word.to_le_bytes()))?;
-        frame[26..30].copy_from_slice(&nth.to_be_bytes());
-        file.write_all(&frame)?;
-    }
-    file.flush()
-}
 
 /// The least that can be done: read(2), and step from record to record of a little-endian pcap.
 fn bare(path: &Path) -> u64 {
@@ -93,10 +77,10 @@ fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     let rounds: usize = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(7);
     let given = args.next().map(PathBuf::from);
-    pin(RX_CPU);
+    pin(0).expect("a CPU");
     let path = given.clone().unwrap_or_else(|| {
         let path = std::env::temp_dir().join(format!("steerage-bench-{}.pcap", std::process::id()));
-        write(&path).expect("a temporary file");
+        fs::write(&path, bytes(FRAMES, FLOWS)).expect("a temporary file");
         path
     });
     let cases: [Case; 3] = [("bare loop", bare), ("polled", polled), ("counted", counted)];

@@ -44,7 +44,8 @@ struct Frames {
     chance: u64,
 }
 
-const UDP4: [u8; FRAME_BYTES] = {
+/// One of them, of UDP over IPv4.
+pub const UDP4: [u8; FRAME_BYTES] = {
     let mut frame = [0; FRAME_BYTES];
     (frame[0], frame[6]) = (2, 2);
     (frame[5], frame[11]) = (2, 1);

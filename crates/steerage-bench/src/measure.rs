@@ -1,20 +1,16 @@
-//! One run: CPU 0 receives and does nothing else, CPU 1 is all of the targets.
+//! One run: a CPU receives and does nothing else, another is all of the targets; or one does all.
 
-use std::collections::BTreeMap;
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use steerage::{
-    Batch, Builder, Cpu, CpuId, CpuMask, FlowHasher, Handler, Hash, HashKey, Input, Machine, Softnet, Stepped,
+    Batch, Builder, Cpu, CpuId, CpuMask, CpuPart, FlowHasher, Handler, Hash, HashKey, Input, Machine, Softnet, Stepped,
 };
 
-use crate::frames::FrameOptions;
-use crate::placement::{Placement, one_way_nanos, pin};
-
-/// The machine's CPUs that a run uses.
-pub const RX_CPU: usize = 0;
-/// And where the work is.
-pub const WORK_CPU: usize = 1;
+use crate::error::BenchError;
+use crate::experiments::Figures;
+use crate::placement::pin;
 
 /// Reads what a forwarder would look at: the least that a packet function does.
 #[derive(Debug, Default)]
@@ -37,33 +33,37 @@ impl Handler for ReadsHeaders {
     }
 }
 
-/// What to run.
+/// The two CPUs of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
-    /// Its name in the table.
-    pub name: &'static str,
-    /// The traffic.
-    pub frames: FrameOptions,
-    /// How many CPUs the packets are spread over. All of them are threads' work on one CPU: what counts here is what
-    /// many rings cost the receiver.
-    pub targets: usize,
-    /// The size of the local page cache.
-    pub lpc_size: usize,
+pub struct Pair {
+    /// Receives, and does nothing else.
+    pub receive: usize,
+    /// Where the work is.
+    pub work: usize,
 }
 
-/// What came of it, in nanoseconds.
+/// What a run came to, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Figures {
-    /// Where the two CPUs were.
-    pub placement: Placement,
+pub struct Times {
     /// The receiving CPU's time a packet, without the time in which all backlogs were full.
     pub receive: f64,
-    /// The worker's, without the time in which there was nothing to do.
-    pub work: f64,
+    /// The worker's, without the time in which there was nothing to do; none where the receiving CPU does all.
+    pub work: Option<f64>,
     /// From the first packet to the last, a packet.
     pub whole: f64,
-    /// Of packets that come at a rate: the part that was lost, and how many millions were delivered a second.
-    pub lossy: Option<(f64, f64)>,
+    /// How many packets were delivered.
+    pub delivered: u64,
+}
+
+impl Times {
+    /// By metric: `mpps`, `receive_ns`, and `work_ns` where another CPU worked.
+    pub fn figures(&self) -> Figures {
+        let figures = Figures::of("mpps", 1e3 / self.whole).and("receive_ns", self.receive);
+        match self.work {
+            Some(work) => figures.and("work_ns", work),
+            None => figures,
+        }
+    }
 }
 
 /// Time in which something was done. The clock is read at every look that finds nothing, and where that changes; not
@@ -93,34 +93,38 @@ impl Busy {
     }
 }
 
-/// Runs it once.
+/// Runs an input of so many frames once. The targets are all on one CPU: what counts is what many rings cost the receiver.
 ///
-/// # Panics
-/// If it cannot be set up, or a packet is lost: then the figures would be of something else.
-pub fn run(case: &Case) -> Figures {
-    let builder = Builder::new().lpc_size(case.lpc_size);
-    run_with(builder, case.frames.input(), case.frames.frames, case.targets, ReadsHeaders::default)
-}
-
-/// Runs an input of so many frames once, with another packet function.
-///
-/// # Panics
-/// As [`run`].
-pub fn run_with<H, F>(builder: Builder, input: Input, frames: u64, targets: usize, make: F) -> Figures
+/// # Errors
+/// If it cannot be set up, or a packet is lost.
+pub fn run<H, F>(
+    on: Pair,
+    builder: Builder,
+    input: Input,
+    frames: u64,
+    targets: usize,
+    make: F,
+) -> Result<Times, BenchError>
 where
     H: Handler,
     F: Fn() -> H + Send + Sync + 'static,
 {
-    let (figures, delivered) = run_lossy(builder, input, frames, targets, make);
-    assert_eq!(delivered, frames, "packets were lost");
-    figures
+    let times = run_lossy(on, builder, input, frames, targets, make)?;
+    none_lost(times.delivered, frames).map(|()| times)
 }
 
-/// The same where packets may be lost: returns as well how many were delivered.
+/// The same where packets may be lost.
 ///
-/// # Panics
+/// # Errors
 /// If it cannot be set up.
-pub fn run_lossy<H, F>(builder: Builder, input: Input, frames: u64, targets: usize, make: F) -> (Figures, u64)
+pub fn run_lossy<H, F>(
+    on: Pair,
+    builder: Builder,
+    input: Input,
+    frames: u64,
+    targets: usize,
+    make: F,
+) -> Result<Times, BenchError>
 where
     H: Handler,
     F: Fn() -> H + Send + Sync + 'static,
@@ -132,118 +136,96 @@ where
         .policy(Hash)
         .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
         .input_on(input, &[rx], None)
-        .build(move |_| make())
-        .expect("a benchmark that can be set up");
+        .build(move |_| make())?;
     let (mut parts, handle) = instance.split();
     let receiver = parts.remove(0);
-    let before = one_way_nanos(WORK_CPU);
+    pin(on.receive)?;
     let (ready, is_ready) = mpsc::channel();
-    let worker = std::thread::spawn(move || {
-        pin(WORK_CPU);
-        let mut cpus: Vec<Softnet<H, Machine>> = parts.into_iter().map(|p| p.enter_machine()).collect();
-        ready.send(()).expect("somebody waits for it");
-        let mut busy = Busy::default();
-        let mut finished = 0;
-        while finished < cpus.len() {
-            finished = 0;
-            busy.during(|| {
-                let mut worked = false;
-                for cpu in &mut cpus {
-                    let stepped = cpu.step();
-                    worked |= stepped == Stepped::Worked;
-                    finished += usize::from(stepped == Stepped::Finished);
-                }
-                worked
-            });
-        }
-        let time = busy.time();
-        cpus.into_iter().for_each(|cpu| {
-            std::hint::black_box(cpu.finish());
-        });
-        time
+    let worker = thread::spawn(move || {
+        pin(on.work)?;
+        let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
+        // Where nobody waits for it, there is nothing to do.
+        let _ = ready.send(());
+        Ok(work(cpus))
     });
     let mut cpu = receiver.enter_machine();
-    is_ready.recv().expect("a worker that begins");
+    if is_ready.recv().is_err() {
+        return joined(worker).and(Err(BenchError::Panicked));
+    }
     let whole = Instant::now();
     let mut busy = Busy::default();
     while !cpu.is_finished() {
         busy.during(|| cpu.step() == Stepped::Worked);
     }
     let (receive, whole) = (busy.time(), whole.elapsed());
-    let work = worker.join().expect("a worker that ends");
-    let after = one_way_nanos(WORK_CPU);
-    let delivered = handle.snapshot().delivered();
+    let work = joined(worker)?;
     let each = |time: Duration| time.as_nanos() as f64 / frames as f64;
-    let placement = Placement::of(before, after);
-    let lossy = Some((1.0 - delivered as f64 / frames as f64, delivered as f64 / whole.as_secs_f64() / 1e6));
-    let figures = Figures { placement, receive: each(receive), work: each(work), whole: each(whole), lossy: None };
-    (Figures { lossy: lossy.filter(|_| delivered < frames), ..figures }, delivered)
+    let delivered = handle.snapshot().delivered();
+    Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
 }
 
-/// Runs an input of so many frames once, on CPU 0 alone: it is the receiver and the worker.
+/// Works on them in turn until all have finished. Returns for how long there was something to do.
+fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
+    let mut busy = Busy::default();
+    let mut finished = 0;
+    while finished < cpus.len() {
+        finished = 0;
+        busy.during(|| {
+            let mut worked = false;
+            for cpu in &mut cpus {
+                let stepped = cpu.step();
+                worked |= stepped == Stepped::Worked;
+                finished += usize::from(stepped == Stepped::Finished);
+            }
+            worked
+        });
+    }
+    let time = busy.time();
+    cpus.into_iter().for_each(|cpu| {
+        std::hint::black_box(cpu.finish());
+    });
+    time
+}
+
+/// Runs an input of so many frames once on one CPU, which receives and works. Returns as well what the function reports.
 ///
-/// # Panics
+/// # Errors
 /// As [`run`].
-pub fn run_alone<H, F>(builder: Builder, input: Input, frames: u64, make: F) -> Figures
+pub fn run_alone<H, F>(
+    on: usize,
+    builder: Builder,
+    input: Input,
+    frames: u64,
+    make: F,
+) -> Result<(Times, H::Report), BenchError>
 where
     H: Handler,
     F: Fn() -> H + Send + Sync + 'static,
 {
     let builder = builder.virtual_cpus(1).hash(FlowHasher::keyed(&HashKey::MICROSOFT));
-    let instance = builder.input(input).build(move |_| make()).expect("a benchmark that can be set up");
-    let (mut parts, handle) = instance.split();
-    let before = one_way_nanos(WORK_CPU);
+    let (mut parts, handle) = builder.input(input).build(move |_| make())?.split();
+    pin(on)?;
     let mut cpu = parts.remove(0).enter_machine();
     let start = Instant::now();
     while cpu.step() != Stepped::Finished {}
     let whole = start.elapsed().as_nanos() as f64 / frames as f64;
-    let after = one_way_nanos(WORK_CPU);
-    assert_eq!(handle.snapshot().delivered(), frames, "packets were lost");
-    Figures { placement: Placement::of(before, after), receive: whole, work: 0.0, whole, lossy: None }
+    let delivered = handle.snapshot().delivered();
+    none_lost(delivered, frames)?;
+    Ok((Times { receive: whole, work: None, whole, delivered }, cpu.finish()))
 }
 
-fn median(of: &mut [f64]) -> (f64, f64, f64) {
-    of.sort_by(f64::total_cmp);
-    (of[of.len() / 2], of[0], of[of.len() - 1])
+/// Whether all arrived.
+///
+/// # Errors
+/// If not.
+pub fn none_lost(delivered: u64, sent: u64) -> Result<(), BenchError> {
+    if delivered == sent { Ok(()) } else { Err(BenchError::Lost { delivered, sent }) }
 }
 
-/// Runs cases with their names in turn, A B C A B C ..., and prints what came of them. The command line says how often
-/// (`rounds` times, if it doesn't), and of which cases a part of the name.
-#[expect(clippy::print_stdout, reason = "a benchmark prints")]
-pub fn in_turn<C>(cases: Vec<(String, C)>, rounds: usize, run: impl Fn(&C) -> Figures) {
-    // `cargo bench` passes --bench.
-    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
-    let rounds = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(rounds);
-    let part = args.next().unwrap_or_default();
-    pin(RX_CPU);
-    let cases: Vec<(String, C)> = cases.into_iter().filter(|(name, _)| name.contains(&part)).collect();
-    let mut seen: BTreeMap<(usize, Placement), Vec<Figures>> = BTreeMap::new();
-    for _ in 0..rounds {
-        for (at, (_, case)) in cases.iter().enumerate() {
-            let figures = run(case);
-            seen.entry((at, figures.placement)).or_default().push(figures);
-        }
-    }
-    println!("{rounds} rounds; ns a packet, median [least..most]\n");
-    println!("{:<28} {:<6} {:>4}  {:<24} {:<24} whole", "case", "where", "runs", "receive", "worker");
-    for ((at, placement), figures) in seen.iter().filter(|((_, placement), _)| *placement != Placement::Moved) {
-        let column = |of: fn(&Figures) -> f64| {
-            let (mid, low, high) = median(&mut figures.iter().map(of).collect::<Vec<_>>());
-            format!("{mid:.2} [{low:.2}..{high:.2}]")
-        };
-        let lossy = figures.iter().any(|figures| figures.lossy.is_some()).then(|| {
-            let lost = column(|f| f.lossy.map_or(0.0, |(lost, _)| 100.0 * lost));
-            format!("  lost {lost} %, {} Mpps", column(|f| f.lossy.map_or(1e3 / f.whole, |(_, delivered)| delivered)))
-        });
-        println!(
-            "{:<28} {:<6} {:>4}  {:<24} {:<24} {}{}",
-            cases[*at].0,
-            placement.to_string(),
-            figures.len(),
-            column(|f| f.receive),
-            column(|f| f.work),
-            column(|f| f.whole),
-            lossy.unwrap_or_default(),
-        );
-    }
+/// What a thread came to.
+///
+/// # Errors
+/// Its own, or that it panicked.
+pub fn joined<T>(thread: thread::JoinHandle<Result<T, BenchError>>) -> Result<T, BenchError> {
+    thread.join().unwrap_or(Err(BenchError::Panicked))
 }

@@ -1,6 +1,5 @@
 //! What `steerage bench` measures by.
 
-pub(crate) mod histogram;
 pub(crate) mod machine;
 pub(crate) mod page;
 pub(crate) mod rr;

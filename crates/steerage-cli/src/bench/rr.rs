@@ -11,10 +11,10 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::histogram::Histogram;
 use super::machine::CpuTime;
 use crate::args::RrArgs;
 use crate::error::Error;
+use steerage_bench::histogram::Histogram;
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(10);

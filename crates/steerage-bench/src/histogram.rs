@@ -4,12 +4,14 @@
 /// Places to each doubling: a width of 1/64.
 const PLACES_BITS: u32 = 6;
 const PLACES: usize = 1 << PLACES_BITS;
+/// Steps to each doubling where they are drawn.
+const STEPS: usize = 8;
 /// Doublings: up to 2^40 ns, which is 18 minutes. What is longer is in the last place.
 const DOUBLINGS: usize = 40 - PLACES_BITS as usize;
 
 /// Counts of times in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     counts: Vec<u64>,
     count: u64,
     max: u64,
@@ -17,7 +19,8 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    pub(crate) fn new() -> Self {
+    /// Of nothing as yet.
+    pub fn new() -> Self {
         Self { counts: vec![0; PLACES * (DOUBLINGS + 1)], count: 0, max: 0, sum: 0 }
     }
 
@@ -38,34 +41,39 @@ impl Histogram {
         }
     }
 
-    pub(crate) fn add(&mut self, nanos: u64) {
+    /// Counts one.
+    pub fn add(&mut self, nanos: u64) {
         self.counts[Self::place(nanos)] += 1;
         self.count += 1;
         self.max = self.max.max(nanos);
         self.sum += u128::from(nanos);
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Adds all of another's.
+    pub fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
         self.count += other.count;
         self.max = self.max.max(other.max);
         self.sum += other.sum;
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
         self.count
     }
 
-    pub(crate) fn max(&self) -> u64 {
+    /// The longest.
+    pub fn max(&self) -> u64 {
         self.max
     }
 
-    pub(crate) fn mean(&self) -> u64 {
+    /// The mean; 0 of none.
+    pub fn mean(&self) -> u64 {
         (self.sum / u128::from(self.count.max(1))) as u64
     }
 
     /// What so many of a thousand are at most. 0 of none.
-    pub(crate) fn permille(&self, permille: u64) -> u64 {
+    pub fn permille(&self, permille: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(permille)).div_ceil(1000).max(1) as u64;
         let mut seen = 0;
         let place = self.counts.iter().position(|count| {
@@ -73,6 +81,20 @@ impl Histogram {
             seen >= rank
         });
         place.map_or(0, |place| Self::value(place).min(self.max))
+    }
+
+    /// How many took so many nanoseconds, in rising order and in eight steps to each doubling: for
+    /// [`Sample::latencies`](crate::report::Sample::latencies).
+    pub fn latencies(&self) -> Vec<(u64, u64)> {
+        let steps = self.counts.chunks(PLACES / STEPS).enumerate();
+        let middle = |step: usize| Self::value(step * (PLACES / STEPS) + PLACES / STEPS / 2);
+        steps.map(|(step, counts)| (middle(step), counts.iter().sum())).filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -105,5 +127,16 @@ mod tests {
         }
         assert_eq!((histogram.max(), histogram.count()), (*times.last().unwrap(), 10_000));
         assert_eq!(Histogram::new().permille(500), 0);
+    }
+
+    #[test]
+    fn steps_rise_and_hold_all() {
+        let mut histogram = Histogram::new();
+        (0..1000).for_each(|nth: u64| histogram.add(nth * nth));
+        let latencies = histogram.latencies();
+        assert!(latencies.is_sorted_by(|one, other| one.0 < other.0), "{latencies:?}");
+        assert_eq!(latencies.iter().map(|(_, count)| count).sum::<u64>(), 1000);
+        let below: u64 = latencies.iter().filter(|(nanos, _)| *nanos <= 250_000).map(|(_, count)| count).sum();
+        assert!(below.abs_diff(500) < 40, "{below}");
     }
 }

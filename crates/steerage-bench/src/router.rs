@@ -1,18 +1,15 @@
-//! Forwarding with a CPU that only collects, and without one: what the hand-over of packets in lists was made for (Zhang Yanmin,
-//! 2009, who gained 43 % by taking forwarding off the collecting CPU), in lists of several lengths.
-//!
-//! `cargo bench -p steerage-bench --bench forward [-- ROUNDS [PART-OF-A-NAME]]`. Cases run in turn; see `path` for how.
+//! A router that is all work: a device that brings packets for many networks, a table of routes to them, and an output that
+//! costs nothing.
 
 use std::sync::Arc;
 
 use steerage::{
-    Builder, Completions, DeviceError, Filled, Input, Outgoing, Output, Polled, QueueMemory, RxQueue, Sent, TxId,
-    TxQueue,
+    Completions, DeviceError, Filled, Input, Outgoing, Output, Polled, QueueMemory, RxQueue, Sent, TxId, TxQueue,
 };
-use steerage_apps::forward::{Fate, Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
-use steerage_bench::measure::{Figures, in_turn, run_alone, run_with};
+use steerage_apps::forward::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
 
-const FRAMES: u64 = 5_000_000;
+use crate::error::BenchError;
+
 const FRAME_BYTES: usize = 64;
 /// To so many networks, of 256 addresses each, behind so many routers.
 const ROUTES: u32 = 1000;
@@ -85,7 +82,7 @@ impl TxQueue for Sink {
     }
 }
 
-fn table() -> Table {
+fn table() -> Result<Table, BenchError> {
     let ours = [2, 0, 0, 0, 0, 0];
     let interface = Interface {
         output: TxId(0),
@@ -99,46 +96,29 @@ fn table() -> Table {
     let mut routes = Routes::default();
     for nth in 0..ROUTES {
         let [_, _, high, low] = nth.to_be_bytes();
-        let prefix = format!("100.{high}.{low}.0/24").parse().expect("a prefix");
+        let prefix = format!("100.{high}.{low}.0/24");
+        let prefix = prefix.parse().map_err(|error| BenchError::set_up("a route", error))?;
         routes.insert(prefix, Target::Via(vec![Hop { interface: 0, gateway: Some(router(nth)), weight: 1 }]));
     }
     let neighbours = (0..ROUTERS).map(|nth| {
         let mac = [2, 0, 0, 0, 1, nth];
         ((0, router(u32::from(nth))), Arc::new(Neighbour::new(Some(mac))))
     });
-    Table {
+    Ok(Table {
         interfaces: vec![interface],
         routes: Arc::new(routes),
         neighbours: Arc::new(Neighbours::from_iter(neighbours)),
-    }
+    })
 }
 
-struct Case {
-    collector: bool,
-    list: usize,
-}
-
-fn run(case: &Case) -> Figures {
-    let forwarding = Forwarding::new(vec![0]).expect("sockets");
-    forwarding.show(table());
-    let input = Input::new("packets", "bench", vec![Box::new(Packets { left: FRAMES, chance: 1 })]);
+/// One run's router, its device that brings so many packets, and the output.
+///
+/// # Errors
+/// Where the system has no sockets for it.
+pub fn router(packets: u64) -> Result<(Arc<Forwarding>, Input, Output), BenchError> {
+    let forwarding = Forwarding::new(vec![0]).map_err(|error| BenchError::set_up("a socket for the router", error))?;
+    forwarding.show(table()?);
+    let input = Input::new("packets", "bench", vec![Box::new(Packets { left: packets, chance: 1 })]);
     let output = Output { name: "sink".into(), kind: "bench", open: Box::new(|_| Ok(Box::new(Sink(0)))) };
-    let builder = Builder::new().dev_weight(case.list).output(output);
-    let ours = Arc::clone(&forwarding);
-    let make = move || ours.handler();
-    let figures = match case.collector {
-        true => run_with(builder, input, FRAMES, 1, make),
-        false => run_alone(builder, input, FRAMES, make),
-    };
-    assert_eq!(forwarding.so_far().get(Fate::Forwarded), FRAMES, "not all were forwarded");
-    figures
-}
-
-fn main() {
-    let mut cases = Vec::new();
-    for list in [1, 8, 32, 64] {
-        cases.push((format!("one CPU, polls of {list}"), Case { collector: false, list }));
-        cases.push((format!("a collector, lists of {list}"), Case { collector: true, list }));
-    }
-    in_turn(cases, 5, run);
+    Ok((forwarding, input, output))
 }

@@ -1,0 +1,90 @@
+//! Lists against single packets, with a CPU that only collects and without one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use steerage::{Builder, POLL_BUDGET};
+use steerage_apps::forward::Fate;
+
+use super::{About, Figures, Plan, Settings};
+use crate::error::BenchError;
+use crate::frames::{FrameOptions, Mix};
+use crate::measure::{Pair, ReadsHeaders, none_lost, run, run_alone};
+use crate::report::ChartKind;
+use crate::router::router;
+
+const ABOUT: About = About {
+    name: "handoff",
+    title: "Handing over in lists: a CPU that only collects, and none",
+    question: "Packets of 64 bytes are forwarded (1,000 routes behind 16 routers, 65,536 sources, an output that costs nothing), or their \
+               headers are looked at and no more. One CPU does all, or one collects and hands over to another, in lists of 1 to 64. \
+               What does the list save, and what the collector?",
+    published: "Zhang Yanmin, \"hand off skb list to other cpu to submit to upper layer\" (netdev, 2009): a CPU that only collects from the \
+                card and hands lists of packets over to others: forwarding 43 % faster.",
+    x: "list, packets",
+    rounds: 7,
+};
+
+const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
+
+/// What a packet takes, about: so much, and of a list its part of that.
+const NANOS: f64 = 60.0;
+const NANOS_A_LIST: f64 = 250.0;
+
+/// What the CPU that handles a packet does with it.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Forward,
+    Look,
+}
+
+const WORKS: [(&str, Work); 2] = [("forwarding", Work::Forward), ("headers only", Work::Look)];
+
+pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
+    let mut plan = Plan::new(ABOUT, settings)
+        .metric("mpps", "handled", "Mpps", true)
+        .metric("receive_ns", "CPU that receives", "ns a packet", false)
+        .metric("work_ns", "CPU that handles", "ns a packet", false)
+        .chart(ChartKind::Lines, "mpps", "Packets handled, by length of list")
+        .chart(ChartKind::Lines, "receive_ns", "What a packet costs the CPU that receives")
+        .chart(ChartKind::Ratio, "mpps", "What the collector gains, by length of list");
+    for (work, _) in WORKS {
+        plan = plan.compare(&format!("{work}, a collector"), &format!("{work}, one CPU"));
+    }
+    let on = settings.pair();
+    for list in LISTS {
+        let frames = settings.frames(NANOS + NANOS_A_LIST / f64::from(list));
+        for (name, work) in WORKS {
+            let alone = move || once(on, work, false, list as usize, frames);
+            let collector = move || once(on, work, true, list as usize, frames);
+            plan.takes(settings.measured + Duration::from_millis(20));
+            plan.case(format!("{name}, one CPU"), Some(list.into()), 1, alone);
+            plan.case(format!("{name}, a collector"), Some(list.into()), 2, collector);
+        }
+    }
+    vec![plan]
+}
+
+fn once(on: Pair, work: Work, collects: bool, list: usize, frames: u64) -> Result<Figures, BenchError> {
+    let builder = Builder::new().dev_weight(list);
+    let times = match work {
+        Work::Look => {
+            let options = FrameOptions { mix: Mix::Uniform, device_hash: true, list, frames };
+            match collects {
+                true => run(on, builder, options.input(), frames, 1, ReadsHeaders::default)?,
+                false => run_alone(on.receive, builder, options.input(), frames, ReadsHeaders::default)?.0,
+            }
+        }
+        Work::Forward => {
+            let (forwarding, input, output) = router(frames)?;
+            let (builder, ours) = (builder.output(output), Arc::clone(&forwarding));
+            let times = match collects {
+                true => run(on, builder, input, frames, 1, move || ours.handler())?,
+                false => run_alone(on.receive, builder, input, frames, move || ours.handler())?.0,
+            };
+            none_lost(forwarding.so_far().get(Fate::Forwarded), frames)?;
+            times
+        }
+    };
+    Ok(times.figures())
+}

@@ -1,0 +1,125 @@
+//! Metering a capture: who talked to whom, beside only counting packets and beside a plain loop.
+
+use std::io::Cursor;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use steerage::{Builder, CpuId, CpuMask, Hash};
+use steerage_apps::Count;
+use steerage_apps::meter::{MeterOptions, Metered, Metering};
+use steerage_device::capture::Capture;
+
+use super::{About, Figures, Plan, Settings};
+use crate::capture::{capture, count_by_flow, flows_in};
+use crate::error::BenchError;
+use crate::measure::{none_lost, run_alone};
+use crate::placement::pin;
+use crate::report::ChartKind;
+
+const ABOUT: About = About {
+    name: "meter",
+    title: "Metering a capture: packets a second, by flows",
+    question: "A capture of UDP packets of 60 bytes in memory is read and metered: both directions of each flow, with timeouts and \
+               records, on one CPU and on two. Beside it what only counts packets, and a plain loop of one thread: it counts packets and \
+               bytes by flow in a hash table, and knows neither fragments nor tunnels, neither timeouts nor records.",
+    published: "",
+    x: "flows",
+    rounds: 7,
+};
+
+const FLOWS: [u32; 2] = [1024, 65_536];
+
+/// What a packet takes, about.
+const NANOS: f64 = 250.0;
+
+const ONE: &str = "steerage, 1 CPU";
+const TWO: &str = "steerage, 2 CPUs";
+const COUNT: &str = "only counted, 1 CPU";
+const LOOP: &str = "plain loop, 1 thread";
+
+/// A capture, made when it is first wanted.
+struct Traffic {
+    flows: u32,
+    packets: u32,
+    made: OnceLock<(Arc<[u8]>, u64)>,
+}
+
+impl Traffic {
+    /// It, and how many flows are in it.
+    fn get(&self) -> (Arc<[u8]>, u64) {
+        let make = || (capture(self.packets, self.flows).into(), flows_in(self.packets, self.flows));
+        let (file, flows) = self.made.get_or_init(make);
+        (Arc::clone(file), *flows)
+    }
+}
+
+pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
+    let mut plan = Plan::new(ABOUT, settings)
+        .metric("mpps", "metered", "Mpps", true)
+        .compare(TWO, ONE)
+        .compare(ONE, LOOP)
+        .compare(ONE, COUNT)
+        .chart(ChartKind::Bars, "mpps", "Packets metered, by flows");
+    let on = settings.pair();
+    for flows in FLOWS {
+        let packets = settings.frames(NANOS) as u32;
+        let traffic = Arc::new(Traffic { flows, packets, made: OnceLock::new() });
+        let of = || (Arc::clone(&traffic), Some(f64::from(flows)));
+        let (traffic, x) = of();
+        plan.case(ONE, x, 1, move || meter_alone(&traffic, on.receive));
+        let (traffic, x) = of();
+        plan.case(TWO, x, 2, move || meter_on(&traffic, &[on.receive, on.work]));
+        let (traffic, x) = of();
+        plan.case(COUNT, x, 1, move || {
+            let input = Capture::from_reader("bench", Cursor::new(traffic.get().0)).into_input();
+            let packets = u64::from(traffic.packets);
+            let (times, _) = run_alone(on.receive, Builder::new(), input, packets, Count::default)?;
+            Ok(Figures::of("mpps", 1e3 / times.whole))
+        });
+        let (traffic, x) = of();
+        plan.case(LOOP, x, 1, move || {
+            pin(on.receive)?;
+            let (file, expected) = traffic.get();
+            let start = Instant::now();
+            let (packets, flows) = count_by_flow(&file);
+            let time = start.elapsed();
+            none_lost(packets, traffic.packets.into())?;
+            each_is_one(flows, expected)?;
+            Ok(Figures::of("mpps", packets as f64 / time.as_secs_f64() / 1e6))
+        });
+    }
+    vec![plan]
+}
+
+fn each_is_one(seen: u64, expected: u64) -> Result<(), BenchError> {
+    if seen == expected { Ok(()) } else { Err(BenchError::Wrong { what: "flows", seen, expected }) }
+}
+
+fn meter_alone(traffic: &Traffic, cpu: usize) -> Result<Figures, BenchError> {
+    let (file, expected) = traffic.get();
+    let metering = Metering::new(MeterOptions::default(), None);
+    let input = Capture::from_reader("bench", Cursor::new(file)).into_input();
+    let (times, report) = run_alone(cpu, Builder::new(), input, traffic.packets.into(), move || metering.meter())?;
+    each_is_one(Metered::of([report], 1).0.total, expected)?;
+    Ok(Figures::of("mpps", 1e3 / times.whole))
+}
+
+/// On several CPUs, of which the first also reads the file; from start to end.
+fn meter_on(traffic: &Traffic, cpus: &[usize]) -> Result<Figures, BenchError> {
+    let (file, expected) = traffic.get();
+    let metering = Metering::new(MeterOptions::default(), None);
+    let input = Capture::from_reader("bench", Cursor::new(file)).into_input();
+    let mask: CpuMask = cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
+    let builder = Builder::new().cpus(mask.clone()).rps_cpus(mask).policy(Hash);
+    let builder = builder.input_on(input, &[CpuId(cpus[0] as u16)], None);
+    let instance = builder.build(move |_| metering.meter())?;
+    let start = Instant::now();
+    let running = instance.start()?;
+    let handle = running.handle();
+    let outcome = running.join();
+    let time = start.elapsed();
+    none_lost(handle.snapshot().delivered(), traffic.packets.into())?;
+    let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 1);
+    each_is_one(metered.total, expected)?;
+    Ok(Figures::of("mpps", f64::from(traffic.packets) / time.as_secs_f64() / 1e6))
+}

@@ -1,0 +1,72 @@
+//! What a packet costs the receiving CPU and the worker: by whose hash, how many targets and what traffic.
+
+use steerage::{Builder, LPC_SIZE_DEFAULT, POLL_BUDGET};
+
+use super::{About, Plan, Settings};
+use crate::frames::{FrameOptions, Mix};
+use crate::measure::{ReadsHeaders, run};
+use crate::report::ChartKind;
+
+const ABOUT: About = About {
+    name: "path",
+    title: "The receive path: what a packet costs",
+    question: "Frames of 64 bytes in 65,536 flows, written by the receiving CPU as a device would. It receives and does nothing \
+               else; another CPU is all of the targets, each with a ring and a backlog of its own, and reads the headers. The \
+               ledger is on, buckets may move at any time, nothing is lost.",
+    published: "",
+    x: "",
+    rounds: 5,
+};
+
+/// What a packet takes, about.
+const NANOS: f64 = 25.0;
+
+/// A way through it.
+struct Case {
+    name: &'static str,
+    frames: FrameOptions,
+    targets: usize,
+    lpc_size: usize,
+}
+
+/// The one that others are told in terms of.
+const FIRST: &str = "device hash, 1 target";
+
+fn cases(frames: u64) -> Vec<Case> {
+    let device = FrameOptions { mix: Mix::Uniform, device_hash: true, list: POLL_BUDGET, frames };
+    let ours = FrameOptions { device_hash: false, ..device };
+    let mixed = FrameOptions { mix: Mix::Mixed, ..ours };
+    let case = |name, frames, targets| Case { name, frames, targets, lpc_size: LPC_SIZE_DEFAULT };
+    vec![
+        case(FIRST, device, 1),
+        case("no hash needed, 1 target", ours, 1),
+        // Two targets, since with one there is nothing to choose and so nothing to hash.
+        case("device hash, 2 targets", device, 2),
+        case("device hash, 16 targets", device, 16),
+        case("our hash, 2 targets", ours, 2),
+        case("our hash, 16 targets", ours, 16),
+        case("our hash, 2 targets, mixed", mixed, 2),
+        Case { lpc_size: 0, ..case("page cache off, 1 target", device, 1) },
+    ]
+}
+
+pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
+    let mut plan = Plan::new(ABOUT, settings)
+        .metric("receive_ns", "receiving CPU", "ns a packet", false)
+        .metric("work_ns", "worker", "ns a packet", false)
+        .metric("mpps", "handled", "Mpps", true)
+        .chart(ChartKind::Bars, "receive_ns", "What a packet costs the receiving CPU")
+        .chart(ChartKind::Bars, "work_ns", "What it costs the worker");
+    let (frames, on) = (settings.frames(NANOS), settings.pair());
+    let cases = cases(frames);
+    for case in &cases[1..] {
+        plan = plan.compare(case.name, FIRST);
+    }
+    for case in cases {
+        plan.case(case.name, None, 2, move || {
+            let builder = Builder::new().lpc_size(case.lpc_size);
+            Ok(run(on, builder, case.frames.input(), frames, case.targets, ReadsHeaders::default)?.figures())
+        });
+    }
+    vec![plan]
+}

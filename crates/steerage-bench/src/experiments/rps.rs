@@ -1,0 +1,234 @@
+//! With and without steering, by what a packet costs and on how many CPUs; and what steering does to delay.
+
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use steerage::{Balance, Builder, CpuId, CpuMask, Hash, Instance, Snapshot};
+
+use super::{About, Figures, Plan, Settings};
+use crate::error::BenchError;
+use crate::histogram::Histogram;
+use crate::load::{Paced, Works, rounds_of};
+use crate::report::ChartKind;
+
+const ABOUT: About = About {
+    name: "rps",
+    title: "Receive packet steering: with and without, by work per packet",
+    question: "One queue brings more packets of 64 bytes in 65,536 flows than anybody can handle. How many are handled a second \
+               where the CPU that receives does all the work, where another CPU does it, where all do, and where balance \
+               decides? From how much work per packet on does steering pay?",
+    published: "Tom Herbert, \"rps: Receive Packet Steering\" (netdev, 2010; Linux 2.6.35): netperf TCP_RR of one byte, 500 \
+                streams, on eight cores behind one queue: 311 in place of 108 thousand transactions a second. \
+                Documentation/networking/scaling.rst: it may cost where little is to be done for a packet.",
+    x: "work, ns a packet",
+    rounds: 5,
+};
+
+const DELAY: About = About {
+    name: "rps-delay",
+    title: "Receive packet steering: delay at a part of the load",
+    question: "Packets that take 500 ns each come at a steady rate: 1 %, 50 % and 150 % of what one CPU can do. How old are they when \
+               their turn comes, and how many CPUs are busy? Above 100 % one CPU cannot keep up.",
+    published: "Documentation/networking/scaling.rst on RPS: what steering costs in wake-ups on a machine with little to do is \
+                for the administrator to weigh. No figures.",
+    x: "load, % of one CPU",
+    rounds: 3,
+};
+
+/// Nanoseconds of work for a packet.
+const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
+
+/// Of which the delay is measured.
+const DELAY_COST: Duration = Duration::from_nanos(500);
+
+/// Parts of what one CPU can do.
+const LOADS: [u32; 3] = [1, 50, 150];
+
+/// Without trials to be waited for, a part of the warm-up is enough.
+const FIXED_WARM_UP: u32 = 5;
+
+/// How packets are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The receiving CPU does all.
+    Inline,
+    /// The receiving CPU collects, one other works.
+    Worker,
+    /// All work, by hash.
+    Hash,
+    /// As load asks for it.
+    Balance,
+}
+
+const INLINE: &str = "no steering";
+const WORKER: &str = "one other CPU";
+const ALL: &str = "all CPUs, hash";
+const BALANCE: &str = "balance";
+
+/// One run on some of the CPUs.
+struct Run {
+    way: Way,
+    cpus: Vec<usize>,
+    warm_up: Duration,
+    measured: Duration,
+}
+
+/// What one came to.
+struct Measured {
+    per_second: f64,
+    /// What all CPUs were busy with a packet, in nanoseconds.
+    busy: f64,
+    /// CPU seconds a second.
+    cpus: f64,
+    ages: Histogram,
+}
+
+impl Run {
+    fn new(way: Way, cpus: usize, settings: &Settings) -> Self {
+        let cpus = settings.cpus[..cpus.min(settings.cpus.len())].to_vec();
+        let warm_up = if way == Way::Balance { settings.warm_up } else { settings.warm_up / FIXED_WARM_UP };
+        Self { way, cpus, warm_up, measured: settings.measured }
+    }
+
+    fn takes(&self) -> Duration {
+        self.warm_up + self.measured
+    }
+
+    /// A run of packets that take so much work, as many a second; without a number, without end.
+    fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, BenchError> {
+        let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
+        let rx = CpuId(self.cpus[0] as u16);
+        let mask = match self.way {
+            Way::Inline => CpuMask::new(),
+            Way::Worker => self.cpus[1..2].iter().map(|cpu| CpuId(*cpu as u16)).collect(),
+            Way::Hash | Way::Balance => cpus.clone(),
+        };
+        let builder = Builder::new().cpus(cpus).rps_cpus(mask).input_on(Paced::input(per_second), &[rx], None);
+        let builder = if self.way == Way::Balance { builder.policy(Balance::new()) } else { builder.policy(Hash) };
+        let (rounds, notes_ages) = (rounds_of(work), per_second.is_some());
+        let running = builder.build(move |_| Works::new(rounds, notes_ages)).and_then(Instance::start)?;
+        let handle = running.handle();
+        thread::sleep(self.warm_up);
+        let (before, cpu_before) = (handle.snapshot(), cpu_time()?);
+        thread::sleep(self.measured);
+        let (after, cpu_after) = (handle.snapshot(), cpu_time()?);
+        handle.stop();
+        let outcome = running.join();
+        if !outcome.failed.is_empty() {
+            return Err(BenchError::Panicked);
+        }
+        let mut ages = Histogram::new();
+        outcome.reports.iter().for_each(|(_, report)| ages.merge(report));
+        let seconds = (after.elapsed - before.elapsed).as_secs_f64();
+        let delivered = (after.delivered() - before.delivered()) as f64;
+        let busy = busy(&after).saturating_sub(busy(&before));
+        Ok(Measured {
+            per_second: delivered / seconds,
+            busy: busy.as_nanos() as f64 / delivered.max(1.0),
+            cpus: cpu_after.saturating_sub(cpu_before).as_secs_f64() / seconds,
+            ages,
+        })
+    }
+}
+
+fn busy(snapshot: &Snapshot) -> Duration {
+    snapshot.cpus.iter().map(|cpu| cpu.busy).sum()
+}
+
+fn cpu_time() -> Result<Duration, BenchError> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(|error| BenchError::set_up("the CPU time used", error))?;
+    Ok(Duration::from_micros((usage.user_time() + usage.system_time()).num_microseconds() as u64))
+}
+
+/// How many CPUs: 2, 4, and all of them.
+fn counts(cpus: usize) -> Vec<usize> {
+    let mut counts: Vec<usize> = [2, 4].into_iter().filter(|count| *count < cpus).collect();
+    counts.push(cpus.max(2));
+    counts
+}
+
+/// The ways by their names, with how many CPUs each takes.
+fn ways(cpus: usize) -> Vec<(String, Way, usize)> {
+    let counts = counts(cpus);
+    let mut ways = vec![(INLINE.to_owned(), Way::Inline, 1), (WORKER.to_owned(), Way::Worker, 2)];
+    for count in counts {
+        let of = |name: &str| if count < cpus { format!("{name}, {count} CPUs") } else { name.to_owned() };
+        let hash = if count < cpus { format!("{count} CPUs, hash") } else { ALL.to_owned() };
+        ways.extend([(hash, Way::Hash, count), (of(BALANCE), Way::Balance, count)]);
+    }
+    ways
+}
+
+pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
+    vec![throughput(settings), delay(settings)]
+}
+
+fn throughput(settings: &Settings) -> Plan {
+    let mut plan = Plan::new(ABOUT, settings)
+        .metric("mpps", "handled", "Mpps", true)
+        .metric("busy_ns", "all CPUs, busy", "ns a packet", false)
+        .chart(ChartKind::Lines, "mpps", "Packets handled, by work per packet")
+        .chart(ChartKind::Ratio, "mpps", "What steering gains, by work per packet");
+    let ways = ways(settings.cpus.len());
+    for (name, _, _) in &ways[1..] {
+        plan = plan.compare(name, INLINE);
+    }
+    plan = plan.compare(BALANCE, WORKER).compare(BALANCE, ALL);
+    for cost in COSTS {
+        for (name, way, cpus) in &ways {
+            let run = Run::new(*way, *cpus, settings);
+            plan.takes(run.takes());
+            plan.case(name, Some(f64::from(cost)), *cpus, move || {
+                let measured = run.once(Duration::from_nanos(cost.into()), None)?;
+                Ok(Figures::of("mpps", measured.per_second / 1e6).and("busy_ns", measured.busy))
+            });
+        }
+    }
+    plan
+}
+
+fn delay(settings: &Settings) -> Plan {
+    let mut plan = Plan::new(DELAY, settings)
+        .metric("p50_us", "median delay", "us", false)
+        .metric("p99_us", "delay, 99 of 100", "us", false)
+        .metric("cpus", "CPU time", "CPUs", false)
+        .metric("mpps", "handled", "Mpps", true)
+        .compare(ALL, INLINE)
+        .compare(BALANCE, INLINE)
+        .chart(ChartKind::Bars, "p99_us", "Delay of 99 of 100 packets")
+        .chart(ChartKind::Bars, "cpus", "CPU time")
+        .chart(ChartKind::Distribution, "", "Delay");
+    let all = settings.cpus.len().max(2);
+    for load in LOADS {
+        for (name, way, cpus) in [(INLINE, Way::Inline, 1), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)] {
+            let run = Run::new(way, cpus, settings);
+            // One CPU can do a packet in the time that its work takes; what is around it is little beside that.
+            let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
+            plan.takes(run.takes());
+            plan.case(name, Some(f64::from(load)), cpus, move || {
+                let measured = run.once(DELAY_COST, Some(per_second))?;
+                let micros = |permille| measured.ages.permille(permille) as f64 / 1e3;
+                let figures = Figures::of("p50_us", micros(500)).and("p99_us", micros(990));
+                let figures = figures.and("cpus", measured.cpus).and("mpps", measured.per_second / 1e6);
+                Ok(Figures { latencies: measured.ages.latencies(), ..figures })
+            });
+        }
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_doubled_up_to_all() {
+        assert_eq!([1, 2, 3, 4, 64].map(counts), [vec![2], vec![2], vec![2, 3], vec![2, 4], vec![2, 4, 64]]);
+        let names: Vec<String> = ways(8).into_iter().map(|(name, ..)| name).collect();
+        let small = ["2 CPUs, hash", "balance, 2 CPUs", "4 CPUs, hash", "balance, 4 CPUs"];
+        assert_eq!(names, [&[INLINE, WORKER][..], &small, &[ALL, BALANCE]].concat());
+        assert_eq!(ways(2).len(), 4);
+    }
+}

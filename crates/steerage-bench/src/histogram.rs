@@ -30,15 +30,18 @@ impl Histogram {
         (doubling * PLACES + within).min(PLACES * (DOUBLINGS + 1) - 1)
     }
 
-    /// The middle of a place.
-    fn value(place: usize) -> u64 {
+    /// The lowest time of a place.
+    fn lowest(place: usize) -> u64 {
         match (place / PLACES, (place % PLACES) as u64) {
             (0, within) => within,
-            (doubling, within) => {
-                let width = 1 << (doubling - 1);
-                (within + PLACES as u64) * width + width / 2
-            }
+            (doubling, within) => (within + PLACES as u64) << (doubling - 1),
         }
+    }
+
+    /// The middle of a place.
+    fn value(place: usize) -> u64 {
+        let width = Self::lowest(place + 1) - Self::lowest(place);
+        Self::lowest(place) + width / 2
     }
 
     /// Counts one.
@@ -83,12 +86,13 @@ impl Histogram {
         place.map_or(0, |place| Self::value(place).min(self.max))
     }
 
-    /// How many took so many nanoseconds, in rising order and in eight steps to each doubling: for
-    /// [`Sample::latencies`](crate::report::Sample::latencies).
+    /// Steps of it, eight to each doubling and in rising order: nanoseconds, and how many took so many at most and more than the
+    /// step before. For [`Sample::latencies`](crate::report::Sample::latencies).
     pub fn latencies(&self) -> Vec<(u64, u64)> {
-        let steps = self.counts.chunks(PLACES / STEPS).enumerate();
-        let middle = |step: usize| Self::value(step * (PLACES / STEPS) + PLACES / STEPS / 2);
-        steps.map(|(step, counts)| (middle(step), counts.iter().sum())).filter(|(_, count)| *count > 0).collect()
+        let each = PLACES / STEPS;
+        let steps = self.counts.chunks(each).enumerate();
+        let steps = steps.map(|(step, counts)| (Self::lowest((step + 1) * each) - 1, counts.iter().sum()));
+        steps.filter(|(_, count)| *count > 0).collect()
     }
 }
 

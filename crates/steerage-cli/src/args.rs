@@ -27,7 +27,7 @@ use steerage_device::af_packet::{BLOCK_TIMEOUT_MAX, Direction, QUEUES_MAX};
 use steerage_device::af_xdp::Take;
 use steerage_device::capture::Pace;
 
-pub(crate) use bench::{Bench, BenchArgs, RrArgs};
+pub(crate) use bench::{Bench, BenchArgs, ExperimentArgs, RrArgs};
 pub(crate) use bench_report::BenchReportArgs;
 pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs, UnmountArgs};
 pub(crate) use doctor::DoctorArgs;
@@ -95,7 +95,7 @@ pub(crate) enum Command {
     #[command(verbatim_doc_comment, after_help = explain::EXPLAIN_HELP)]
     Explain(ExplainArgs),
 
-    /// Measure, with the kernel's sockets as the load
+    /// Measure: experiments that were published, on this machine
     #[command(verbatim_doc_comment, after_help = bench::BENCH_HELP)]
     Bench(BenchArgs),
 

@@ -1,6 +1,7 @@
 //! `steerage bench`, and what it can measure.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -9,25 +10,51 @@ use super::bench_report::{BenchReportArgs, REPORT_HELP};
 use super::{duration, number};
 
 pub(super) const BENCH_HELP: &str = "\
+Each experiment repeats the shape of a published one, on this machine: see docs/bench.md. All of them
+take some seven minutes on two CPUs; none but rr needs a network or privileges. Let nothing else run.
+
 Examples:
-  steerage bench rr 10.0.0.2:5000          requests and responses over 500 connections
-  steerage bench rr --help                 every option of it
+  steerage bench all --html report.html    everything, as a page with charts
+  steerage bench rps                       one of them, as text
+  steerage bench handoff --rounds 15       more rounds: differences show that are smaller
+  steerage bench all --quick               does it work here? A few seconds, and no figures
+  sudo steerage bench rr                   the kernel's stack beside respond, in namespaces of its own
+  steerage bench rr 10.0.0.2:5000          requests and responses over 500 connections, to a server
   steerage bench report a.json b.jsonl     show what was measured, here and by other programs";
+
+const EXPERIMENT_HELP: &str = "\
+Cases are run in turn, A B C A B C ... Before and after each run it is measured how far the CPUs are
+apart: near and far are told apart, and runs in which that changed are left out. Progress is shown on
+a terminal. Ctrl-C ends it after the present run, and reports what there is; a second one quits at
+once. docs/bench.md tells what each experiment is, and how to read it.
+
+Examples:
+  steerage bench all --html report.html
+  setsid nice -n -20 steerage bench rps --cpus 2,3
+  steerage bench page-cache --rounds 21 --seconds 0.2 --json";
 
 pub(super) const RR_HELP: &str = "\
 The load that receive packet steering was published with: netperf's TCP_RR and UDP_RR, a request of
-one byte, and the next one once the response is there, over 500 connections. It uses the kernel's
-sockets; whoever answers is at TARGET, such as `steerage respond` or any server that answers a
-request of that length by a response of that length. See docs/performance.md.
+one byte, and the next one once the response is there, over 500 connections, by the kernel's sockets.
 
-Latency is from before a request is written until its whole response is read. CPU time of other
-programs, such as a server on this machine, is in the machine's and not in this process's.
+With a TARGET, whoever answers is there, such as `steerage respond` or any server that answers a
+request of that length by a response of that length. Latency is from before a request is written
+until its whole response is read. CPU time of other programs, such as a server on this machine, is in
+the machine's and not in this process's.
+
+Without one it is an experiment as the others: in two network namespaces of its own, joined by a
+veth, the kernel's stack and `steerage respond` are the server in turn, with steering and without.
+That takes root, and `ip`; nothing of the machine's own network is touched. See docs/bench.md.
 
 Examples:
   steerage bench rr 10.0.0.2:5000
   steerage bench rr 10.0.0.2:5000 -n 64 --request 100 --response 1400 --seconds 30
   steerage bench rr 10.0.0.2:7 --udp --json
-  taskset -c 0 steerage bench rr 10.0.0.2:5000     on one CPU";
+  taskset -c 0 steerage bench rr 10.0.0.2:5000     on one CPU
+  sudo steerage bench rr --html rr.html            the kernel beside respond";
+
+/// The most rounds: a day's worth.
+const ROUNDS_MAX: usize = 1000;
 
 /// The most connections: the ports of one address, and some to spare.
 const CONNECTIONS_MAX: usize = 60_000;
@@ -50,7 +77,39 @@ pub(crate) struct BenchArgs {
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Requests and responses over many connections, by the kernel's sockets
+    /// All of the experiments below, one after the other
+    #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
+    All(ExperimentArgs),
+
+    /// With and without steering, by work per packet; and its delay
+    #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
+    Rps(ExperimentArgs),
+
+    /// Lists against single packets, with a collecting CPU and without
+    #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
+    Handoff(ExperimentArgs),
+
+    /// Metadata made early and late: throughput, and loss at a rate
+    #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
+    LateMetadata(ExperimentArgs),
+
+    /// The local page cache on and off, with queues that contend
+    #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
+    PageCache(ExperimentArgs),
+
+    /// What a packet costs the receiving CPU and the worker
+    #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
+    Path(ExperimentArgs),
+
+    /// Reading headers: key and hash, by traffic
+    #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
+    Hash(ExperimentArgs),
+
+    /// Metering a capture in memory
+    #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
+    Meter(ExperimentArgs),
+
+    /// Requests and responses: a load for TARGET, or the kernel beside us
     #[command(verbatim_doc_comment, after_help = RR_HELP)]
     Rr(RrArgs),
 
@@ -59,11 +118,42 @@ pub(crate) enum Bench {
     Report(BenchReportArgs),
 }
 
+/// How experiments are run.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ExperimentArgs {
+    /// CPUs to use [default: those this process may use]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) cpus: Option<String>,
+
+    /// How often each case is run, in turn [default: 3 to 15]
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, ROUNDS_MAX))]
+    pub(crate) rounds: Option<usize>,
+
+    /// How long each run is measured, about
+    /// [default: 0.5; rr: 2, with a TARGET 10]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = measured, verbatim_doc_comment)]
+    pub(crate) seconds: Option<Duration>,
+
+    /// One round of runs too short for figures: does it work here?
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Write the report to FILE as a page with charts, which needs
+    /// nothing else
+    #[arg(long, value_name = "FILE", verbatim_doc_comment)]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Print the report as one line of JSON: see docs/bench-report.md
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RrArgs {
     /// Who answers: an address or a name, and a port
-    #[arg(value_name = "TARGET", value_parser = target)]
-    pub(crate) target: SocketAddr,
+    #[arg(value_name = "TARGET", value_parser = target, conflicts_with_all = ["cpus", "rounds", "quick", "html"])]
+    pub(crate) target: Option<SocketAddr>,
 
     /// How many connections at a time
     #[arg(short = 'n', long, value_name = "N", default_value_t = 500, allow_negative_numbers = true,
@@ -81,25 +171,20 @@ pub(crate) struct RrArgs {
     pub(crate) response: usize,
 
     /// By UDP: a datagram for each request and response
-    #[arg(long)]
+    #[arg(long, requires = "target")]
     pub(crate) udp: bool,
 
-    /// How long it is measured
-    #[arg(long, value_name = "S", default_value = "10", value_parser = measured)]
-    pub(crate) seconds: Duration,
-
-    /// How long it runs before that
-    #[arg(long, value_name = "S", default_value = "1", value_parser = measured)]
-    pub(crate) warm_up: Duration,
+    /// How long it runs before it is measured [default: 1]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = measured)]
+    pub(crate) warm_up: Option<Duration>,
 
     /// Threads, each with its share of the connections
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, THREADS_MAX))]
     pub(crate) threads: usize,
 
-    /// Tell it in one line of JSON: see docs/performance.md
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) experiment: ExperimentArgs,
 }
 
 fn target(text: &str) -> Result<SocketAddr, String> {

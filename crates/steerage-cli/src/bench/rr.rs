@@ -12,7 +12,6 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::machine::CpuTime;
-use crate::args::RrArgs;
 use crate::error::Error;
 use steerage_bench::histogram::Histogram;
 
@@ -23,16 +22,30 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// How often it is looked for what was lost, and whether the time is over.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// Events that are taken at a time: as many as connections by default.
-const EVENTS: usize = 512;
+pub(super) const EVENTS: usize = 512;
 
 /// Files that the process needs besides its connections.
-const OTHER_FILES: u64 = 64;
+pub(super) const OTHER_FILES: u64 = 64;
 
 /// How much is read or written at a time.
 const PIECE_BYTES: usize = 64 << 10;
+
+/// What is asked, of whom and for how long.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    pub(crate) target: SocketAddr,
+    pub(crate) udp: bool,
+    pub(crate) connections: usize,
+    pub(crate) threads: usize,
+    /// Bytes of a request, and of a response.
+    pub(crate) request: usize,
+    pub(crate) response: usize,
+    pub(crate) warm_up: Duration,
+    pub(crate) seconds: Duration,
+}
 
 /// What came of it.
 #[derive(Debug)]
@@ -50,8 +63,15 @@ pub(crate) struct Measured {
     pub(crate) first_error: Option<String>,
 }
 
+impl Measured {
+    /// Transactions a second.
+    pub(crate) fn per_second(&self) -> f64 {
+        self.latency.count() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
 /// Makes the connections, warms up, and measures.
-pub(crate) fn measure(args: &RrArgs) -> Result<Measured, Error> {
+pub(crate) fn measure(args: &Load) -> Result<Measured, Error> {
     allow_files(args.connections as u64 + OTHER_FILES);
     let threads = args.threads.min(args.connections);
     let share = |nth: usize| args.connections / threads + usize::from(nth < args.connections % threads);
@@ -96,7 +116,7 @@ pub(crate) fn measure(args: &RrArgs) -> Result<Measured, Error> {
 }
 
 /// Asks for as many open files as are needed. If there may not be so many, connecting will say so.
-fn allow_files(needed: u64) {
+pub(super) fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
         let most = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
@@ -177,7 +197,7 @@ struct Tally {
 }
 
 impl Share {
-    fn connect(args: &RrArgs, count: usize) -> Result<Self, Error> {
+    fn connect(args: &Load, count: usize) -> Result<Self, Error> {
         let system = |operation| move |error: rustix::io::Errno| Error::System { operation, error: error.into() };
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(system("make an epoll"))?;
         let mut connections = Vec::with_capacity(count);
@@ -197,7 +217,7 @@ impl Share {
     }
 }
 
-fn run_share(share: &mut Share, barrier: &Barrier, args: &RrArgs) -> io::Result<Tally> {
+fn run_share(share: &mut Share, barrier: &Barrier, args: &Load) -> io::Result<Tally> {
     let mut tally = Tally {
         elapsed: Duration::ZERO,
         latency: Histogram::new(),
@@ -249,7 +269,7 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &RrArgs) -> io::Result<
 
 impl Share {
     /// Goes on with a connection as far as it can go.
-    fn go_on(&mut self, at: usize, args: &RrArgs, is_warm: bool, tally: &mut Tally) {
+    fn go_on(&mut self, at: usize, args: &Load, is_warm: bool, tally: &mut Tally) {
         let Some(connection) = &mut self.connections[at] else { return };
         if let Err(error) = connection.go_on(&mut self.piece, args, is_warm, tally) {
             tally.broken += 1;
@@ -258,7 +278,7 @@ impl Share {
         }
     }
 
-    fn ask_again(&mut self, args: &RrArgs, now: Instant, tally: &mut Tally) {
+    fn ask_again(&mut self, args: &Load, now: Instant, tally: &mut Tally) {
         for connection in self.connections.iter_mut().flatten() {
             if now.duration_since(connection.asked) >= LOST_AFTER {
                 (connection.to_write, connection.to_read, connection.asked) = (args.request, args.response, now);
@@ -271,7 +291,7 @@ impl Share {
 }
 
 impl Connection {
-    fn go_on(&mut self, piece: &mut [u8], args: &RrArgs, is_warm: bool, tally: &mut Tally) -> io::Result<()> {
+    fn go_on(&mut self, piece: &mut [u8], args: &Load, is_warm: bool, tally: &mut Tally) -> io::Result<()> {
         loop {
             if !self.write(piece)? {
                 return Ok(());

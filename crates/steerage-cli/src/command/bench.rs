@@ -1,43 +1,70 @@
 //! `steerage bench`: measures, and tells.
 
+mod experiments;
+
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::args::{Bench, BenchArgs, RrArgs};
-use crate::bench::rr::{self, Measured};
+use crate::bench::rr::{self, Load, Measured};
 use crate::error::Error;
 use crate::report::units::grouped;
+
+/// How long a load is measured, and runs before that, where nobody says so.
+const SECONDS: Duration = Duration::from_secs(10);
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Measures what is asked for.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Error> {
     match &args.what {
+        Bench::All(args) => experiments::run("all", args),
+        Bench::Rps(args) => experiments::run("rps", args),
+        Bench::Handoff(args) => experiments::run("handoff", args),
+        Bench::LateMetadata(args) => experiments::run("late-metadata", args),
+        Bench::PageCache(args) => experiments::run("page-cache", args),
+        Bench::Path(args) => experiments::run("path", args),
+        Bench::Hash(args) => experiments::run("hash", args),
+        Bench::Meter(args) => experiments::run("meter", args),
         Bench::Report(args) => super::bench_report::run(args),
-        Bench::Rr(args) => {
-            let measured = rr::measure(args)?;
-            super::print(if args.json { rr_json(args, &measured) } else { rr_text(args, &measured) }.as_bytes())
-        }
+        Bench::Rr(args) => match args.target {
+            Some(target) => load(args, target),
+            None => experiments::rr(args),
+        },
     }
 }
 
-fn per_second(measured: &Measured) -> f64 {
-    measured.latency.count() as f64 / measured.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+fn load(args: &RrArgs, target: SocketAddr) -> Result<(), Error> {
+    let load = Load {
+        target,
+        udp: args.udp,
+        connections: args.connections,
+        threads: args.threads,
+        request: args.request,
+        response: args.response,
+        warm_up: args.warm_up.unwrap_or(WARM_UP),
+        seconds: args.experiment.seconds.unwrap_or(SECONDS),
+    };
+    let measured = rr::measure(&load)?;
+    let text = if args.experiment.json { rr_json(&load, &measured) } else { rr_text(&load, &measured) };
+    super::print(text.as_bytes())
 }
 
-fn rr_text(args: &RrArgs, measured: &Measured) -> String {
-    let protocol = if args.udp { "UDP" } else { "TCP" };
+fn rr_text(load: &Load, measured: &Measured) -> String {
+    let protocol = if load.udp { "UDP" } else { "TCP" };
     let latency = &measured.latency;
     let micros = |nanos: u64| format!("{:.1}", Duration::from_nanos(nanos).as_secs_f64() * 1e6);
     let mut text = format!(
         "{}  {} {protocol} connections, {} bytes / {} bytes  measured for {:.1} s\n\n",
-        args.target,
-        grouped(args.connections as u64),
-        grouped(args.request as u64),
-        grouped(args.response as u64),
+        load.target,
+        grouped(load.connections as u64),
+        grouped(load.request as u64),
+        grouped(load.response as u64),
         measured.elapsed.as_secs_f64()
     );
-    let rate = grouped(per_second(measured).round() as u64);
+    let rate = grouped(measured.per_second().round() as u64);
     let _ = writeln!(text, "rate        {rate} transactions/s, {} in all", grouped(latency.count()));
     let [p50, p90, p99, p999] = [500, 900, 990, 999].map(|permille| micros(latency.permille(permille)));
     let (mean, max) = (micros(latency.mean()), micros(latency.max()));
@@ -54,20 +81,20 @@ fn rr_text(args: &RrArgs, measured: &Measured) -> String {
     text
 }
 
-fn rr_json(args: &RrArgs, measured: &Measured) -> String {
+fn rr_json(load: &Load, measured: &Measured) -> String {
     let latency = &measured.latency;
     let value = json!({
         "schema": 1,
         "type": "bench_rr",
         "version": env!("CARGO_PKG_VERSION"),
-        "target": args.target.to_string(),
-        "protocol": if args.udp { "udp" } else { "tcp" },
-        "connections": args.connections,
-        "request": args.request,
-        "response": args.response,
+        "target": load.target.to_string(),
+        "protocol": if load.udp { "udp" } else { "tcp" },
+        "connections": load.connections,
+        "request": load.request,
+        "response": load.response,
         "seconds": measured.elapsed.as_secs_f64(),
         "transactions": latency.count(),
-        "per_second": per_second(measured),
+        "per_second": measured.per_second(),
         "latency_nanos": {
             "p50": latency.permille(500),
             "p90": latency.permille(900),

@@ -64,7 +64,7 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
         .chart(ChartKind::Bars, "dissect_ns", "Dissected, by traffic");
     let plain = SAMPLES[0].name;
     for sample in &SAMPLES[1..] {
-        plan = plan.compare(sample.name, plain);
+        plan = plan.compare(plain, sample.name);
     }
     let passes = (settings.frames(2.0 * NANOS) as usize / FRAMES).max(1);
     let cpu = settings.pair().receive;

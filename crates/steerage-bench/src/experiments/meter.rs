@@ -56,9 +56,9 @@ impl Traffic {
 pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
     let mut plan = Plan::new(ABOUT, settings)
         .metric("mpps", "metered", "Mpps", true)
-        .compare(TWO, ONE)
         .compare(ONE, LOOP)
         .compare(ONE, COUNT)
+        .compare(TWO, ONE)
         .chart(ChartKind::Bars, "mpps", "Packets metered, by flows");
     let on = settings.pair();
     for flows in FLOWS {

@@ -41,8 +41,8 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
         .metric("page_ns", "of a page's round", "ns", false)
         .metric("receive_ns", "receiving CPU", "ns a page", false)
         .metric("work_ns", "worker", "ns a page", false)
-        .compare("cache off", "cache on")
-        .compare("across, cache off", "across, cache on")
+        .compare("cache on", "cache off")
+        .compare("across, cache on", "across, cache off")
         .chart(ChartKind::Bars, "page_ns", "What a page's round costs, by queues");
     let (pages, on) = (settings.frames(NANOS) as usize, settings.pair());
     for queues in QUEUES {

@@ -29,7 +29,7 @@ struct Case {
     lpc_size: usize,
 }
 
-/// The one that others are told in terms of.
+/// The one that is told in terms of others, and of peers.
 const FIRST: &str = "device hash, 1 target";
 
 fn cases(frames: u64) -> Vec<Case> {
@@ -60,7 +60,7 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
     let (frames, on) = (settings.frames(NANOS), settings.pair());
     let cases = cases(frames);
     for case in &cases[1..] {
-        plan = plan.compare(case.name, FIRST);
+        plan = plan.compare(FIRST, case.name);
     }
     for case in cases {
         plan.case(case.name, None, 2, move || {

@@ -51,7 +51,7 @@ impl World {
             unshare(CloneFlags::CLONE_NEWNET)?;
             File::open("/proc/thread-self/ns/net")
         });
-        let failed = |error| BenchError::set_up("network namespaces, which takes root (sudo) and CONFIG_NET_NS", error);
+        let failed = |error| BenchError::set_up("network namespaces for rr, which take root (sudo steerage bench rr)", error);
         let world = Self { client: made().map_err(failed)?, server: made().map_err(failed)? };
         let other = format!("/proc/{}/fd/{}", std::process::id(), world.server.as_raw_fd());
         world.ip(End::Client, &format!("link add c0 type veth peer name s0 netns {other}"))?;

@@ -4,6 +4,7 @@
 //! program has said that it listens.
 
 mod bench_report;
+mod bench;
 mod captures;
 mod control;
 mod doctor;

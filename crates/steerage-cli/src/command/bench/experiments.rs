@@ -101,10 +101,11 @@ fn report(plans: Vec<Plan>, args: &ExperimentArgs, settings: &Settings) -> Resul
         true
     };
     signals::listen(listen).map_err(|error| Error::System { operation: "listen to signals", error })?;
+    tracing::info!("measuring; signals are listened to");
     let experiments = all(plans, || !stop.load(Ordering::Relaxed));
     if experiments.iter().all(|experiment| experiment.samples.is_empty()) {
         let why = experiments.iter().flat_map(|experiment| &experiment.skipped).next();
-        return Err(Error::Bench(why.map_or_else(|| "interrupted before anything was measured".to_owned(), Clone::clone)));
+        return Err(Error::Bench(why.map_or_else(|| "nothing could be measured".to_owned(), Clone::clone)));
     }
     let machine = Machine {
         cpus: settings.cpus.len(),
@@ -116,16 +117,22 @@ fn report(plans: Vec<Plan>, args: &ExperimentArgs, settings: &Settings) -> Resul
     bench_report::show(&report, args.html.as_deref(), args.json)
 }
 
+/// Runs all, or until it is not to go on; one run at least.
 fn all(plans: Vec<Plan>, goes_on: impl Fn() -> bool) -> Vec<Experiment> {
     let line = Line::new();
     let mut later: Duration = plans.iter().map(Plan::estimate).sum();
     let mut experiments = Vec::with_capacity(plans.len());
-    for plan in plans.into_iter().take_while(|_| goes_on()) {
+    let mut measured = false;
+    for plan in plans {
         later = later.saturating_sub(plan.estimate());
         experiments.push(conduct(plan, |progress| {
             line.show(progress, later);
-            goes_on()
+            let is_first = !std::mem::replace(&mut measured, true);
+            is_first || goes_on()
         }));
+        if !goes_on() {
+            break;
+        }
     }
     experiments
 }

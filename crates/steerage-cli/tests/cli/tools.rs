@@ -115,7 +115,9 @@ fn manual_pages_are_whole_and_sound() {
         fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     let mut expected: Vec<String> = commands().iter().map(|command| format!("steerage-{command}.1")).collect();
-    expected.extend(["steerage.1", "steerage-bench-report.1", "steerage-bench-rr.1"].map(str::to_owned));
+    let benches = ["all", "rps", "handoff", "late-metadata", "page-cache", "path", "hash", "meter", "rr", "report"];
+    expected.extend(benches.map(|bench| format!("steerage-bench-{bench}.1")));
+    expected.push("steerage.1".to_owned());
     expected.sort();
     assert_eq!(names, expected);
     assert_eq!(fs::read_to_string(directory.join("steerage.1")).unwrap(), run(&["man"]).out);

@@ -56,6 +56,14 @@ pub struct Times {
 }
 
 impl Times {
+    /// The same, of a run in which nothing may be lost.
+    ///
+    /// # Errors
+    /// If anything was.
+    pub fn of_all(self, sent: u64) -> Result<Self, BenchError> {
+        none_lost(self.delivered, sent).map(|()| self)
+    }
+
     /// By metric: `mpps`, `receive_ns`, and `work_ns` where another CPU worked.
     pub fn figures(&self) -> Figures {
         let figures = Figures::of("mpps", 1e3 / self.whole).and("receive_ns", self.receive);
@@ -96,28 +104,8 @@ impl Busy {
 /// Runs an input of so many frames once. The targets are all on one CPU: what counts is what many rings cost the receiver.
 ///
 /// # Errors
-/// If it cannot be set up, or a packet is lost.
-pub fn run<H, F>(
-    on: Pair,
-    builder: Builder,
-    input: Input,
-    frames: u64,
-    targets: usize,
-    make: F,
-) -> Result<Times, BenchError>
-where
-    H: Handler,
-    F: Fn() -> H + Send + Sync + 'static,
-{
-    let times = run_lossy(on, builder, input, frames, targets, make)?;
-    none_lost(times.delivered, frames).map(|()| times)
-}
-
-/// The same where packets may be lost.
-///
-/// # Errors
 /// If it cannot be set up.
-pub fn run_lossy<H, F>(
+pub fn run<H, F>(
     on: Pair,
     builder: Builder,
     input: Input,
@@ -190,7 +178,7 @@ fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
 /// Runs an input of so many frames once on one CPU, which receives and works. Returns as well what the function reports.
 ///
 /// # Errors
-/// As [`run`].
+/// If it cannot be set up, or a packet is lost.
 pub fn run_alone<H, F>(
     on: usize,
     builder: Builder,
@@ -210,8 +198,8 @@ where
     while cpu.step() != Stepped::Finished {}
     let whole = start.elapsed().as_nanos() as f64 / frames as f64;
     let delivered = handle.snapshot().delivered();
-    none_lost(delivered, frames)?;
-    Ok((Times { receive: whole, work: None, whole, delivered }, cpu.finish()))
+    let times = Times { receive: whole, work: None, whole, delivered }.of_all(frames)?;
+    Ok((times, cpu.finish()))
 }
 
 /// Whether all arrived.

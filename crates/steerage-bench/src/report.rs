@@ -48,7 +48,7 @@ pub struct Machine {
 /// One published experiment, repeated: its question, its runs, and how to draw them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Experiment {
-    /// As in `steerage bench NAME`.
+    /// As in `steerage bench NAME`; of one in several parts NAME-PART.
     pub name: String,
     /// One line.
     pub title: String,

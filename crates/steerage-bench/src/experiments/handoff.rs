@@ -86,5 +86,5 @@ fn once(on: Pair, work: Work, collects: bool, list: usize, frames: u64) -> Resul
             times
         }
     };
-    Ok(times.figures())
+    Ok(times.of_all(frames)?.figures())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use steerage::Builder;
 
 use super::{About, Figures, Plan, Settings};
-use crate::measure::{run, run_lossy};
+use crate::measure::run;
 use crate::nic::{Metadata, NicOptions};
 use crate::report::ChartKind;
 
@@ -65,7 +65,7 @@ fn by_size(settings: &Settings) -> Plan {
             plan.case(name, Some(bytes.into()), 2, move || {
                 let (input, make) = nic.input();
                 let builder = Builder::new().copybreak(if copies { frame_bytes } else { 0 });
-                Ok(run(on, builder, input, frames, 1, make)?.figures())
+                Ok(run(on, builder, input, frames, 1, make)?.of_all(frames)?.figures())
             });
         }
     }
@@ -90,7 +90,7 @@ fn loss(settings: &Settings) -> Plan {
             let nic = NicOptions { frame_bytes: 64, frames, metadata, rate: Some(rate) };
             plan.case(name, Some(millions.into()), 2, move || {
                 let (input, make) = nic.input();
-                let times = run_lossy(on, Builder::new(), input, frames, 1, make)?;
+                let times = run(on, Builder::new(), input, frames, 1, make)?;
                 let lost = 100.0 * (1.0 - times.delivered as f64 / frames as f64);
                 let handled = 1e3 / times.whole * times.delivered as f64 / frames as f64;
                 Ok(Figures::of("lost_percent", lost).and("mpps", handled))

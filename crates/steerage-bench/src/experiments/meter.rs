@@ -32,6 +32,9 @@ const FLOWS: [u32; 2] = [1024, 65_536];
 /// What a packet takes, about.
 const NANOS: f64 = 250.0;
 
+/// However long a run is to be, a capture is no longer than this: 152 MB.
+const PACKETS_MAX: u64 = 2_000_000;
+
 const ONE: &str = "steerage, 1 CPU";
 const TWO: &str = "steerage, 2 CPUs";
 const COUNT: &str = "only counted, 1 CPU";
@@ -62,7 +65,7 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
         .chart(ChartKind::Bars, "mpps", "Packets metered, by flows");
     let on = settings.pair();
     for flows in FLOWS {
-        let packets = settings.frames(NANOS) as u32;
+        let packets = settings.frames(NANOS).min(PACKETS_MAX) as u32;
         let traffic = Arc::new(Traffic { flows, packets, made: OnceLock::new() });
         let of = || (Arc::clone(&traffic), Some(f64::from(flows)));
         let (traffic, x) = of();

@@ -65,7 +65,8 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
     for case in cases {
         plan.case(case.name, None, 2, move || {
             let builder = Builder::new().lpc_size(case.lpc_size);
-            Ok(run(on, builder, case.frames.input(), frames, case.targets, ReadsHeaders::default)?.figures())
+            let times = run(on, builder, case.frames.input(), frames, case.targets, ReadsHeaders::default)?;
+            Ok(times.of_all(frames)?.figures())
         });
     }
     vec![plan]

@@ -65,9 +65,11 @@ impl Figures {
         Self::default().and(metric, value)
     }
 
-    /// And another one.
+    /// And another one. What is no number was not measured.
     pub fn and(mut self, metric: &str, value: f64) -> Self {
-        self.values.insert(metric.to_owned(), value);
+        if value.is_finite() {
+            self.values.insert(metric.to_owned(), value);
+        }
         self
     }
 }

@@ -62,6 +62,9 @@ const CONNECTIONS_MAX: usize = 60_000;
 /// The longest message.
 const MESSAGE_BYTES_MAX: usize = 1 << 24;
 
+/// The shortest that it runs: below, it is mostly beginning and end.
+const SECONDS_MIN: Duration = Duration::from_millis(1);
+
 /// The longest that it runs: whoever wants more is no benchmark.
 const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
@@ -194,5 +197,7 @@ fn target(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn measured(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|time| if time <= SECONDS_MAX { Ok(time) } else { Err("write 3600 s or less".to_owned()) })
+    let within = |time: &Duration| (SECONDS_MIN..=SECONDS_MAX).contains(time);
+    duration(text)
+        .and_then(|time| Some(time).filter(within).ok_or_else(|| "write a time from 1ms to 3600 s".to_owned()))
 }

@@ -201,7 +201,8 @@ impl Trial {
             return Err(BenchError::set_up("whole responses", format!("{} connections broke: {why}", measured.broken)));
         }
         let micros = |permille| measured.latency.permille(permille) as f64 / 1e3;
-        let figures = Figures::of("ktps", measured.per_second() / 1e3).and("p50_us", micros(500)).and("p99_us", micros(990));
+        let figures =
+            Figures::of("ktps", measured.per_second() / 1e3).and("p50_us", micros(500)).and("p99_us", micros(990));
         let figures = measured.machine_cpus.into_iter().fold(figures, |figures, cpus| figures.and("cpus", cpus));
         Ok(Figures { latencies: measured.latency.latencies(), ..figures })
     }

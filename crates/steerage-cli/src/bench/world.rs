@@ -47,11 +47,14 @@ impl World {
     /// # Errors
     /// Where that may not be done, or there is no `ip`.
     pub(super) fn new() -> Result<Self, BenchError> {
-        let made = || apart(|| {
-            unshare(CloneFlags::CLONE_NEWNET)?;
-            File::open("/proc/thread-self/ns/net")
-        });
-        let failed = |error| BenchError::set_up("network namespaces for rr, which take root (sudo steerage bench rr)", error);
+        let made = || {
+            apart(|| {
+                unshare(CloneFlags::CLONE_NEWNET)?;
+                File::open("/proc/thread-self/ns/net")
+            })
+        };
+        let failed =
+            |error| BenchError::set_up("network namespaces for rr, which take root (sudo steerage bench rr)", error);
         let world = Self { client: made().map_err(failed)?, server: made().map_err(failed)? };
         let other = format!("/proc/{}/fd/{}", std::process::id(), world.server.as_raw_fd());
         world.ip(End::Client, &format!("link add c0 type veth peer name s0 netns {other}"))?;
@@ -72,11 +75,7 @@ impl World {
     }
 
     /// What `body` returns when it is run in one of them, on a thread of its own.
-    pub(super) fn within<R: Send>(
-        &self,
-        end: End,
-        body: impl FnOnce() -> io::Result<R> + Send,
-    ) -> io::Result<R> {
+    pub(super) fn within<R: Send>(&self, end: End, body: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
         apart(|| self.enter(end).and_then(|()| body()))
     }
 
@@ -108,9 +107,8 @@ impl World {
 
     fn ip(&self, end: End, args: &str) -> Result<(), BenchError> {
         let run = || Command::new("ip").args(args.split_whitespace()).stdin(Stdio::null()).output();
-        let output = self
-            .within(end, run)
-            .map_err(|error| BenchError::set_up("`ip`, of the package iproute2", error))?;
+        let output =
+            self.within(end, run).map_err(|error| BenchError::set_up("`ip`, of the package iproute2", error))?;
         if output.status.success() {
             return Ok(());
         }

@@ -10,17 +10,8 @@ use serde_json::Value;
 use crate::program::{Started, run};
 
 /// Those that need nothing but CPUs, in the order in which they come.
-const ANYWHERE: [&str; 9] = [
-    "rps",
-    "rps-delay",
-    "handoff",
-    "late-metadata",
-    "late-metadata-loss",
-    "page-cache",
-    "path",
-    "hash",
-    "meter",
-];
+const ANYWHERE: [&str; 9] =
+    ["rps", "rps-delay", "handoff", "late-metadata", "late-metadata-loss", "page-cache", "path", "hash", "meter"];
 
 fn array<'a>(of: &'a Value, key: &str) -> &'a [Value] {
     of[key].as_array().unwrap_or_else(|| panic!("{key} in {of}"))
@@ -139,6 +130,7 @@ fn what_cannot_be_is_refused() {
         "bench rps --rounds 0",
         "bench rps --rounds 1001",
         "bench rps --seconds 0",
+        "bench rps --seconds 0.0001",
         "bench rps --cpus x",
         "bench rps 10.0.0.2:5000",
         "bench rr --udp",

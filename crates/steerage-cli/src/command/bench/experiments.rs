@@ -143,7 +143,14 @@ fn here() -> Machine {
     let (cpu, virtual_machine) = cpuinfo(&text("/proc/cpuinfo"));
     let kernel = text("/proc/sys/kernel/osrelease").trim().to_owned();
     let command = env::args().skip(1).fold("steerage".to_owned(), |all, word| all + " " + &quoted(word));
-    Machine { cpu, kernel, virtual_machine, version: env!("CARGO_PKG_VERSION").to_owned(), command, ..Machine::default() }
+    Machine {
+        cpu,
+        kernel,
+        virtual_machine,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        command,
+        ..Machine::default()
+    }
 }
 
 /// A word as a shell reads it.

@@ -52,7 +52,7 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
         plan = plan.compare(&format!("{work}, a collector"), &format!("{work}, one CPU"));
     }
     let on = settings.pair();
-    for list in LISTS {
+    for list in settings.points(&LISTS) {
         let frames = settings.frames(NANOS + NANOS_A_LIST / f64::from(list));
         for (name, work) in WORKS {
             let alone = move || once(on, work, false, list as usize, frames);

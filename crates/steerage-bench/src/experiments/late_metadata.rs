@@ -55,7 +55,7 @@ fn by_size(settings: &Settings) -> Plan {
         .compare(COPIED, LATE)
         .chart(ChartKind::Bars, "mpps", "Packets handled, by frame size")
         .chart(ChartKind::Bars, "receive_ns", "What a packet costs the receiving CPU");
-    for bytes in FRAME_BYTES {
+    for bytes in settings.points(&FRAME_BYTES) {
         for (name, metadata, copies) in
             [(EARLY, Metadata::Early, false), (LATE, Metadata::Late, false), (COPIED, Metadata::Late, true)]
         {
@@ -82,7 +82,7 @@ fn loss(settings: &Settings) -> Plan {
     // Long enough for the ring to overflow many times.
     let time = settings.measured / 2;
     plan.takes(time);
-    for millions in RATES {
+    for millions in settings.points(&RATES) {
         for (name, metadata) in [(EARLY, Metadata::Early), (LATE, Metadata::Late)] {
             let on = settings.pair();
             let rate = 1_000_000 * u64::from(millions);

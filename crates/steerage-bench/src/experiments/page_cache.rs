@@ -45,7 +45,7 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
         .compare("across, cache on", "across, cache off")
         .chart(ChartKind::Bars, "page_ns", "What a page's round costs, by queues");
     let (pages, on) = (settings.frames(NANOS) as usize, settings.pair());
-    for queues in QUEUES {
+    for queues in settings.points(&QUEUES) {
         for (name, lpc_size) in CACHES {
             let cpus = if queues > 1 { 2 } else { 1 };
             plan.case(name, Some(queues.into()), cpus, move || contend(on, loops(queues as usize, lpc_size)?, pages));

@@ -19,22 +19,37 @@ pub struct Settings {
     pub measured: Duration,
     /// How long a run warms up where steering by load has to find its CPUs.
     pub warm_up: Duration,
+    /// Whether of all points on an axis the first and the last are enough.
+    pub ends_only: bool,
 }
 
 /// How long each run is measured where nobody says so: long beside what starting costs, and all of them in minutes.
-pub const MEASURED: Duration = Duration::from_millis(500);
+const MEASURED: Duration = Duration::from_millis(500);
 
 /// Trials of CPUs are over after that.
-pub const WARM_UP: Duration = Duration::from_millis(1000);
+const WARM_UP: Duration = Duration::from_millis(1000);
 
 /// The fewest frames of a run: a few rings full.
 const FRAMES_MIN: f64 = 20_000.0;
 
 impl Settings {
-    /// For a look whether it works: one round of runs that are too short for figures.
+    /// As experiments are meant.
+    pub fn new(cpus: Vec<usize>) -> Self {
+        Self { cpus, rounds: None, measured: MEASURED, warm_up: WARM_UP, ends_only: false }
+    }
+
+    /// For a look whether it works: one round of runs that are too short for figures, and as few as have all series.
     pub fn quick(cpus: Vec<usize>) -> Self {
         let short = Duration::from_millis(5);
-        Self { cpus, rounds: Some(1), measured: short, warm_up: short }
+        Self { cpus, rounds: Some(1), measured: short, warm_up: short, ends_only: true }
+    }
+
+    /// Of all points on an axis those to be measured.
+    pub fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
+        match all {
+            [first, .., last] if self.ends_only => vec![*first, *last],
+            _ => all.to_vec(),
+        }
     }
 
     /// How many frames are a run's, of so many nanoseconds each.

@@ -176,7 +176,7 @@ fn throughput(settings: &Settings) -> Plan {
         plan = plan.compare(name, INLINE);
     }
     plan = plan.compare(BALANCE, WORKER).compare(BALANCE, ALL);
-    for cost in COSTS {
+    for cost in settings.points(&COSTS) {
         for (name, way, cpus) in &ways {
             let run = Run::new(*way, *cpus, settings);
             plan.takes(run.takes());
@@ -201,7 +201,7 @@ fn delay(settings: &Settings) -> Plan {
         .chart(ChartKind::Bars, "cpus", "CPU time")
         .chart(ChartKind::Distribution, "", "Delay");
     let all = settings.cpus.len().max(2);
-    for load in LOADS {
+    for load in settings.points(&LOADS) {
         for (name, way, cpus) in [(INLINE, Way::Inline, 1), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)] {
             let run = Run::new(way, cpus, settings);
             // One CPU can do a packet in the time that its work takes; what is around it is little beside that.

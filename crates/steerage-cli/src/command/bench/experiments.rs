@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::{CpuMask, Topology};
-use steerage_bench::experiments::plan::{MEASURED, WARM_UP};
 use steerage_bench::experiments::{Plan, Settings, conduct, names, plans};
 use steerage_bench::report::{Experiment, Machine, Report, SCHEMA};
 
@@ -58,11 +57,7 @@ pub(super) fn rr(args: &RrArgs) -> Result<(), Error> {
 
 fn settings(args: &ExperimentArgs) -> Result<Settings, Error> {
     let cpus = cpus(args)?;
-    let settings = if args.quick {
-        Settings::quick(cpus)
-    } else {
-        Settings { cpus, rounds: None, measured: MEASURED, warm_up: WARM_UP }
-    };
+    let settings = if args.quick { Settings::quick(cpus) } else { Settings::new(cpus) };
     let measured = args.seconds.unwrap_or(settings.measured);
     Ok(Settings { rounds: args.rounds.or(settings.rounds), measured, ..settings })
 }

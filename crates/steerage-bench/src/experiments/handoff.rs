@@ -22,7 +22,7 @@ const ABOUT: About = About {
     published: "Zhang Yanmin, \"hand off skb list to other cpu to submit to upper layer\" (netdev, 2009): a CPU that only collects from the \
                 card and hands lists of packets over to others: forwarding 43 % faster.",
     x: "list, packets",
-    rounds: 7,
+    rounds: 5,
 };
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];

@@ -36,7 +36,7 @@ const FRAME_BYTES: [u32; 5] = [64, 256, 512, 1024, 1514];
 const RATES: [u32; 8] = [4, 6, 8, 12, 16, 20, 25, 30];
 
 /// What a frame takes, about.
-const NANOS: f64 = 50.0;
+const NANOS: f64 = 100.0;
 
 const LATE: &str = "late";
 const EARLY: &str = "early";

@@ -24,7 +24,7 @@ const ABOUT: About = About {
                bytes by flow in a hash table, and knows neither fragments nor tunnels, neither timeouts nor records.",
     published: "",
     x: "flows",
-    rounds: 7,
+    rounds: 5,
 };
 
 const FLOWS: [u32; 2] = [1024, 65_536];

@@ -19,7 +19,7 @@ const ABOUT: About = About {
 };
 
 /// What a packet takes, about.
-const NANOS: f64 = 25.0;
+const NANOS: f64 = 40.0;
 
 /// A way through it.
 struct Case {

@@ -3,8 +3,8 @@
 //! Nothing here waits for a time to pass: a run ends by a number of packets, or by a signal that is sent once the
 //! program has said that it listens.
 
-mod bench_report;
 mod bench;
+mod bench_report;
 mod captures;
 mod control;
 mod doctor;

@@ -10,22 +10,23 @@ use super::bench_report::{BenchReportArgs, REPORT_HELP};
 use super::{duration, number};
 
 pub(super) const BENCH_HELP: &str = "\
-Each experiment repeats the shape of a published one, on this machine: see docs/bench.md. All of them
-take some seven minutes on two CPUs; none but rr needs a network or privileges. Let nothing else run.
+Each experiment repeats the shape of a published one, on this machine: see docs/bench.md. All of
+them take some seven minutes on two CPUs; none but rr needs a network or privileges. Let nothing else
+run meanwhile.
 
 Examples:
   steerage bench all --html report.html    everything, as a page with charts
   steerage bench rps                       one of them, as text
   steerage bench handoff --rounds 15       more rounds: differences show that are smaller
   steerage bench all --quick               does it work here? A few seconds, and no figures
-  sudo steerage bench rr                   the kernel's stack beside respond, in namespaces of its own
+  sudo steerage bench rr                   the kernel's stack beside respond, in namespaces
   steerage bench rr 10.0.0.2:5000          requests and responses over 500 connections, to a server
   steerage bench report a.json b.jsonl     show what was measured, here and by other programs";
 
 const EXPERIMENT_HELP: &str = "\
 Cases are run in turn, A B C A B C ... Before and after each run it is measured how far the CPUs are
-apart: near and far are told apart, and runs in which that changed are left out. Progress is shown on
-a terminal. Ctrl-C ends it after the present run, and reports what there is; a second one quits at
+apart: near and far are told apart, and runs in which that changed are left out. Progress is shown
+on a terminal. Ctrl-C ends it after the present run, and reports what there is; a second one quits at
 once. docs/bench.md tells what each experiment is, and how to read it.
 
 Examples:
@@ -35,12 +36,13 @@ Examples:
 
 pub(super) const RR_HELP: &str = "\
 The load that receive packet steering was published with: netperf's TCP_RR and UDP_RR, a request of
-one byte, and the next one once the response is there, over 500 connections, by the kernel's sockets.
+one byte, and the next one once the response is there, over 500 connections. It uses the kernel's
+sockets.
 
 With a TARGET, whoever answers is there, such as `steerage respond` or any server that answers a
 request of that length by a response of that length. Latency is from before a request is written
-until its whole response is read. CPU time of other programs, such as a server on this machine, is in
-the machine's and not in this process's.
+until its whole response is read. CPU time of other programs, such as a server on this machine, is
+in the machine's and not in this process's.
 
 Without one it is an experiment as the others: in two network namespaces of its own, joined by a
 veth, the kernel's stack and `steerage respond` are the server in turn, with steering and without.

@@ -11,8 +11,8 @@ use super::{duration, number};
 
 pub(super) const BENCH_HELP: &str = "\
 Each experiment repeats the shape of a published one, on this machine: see docs/bench.md. All of
-them take some seven minutes on two CPUs; none but rr needs a network or privileges. Let nothing else
-run meanwhile.
+them take some seven minutes on two CPUs; none but rr needs a network or privileges. Let nothing
+else run meanwhile.
 
 Examples:
   steerage bench all --html report.html    everything, as a page with charts
@@ -26,8 +26,8 @@ Examples:
 const EXPERIMENT_HELP: &str = "\
 Cases are run in turn, A B C A B C ... Before and after each run it is measured how far the CPUs are
 apart: near and far are told apart, and runs in which that changed are left out. Progress is shown
-on a terminal. Ctrl-C ends it after the present run, and reports what there is; a second one quits at
-once. docs/bench.md tells what each experiment is, and how to read it.
+on a terminal. Ctrl-C ends it after the present run, and reports what there is; a second one quits
+at once. docs/bench.md tells what each experiment is, and how to read it.
 
 Examples:
   steerage bench all --html report.html

@@ -102,6 +102,10 @@ pub const SPREAD_WITHIN: f64 = 1.03;
 /// must be further off than chance explains, too.
 pub const UNEVEN_FROM: f64 = 1.05;
 
+/// The parts of [`SPREAD_WITHIN`] and [`UNEVEN_FROM`] beyond 1 that hold where a CPU has no time left: what it is above the others
+/// is packets that are not done, and where there is time left it is nothing.
+pub const SHORT_OF_TIME: f64 = 0.5;
+
 /// How often load is looked at. Long enough that a CPU was busy or wasn't, short enough that a device's ring is not over long
 /// before the next CPU joins.
 pub const LOOK_EVERY: Duration = Duration::from_millis(10);

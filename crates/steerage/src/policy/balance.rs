@@ -12,8 +12,8 @@ use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
 use crate::ledger::MoveCause;
 use crate::limits::{
     BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, CONTENDED_FROM, ELEPHANT_FROM, FULL_FROM, JOIN_FROM, KEEPS_UP,
-    LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, SATURATED_FROM, SPREAD_WITHIN, TRIAL_AGAIN,
-    TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED, UNEVEN_FROM, WORK_CHANGED,
+    LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, SATURATED_FROM, SHORT_OF_TIME, SPREAD_WITHIN,
+    TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED, UNEVEN_FROM, WORK_CHANGED,
 };
 use crate::platform::Timestamp;
 
@@ -266,13 +266,17 @@ impl Balance {
             // What the best is hangs on one bucket, and that is sampled.
             chance = chance.max(2.0 / (window.samples as f64 * largest / all).max(1.0).sqrt());
         }
-        if active.len() < 2 || uneven < UNEVEN_FROM + chance {
+        // Where no time is left, the last bit counts as well; not sooner, since most of what is far off takes few flows.
+        let fine = uneven < UNEVEN_FROM && of(window.cpus, active).any(|cpu| cpu.busy >= SATURATED_FROM);
+        let part = |factor: f64| if fine { 1.0 + (factor - 1.0) * SHORT_OF_TIME } else { factor };
+        let (uneven_from, within) = (part(UNEVEN_FROM), part(SPREAD_WITHIN));
+        if active.len() < 2 || uneven < uneven_from + chance {
             return None;
         }
-        let map = loads.spread();
+        let map = loads.spread(within);
         let after = Loads { map: &map, ..loads }.busiest();
         // Where a bucket more or less does not help, none moves.
-        let helps = after < busiest - (UNEVEN_FROM - SPREAD_WITHIN) * best / 2.0;
+        let helps = after < busiest - (uneven_from - within) * best / 2.0;
         helps.then_some(Wish { map, cause: MoveCause::Balance })
     }
 
@@ -280,7 +284,7 @@ impl Balance {
     fn spread(&self, load: &GroupLoad<'_>, active: &[u16]) -> Box<[u16; BUCKETS]> {
         if let Some(window) = &load.window {
             let base = base(load, window);
-            return Loads { map: load.map, buckets: window.buckets, base: &base, active }.spread();
+            return Loads { map: load.map, buckets: window.buckets, base: &base, active }.spread(SPREAD_WITHIN);
         }
         // Nothing known: as if each bucket of a CPU took an equal part of what it does for the group.
         let mut held = vec![0u32; load.cpus.len()];
@@ -293,7 +297,7 @@ impl Balance {
         let base: Vec<f64> = (0..load.cpus.len())
             .map(|cpu| if held[cpu] > 0 { self.loads[cpu].receive } else { self.loads[cpu].busy })
             .collect();
-        Loads { map: load.map, buckets: &buckets, base: &base, active }.spread()
+        Loads { map: load.map, buckets: &buckets, base: &base, active }.spread(SPREAD_WITHIN)
     }
 }
 

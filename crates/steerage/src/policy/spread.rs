@@ -1,6 +1,6 @@
 //! Buckets over CPUs by their load: near the best that the buckets allow, by few moves.
 
-use crate::limits::{BUCKETS, SPREAD_WITHIN};
+use crate::limits::BUCKETS;
 
 /// What is known before.
 #[derive(Clone, Copy, Debug)]
@@ -49,12 +49,12 @@ impl Loads<'_> {
         self.map.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(0.0, f64::max)
     }
 
-    /// Another map on the active CPUs, of which the busiest is within [`SPREAD_WITHIN`] of the best, or as near as single moves
+    /// Another map on the active CPUs, of which the busiest is within this factor of the best, or as near as single moves
     /// get. What is on other CPUs moves in any case.
-    pub(crate) fn spread(&self) -> Box<[u16; BUCKETS]> {
+    pub(crate) fn spread(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut spreading = Spreading::new(self);
         spreading.evacuate();
-        spreading.level(self.best() * SPREAD_WITHIN);
+        spreading.level(self.best() * within);
         spreading.map
     }
 }

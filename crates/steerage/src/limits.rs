@@ -119,8 +119,8 @@ pub const WINDOW_MIN: Duration = Duration::from_millis(100);
 /// ... and at most, if so many samples for each CPU have not come by then.
 pub const WINDOW_MAX: Duration = Duration::from_secs(2);
 
-/// How many samples for each CPU hold a window's chance error under 2 %.
-pub const WINDOW_SAMPLES: u64 = 4000;
+/// How many samples for each CPU hold a window's chance error to about 2 %.
+pub const WINDOW_SAMPLES: u64 = 2000;
 
 /// Of a bucket's load, how much the last window counts: it takes four until what was is forgotten by two thirds.
 pub const WINDOW_WEIGHT: f64 = 0.25;

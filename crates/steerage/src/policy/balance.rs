@@ -36,6 +36,8 @@ pub struct Balance {
     inline_capacity: f64,
     /// What the function takes for a packet where it runs inline, in nanoseconds.
     work: f64,
+    /// What receiving takes for a packet while flows are told apart, in nanoseconds. Where one CPU has all, nothing is hashed.
+    receive_spread: Option<f64>,
     trial: Option<Trial>,
     /// A trial was in vain.
     again: Option<Again>,
@@ -112,6 +114,14 @@ impl Balance {
                 let cpu = load.cpus[usize::from(*only)];
                 self.work = (cpu.busy - cpu.receive) * load.elapsed.as_nanos() as f64 / packets as f64;
             }
+        }
+    }
+
+    /// Where flows are told apart, what receiving takes.
+    fn note_receiving(&mut self, load: &GroupLoad<'_>) {
+        if let Some(new) = receiving(load).filter(|_| !is_single(load.map)) {
+            let known = self.receive_spread.get_or_insert(new);
+            *known += (new - *known) / LOOKS_AVERAGED;
         }
     }
 
@@ -246,7 +256,16 @@ impl Balance {
 
     /// Evens out, if the busiest is further above the best than chance explains.
     fn even_out(&mut self, load: &GroupLoad<'_>, window: &Window<'_>, active: &[u16]) -> Option<Wish> {
-        let base = base(load, window);
+        let mut base = base(load, window);
+        let apart = self.receive_spread.filter(|_| is_single(load.map) && active.len() > 1);
+        if let (Some(apart), Some(now)) = (apart, receiving(load)) {
+            // With a second CPU flows have to be told apart again, and that is for those that receive to do.
+            let factor = (apart / now).max(1.0);
+            for owner in &load.order[..load.owners.min(load.order.len())] {
+                let owner = usize::from(*owner);
+                base[owner] += window.cpus[owner].receive * (factor - 1.0);
+            }
+        }
         let loads = Loads { map: load.map, buckets: window.buckets, base: &base, active };
         let (busiest, best) = (loads.busiest(), loads.best());
         let uneven = if best > 0.0 { busiest / best } else { 1.0 };
@@ -299,6 +318,18 @@ impl Balance {
             .collect();
         Loads { map: load.map, buckets: &buckets, base: &base, active }.spread(SPREAD_WITHIN)
     }
+}
+
+fn is_single(map: &[u16; BUCKETS]) -> bool {
+    map.iter().all(|cpu| *cpu == map[0])
+}
+
+/// What receiving took of the CPUs that do it since the last look, in nanoseconds for each packet that was done with.
+fn receiving(load: &GroupLoad<'_>) -> Option<f64> {
+    let owners = &load.order[..load.owners.min(load.order.len())];
+    let receive: f64 = of(load.cpus, owners).map(|cpu| cpu.receive).sum();
+    let packets: u64 = load.cpus.iter().map(|cpu| cpu.packets).sum();
+    (packets > 0 && receive > 0.0).then(|| receive * load.elapsed.as_nanos() as f64 / packets as f64)
 }
 
 /// What each CPU has to do besides the buckets that it has.
@@ -359,6 +390,7 @@ impl Policy for Balance {
         let with_buckets = load.order[owners..].iter().filter(|cpu| load.map.contains(cpu));
         let active: Vec<u16> = load.order[..owners].iter().chain(with_buckets).copied().collect();
         self.measure_capacity(load, &active);
+        self.note_receiving(load);
         if self.dry_run {
             if let Some(window) = &load.window {
                 let wish = self.even_out(load, window, &active);

@@ -112,8 +112,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     /// Counts rounds and batches, to measure one now and then.
     nth_round: u32,
     nth_batch: u32,
-    /// The packet in hand is timed: since when, and its bucket.
-    timed: Option<(Timestamp, u16)>,
+    /// The packet in hand is timed: since when, and its bucket, if it is known.
+    timed: Option<(Timestamp, Option<u16>)>,
     /// Buckets whose flows are to be named: elephants.
     pub(crate) to_name: Vec<BucketId>,
     /// What timed packets take on average, in nanoseconds.

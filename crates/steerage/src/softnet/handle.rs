@@ -89,7 +89,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             if !self.to_name.is_empty() {
                 name_flow(&self.shared, ring, &self.to_name);
             }
-            self.timed = hash.map(|hash| (self.platform.now(), bucket_of(hash)));
+            self.timed = Some((self.platform.now(), hash.map(bucket_of)));
         }
         self.full |= taken >= self.limits.dev_weight;
         self.handled += taken;
@@ -178,12 +178,16 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let Some((since, bucket)) = self.timed.take() else { return false };
         let at = self.ring(nth);
         let ring = &mut self.inbound[at];
+        let more = ring.consumer.waiting() > 0;
+        // Without a hash nobody knows whose it was. The rest is to go on all the same: left over, it would always be there, and
+        // with it a poll's pages more.
+        let Some(bucket) = bucket else { return more };
         let took = self.cpu.now.since(since).as_nanos() as u64;
         // Beyond that the CPU was doing something else meanwhile.
         let took = if self.timed_mean > 0 { took.min(self.timed_mean * TIMED_MAX) } else { took };
         self.timed_mean = if self.timed_mean > 0 { (self.timed_mean * 15 + took) / 16 } else { took };
         self.shared.core.queues[ring.queue].ledger.timed.add(bucket, took);
-        ring.consumer.waiting() > 0
+        more
     }
 
     /// The handler panicked, or its CPU was declared dead: it cannot be trusted any more.

@@ -1,5 +1,5 @@
 //! The experiments: each repeats the shape of one that was published. One file each; what they have in common is in [`plan`]
-//! and [`conduct`].
+//! and [`conduct()`].
 
 pub mod conduct;
 pub mod plan;

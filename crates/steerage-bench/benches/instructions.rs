@@ -16,7 +16,7 @@ use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, 
 use steerage::{
     Bell, Builder, CpuId, CpuMask, FlowHasher, Hash, HashKey, POLL_BUDGET, Platform, Softnet, Stepped, Timestamp,
 };
-use steerage_bench::frames::{FrameOptions, Mix};
+use steerage_bench::frames::{FLOWS, FrameOptions, Mix};
 use steerage_bench::measure::ReadsHeaders;
 
 /// Enough that beginning and ending do not count.
@@ -60,17 +60,17 @@ fn cpus(frames: FrameOptions, targets: usize) -> Cpus {
 /// A device that tells the hash.
 fn device_hash(targets: usize) -> Cpus {
     let mix = Mix::Uniform;
-    cpus(FrameOptions { mix, device_hash: true, list: POLL_BUDGET, frames: PACKETS }, targets)
+    cpus(FrameOptions { mix, device_hash: true, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
 }
 
 /// Key and keyed hash from the headers.
 fn our_hash(targets: usize, mix: Mix) -> Cpus {
-    cpus(FrameOptions { mix, device_hash: false, list: POLL_BUDGET, frames: PACKETS }, targets)
+    cpus(FrameOptions { mix, device_hash: false, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
 }
 
 /// Lists of one packet.
 fn single(targets: usize) -> Cpus {
-    cpus(FrameOptions { mix: Mix::Uniform, device_hash: true, list: 1, frames: PACKETS }, targets)
+    cpus(FrameOptions { mix: Mix::Uniform, device_hash: true, list: 1, flows: FLOWS, frames: PACKETS }, targets)
 }
 
 /// So many instructions a packet and no more: what was counted when it was written down, and 5 % for compilers to come. Whoever

@@ -26,6 +26,8 @@ pub struct FrameOptions {
     pub device_hash: bool,
     /// The most frames a poll gives: the list that is handed over.
     pub list: usize,
+    /// How many flows there are, up to 2^24: as many addresses.
+    pub flows: u32,
     /// How many frames in all.
     pub frames: u64,
 }
@@ -86,7 +88,7 @@ impl Frames {
     #[inline(always)]
     fn write(&mut self, frame: &mut [u8; FRAME_BYTES]) -> u32 {
         let drawn = self.draw();
-        let flow = (drawn >> 32) as u32 % FLOWS;
+        let flow = (((drawn >> 32) * u64::from(self.options.flows)) >> 32) as u32;
         let address = (0x0a00_0000 + flow).to_be_bytes();
         let port = (flow.wrapping_mul(40_503) as u16).to_be_bytes();
         if self.options.mix == Mix::Uniform {

@@ -8,7 +8,7 @@ use steerage_apps::forward::Fate;
 
 use super::{About, Figures, Plan, Settings};
 use crate::error::BenchError;
-use crate::frames::{FrameOptions, Mix};
+use crate::frames::{FLOWS, FrameOptions, Mix};
 use crate::measure::{Pair, ReadsHeaders, none_lost, run, run_alone};
 use crate::report::ChartKind;
 use crate::router::router;
@@ -69,7 +69,7 @@ fn once(on: Pair, work: Work, collects: bool, list: usize, frames: u64) -> Resul
     let builder = Builder::new().dev_weight(list);
     let times = match work {
         Work::Look => {
-            let options = FrameOptions { mix: Mix::Uniform, device_hash: true, list, frames };
+            let options = FrameOptions { mix: Mix::Uniform, device_hash: true, list, flows: FLOWS, frames };
             match collects {
                 true => run(on, builder, options.input(), frames, 1, ReadsHeaders::default)?,
                 false => run_alone(on.receive, builder, options.input(), frames, ReadsHeaders::default)?.0,

@@ -3,7 +3,7 @@
 use steerage::{Builder, LPC_SIZE_DEFAULT, POLL_BUDGET};
 
 use super::{About, Plan, Settings};
-use crate::frames::{FrameOptions, Mix};
+use crate::frames::{FLOWS, FrameOptions, Mix};
 use crate::measure::{ReadsHeaders, run};
 use crate::report::ChartKind;
 
@@ -32,8 +32,12 @@ struct Case {
 /// The one that is told in terms of others, and of peers.
 const FIRST: &str = "device hash, 1 target";
 
+/// What the number of flows does.
+const FEW_FLOWS: &str = "our hash, 1,000 flows";
+const MANY_FLOWS: &str = "our hash, 10 million flows";
+
 fn cases(frames: u64) -> Vec<Case> {
-    let device = FrameOptions { mix: Mix::Uniform, device_hash: true, list: POLL_BUDGET, frames };
+    let device = FrameOptions { mix: Mix::Uniform, device_hash: true, list: POLL_BUDGET, flows: FLOWS, frames };
     let ours = FrameOptions { device_hash: false, ..device };
     let mixed = FrameOptions { mix: Mix::Mixed, ..ours };
     let case = |name, frames, targets| Case { name, frames, targets, lpc_size: LPC_SIZE_DEFAULT };
@@ -46,6 +50,8 @@ fn cases(frames: u64) -> Vec<Case> {
         case("our hash, 2 targets", ours, 2),
         case("our hash, 16 targets", ours, 16),
         case("our hash, 2 targets, mixed", mixed, 2),
+        case(FEW_FLOWS, FrameOptions { flows: 1000, ..ours }, 2),
+        case(MANY_FLOWS, FrameOptions { flows: 10_000_000, ..ours }, 2),
         Case { lpc_size: 0, ..case("page cache off, 1 target", device, 1) },
     ]
 }
@@ -62,6 +68,7 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
     for case in &cases[1..] {
         plan = plan.compare(FIRST, case.name);
     }
+    plan = plan.compare(MANY_FLOWS, FEW_FLOWS);
     for case in cases {
         plan.case(case.name, None, 2, move || {
             let builder = Builder::new().lpc_size(case.lpc_size);

@@ -178,8 +178,8 @@ impl Balance {
             self.findings.pays_at = Some(self.findings.pays_at.map_or(work, |known| known.min(work)));
             return None;
         }
-        let joined = load.order.iter().filter(|cpu| load.map.contains(cpu) && !active[..load.owners].contains(cpu));
-        let contended = joined.copied().any(|cpu| is_contended(load, cpu));
+        // The owners come first; a trial is about those behind.
+        let contended = active.iter().skip(load.owners).any(|cpu| is_contended(load, *cpu));
         let too_little = contended && took >= TRIAL_TIME && self.rate < trial.rate;
         if took < TRIAL_TIME_MAX && !too_little {
             return None;

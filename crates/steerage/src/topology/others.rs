@@ -15,8 +15,8 @@ const ALL: usize = 8;
 const TASK_TIME: [usize; 2] = [11, 12];
 
 /// Tells how much of each CPU's time somebody else had, from one poll to the next: other programs, the kernel's own work, a
-/// hypervisor's other guests. In the kernel's ticks of 10 ms, so not to be polled more often than several times a second. Three
-/// small files and one for each thread of ours.
+/// hypervisor's other guests. In the kernel's ticks of 10 ms, so not to be polled more often than several times a second. One
+/// file, and a small one for each thread of ours.
 #[derive(Debug)]
 pub struct OthersTime {
     files: Files,

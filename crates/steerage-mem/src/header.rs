@@ -31,8 +31,18 @@ impl FrameHeader {
     /// As it stands in memory, in the machine's byte order.
     #[inline(always)]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        Self::bytes_of(self.to_words())
+    }
+
+    #[inline(always)]
+    pub(crate) fn to_words(self) -> [u64; 2] {
         let small = u64::from(self.wire_len) | u64::from(self.link) << 32 | u64::from(self.interface) << 48;
-        (u128::from(self.nanos) | u128::from(small) << 64).to_le_bytes()
+        [self.nanos, small]
+    }
+
+    #[inline(always)]
+    pub(crate) fn bytes_of([nanos, small]: [u64; 2]) -> [u8; Self::BYTES] {
+        (u128::from(nanos) | u128::from(small) << 64).to_le_bytes()
     }
 
     /// From memory. Any bytes are a header.

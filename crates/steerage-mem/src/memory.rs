@@ -42,11 +42,17 @@ impl Memory {
 
     #[inline(always)]
     pub(crate) fn start(&self, slot: &Slot) -> Option<*mut u8> {
+        self.start_of(slot, slot.offset, slot.len())
+    }
+
+    /// Where `len` bytes at `offset` of the slot's page start.
+    #[inline(always)]
+    fn start_of(&self, slot: &Slot, offset: u32, len: usize) -> Option<*mut u8> {
         if slot.is_lent() {
-            self.blocks.as_ref()?.start_of(slot.page, slot.offset, slot.len())
+            self.blocks.as_ref()?.start_of(slot.page, offset, len)
         } else {
             self.pool.check_out(slot.page);
-            self.pool.start_of(slot.page, slot.offset, slot.len())
+            self.pool.start_of(slot.page, offset, len)
         }
     }
 
@@ -67,14 +73,19 @@ impl Memory {
     /// As [`slice`](Self::slice), of the page before the frame too.
     #[inline(always)]
     pub(crate) unsafe fn framed(&self, slot: &Slot) -> (Option<FrameHeader>, &[u8]) {
-        if let Some(both) = slot.with_header() {
-            // SAFETY: the caller's promise; it covers the bytes before the frame.
-            if let Some((header, frame)) = unsafe { self.slice(&both) }.split_first_chunk() {
-                return (Some(FrameHeader::from_bytes(*header)), frame);
+        const BYTES: usize = FrameHeader::BYTES;
+        if slot.has_header() && slot.offset >= BYTES as u32 {
+            if let Some(start) = self.start_of(slot, slot.offset - BYTES as u32, BYTES + slot.len()) {
+                // SAFETY: `start_of` checked the span; that nobody writes it is the caller's promise, which covers the bytes
+                // before the frame.
+                let bytes = unsafe { std::slice::from_raw_parts(start, BYTES + slot.len()) };
+                if let Some((header, frame)) = bytes.split_first_chunk() {
+                    return (Some(FrameHeader::from_bytes(*header)), frame);
+                }
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { (self.header(slot), self.slice(slot)) }
+        (None, unsafe { self.slice(slot) })
     }
 
     /// # Safety

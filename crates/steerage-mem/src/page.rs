@@ -105,17 +105,6 @@ impl Slot {
         Some(Self { offset, len_flags: (self.len_flags & LENT) | len as u32, ..*self })
     }
 
-    /// The frame together with the header before it, if it has one. A length that both together cannot have names nothing.
-    #[inline(always)]
-    pub(crate) fn with_header(&self) -> Option<Self> {
-        const BYTES: u32 = crate::FrameHeader::BYTES as u32;
-        let len = (self.len_flags & LEN_MASK) + BYTES;
-        if !self.has_header() || len > LEN_MASK {
-            return None;
-        }
-        Some(Self { offset: self.offset.checked_sub(BYTES)?, len_flags: self.len_flags & !LEN_MASK | len, ..*self })
-    }
-
     /// The span of the same page that begins `front` bytes sooner and ends `back` bytes later: negative for less. `None` for
     /// one that no slot can describe.
     #[inline]

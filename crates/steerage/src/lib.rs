@@ -90,7 +90,7 @@ pub use steerage_mem::hash::{
 };
 pub use steerage_mem::park::Bell;
 pub use steerage_mem::{
-    Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, InFlight, Kept, Page, Posted, Reaper, Region,
+    Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, InFlight, Kept, Page, Posted, Reaper, Region, Spot,
     RegionError, SEGMENTS_MAX, Segments,
 };
 pub use topology::Topology;

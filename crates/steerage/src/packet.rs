@@ -179,6 +179,20 @@ impl<'a> Batch<'a> {
         self.context.queue
     }
 
+    /// What there is to read of each packet, in order: for functions that read all of a batch before they do anything, at less
+    /// than half of what it costs to go from packet to packet.
+    #[inline(always)]
+    pub fn received(&mut self) -> impl ExactSizeIterator<Item = Received<'_>> {
+        // Most functions just read: then no copy is looked for.
+        let written = self.actions.acted.get().then_some(&*self.actions.copies);
+        self.frames.frames().enumerate().map(move |(nth, frame)| {
+            let copy = written.and_then(|copies| copies.get(nth)?.as_ref());
+            let (link, chained) = (frame.link(), frame.is_chained().then(|| frame.total_len()));
+            let parts = copy.map_or_else(|| frame.into_parts(), |copy| (copy.header(), &**copy));
+            read(parts, link, chained)
+        })
+    }
+
     /// The packets. Called again, it starts over; what was done with a packet stays done, and one that was kept is empty.
     pub fn iter_mut(&mut self) -> Packets<'_> {
         let Actions { verdicts, copies, acted } = &mut *self.actions;
@@ -229,15 +243,21 @@ impl ExactSizeIterator for Packets<'_> {}
 /// Of a frame, which may have been written elsewhere.
 #[inline(always)]
 pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p Kept>) -> Received<'p> {
-    let (header, data) = match written {
+    let parts = match written {
         Some(copy) => (copy.header(), &**copy),
         None => frame.with_header(),
     };
-    let link = match LinkType::of_code(frame.link()) {
+    read(parts, frame.link(), frame.is_chained().then(|| frame.total_len()))
+}
+
+/// `chained` is the length of all parts of a frame in several.
+#[inline(always)]
+fn read((header, data): (Option<FrameHeader>, &[u8]), link: u8, chained: Option<usize>) -> Received<'_> {
+    let link = match LinkType::of_code(link) {
         LinkType::UNKNOWN => header.map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
         read => read,
     };
-    let total_len = if frame.is_chained() { frame.total_len() } else { data.len() };
+    let total_len = chained.unwrap_or(data.len());
     let (time, wire_len) = header.map_or((None, total_len), |header| (time_of(&header), header.wire_len as usize));
     Received { data, total_len, link, time, wire_len }
 }

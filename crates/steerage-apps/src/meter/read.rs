@@ -7,7 +7,7 @@ use steerage::flow::{self, Dissection, HeaderKind, Layers};
 use steerage::{FlowKey, FlowParts, LinkType, protocol};
 
 use super::flow::Seen;
-use super::key::{Directed, Key};
+use super::key::{Directed, Key, Seeds};
 
 const ETHERNET_LEN: usize = 14;
 const VLAN_TAG_LEN: usize = 4;
@@ -32,6 +32,13 @@ const TCP_FLAGS: u16 = 0x01ff;
 /// UDP ports of tunnels: GTP-U, VXLAN, Geneve, MPLS. (A test tries all ports against the dissector.)
 const TUNNEL_PORTS: [u16; 4] = [2152, 4789, 6081, 6635];
 
+/// (`contains` is a call of its own here, and 27 instructions.)
+#[inline(always)]
+fn is_tunnel(port: u16) -> bool {
+    let [a, b, c, d] = TUNNEL_PORTS;
+    (port == a) | (port == b) | (port == c) | (port == d)
+}
+
 #[inline(always)]
 fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -53,19 +60,19 @@ fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
 /// It fills in `seen` where it is, word by word: moved about in wider pieces than it was written in, it would have to be waited
 /// for each time (measured: a third of all that a packet costs).
 #[inline(always)]
-pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
+pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seeds: &Seeds, seen: &mut Seen) -> Option<()> {
     if link != LinkType::ETHERNET {
-        return plain_raw(frame, link, layers, seen);
+        return plain_raw(frame, link, layers, seeds, seen);
     }
     let head: &[u8; ETHERNET_LEN + VLAN_TAG_LEN] = frame.first_chunk()?;
     match be16(head, 12) {
-        IPV4 => plain_ipv4(&frame[ETHERNET_LEN..], layers, seen),
-        IPV6 => plain_ipv6(&frame[ETHERNET_LEN..], layers, seen),
+        IPV4 => plain_ipv4(&frame[ETHERNET_LEN..], layers, seeds, seen),
+        IPV6 => plain_ipv6(&frame[ETHERNET_LEN..], layers, seeds, seen),
         VLAN => {
             let packet = &frame[ETHERNET_LEN + VLAN_TAG_LEN..];
             match be16(head, 16) {
-                IPV4 => plain_ipv4(packet, layers, seen),
-                IPV6 => plain_ipv6(packet, layers, seen),
+                IPV4 => plain_ipv4(packet, layers, seeds, seen),
+                IPV6 => plain_ipv6(packet, layers, seeds, seen),
                 _ => None,
             }?;
             seen.vlans[0] = be16(head, 14) & VLAN_ID;
@@ -77,16 +84,16 @@ pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut See
 
 /// Links without a header. Not inlined, so that Ethernet's line stays short.
 #[inline(never)]
-fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
+fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seeds: &Seeds, seen: &mut Seen) -> Option<()> {
     match frame.first()? >> 4 {
-        4 if link == LinkType::RAW => plain_ipv4(frame, layers, seen),
-        6 if link == LinkType::RAW => plain_ipv6(frame, layers, seen),
+        4 if link == LinkType::RAW => plain_ipv4(frame, layers, seeds, seen),
+        6 if link == LinkType::RAW => plain_ipv6(frame, layers, seeds, seen),
         _ => None,
     }
 }
 
 #[inline(always)]
-fn plain_ipv4(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
+fn plain_ipv4(packet: &[u8], layers: Layers, seeds: &Seeds, seen: &mut Seen) -> Option<()> {
     let header: &[u8; IPV4_LEN + UDP_LEN] = packet.first_chunk()?;
     let (protocol, stated) = (header[9], be16(header, 2));
     let (from_port, to_port) = (be16(header, IPV4_LEN), be16(header, IPV4_LEN + 2));
@@ -95,12 +102,12 @@ fn plain_ipv4(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     }
     let tcp_flags = tcp_flags(packet, IPV4_LEN, protocol, to_port, layers)?;
     let flow = Key::v4((be32(header, 12), from_port), (be32(header, 16), to_port), protocol);
-    seen.fill(flow, stated.into(), tcp_flags);
+    seen.fill(flow, flow.key.hash(seeds), stated.into(), tcp_flags);
     Some(())
 }
 
 #[inline(always)]
-fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
+fn plain_ipv6(packet: &[u8], layers: Layers, seeds: &Seeds, seen: &mut Seen) -> Option<()> {
     let header: &[u8; IPV6_LEN + UDP_LEN] = packet.first_chunk()?;
     let (protocol, payload) = (header[6], be16(header, 4));
     let (from_port, to_port) = (be16(header, IPV6_LEN), be16(header, IPV6_LEN + 2));
@@ -109,7 +116,7 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     }
     let tcp_flags = tcp_flags(packet, IPV6_LEN, protocol, to_port, layers)?;
     let flow = Key::v6((be128(header, 8), from_port), (be128(header, 24), to_port), protocol);
-    seen.fill(flow, IPV6_LEN as u32 + u32::from(payload), tcp_flags);
+    seen.fill(flow, flow.key.hash(seeds), IPV6_LEN as u32 + u32::from(payload), tcp_flags);
     Some(())
 }
 
@@ -118,7 +125,7 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
 fn tcp_flags(packet: &[u8], at: usize, protocol: u8, to_port: u16, layers: Layers) -> Option<u16> {
     match protocol {
         protocol::TCP => packet.get(at..)?.first_chunk::<TCP_LEN>().map(|tcp| be16(tcp, 12) & TCP_FLAGS),
-        protocol::UDP if layers == Layers::Outer || !TUNNEL_PORTS.contains(&to_port) => Some(0),
+        protocol::UDP if layers == Layers::Outer || !is_tunnel(to_port) => Some(0),
         _ => None,
     }
 }
@@ -197,7 +204,7 @@ mod tests {
         // What was there before must not shine through.
         let flow = Key::v6((1, 2), (3, 4), 5);
         let mut seen = Seen { vlans: [7; 2], tunnel: Some(HeaderKind::Gre), tunnel_id: Some(6), ..Seen::of(flow) };
-        plain(frame, link, layers, &mut seen).map(|()| seen)
+        plain(frame, link, layers, &SEEDS, &mut seen).map(|()| seen)
     }
 
     /// An IPv4 header, then what is given, with a tunnel's header and a packet where one would be.

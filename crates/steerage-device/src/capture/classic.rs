@@ -4,7 +4,7 @@
 
 use pcap_parser::parse_pcap_header;
 
-use steerage::{FrameHeader, LinkType};
+use steerage::{FrameHeader, LinkType, Spot};
 
 use super::walk::{Stop, Walk, Wrong};
 use super::{CUT, DAMAGED, PACKET_BYTES_MAX};
@@ -66,50 +66,41 @@ impl Classic {
     pub(super) fn walk(&self, walk: &mut Walk<'_>) -> Stop {
         walk.link = Some(self.link);
         // The byte order as a constant: a load and at most a swap, and no branch.
-        let walked = match self.big_endian {
+        match self.big_endian {
             true => self.records(walk, u32::from_be_bytes),
             false => self.records(walk, u32::from_le_bytes),
-        };
-        match walked {
-            Ok(stop) | Err(stop) => stop,
         }
     }
 
-    #[inline(always)]
-    fn records(&self, walk: &mut Walk<'_>, number: impl Fn([u8; 4]) -> u32) -> Result<Stop, Stop> {
-        let mut met = walk.met;
-        let mut stop = Stop::Full;
-        for _ in 0..walk.room {
-            let rest = walk.bytes();
+    #[inline(never)]
+    fn records(&self, walk: &mut Walk<'_>, number: impl Fn([u8; 4]) -> u32) -> Stop {
+        let (until, mut met) = (walk.until, walk.met);
+        let stop = walk.push_each(|rest| {
             let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
-                stop = Stop::Short { needs: RECORD_HEADER_BYTES };
-                break;
+                return Err(Stop::Short { needs: RECORD_HEADER_BYTES });
             };
             let word = |at: usize| number([header[at], header[at + 1], header[at + 2], header[at + 3]]);
             let (captured, original) = (word(8), word(12));
             if captured as usize > PACKET_BYTES_MAX {
-                stop = Stop::Wrong(too_long(captured));
-                break;
+                return Err(Stop::Wrong(too_long(captured)));
             }
             let needs = RECORD_HEADER_BYTES + captured as usize;
             if rest.len() < needs {
-                stop = Stop::Short { needs };
-                break;
+                return Err(Stop::Short { needs });
             }
             // Cannot overflow: 2^32 seconds are a quarter of what 64 bits of nanoseconds hold.
             let nanos = u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)) * self.nanos_a_fraction;
-            if nanos > walk.until {
-                stop = Stop::NotYet { nanos };
-                break;
+            if nanos > until {
+                return Err(Stop::NotYet { nanos });
             }
+            met.packet_at(nanos);
             // Some writers leave the original length 0; no frame was shorter than what was captured of it.
             let wire_len = original.max(captured);
             let header = FrameHeader { nanos, wire_len, link: self.link.0, interface: 0 };
-            walk.push(RECORD_HEADER_BYTES, captured as usize, header)?;
-            met.packet_at(nanos);
-        }
+            Ok(Spot::new(RECORD_HEADER_BYTES, captured as usize, header))
+        });
         walk.met = met;
-        Ok(stop)
+        stop
     }
 }
 

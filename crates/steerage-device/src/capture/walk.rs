@@ -2,7 +2,7 @@
 
 use std::io;
 
-use steerage::{DeviceError, FrameHeader, Lending, LinkType};
+use steerage::{DeviceError, FrameHeader, Lending, LinkType, Spot};
 
 /// Where a walk is, and what it has met.
 #[derive(Debug)]
@@ -46,6 +46,19 @@ impl Walk<'_> {
     #[inline(always)]
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         self.lending.bytes().get_mut(self.at..).unwrap_or_default()
+    }
+
+    /// Hands over frames that lie one behind the other, as many as there is room for: `next` says where in what has yet to be walked
+    /// the next one is, or why there is none.
+    #[inline(always)]
+    pub(super) fn push_each(&mut self, mut next: impl FnMut(&mut [u8]) -> Result<Spot, Stop>) -> Stop {
+        let mut at = std::mem::take(&mut self.at);
+        let end = self.lending.push_each(self.room, no_place, |bytes| {
+            let spot = next(bytes.get_mut(at..).unwrap_or_default())?;
+            Ok(spot.further(std::mem::take(&mut at)))
+        });
+        self.at = at;
+        end.unwrap_or(Stop::Full)
     }
 
     /// Hands over the `len` bytes that lie `at` bytes on; what follows them is to be walked next.

@@ -150,6 +150,14 @@ impl<'a> Frame<'a> {
         unsafe { self.ring.memory.framed(&self.slot) }
     }
 
+    /// The same for as long as the frames are in hand.
+    #[inline(always)]
+    pub fn into_parts(self) -> (Option<FrameHeader>, &'a [u8]) {
+        // SAFETY: the slot is in hand, and all who can write need a frame that is not there any more, or new ones, for which the
+        // consumer has to be borrowed anew.
+        unsafe { self.ring.memory.framed(&self.slot) }
+    }
+
     /// What the device knows of the frame, where it wrote that down.
     #[inline]
     pub fn header(&self) -> Option<FrameHeader> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use steerage_mem::hash::FlowHash;
-use steerage_mem::{Blocks, Completion, FrameHeader, Memory, Page, Tail};
+use steerage_mem::{Blocks, Completion, FrameHeader, Memory, Page, Spot, Tail};
 
 use crate::limits::HEADROOM;
 use crate::platform::Timestamp;
@@ -251,6 +251,26 @@ impl Lending<'_> {
     #[inline(always)]
     pub fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> bool {
         self.push_hashed(at, len, header, None)
+    }
+
+    /// Hands over up to `count` frames one behind the other: `next` gets what has yet to be handed over, and says where in it the
+    /// next one is. Ends with what `next` says instead; a spot without room for the frame and its header gives `outside`.
+    #[inline(always)]
+    pub fn push_each<E>(
+        &mut self,
+        count: usize,
+        outside: impl Fn() -> E,
+        mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
+    ) -> Option<E> {
+        let mut wire_bytes = 0;
+        let counted = |bytes: &mut [u8]| {
+            let spot = next(bytes)?;
+            wire_bytes += u64::from(spot.wire_len());
+            Ok(spot)
+        };
+        let end = self.tail.lend_each(self.frames, count, outside, counted);
+        *self.wire_bytes += wire_bytes;
+        end
     }
 
     /// The same, with the flow's hash if the device computes one.

@@ -233,12 +233,11 @@ impl Meter {
         let (mut count, mut timed, mut bytes, mut slow) = (0_usize, false, 0, 0_u64);
         for (received, seen) in batch.received().zip(self.batch.iter_mut()) {
             let Received { data, total_len, link, time, wire_len } = received;
-            let is_plain = read::plain(data, link, self.layers, &self.seeds, seen).is_some();
+            let is_plain = read::plain(data, link, self.layers, seen).is_some();
             slow |= u64::from(!is_plain) << count;
             timed = time.is_some();
             seen.time = self.clock.of_packet(time.map(WallTime::as_nanos), path);
             seen.bytes = wire_len as u32;
-            self.table.prefetch_candidate(seen.hash);
             bytes += total_len as u64;
             count += 1;
         }
@@ -248,6 +247,11 @@ impl Meter {
         self.handled_bytes += bytes;
         if let Some(last) = count.checked_sub(1).and_then(|last| self.batch.get(last)) {
             self.clock.note(last.time, timed, path);
+        }
+        // In steps, each of which needs few registers.
+        for seen in &mut self.batch[..count] {
+            seen.hash = seen.flow.key.hash(&self.seeds);
+            self.table.prefetch_candidate(seen.hash);
         }
         for (seen, place) in self.batch[..count].iter().zip(&mut self.places) {
             *place = self.table.candidate(seen.hash);
@@ -272,8 +276,7 @@ impl Meter {
                 let now = packet.time().map_or(self.clock.now(), WallTime::as_nanos);
                 seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), now);
             }
-            (seen.time, seen.bytes, seen.hash) = (time, bytes, seen.flow.key.hash(&self.seeds));
-            self.table.prefetch_candidate(seen.hash);
+            (seen.time, seen.bytes) = (time, bytes);
         }
     }
 

@@ -148,14 +148,53 @@ impl Blocks {
     /// Takes a frame home. `Err` returns one that is not of these blocks.
     #[inline]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
+        self.homecoming().recycle(frame)
+    }
+
+    /// To take many frames home.
+    #[inline(always)]
+    pub fn homecoming(&mut self) -> Homecoming<'_> {
+        Homecoming { number: self.region.number_of(0), block: 0, frames: 0, blocks: self }
+    }
+}
+
+/// Frames on their way home: those of a block mostly come one behind the other, and are counted together. Each count on its own
+/// would have to wait for the one before (1.5 ns a frame).
+#[derive(Debug)]
+pub struct Homecoming<'a> {
+    blocks: &'a mut Blocks,
+    /// The block that is being counted, and its page's number.
+    block: u32,
+    number: u32,
+    frames: u32,
+}
+
+impl Homecoming<'_> {
+    /// As [`Blocks::recycle`]; counted when this ends.
+    #[inline(always)]
+    pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
-        match self.region.index_of(slot.page) {
-            Some(block) if slot.is_lent() => {
-                self.lent[block as usize].frames -= 1;
-                Ok(())
-            }
-            _ => Err(frame),
+        if !slot.is_lent() {
+            return Err(frame);
         }
+        if slot.page != self.number {
+            let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
+            self.count();
+            (self.block, self.number, self.frames) = (block, slot.page, 0);
+        }
+        self.frames += 1;
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        self.blocks.lent[self.block as usize].frames -= self.frames;
+    }
+}
+
+impl Drop for Homecoming<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.count();
     }
 }
 

@@ -47,7 +47,7 @@ pub mod ring;
 mod stack;
 mod sync;
 
-pub use blocks::{Blocks, Spot, Tail};
+pub use blocks::{Blocks, Homecoming, Spot, Tail};
 pub use chain::{SEGMENTS_MAX, Segments};
 pub use header::FrameHeader;
 pub use home::{Home, Kept};

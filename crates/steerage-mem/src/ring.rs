@@ -362,12 +362,19 @@ impl Consumer {
     /// lines. Returns how many are in hand.
     #[inline]
     pub fn take(&mut self, most: usize) -> usize {
+        let before = self.taken;
+        let in_hand = self.take_cached(most);
+        for at in before..self.taken {
+            self.memory.prefetch(&self.slot(at));
+        }
+        in_hand
+    }
+
+    /// The same for frames that this CPU has just written or read: nothing is fetched.
+    #[inline]
+    pub fn take_cached(&mut self, most: usize) -> usize {
         if self.taken == self.finished {
-            let count = self.waiting().min(most as u64);
-            for at in self.taken..self.taken + count {
-                self.memory.prefetch(&self.slot(at));
-            }
-            self.taken += count;
+            self.taken += self.waiting().min(most as u64);
         }
         self.in_hand()
     }

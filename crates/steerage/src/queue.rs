@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use steerage_mem::ring::Producer;
-use steerage_mem::{Blocks, Completion, Memory};
+use steerage_mem::{Blocks, Completion, Homecoming, Memory};
 
 use crate::flow::fragments::FragmentTable;
 use crate::flow_limit::FlowLimit;
@@ -291,13 +291,14 @@ impl OwnedQueue {
         if target == targets.len() - 1 {
             return;
         }
-        if targets[target].reclaim(|frame| home(frame, pool, blocks.as_mut())) > 0 {
+        let mut lent = blocks.as_mut().map(Blocks::homecoming);
+        if targets[target].reclaim(|frame| home(frame, pool, lent.as_mut())) > 0 {
             pool.recycled();
         }
     }
 
     fn take_home(&mut self, frame: Completion) {
-        home(frame, &mut self.pool, self.blocks.as_mut());
+        home(frame, &mut self.pool, self.blocks.as_mut().map(Blocks::homecoming).as_mut());
         self.pool.recycled();
     }
 
@@ -363,14 +364,14 @@ impl OwnedQueue {
 }
 
 #[inline(always)]
-fn home(frame: Completion, pool: &mut PagePool, blocks: Option<&mut Blocks>) {
+fn home(frame: Completion, pool: &mut PagePool, lent: Option<&mut Homecoming<'_>>) {
     match frame.into_page() {
         Ok(page) => pool.recycle(page),
         Err(chained) if !chained.is_lent() => pool.recycle_chain(chained),
-        Err(lent) => {
-            if let Some(blocks) = blocks {
+        Err(frame) => {
+            if let Some(lent) = lent {
                 // A frame that is not of these blocks was never pushed by this queue: nothing to count.
-                let _ = blocks.recycle(lent);
+                let _ = lent.recycle(frame);
             }
         }
     }

@@ -51,9 +51,8 @@ impl Seen {
 
     /// All that headers tell of a packet without tags and tunnels.
     #[inline(always)]
-    pub(super) fn fill(&mut self, flow: Directed, hash: u32, ip_bytes: u32, tcp_flags: u16) {
+    pub(super) fn fill(&mut self, flow: Directed, ip_bytes: u32, tcp_flags: u16) {
         self.flow = flow;
-        self.hash = hash;
         self.ip_bytes = ip_bytes;
         self.tcp_flags = tcp_flags;
         self.vlans = [NO_VLAN; 2];

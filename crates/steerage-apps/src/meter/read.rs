@@ -7,7 +7,7 @@ use steerage::flow::{self, Dissection, HeaderKind, Layers};
 use steerage::{FlowKey, FlowParts, LinkType, protocol};
 
 use super::flow::Seen;
-use super::key::{Directed, Key, Seeds};
+use super::key::{Directed, Key};
 
 const ETHERNET_LEN: usize = 14;
 const VLAN_TAG_LEN: usize = 4;
@@ -60,19 +60,35 @@ fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
 /// It fills in `seen` where it is, word by word: moved about in wider pieces than it was written in, it would have to be waited
 /// for each time (measured: a third of all that a packet costs).
 #[inline(always)]
-pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seeds: &Seeds, seen: &mut Seen) -> Option<()> {
-    if link != LinkType::ETHERNET {
-        return plain_raw(frame, link, layers, seeds, seen);
+pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
+    // The most common first, and alone: what else there is would take its registers.
+    let head: Option<&[u8; ETHERNET_LEN]> = frame.first_chunk();
+    match head {
+        Some(head) if link == LinkType::ETHERNET && be16(head, 12) == IPV4 => {
+            plain_ipv4(&frame[ETHERNET_LEN..], layers, seen)
+        }
+        _ => plain_other(frame, link, layers, seen),
     }
-    let head: &[u8; ETHERNET_LEN + VLAN_TAG_LEN] = frame.first_chunk()?;
+}
+
+/// All but IPv4 right behind Ethernet.
+#[inline(never)]
+fn plain_other(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
+    if link == LinkType::RAW {
+        return match frame.first()? >> 4 {
+            4 => plain_ipv4(frame, layers, seen),
+            6 => plain_ipv6(frame, layers, seen),
+            _ => None,
+        };
+    }
+    let head: &[u8; ETHERNET_LEN + VLAN_TAG_LEN] = frame.first_chunk().filter(|_| link == LinkType::ETHERNET)?;
     match be16(head, 12) {
-        IPV4 => plain_ipv4(&frame[ETHERNET_LEN..], layers, seeds, seen),
-        IPV6 => plain_ipv6(&frame[ETHERNET_LEN..], layers, seeds, seen),
+        IPV6 => plain_ipv6(&frame[ETHERNET_LEN..], layers, seen),
         VLAN => {
             let packet = &frame[ETHERNET_LEN + VLAN_TAG_LEN..];
             match be16(head, 16) {
-                IPV4 => plain_ipv4(packet, layers, seeds, seen),
-                IPV6 => plain_ipv6(packet, layers, seeds, seen),
+                IPV4 => plain_ipv4(packet, layers, seen),
+                IPV6 => plain_ipv6(packet, layers, seen),
                 _ => None,
             }?;
             seen.vlans[0] = be16(head, 14) & VLAN_ID;
@@ -82,18 +98,8 @@ pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seeds: &Seeds,
     }
 }
 
-/// Links without a header. Not inlined, so that Ethernet's line stays short.
-#[inline(never)]
-fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seeds: &Seeds, seen: &mut Seen) -> Option<()> {
-    match frame.first()? >> 4 {
-        4 if link == LinkType::RAW => plain_ipv4(frame, layers, seeds, seen),
-        6 if link == LinkType::RAW => plain_ipv6(frame, layers, seeds, seen),
-        _ => None,
-    }
-}
-
 #[inline(always)]
-fn plain_ipv4(packet: &[u8], layers: Layers, seeds: &Seeds, seen: &mut Seen) -> Option<()> {
+fn plain_ipv4(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let header: &[u8; IPV4_LEN + UDP_LEN] = packet.first_chunk()?;
     let (protocol, stated) = (header[9], be16(header, 2));
     let (from_port, to_port) = (be16(header, IPV4_LEN), be16(header, IPV4_LEN + 2));
@@ -102,12 +108,12 @@ fn plain_ipv4(packet: &[u8], layers: Layers, seeds: &Seeds, seen: &mut Seen) -> 
     }
     let tcp_flags = tcp_flags(packet, IPV4_LEN, protocol, to_port, layers)?;
     let flow = Key::v4((be32(header, 12), from_port), (be32(header, 16), to_port), protocol);
-    seen.fill(flow, flow.key.hash(seeds), stated.into(), tcp_flags);
+    seen.fill(flow, stated.into(), tcp_flags);
     Some(())
 }
 
 #[inline(always)]
-fn plain_ipv6(packet: &[u8], layers: Layers, seeds: &Seeds, seen: &mut Seen) -> Option<()> {
+fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let header: &[u8; IPV6_LEN + UDP_LEN] = packet.first_chunk()?;
     let (protocol, payload) = (header[6], be16(header, 4));
     let (from_port, to_port) = (be16(header, IPV6_LEN), be16(header, IPV6_LEN + 2));
@@ -116,7 +122,7 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seeds: &Seeds, seen: &mut Seen) -> 
     }
     let tcp_flags = tcp_flags(packet, IPV6_LEN, protocol, to_port, layers)?;
     let flow = Key::v6((be128(header, 8), from_port), (be128(header, 24), to_port), protocol);
-    seen.fill(flow, flow.key.hash(seeds), IPV6_LEN as u32 + u32::from(payload), tcp_flags);
+    seen.fill(flow, IPV6_LEN as u32 + u32::from(payload), tcp_flags);
     Some(())
 }
 
@@ -204,7 +210,7 @@ mod tests {
         // What was there before must not shine through.
         let flow = Key::v6((1, 2), (3, 4), 5);
         let mut seen = Seen { vlans: [7; 2], tunnel: Some(HeaderKind::Gre), tunnel_id: Some(6), ..Seen::of(flow) };
-        plain(frame, link, layers, &SEEDS, &mut seen).map(|()| seen)
+        plain(frame, link, layers, &mut seen).map(|()| seen)
     }
 
     /// An IPv4 header, then what is given, with a tunnel's header and a packet where one would be.

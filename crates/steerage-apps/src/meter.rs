@@ -80,6 +80,8 @@ const LOOKS_PER_PACKET: usize = 2;
 /// How many are looked at in a tick.
 const LOOKS_PER_TICK: usize = 16_384;
 
+const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
+
 /// How long a record waits for company before it is handed over, by the packets' time.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
@@ -233,8 +235,9 @@ impl Meter {
         let (mut count, mut timed, mut bytes, mut slow) = (0_usize, false, 0, 0_u64);
         for (received, seen) in batch.received().zip(self.batch.iter_mut()) {
             let Received { data, total_len, link, time, wire_len } = received;
-            let is_plain = read::plain(data, link, self.layers, seen).is_some();
-            slow |= u64::from(!is_plain) << count;
+            if read::plain(data, link, self.layers, seen).is_none() {
+                slow |= 1 << count;
+            }
             timed = time.is_some();
             seen.time = self.clock.of_packet(time.map(WallTime::as_nanos), path);
             seen.bytes = wire_len as u32;

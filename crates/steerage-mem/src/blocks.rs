@@ -7,13 +7,16 @@
 //! A block is lent from front to back, so the part behind the last frame lent may be written while frames before it are
 //! out: a header in front of the next frame, or what a pipe brings in small pieces.
 
+mod tail;
+
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX};
 use crate::region::{Owner, Region, RegionError};
+
+pub use tail::{Spot, Tail};
 
 /// The blocks of one queue, and what of each is out.
 #[derive(Debug)]
@@ -198,154 +201,12 @@ impl Drop for Homecoming<'_> {
     }
 }
 
-/// The part of a block that may be written and lent from, front to back.
-#[derive(Debug)]
-pub struct Tail<'a> {
-    bytes: &'a mut [u8],
-    number: u32,
-    lent: &'a mut Lent,
-}
-
-impl Tail<'_> {
-    /// What has yet to be lent.
-    #[inline(always)]
-    pub fn bytes(&mut self) -> &mut [u8] {
-        self.bytes
-    }
-
-    /// The same, up to byte `end` of the block.
-    #[inline]
-    #[must_use]
-    pub fn up_to(mut self, end: usize) -> Self {
-        let len = end.saturating_sub(self.offset()).min(self.bytes.len());
-        self.bytes = &mut std::mem::take(&mut self.bytes)[..len];
-        self
-    }
-
-    /// Where in its block the first of [`bytes`](Self::bytes) lies.
-    #[inline(always)]
-    pub fn offset(&self) -> usize {
-        self.lent.end as usize
-    }
-
-    /// Lends `len` bytes, `at` bytes into [`bytes`](Self::bytes), as a frame; they and what is before them are no longer
-    /// part of it. `None` if they do not lie within it.
-    #[inline(always)]
-    pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
-        let end = at.checked_add(len).filter(|end| *end <= self.bytes.len())?;
-        let frames = self.lent.frames.checked_add(1)?;
-        self.bytes = &mut std::mem::take(&mut self.bytes)[end..];
-        let offset = self.lent.end + at as u32;
-        *self.lent = Lent { frames, end: self.lent.end + end as u32 };
-        Some(Completion::lent(self.number, offset, len))
-    }
-}
-
-/// Where a frame lies, and what its device knows of it: see [`Tail::lend_each`].
-#[derive(Clone, Copy, Debug)]
-pub struct Spot {
-    at: usize,
-    len: usize,
-    /// As two words: put together of smaller ones on its way, it would have to be waited for (3 ns a frame).
-    header: [u64; 2],
-    wire_len: u32,
-}
-
-impl Spot {
-    /// `len` bytes, `at` bytes on from the first that has yet to be lent: at least [`FrameHeader::BYTES`], which is where `header`
-    /// goes.
-    #[inline(always)]
-    pub fn new(at: usize, len: usize, header: FrameHeader) -> Self {
-        Self { at, len, header: header.to_words(), wire_len: header.wire_len }
-    }
-
-    /// The same, so many bytes further on.
-    #[inline(always)]
-    #[must_use]
-    pub fn further(self, bytes: usize) -> Self {
-        Self { at: self.at + bytes, ..self }
-    }
-
-    /// The frame's length on the wire, in bytes.
-    #[inline(always)]
-    pub fn wire_len(&self) -> u32 {
-        self.wire_len
-    }
-}
-
-impl Tail<'_> {
-    /// Lends up to `count` frames one behind the other, and puts them behind `frames`. `next` gets what has yet to be lent and says
-    /// where in it the next one is. Ends with what `next` says instead; a spot that does not lie within it gives `outside`.
-    ///
-    /// The same as [`lend`](Self::lend) again and again, with all that changes from frame to frame in registers: half the
-    /// instructions.
-    #[inline(always)]
-    pub fn lend_each<E>(
-        &mut self,
-        frames: &mut Vec<Completion>,
-        count: usize,
-        outside: impl Fn() -> E,
-        mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
-    ) -> Option<E> {
-        frames.reserve(count);
-        let first = frames.len();
-        let bytes = std::mem::take(&mut self.bytes);
-        let lent = *self.lent;
-        let mut under_way = UnderWay { bytes, lent, first, lent_now: 0, frames, tail: self };
-        let number = under_way.tail.number;
-        while under_way.lent_now < count {
-            let Spot { at, len, header, .. } = match next(under_way.bytes) {
-                Ok(spot) => spot,
-                Err(end) => return Some(end),
-            };
-            let bytes = std::mem::take(&mut under_way.bytes);
-            let Some((before, rest)) = at.checked_add(len).and_then(|end| bytes.split_at_mut_checked(end)) else {
-                return Some(outside());
-            };
-            let Some(to) = before.get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return Some(outside()) };
-            *to = FrameHeader::bytes_of(header);
-            under_way.bytes = rest;
-            let frame = Completion::lent(number, under_way.lent.end + at as u32, len).with_header();
-            // No more than there are bytes in a block, which 32 bits count.
-            under_way.lent = Lent { frames: under_way.lent.frames + 1, end: under_way.lent.end + (at + len) as u32 };
-            under_way.push(frame);
-        }
-        None
-    }
-}
-
-/// What [`Tail::lend_each`] has to note when it ends, and be it by a panic: a frame that is out is counted.
-struct UnderWay<'t, 'a> {
-    bytes: &'a mut [u8],
-    lent: Lent,
-    first: usize,
-    lent_now: usize,
-    frames: &'t mut Vec<Completion>,
-    tail: &'t mut Tail<'a>,
-}
-
-impl UnderWay<'_, '_> {
-    #[inline(always)]
-    fn push(&mut self, frame: Completion) {
-        // SAFETY: `count` entries were reserved behind the `first`, and fewer than that have been written.
-        unsafe { self.frames.as_mut_ptr().add(self.first + self.lent_now).write(frame) };
-        self.lent_now += 1;
-    }
-}
-
-impl Drop for UnderWay<'_, '_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: so many entries have been written.
-        unsafe { self.frames.set_len(self.first + self.lent_now) };
-        self.tail.bytes = std::mem::take(&mut self.bytes);
-        *self.tail.lent = self.lent;
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::{FrameHeader, Memory};
 
     #[test]
     fn a_block_is_writable_behind_its_frames_until_they_are_home() {
@@ -420,6 +281,101 @@ mod tests {
         assert_eq!(Arc::strong_count(&owner), 2);
         drop(region);
         assert_eq!(Arc::strong_count(&owner), 1);
+    }
+
+    const HEADER: FrameHeader = FrameHeader { nanos: 1 << 40, wire_len: 99, link: 1, interface: 2 };
+
+    proptest! {
+        /// Many at once are what they would be one after the other, also where one does not fit.
+        #[test]
+        fn frames_lent_together_are_the_same(
+            spots in prop::collection::vec((12..40_usize, 0..60_usize), 0..12), room in 0..12_usize,
+        ) {
+            let mut each = Blocks::map(2, 512).unwrap();
+            let mut together = Blocks::map(2, 512).unwrap();
+            let memory = |blocks: &Blocks| Memory::new(Region::map(1, 64).unwrap().0, Some(blocks.region().clone()));
+            let (memory_each, memory_together) = (memory(&each), memory(&together));
+            for blocks in [&mut each, &mut together] {
+                let mut tail = blocks.tail(1).unwrap();
+                tail.bytes().iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+            }
+            let mut wanted = Vec::new();
+            let mut tail = each.tail(1).unwrap();
+            for (at, len) in spots.iter().take(room) {
+                let to = tail.bytes().get_mut(..*at).filter(|_| *at >= FrameHeader::BYTES);
+                let Some(to) = to.and_then(<[u8]>::last_chunk_mut) else { break };
+                let before = *to;
+                *to = HEADER.to_bytes();
+                let Some(frame) = tail.lend(*at, *len) else {
+                    *tail.bytes()[..*at].last_chunk_mut().unwrap() = before;
+                    break;
+                };
+                wanted.push(frame.with_header());
+            }
+            let mut next = spots.iter();
+            let mut frames = Vec::new();
+            let mut tail = together.tail(1).unwrap();
+            let end = tail.lend_each(&mut frames, room, || "outside", |_| {
+                let (at, len) = next.next().ok_or("no more")?;
+                Ok(Spot::new(*at, *len, HEADER))
+            });
+            prop_assert_eq!(tail.offset(), each.tail(1).unwrap().offset());
+            prop_assert_eq!(frames.len(), wanted.len());
+            prop_assert_eq!(end.is_none(), frames.len() == room);
+            prop_assert_eq!((together.out(1), together.out(0)), (frames.len() as u32, 0));
+            for (one, other) in frames.iter().zip(&wanted) {
+                prop_assert_eq!((one.offset(), memory_together.bytes(one)), (other.offset(), memory_each.bytes(other)));
+                prop_assert_eq!(memory_together.header_of(one), Some(HEADER));
+            }
+            frames.into_iter().for_each(|frame| together.recycle(frame).unwrap());
+            wanted.into_iter().for_each(|frame| each.recycle(frame).unwrap());
+            prop_assert_eq!(together.out_in_all() + each.out_in_all(), 0);
+        }
+
+        /// In whatever order they come home.
+        #[test]
+        fn all_that_come_home_are_counted(of in prop::collection::vec(0..3_usize, 0..60)) {
+            let mut blocks = Blocks::map(3, 64).unwrap();
+            let mut others = Blocks::map(1, 64).unwrap();
+            let frames: Vec<_> = of.iter().map(|block| blocks.lend(*block, 0, 1).unwrap()).collect();
+            let stranger = others.lend(0, 0, 1).unwrap();
+            let mut left = [0; 3];
+            of.iter().for_each(|block| left[*block] += 1);
+            let mut frames = frames.into_iter().zip(&of);
+            for part in [of.len() / 3, of.len()] {
+                let mut homecoming = blocks.homecoming();
+                for (frame, block) in frames.by_ref().take(part) {
+                    homecoming.recycle(frame).unwrap();
+                    left[*block] -= 1;
+                }
+                drop(homecoming);
+                prop_assert_eq!([0, 1, 2].map(|block| blocks.out(block)), left);
+            }
+            let stranger = blocks.homecoming().recycle(stranger).unwrap_err();
+            others.recycle(stranger).unwrap();
+        }
+    }
+
+    /// What was lent before `next` panicked is out.
+    #[test]
+    fn a_panic_while_frames_are_lent_loses_none() {
+        let mut blocks = Blocks::map(1, 512).unwrap();
+        let mut frames = Vec::new();
+        let lent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut left = 3;
+            blocks.tail(0).unwrap().lend_each(
+                &mut frames,
+                8,
+                || (),
+                |_| {
+                    left -= 1;
+                    if left == 0 { panic!("as asked for") } else { Ok(Spot::new(16, 8, HEADER)) }
+                },
+            )
+        }));
+        assert!(lent.is_err());
+        assert_eq!((frames.len(), blocks.out(0), blocks.tail(0).unwrap().offset()), (2, 2, 48));
+        frames.into_iter().for_each(|frame| blocks.recycle(frame).unwrap());
     }
 
     #[test]

@@ -199,7 +199,10 @@ impl<K: FrameKey> HashFrames for ByKey<K> {
     fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
         let FrameBatch { frames, memory, link, now } = batch;
         for frame in &*frames {
-            memory.prefetch_frame(frame);
+            // Whoever lends frames has just written their headers.
+            if !frame.is_lent() {
+                memory.prefetch_frame(frame);
+            }
         }
         let fragments = RefCell::new(fragments);
         let batch = Frames { by: self, memory, link, now, fragments, unparsed: Cell::new(0) };

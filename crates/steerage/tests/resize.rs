@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use steerage::{
     Batch, Blocks, Builder, Completion, Completions, Cpu, DeviceError, FrameHeader, HEADROOM, Handler, Input, LinkType,
-    NoRoom, Outgoing, Output, PAGE_BYTES_MIN, Packet, Polled, QueueMemory, Region, RxQueue, Segments, Sent, TxId,
-    TxQueue, WallTime,
+    NoRoom, Outgoing, Output, PAGE_BYTES_MIN, Packet, Polled, QueueMemory, Received, Region, RxQueue, Segments, Sent,
+    TxId, TxQueue, WallTime,
 };
 
 const FRAME: [u8; 60] = [7; 60];
@@ -106,6 +106,13 @@ fn seen(packet: &Packet<'_>) -> Seen {
     Seen { data, wire_len: all.wire_len, time: all.time }
 }
 
+/// Read all at once or packet by packet, it is the same.
+fn both_ways(batch: &mut Batch<'_>) {
+    let parts = |all: Received<'_>| (all.data.to_vec(), all.total_len, all.link, all.time, all.wire_len);
+    let one_by_one: Vec<_> = batch.iter_mut().map(|packet| parts(packet.received())).collect();
+    assert_eq!(batch.received().map(parts).collect::<Vec<_>>(), one_by_one);
+}
+
 fn whole(segments: Segments<'_>) -> Vec<u8> {
     segments.inspect(|part| assert!(!part.is_empty())).flatten().copied().collect()
 }
@@ -181,6 +188,7 @@ impl Handler for Changes {
     type Report = ();
 
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        both_ways(batch);
         for mut packet in batch.iter_mut() {
             let mut model = seen(&packet);
             for (step, &one) in self.changes.iter().enumerate() {
@@ -214,6 +222,7 @@ impl Handler for Changes {
                 packet.transmit(TxId(0));
             }
         }
+        both_ways(batch);
     }
 
     fn finish(self) {}

@@ -6,7 +6,7 @@ use pcap_parser::parse_pcap_header;
 
 use steerage::{FrameHeader, LinkType, Spot};
 
-use super::walk::{Stop, Walk, Wrong};
+use super::walk::{Found, Stop, Walk, Wrong};
 use super::{CUT, DAMAGED, PACKET_BYTES_MAX};
 
 /// The file header's size.
@@ -97,7 +97,7 @@ impl Classic {
             // Some writers leave the original length 0; no frame was shorter than what was captured of it.
             let wire_len = original.max(captured);
             let header = FrameHeader { nanos, wire_len, link: self.link.0, interface: 0 };
-            Ok(Spot::new(RECORD_HEADER_BYTES, captured as usize, header))
+            Ok(Found::Packet { spot: Spot::new(RECORD_HEADER_BYTES, captured as usize, header), behind: 0 })
         });
         walk.met = met;
         stop

@@ -10,10 +10,10 @@ use pcap_parser::pcapng::{
     parse_interfacedescriptionblock_le, parse_sectionheaderblock,
 };
 
-use steerage::{FrameHeader, LinkType};
+use steerage::{FrameHeader, LinkType, Spot};
 
 use super::clock::Clock;
-use super::walk::{Stop, Walk, Wrong};
+use super::walk::{Found, Stop, Walk, Wrong};
 use super::{DAMAGED, INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
 
 /// The plain packet block, obsolete since enhanced ones came, still in old files.
@@ -66,41 +66,31 @@ struct Packet {
 
 impl Pcapng {
     /// Hands over the packets that are there, as far as there is room and they are of one link type.
+    #[inline(never)]
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>) -> Stop {
-        let mut left = walk.room;
-        while left > 0 {
-            match self.step(walk) {
-                Ok(packets) => left -= packets,
-                Err(stop) => return stop,
+        let (until, mut link, mut met) = (walk.until, walk.link, walk.met);
+        let stop = walk.push_each(|rest| {
+            let block = self.block(rest)?;
+            let bytes = block.len();
+            let Some(Packet { at, len, header }) = self.read(block).map_err(Stop::Wrong)? else {
+                return Ok(Found::Other { bytes });
+            };
+            let its_link = LinkType(header.link);
+            if *link.get_or_insert(its_link) != its_link {
+                return Err(Stop::OtherLink);
             }
-        }
-        Stop::Full
-    }
-
-    /// Reads the next block; returns how many packets it held.
-    #[inline(always)]
-    fn step(&mut self, walk: &mut Walk<'_>) -> Result<usize, Stop> {
-        let block = self.block(walk.bytes())?;
-        let total = block.len();
-        let Some(Packet { at, len, header }) = self.read(block).map_err(Stop::Wrong)? else {
-            walk.at += total;
-            return Ok(0);
-        };
-        let link = LinkType(header.link);
-        if *walk.link.get_or_insert(link) != link {
-            return Err(Stop::OtherLink);
-        }
-        let has_time = header.nanos != FrameHeader::NO_TIME;
-        if has_time && header.nanos > walk.until {
-            return Err(Stop::NotYet { nanos: header.nanos });
-        }
-        walk.push(at, len, header)?;
-        walk.at = total - at - len;
-        match has_time {
-            true => walk.met.packet_at(header.nanos),
-            false => walk.met.packets += 1,
-        }
-        Ok(1)
+            let has_time = header.nanos != FrameHeader::NO_TIME;
+            if has_time && header.nanos > until {
+                return Err(Stop::NotYet { nanos: header.nanos });
+            }
+            match has_time {
+                true => met.packet_at(header.nanos),
+                false => met.packets += 1,
+            }
+            Ok(Found::Packet { spot: Spot::new(at, len, header), behind: bytes - at - len })
+        });
+        (walk.link, walk.met) = (link, met);
+        stop
     }
 
     /// The block with which `rest` begins, whole, its lengths checked.

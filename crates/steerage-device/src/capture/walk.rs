@@ -2,7 +2,7 @@
 
 use std::io;
 
-use steerage::{DeviceError, FrameHeader, Lending, LinkType, Spot};
+use steerage::{DeviceError, Lending, LinkType, Spot};
 
 /// Where a walk is, and what it has met.
 #[derive(Debug)]
@@ -48,28 +48,30 @@ impl Walk<'_> {
         self.lending.bytes().get_mut(self.at..).unwrap_or_default()
     }
 
-    /// Hands over frames that lie one behind the other, as many as there is room for: `next` says where in what has yet to be walked
-    /// the next one is, or why there is none.
+    /// Hands over frames that lie one behind the other, as many as there is room for: `next` says what the bytes that have yet to
+    /// be walked begin with, or why there is no more.
     #[inline(always)]
-    pub(super) fn push_each(&mut self, mut next: impl FnMut(&mut [u8]) -> Result<Spot, Stop>) -> Stop {
-        let mut at = std::mem::take(&mut self.at);
+    pub(super) fn push_each(&mut self, mut next: impl FnMut(&mut [u8]) -> Result<Found, Stop>) -> Stop {
+        let mut at = self.at;
         let end = self.lending.push_each(self.room, no_place, |bytes| {
-            let spot = next(bytes.get_mut(at..).unwrap_or_default())?;
-            Ok(spot.further(std::mem::take(&mut at)))
+            loop {
+                match next(bytes.get_mut(at..).unwrap_or_default())? {
+                    Found::Packet { spot, behind } => return Ok(spot.further(std::mem::replace(&mut at, behind))),
+                    Found::Other { bytes } => at += bytes,
+                }
+            }
         });
         self.at = at;
         end.unwrap_or(Stop::Full)
     }
+}
 
-    /// Hands over the `len` bytes that lie `at` bytes on; what follows them is to be walked next.
-    #[inline(always)]
-    pub(super) fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> Result<(), Stop> {
-        if !self.lending.push(self.at + at, len, header) {
-            return Err(no_place());
-        }
-        self.at = 0;
-        Ok(())
-    }
+/// What the bytes to be walked begin with.
+pub(super) enum Found {
+    /// A packet, and so many bytes behind it that are of no interest.
+    Packet { spot: Spot, behind: usize },
+    /// So many bytes of no interest.
+    Other { bytes: usize },
 }
 
 /// Not to be reached, since the walks check their spans. An error rather than a panic.

@@ -1,0 +1,150 @@
+//! Lending a block's frames, from front to back.
+
+use super::Lent;
+use crate::header::FrameHeader;
+use crate::page::Completion;
+
+/// The part of a block that may be written and lent from, front to back.
+#[derive(Debug)]
+pub struct Tail<'a> {
+    pub(super) bytes: &'a mut [u8],
+    pub(super) number: u32,
+    pub(super) lent: &'a mut Lent,
+}
+
+impl Tail<'_> {
+    /// What has yet to be lent.
+    #[inline(always)]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    /// The same, up to byte `end` of the block.
+    #[inline]
+    #[must_use]
+    pub fn up_to(mut self, end: usize) -> Self {
+        let len = end.saturating_sub(self.offset()).min(self.bytes.len());
+        self.bytes = &mut std::mem::take(&mut self.bytes)[..len];
+        self
+    }
+
+    /// Where in its block the first of [`bytes`](Self::bytes) lies.
+    #[inline(always)]
+    pub fn offset(&self) -> usize {
+        self.lent.end as usize
+    }
+
+    /// Lends `len` bytes, `at` bytes into [`bytes`](Self::bytes), as a frame; they and what is before them are no longer
+    /// part of it. `None` if they do not lie within it.
+    #[inline(always)]
+    pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
+        let end = at.checked_add(len).filter(|end| *end <= self.bytes.len())?;
+        let frames = self.lent.frames.checked_add(1)?;
+        self.bytes = &mut std::mem::take(&mut self.bytes)[end..];
+        let offset = self.lent.end + at as u32;
+        *self.lent = Lent { frames, end: self.lent.end + end as u32 };
+        Some(Completion::lent(self.number, offset, len))
+    }
+}
+
+/// Where a frame lies, and what its device knows of it: see [`Tail::lend_each`].
+#[derive(Clone, Copy, Debug)]
+pub struct Spot {
+    at: usize,
+    len: usize,
+    /// As two words: put together of smaller ones on its way, it would have to be waited for (3 ns a frame).
+    header: [u64; 2],
+    wire_len: u32,
+}
+
+impl Spot {
+    /// `len` bytes, `at` bytes on from the first that has yet to be lent: at least [`FrameHeader::BYTES`], which is where `header`
+    /// goes.
+    #[inline(always)]
+    pub fn new(at: usize, len: usize, header: FrameHeader) -> Self {
+        Self { at, len, header: header.to_words(), wire_len: header.wire_len }
+    }
+
+    /// The same, so many bytes further on.
+    #[inline(always)]
+    #[must_use]
+    pub fn further(self, bytes: usize) -> Self {
+        Self { at: self.at + bytes, ..self }
+    }
+
+    /// The frame's length on the wire, in bytes.
+    #[inline(always)]
+    pub fn wire_len(&self) -> u32 {
+        self.wire_len
+    }
+}
+
+impl Tail<'_> {
+    /// Lends up to `count` frames one behind the other, and puts them behind `frames`. `next` gets what has yet to be lent and says
+    /// where in it the next one is. Ends with what `next` says instead; a spot that does not lie within it gives `outside`.
+    ///
+    /// The same as [`lend`](Self::lend) again and again, with all that changes from frame to frame in registers: half the
+    /// instructions.
+    #[inline(always)]
+    pub fn lend_each<E>(
+        &mut self,
+        frames: &mut Vec<Completion>,
+        count: usize,
+        outside: impl Fn() -> E,
+        mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
+    ) -> Option<E> {
+        frames.reserve(count);
+        let first = frames.len();
+        let bytes = std::mem::take(&mut self.bytes);
+        let lent = *self.lent;
+        let mut under_way = UnderWay { bytes, lent, first, lent_now: 0, frames, tail: self };
+        let number = under_way.tail.number;
+        while under_way.lent_now < count {
+            let Spot { at, len, header, .. } = match next(under_way.bytes) {
+                Ok(spot) => spot,
+                Err(end) => return Some(end),
+            };
+            let bytes = std::mem::take(&mut under_way.bytes);
+            let Some((before, rest)) = at.checked_add(len).and_then(|end| bytes.split_at_mut_checked(end)) else {
+                return Some(outside());
+            };
+            let Some(to) = before.get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return Some(outside()) };
+            *to = FrameHeader::bytes_of(header);
+            under_way.bytes = rest;
+            let frame = Completion::lent(number, under_way.lent.end + at as u32, len).with_header();
+            // No more than there are bytes in a block, which 32 bits count.
+            under_way.lent = Lent { frames: under_way.lent.frames + 1, end: under_way.lent.end + (at + len) as u32 };
+            under_way.push(frame);
+        }
+        None
+    }
+}
+
+/// What [`Tail::lend_each`] has to note when it ends, and be it by a panic: a frame that is out is counted.
+struct UnderWay<'t, 'a> {
+    bytes: &'a mut [u8],
+    lent: Lent,
+    first: usize,
+    lent_now: usize,
+    frames: &'t mut Vec<Completion>,
+    tail: &'t mut Tail<'a>,
+}
+
+impl UnderWay<'_, '_> {
+    #[inline(always)]
+    fn push(&mut self, frame: Completion) {
+        // SAFETY: `count` entries were reserved behind the `first`, and fewer than that have been written.
+        unsafe { self.frames.as_mut_ptr().add(self.first + self.lent_now).write(frame) };
+        self.lent_now += 1;
+    }
+}
+
+impl Drop for UnderWay<'_, '_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: so many entries have been written.
+        unsafe { self.frames.set_len(self.first + self.lent_now) };
+        self.tail.bytes = std::mem::take(&mut self.bytes);
+        *self.tail.lent = self.lent;
+    }
+}

@@ -1,4 +1,7 @@
-//! A capture in memory, and the least that a meter of it can do.
+//! A capture in memory, read again and again, and the least that a meter of it can do.
+
+use std::io::{self, Read};
+use std::sync::Arc;
 
 /// A packet's length.
 pub const FRAME_BYTES: usize = 60;
@@ -6,6 +9,9 @@ pub const FRAME_BYTES: usize = 60;
 /// Of a classic capture's head, and of each record's.
 const HEAD_BYTES: usize = 24;
 const RECORD_BYTES: usize = 16;
+
+/// One a microsecond.
+const PACKETS_A_SECOND: u32 = 1_000_000;
 
 /// The flow of a packet: by chance (splitmix64), so that no cache foresees it.
 fn flow_of(nth: u32, flows: u32) -> u32 {
@@ -24,7 +30,9 @@ pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
     let len = FRAME_BYTES as u32;
     (frame[12], frame[13], frame[14], frame[17], frame[23]) = (8, 0, 0x45, 46, 17);
     for nth in 0..packets {
-        [nth / 1_000_000, nth % 1_000_000, len, len].iter().for_each(|word| file.extend(word.to_le_bytes()));
+        [nth / PACKETS_A_SECOND, nth % PACKETS_A_SECOND, len, len]
+            .iter()
+            .for_each(|word| file.extend(word.to_le_bytes()));
         let flow = flow_of(nth, flows);
         frame[26..30].copy_from_slice(&flow.to_be_bytes());
         frame[35] = flow as u8;
@@ -38,6 +46,54 @@ pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
     (0..packets).for_each(|nth| seen[flow_of(nth, flows) as usize] = true);
     seen.iter().filter(|seen| **seen).count() as u64
+}
+
+/// A [`capture`] without end: what is in it comes again and again, each time later than the last.
+#[derive(Debug)]
+pub struct Laps {
+    file: Arc<[u8]>,
+    at: usize,
+    /// How many seconds later all is than in the file, and how many more the next time.
+    later: u32,
+    lap: u32,
+}
+
+impl Laps {
+    /// Of a capture of so many packets.
+    pub fn of(file: Arc<[u8]>, packets: u32) -> Self {
+        Self { file, at: 0, later: 0, lap: packets.div_ceil(PACKETS_A_SECOND) }
+    }
+
+    /// Puts the time into the records whose first bytes, the seconds, were just read.
+    fn put_off(&self, read: &mut [u8]) {
+        const RECORD: usize = RECORD_BYTES + FRAME_BYTES;
+        let first = self.at.saturating_sub(HEAD_BYTES) / RECORD * RECORD + HEAD_BYTES;
+        for record in (first..self.at + read.len()).step_by(RECORD) {
+            let Some(seconds) = self.file[record..].first_chunk() else { break };
+            let seconds = u32::from_le_bytes(*seconds).wrapping_add(self.later);
+            for (nth, byte) in seconds.to_le_bytes().into_iter().enumerate() {
+                if let Some(to) = (record + nth).checked_sub(self.at).and_then(|to| read.get_mut(to)) {
+                    *to = byte;
+                }
+            }
+        }
+    }
+}
+
+impl Read for Laps {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.file.len() {
+            (self.at, self.later) = (HEAD_BYTES, self.later.wrapping_add(self.lap));
+        }
+        let len = to.len().min(self.file.len() - self.at);
+        let read = &mut to[..len];
+        read.copy_from_slice(&self.file[self.at..self.at + len]);
+        if self.later > 0 {
+            self.put_off(read);
+        }
+        self.at += len;
+        Ok(len)
+    }
 }
 
 /// Both ends of a flow and its protocol, the lower end first; and what was counted of it.
@@ -118,6 +174,28 @@ pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In pieces of any size it is what it would be at once, second by second.
+    #[test]
+    fn laps_follow_each_other() {
+        let once = capture(2000, 7);
+        let later = |by: u8| {
+            let mut later = once[HEAD_BYTES..].to_vec();
+            later.iter_mut().step_by(RECORD_BYTES + FRAME_BYTES).for_each(|seconds| *seconds += by);
+            later
+        };
+        let wanted = [&once[..], &later(1), &later(2)].concat();
+        for piece in [1, 3, 75, 76, 77, 1000, 100_000] {
+            let mut laps = Laps::of(once.clone().into(), 2000);
+            let mut read = vec![0; wanted.len()];
+            let mut at = 0;
+            while at < read.len() {
+                let end = read.len().min(at + piece);
+                at += laps.read(&mut read[at..end]).unwrap();
+            }
+            assert!(read == wanted, "in pieces of {piece}");
+        }
+    }
 
     #[test]
     fn the_plain_loop_finds_the_flows_that_are_there() {

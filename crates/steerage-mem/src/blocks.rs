@@ -177,9 +177,7 @@ impl Homecoming<'_> {
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
-        if !slot.is_lent() {
-            return Err(frame);
-        }
+        // A block's number is no other page's: whatever has it was lent.
         if slot.page != self.number {
             let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
             self.count();

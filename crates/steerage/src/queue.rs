@@ -365,14 +365,17 @@ impl OwnedQueue {
 
 #[inline(always)]
 fn home(frame: Completion, pool: &mut PagePool, lent: Option<&mut Homecoming<'_>>) {
+    let frame = match lent {
+        Some(lent) => match lent.recycle(frame) {
+            Ok(()) => return,
+            Err(frame) => frame,
+        },
+        None => frame,
+    };
     match frame.into_page() {
         Ok(page) => pool.recycle(page),
         Err(chained) if !chained.is_lent() => pool.recycle_chain(chained),
-        Err(frame) => {
-            if let Some(lent) = lent {
-                // A frame that is not of these blocks was never pushed by this queue: nothing to count.
-                let _ = lent.recycle(frame);
-            }
-        }
+        // Lent by other blocks: it was never pushed by this queue, and there is nothing to count.
+        Err(_) => {}
     }
 }

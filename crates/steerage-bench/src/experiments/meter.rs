@@ -2,15 +2,16 @@
 
 use std::io::Cursor;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use steerage::{Builder, CpuId, CpuMask, Hash};
+use steerage::{Balance, Builder, CpuId, CpuMask, Hash, Instance};
 use steerage_apps::Count;
 use steerage_apps::meter::{MeterOptions, Metered, Metering};
 use steerage_device::capture::Capture;
 
 use super::{About, Figures, Plan, Settings};
-use crate::capture::{capture, count_by_flow, flows_in};
+use crate::capture::{Laps, capture, count_by_flow, flows_in};
 use crate::error::BenchError;
 use crate::measure::{none_lost, run_alone};
 use crate::placement::pin;
@@ -20,8 +21,9 @@ const ABOUT: About = About {
     name: "meter",
     title: "Metering a capture: packets a second, by flows",
     question: "A capture of UDP packets of 60 bytes in memory is read and metered: both directions of each flow, with timeouts and \
-               records, on one CPU and on two. Beside it what only counts packets, and a plain loop of one thread: it counts packets and \
-               bytes by flow in a hash table, and knows neither fragments nor tunnels, neither timeouts nor records.",
+               records, on one CPU, and on two that share the work as balance has it or by hash. Beside it what only counts packets, and a \
+               plain loop of one thread: it counts packets and bytes by flow in a hash table, and knows neither fragments nor tunnels, \
+               neither timeouts nor records.",
     published: "",
     x: "flows",
     rounds: 5,
@@ -37,6 +39,7 @@ const PACKETS_MAX: u64 = 2_000_000;
 
 const ONE: &str = "steerage, 1 CPU";
 const TWO: &str = "steerage, 2 CPUs";
+const HASHED: &str = "2 CPUs, by hash";
 const COUNT: &str = "only counted, 1 CPU";
 const LOOP: &str = "plain loop, 1 thread";
 
@@ -68,10 +71,15 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
         let packets = settings.frames(NANOS).min(PACKETS_MAX) as u32;
         let traffic = Arc::new(Traffic { flows, packets, made: OnceLock::new() });
         let of = || (Arc::clone(&traffic), Some(f64::from(flows)));
-        let (traffic, x) = of();
-        plan.case(ONE, x, 1, move || meter_alone(&traffic, on.receive));
-        let (traffic, x) = of();
-        plan.case(TWO, x, 2, move || meter_on(&traffic, &[on.receive, on.work]));
+        let both = vec![on.receive, on.work];
+        for (name, cpus, balances) in [(ONE, vec![on.receive], false), (TWO, both.clone(), true), (HASHED, both, false)]
+        {
+            let warm_up = settings.warm_up_of(balances);
+            let run = Run { cpus, balances, warm_up, measured: settings.measured };
+            plan.takes(warm_up + settings.measured);
+            let (traffic, x) = of();
+            plan.case(name, x, run.cpus.len(), move || run.once(&traffic));
+        }
         let (traffic, x) = of();
         plan.case(COUNT, x, 1, move || {
             let input = Capture::from_reader("bench", Cursor::new(traffic.get().0)).into_input();
@@ -98,31 +106,41 @@ fn each_is_one(seen: u64, expected: u64) -> Result<(), BenchError> {
     if seen == expected { Ok(()) } else { Err(BenchError::Wrong { what: "flows", seen, expected }) }
 }
 
-fn meter_alone(traffic: &Traffic, cpu: usize) -> Result<Figures, BenchError> {
-    let (file, expected) = traffic.get();
-    let metering = Metering::new(MeterOptions::default(), None);
-    let input = Capture::from_reader("bench", Cursor::new(file)).into_input();
-    let (times, report) = run_alone(cpu, Builder::new(), input, traffic.packets.into(), move || metering.meter())?;
-    each_is_one(Metered::of([report], 1).0.total, expected)?;
-    Ok(Figures::of("mpps", 1e3 / times.whole))
+/// How a capture is metered, again and again.
+struct Run {
+    /// The first also reads.
+    cpus: Vec<usize>,
+    balances: bool,
+    warm_up: Duration,
+    measured: Duration,
 }
 
-/// On several CPUs, of which the first also reads the file; from start to end.
-fn meter_on(traffic: &Traffic, cpus: &[usize]) -> Result<Figures, BenchError> {
-    let (file, expected) = traffic.get();
-    let metering = Metering::new(MeterOptions::default(), None);
-    let input = Capture::from_reader("bench", Cursor::new(file)).into_input();
-    let mask: CpuMask = cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
-    let builder = Builder::new().cpus(mask.clone()).rps_cpus(mask).policy(Hash);
-    let builder = builder.input_on(input, &[CpuId(cpus[0] as u16)], None);
-    let instance = builder.build(move |_| metering.meter())?;
-    let start = Instant::now();
-    let running = instance.start()?;
-    let handle = running.handle();
-    let outcome = running.join();
-    let time = start.elapsed();
-    none_lost(handle.snapshot().delivered(), traffic.packets.into())?;
-    let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 1);
-    each_is_one(metered.total, expected)?;
-    Ok(Figures::of("mpps", f64::from(traffic.packets) / time.as_secs_f64() / 1e6))
+impl Run {
+    fn once(&self, traffic: &Traffic) -> Result<Figures, BenchError> {
+        let (file, expected) = traffic.get();
+        // However many laps: no record is cut.
+        let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
+        let input = Capture::from_reader("bench", Laps::of(file, traffic.packets)).into_input();
+        let mask: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
+        let builder = Builder::new().cpus(mask.clone()).rps_cpus(mask);
+        let builder = if self.balances { builder.policy(Balance::new()) } else { builder.policy(Hash) };
+        let builder = builder.input_on(input, &[CpuId(self.cpus[0] as u16)], None);
+        let running = builder.build(move |_| metering.meter()).and_then(Instance::start)?;
+        let handle = running.handle();
+        thread::sleep(self.warm_up);
+        let before = handle.snapshot();
+        thread::sleep(self.measured);
+        let after = handle.snapshot();
+        handle.stop();
+        let outcome = running.join();
+        if !outcome.failed.is_empty() {
+            return Err(BenchError::Panicked);
+        }
+        let delivered = after.delivered() - before.delivered();
+        if after.delivered() >= u64::from(traffic.packets) {
+            let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 1);
+            each_is_one(metered.total, expected)?;
+        }
+        Ok(Figures::of("mpps", delivered as f64 / (after.elapsed - before.elapsed).as_secs_f64() / 1e6))
+    }
 }

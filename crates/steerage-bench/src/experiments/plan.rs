@@ -29,6 +29,9 @@ const MEASURED: Duration = Duration::from_millis(500);
 /// Trials of CPUs are over after that.
 const WARM_UP: Duration = Duration::from_millis(1000);
 
+/// Without trials to be waited for, a part of that is enough.
+const FIXED_WARM_UP: u32 = 5;
+
 /// The fewest frames of a run: a few rings full.
 const FRAMES_MIN: f64 = 20_000.0;
 
@@ -36,6 +39,11 @@ impl Settings {
     /// As experiments are meant.
     pub fn new(cpus: Vec<usize>) -> Self {
         Self { cpus, rounds: None, measured: MEASURED, warm_up: WARM_UP, ends_only: false }
+    }
+
+    /// How long a run goes on before it is measured: with CPUs that join and leave, or without.
+    pub(super) fn warm_up_of(&self, balances: bool) -> Duration {
+        if balances { self.warm_up } else { self.warm_up / FIXED_WARM_UP }
     }
 
     /// For a look whether it works: one round of runs that are too short for figures, and as few as have all series.

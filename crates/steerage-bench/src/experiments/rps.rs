@@ -45,9 +45,6 @@ const DELAY_COST: Duration = Duration::from_nanos(500);
 /// Parts of what one CPU can do.
 const LOADS: [u32; 3] = [1, 50, 150];
 
-/// Without trials to be waited for, a part of the warm-up is enough.
-const FIXED_WARM_UP: u32 = 5;
-
 /// How packets are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -87,7 +84,7 @@ struct Measured {
 impl Run {
     fn new(way: Way, cpus: usize, settings: &Settings) -> Self {
         let cpus = settings.cpus[..cpus.min(settings.cpus.len())].to_vec();
-        let warm_up = if way == Way::Balance { settings.warm_up } else { settings.warm_up / FIXED_WARM_UP };
+        let warm_up = settings.warm_up_of(way == Way::Balance);
         Self { way, cpus, warm_up, measured: settings.measured }
     }
 

@@ -26,11 +26,13 @@ impl Kind {
 /// flows that are steered by something else than their endpoints: it is made of that something, so that two such flows
 /// between the same endpoints, which may be on two CPUs, are two flows on one CPU as well.
 ///
+/// Both addresses of IPv4 are in one word, the first above the second, and the others 0: so most packets are looked up by two words.
+///
 /// Not [`FlowKey`], since this one has room for the mark, is shorter by a word, and is built in its place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
-    first: [u64; 2],
-    second: [u64; 2],
+    /// Upper and lower half of the first address or station, and of the second.
+    ends: [u64; 4],
     rest: u64,
 }
 
@@ -59,6 +61,8 @@ impl Seeds {
 }
 
 const MARK_BITS: u64 = 0xffff;
+const KIND_SHIFT: u32 = 16;
+const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 
 /// The golden ratio's fraction, in 64 bits: odd, and its ones are spread evenly (Knuth, volume 3, 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -79,16 +83,24 @@ impl Directed {
 impl Key {
     #[inline(always)]
     const fn rest(ports: (u16, u16), protocol: u8, kind: Kind, mark: u16) -> u64 {
-        (ports.0 as u64) << 48 | (ports.1 as u64) << 32 | (protocol as u64) << 24 | (kind as u64) << 16 | mark as u64
+        (ports.0 as u64) << 48 | (ports.1 as u64) << 32 | (protocol as u64) << 24 | (kind as u64) << KIND_SHIFT | mark as u64
     }
 
     /// Of IPv4, from sender to receiver.
     #[inline(always)]
     pub(super) fn v4(from: (u32, u16), to: (u32, u16), protocol: u8) -> Directed {
-        let (a, b) = (u64::from(from.0) << 16 | u64::from(from.1), u64::from(to.0) << 16 | u64::from(to.1));
-        let (low, high) = (a.min(b), a.max(b));
-        let rest = Self::rest((low as u16, high as u16), protocol, Kind::V4, 0);
-        Directed { key: Self { first: [0, low >> 16], second: [0, high >> 16], rest }, turned: a > b }
+        let both = |from, to, bits| u64::from(from) << bits | u64::from(to);
+        Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
+    }
+
+    /// The same of the words that headers have: both addresses, and both ports, the sender's above.
+    #[inline(always)]
+    pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
+        let (back, ports_back) = (addresses.rotate_left(32), ports.rotate_left(16));
+        let turned = if addresses == back { ports > ports_back } else { addresses > back };
+        let ports = if turned { ports_back } else { ports };
+        let rest = u64::from(ports) << 32 | Self::rest((0, 0), protocol, Kind::V4, 0);
+        Directed { key: Self { ends: [addresses.min(back), 0, 0, 0], rest }, turned }
     }
 
     /// Of IPv6.
@@ -103,7 +115,8 @@ impl Key {
         let (low, high) = if turned { (to, from) } else { (from, to) };
         let words = |address: u128| [(address >> 64) as u64, address as u64];
         let rest = Self::rest((low.1, high.1), protocol, kind, 0);
-        Directed { key: Self { first: words(low.0), second: words(high.0), rest }, turned }
+        let ([a, b], [c, d]) = (words(low.0), words(high.0));
+        Directed { key: Self { ends: [a, b, c, d], rest }, turned }
     }
 
     /// Of what the dissector knows a frame by.
@@ -124,35 +137,33 @@ impl Key {
         let FlowParts::Bytes { bytes, len: 20 } = key.parts() else { return Self::other() };
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         let rest = Self::rest((0, 0), 0, Kind::Mpls, 0);
-        let key = Self {
-            first: [number(&bytes[12..16]), number(&bytes[..6])],
-            second: [number(&bytes[16..20]), number(&bytes[6..12])],
-            rest,
-        };
-        Directed { key, turned: false }
+        let ends = [&bytes[12..16], &bytes[..6], &bytes[16..20], &bytes[6..12]].map(number);
+        Directed { key: Self { ends, rest }, turned: false }
     }
 
     /// Of frames that nothing is read of.
     pub(super) fn other() -> Directed {
-        let key = Self { first: [0; 2], second: [0; 2], rest: Self::rest((0, 0), 0, Kind::Other, 0) };
+        let key = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 0) };
         Directed { key, turned: false }
     }
 
     /// Equality, word by word, in the width in which keys are written.
     #[inline(always)]
     pub(super) fn is(&self, other: &Self) -> bool {
-        let [a, b, c, d, e] = [
-            self.first[0] ^ other.first[0],
-            self.first[1] ^ other.first[1],
-            self.second[0] ^ other.second[0],
-            self.second[1] ^ other.second[1],
-            self.rest ^ other.rest,
-        ];
-        a | b | c | d | e == 0
+        let differs = |nth: usize| self.ends[nth] ^ other.ends[nth];
+        if differs(0) | (self.rest ^ other.rest) != 0 {
+            return false;
+        }
+        self.is_v4() || differs(1) | differs(2) | differs(3) == 0
+    }
+
+    #[inline(always)]
+    fn is_v4(&self) -> bool {
+        self.rest & KIND_BITS == (Kind::V4 as u64) << KIND_SHIFT
     }
 
     pub(super) fn kind(&self) -> Kind {
-        Kind::ALL[(self.rest >> 16) as usize & 0xff]
+        Kind::ALL[((self.rest & KIND_BITS) >> KIND_SHIFT) as usize]
     }
 
     pub(super) fn protocol(&self) -> u8 {
@@ -166,8 +177,12 @@ impl Key {
 
     /// Address or station of the first endpoint and of the second.
     pub(super) fn addresses(&self) -> (u128, u128) {
-        let address = |[high, low]: [u64; 2]| u128::from(high) << 64 | u128::from(low);
-        (address(self.first), address(self.second))
+        let [a, b, c, d] = self.ends;
+        if self.is_v4() {
+            return (u128::from(a >> 32), u128::from(a as u32));
+        }
+        let address = |high, low| u128::from(high) << 64 | u128::from(low);
+        (address(a, b), address(c, d))
     }
 
     /// As people and steering write it, `turned` with the second endpoint as the source.
@@ -193,8 +208,8 @@ impl Key {
         let mark = match other.parts() {
             FlowParts::Bytes { bytes, len } => {
                 let word = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
-                let key = Self { first: [word(0), word(8)], second: [word(16), word(24)], rest: word(32) ^ len as u64 };
-                key.hash(&Seeds::MARKS)
+                let key = Self { ends: [word(0), word(8), word(16), word(24)], rest: word(32) ^ len as u64 };
+                key.hash_of_all(&Seeds::MARKS)
             }
             _ => Self::of(other).key.hash(&Seeds::MARKS),
         };
@@ -206,13 +221,19 @@ impl Key {
     /// other.
     #[inline(always)]
     pub(super) fn hash(&self, seeds: &Seeds) -> u32 {
-        let Seeds([s0, s1, s2, s3]) = seeds;
-        let mut both = fold(self.first[1] ^ s0, self.second[1] ^ s1);
-        // IPv4 has no upper halves.
-        if self.first[0] | self.second[0] != 0 {
-            both ^= fold(self.first[0] ^ s2, self.second[0] ^ s3).rotate_left(17);
-        }
+        if self.is_v4() { self.hash_of_two(seeds) } else { self.hash_of_all(seeds) }
+    }
+
+    /// Of the words that IPv4 has.
+    #[inline(always)]
+    fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
         // Once more, since the first product of what differs in a port alone leaves some of its upper bits alone.
+        (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
+    }
+
+    fn hash_of_all(&self, Seeds([s0, s1, s2, s3]): &Seeds) -> u32 {
+        let [a, b, c, d] = self.ends;
+        let both = fold(b ^ s0, d ^ s1) ^ fold(a ^ s2, c ^ s3).rotate_left(17);
         (fold(fold(both ^ s2, self.rest ^ s3), SPREAD) >> 32) as u32
     }
 }

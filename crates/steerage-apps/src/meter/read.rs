@@ -14,6 +14,7 @@ const VLAN_TAG_LEN: usize = 4;
 const VLAN_ID: u16 = 0x0fff;
 /// EtherTypes (IEEE).
 const IPV4: u16 = 0x0800;
+const IPV4_BYTES: [u8; 2] = IPV4.to_be_bytes();
 const IPV6: u16 = 0x86dd;
 const VLAN: u16 = 0x8100;
 
@@ -50,6 +51,11 @@ fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 }
 
 #[inline(always)]
+fn be64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+#[inline(always)]
 fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
     u128::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
@@ -62,9 +68,9 @@ fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     // The most common first, and alone: what else there is would take its registers.
-    let head: Option<&[u8; ETHERNET_LEN]> = frame.first_chunk();
+    let head: Option<&[u8; ETHERNET_LEN + 1]> = frame.first_chunk();
     match head {
-        Some(head) if link == LinkType::ETHERNET && be16(head, 12) == IPV4 => {
+        Some(head) if link == LinkType::ETHERNET && head[12..] == [IPV4_BYTES[0], IPV4_BYTES[1], IPV4_PLAIN] => {
             plain_ipv4(&frame[ETHERNET_LEN..], layers, seen)
         }
         _ => plain_other(frame, link, layers, seen),
@@ -102,12 +108,12 @@ fn plain_other(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) ->
 fn plain_ipv4(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let header: &[u8; IPV4_LEN + UDP_LEN] = packet.first_chunk()?;
     let (protocol, stated) = (header[9], be16(header, 2));
-    let (from_port, to_port) = (be16(header, IPV4_LEN), be16(header, IPV4_LEN + 2));
+    let (addresses, ports) = (be64(header, 12), be32(header, IPV4_LEN));
     if header[0] != IPV4_PLAIN || be16(header, 6) & IPV4_FRAGMENT != 0 || stated == 0 {
         return None;
     }
-    let tcp_flags = tcp_flags(packet, IPV4_LEN, protocol, to_port, layers)?;
-    let flow = Key::v4((be32(header, 12), from_port), (be32(header, 16), to_port), protocol);
+    let tcp_flags = tcp_flags(packet, IPV4_LEN, protocol, ports as u16, layers)?;
+    let flow = Key::v4_of_words(addresses, ports, protocol);
     seen.fill(flow, stated.into(), tcp_flags);
     Some(())
 }

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::flow::Layers;
-use steerage::{Batch, BucketId, Cpu, HANDLE_BUDGET, Handler, Packet, Received, Timestamp, WallTime};
+use steerage::{Batch, BucketId, Cpu, FrameHeader, HANDLE_BUDGET, Handler, Packet, Received, Timestamp, WallTime};
 
 pub use counts::FlowCounts;
 pub use export::{ExportError, Exporter, FlowFormat, FlowWriter, FlowsTo, Rotation};
@@ -79,8 +79,6 @@ const LOOKS_PER_PACKET: usize = 2;
 
 /// How many are looked at in a tick.
 const LOOKS_PER_TICK: usize = 16_384;
-
-const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
 
 /// How long a record waits for company before it is handed over, by the packets' time.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
@@ -229,29 +227,27 @@ pub struct MovedFlows {
 }
 
 impl Meter {
-    /// Reads the whole batch, and asks for what the table has in store for it: many lines of memory at a time.
+    /// Reads the whole batch, and asks for what the table has in store for it: many lines of memory at a time. In steps, each of
+    /// which needs few registers.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
-        let (mut count, mut timed, mut bytes, mut slow) = (0_usize, false, 0, 0_u64);
-        for (received, seen) in batch.received().zip(self.batch.iter_mut()) {
-            let Received { data, total_len, link, time, wire_len } = received;
-            if read::plain(data, link, self.layers, seen).is_none() {
-                slow |= 1 << count;
+        let count = batch.len().min(HANDLE_BUDGET);
+        let Self { batch: all_seen, layers, handled_bytes, .. } = self;
+        let mut bytes = 0;
+        let others = batch.read_common(|nth, data, header| {
+            let Some(seen) = all_seen.get_mut(nth) else { return false };
+            (seen.time, seen.bytes) = (header.nanos, header.wire_len);
+            if header.nanos == FrameHeader::NO_TIME || read::plain_ethernet(data, *layers, seen).is_none() {
+                return false;
             }
-            timed = time.is_some();
-            seen.time = self.clock.of_packet(time.map(WallTime::as_nanos), path);
-            seen.bytes = wire_len as u32;
-            bytes += total_len as u64;
-            count += 1;
-        }
-        if slow != 0 {
-            self.look_ahead_slowly(batch, slow);
-        }
-        self.handled_bytes += bytes;
-        if let Some(last) = count.checked_sub(1).and_then(|last| self.batch.get(last)) {
+            bytes += data.len() as u64;
+            true
+        });
+        *handled_bytes += bytes;
+        let timed = if others == 0 { true } else { self.look_ahead_slowly(batch, others, path) };
+        if let Some(last) = self.batch[..count].last() {
             self.clock.note(last.time, timed, path);
         }
-        // In steps, each of which needs few registers.
         for seen in &mut self.batch[..count] {
             seen.hash = seen.flow.key.hash(&self.seeds);
             self.table.prefetch_candidate(seen.hash);
@@ -263,24 +259,31 @@ impl Meter {
         count
     }
 
-    /// The packets that are not plain: those whose bits are set.
-    #[cold]
+    /// The packets whose bits are set, whatever they are. Returns whether the batch's last one has a time.
     #[inline(never)]
-    fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: u64) {
+    fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: u64, path: Timestamp) -> bool {
+        let mut timed = true;
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
+            timed = true;
             if which & 1 << nth == 0 {
                 continue;
             }
-            let found = read::dissect(packet.data(), packet.link(), self.layers);
-            let (time, bytes) = (seen.time, seen.bytes);
-            *seen = read::dissected(packet.data(), packet.wire_len(), &found);
-            // The inner datagram first, as steering does it.
-            for fragment in found.fragments.iter().rev().flatten() {
-                let now = packet.time().map_or(self.clock.now(), WallTime::as_nanos);
-                seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), now);
+            let Received { data, total_len, link, time, wire_len } = packet.received();
+            if read::plain(data, link, self.layers, seen).is_none() {
+                let found = read::dissect(data, link, self.layers);
+                *seen = read::dissected(data, wire_len, &found);
+                // The inner datagram first, as steering does it.
+                for fragment in found.fragments.iter().rev().flatten() {
+                    let now = time.map_or(self.clock.now(), WallTime::as_nanos);
+                    seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), now);
+                }
             }
-            (seen.time, seen.bytes) = (time, bytes);
+            timed = time.is_some();
+            seen.time = self.clock.of_packet(time.map(WallTime::as_nanos), path);
+            seen.bytes = wire_len as u32;
+            self.handled_bytes += total_len as u64;
         }
+        timed
     }
 
     /// Counts what was seen. The packets themselves are not looked at again but where a flow begins: a packet's metadata is

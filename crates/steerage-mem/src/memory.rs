@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::header::FrameHeader;
 use crate::page::{Completion, Slot};
-use crate::region::{Region, prefetch_read};
+use crate::region::{Region, View, prefetch_read};
 
 /// Where the frames of one queue lie: in pages of the pool, or in blocks that its device lends.
 #[derive(Clone, Debug)]
@@ -145,6 +145,15 @@ impl Memory {
         // SAFETY: the caller's promise; the header was copied out.
         unsafe { self.slice_mut(&before) }.copy_from_slice(&header.to_bytes());
         resized
+    }
+
+    /// The memory that the slot's frame lies in, for many that lie there too.
+    #[inline(always)]
+    pub(crate) fn view(&self, slot: &Slot) -> View {
+        match &self.blocks {
+            Some(blocks) if slot.is_lent() => blocks.view(),
+            _ => self.pool.view(),
+        }
     }
 
     #[inline(always)]

@@ -83,6 +83,12 @@ impl Slot {
         self.len_flags & HEADED != 0
     }
 
+    /// It has a header, lies in one page, and begins with that kind of header: one comparison.
+    #[inline(always)]
+    pub(crate) fn is_common(&self, link: u8) -> bool {
+        self.len_flags & (HEADED | CHAINED | LINK_MASK) == HEADED | u32::from(link) << LINK_SHIFT
+    }
+
     #[inline(always)]
     pub(crate) fn is_chained(&self) -> bool {
         self.len_flags & CHAINED != 0

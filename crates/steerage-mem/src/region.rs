@@ -1,6 +1,8 @@
 //! Page memory: mapped once, divided into pages of one size, each with a number that no other page of this process
 //! ever had or will have.
 
+mod view;
+
 use std::any::Any;
 use std::fmt;
 use std::io;
@@ -18,7 +20,9 @@ use crate::parts::{Part, bind, part_ends};
 use crate::sync::AtomicU32;
 
 /// Whether the lives of pages are looked after: not where speed counts.
-const CHECKS_LIVES: bool = cfg!(any(debug_assertions, fuzzing));
+pub(crate) use view::View;
+
+pub(crate) const CHECKS_LIVES: bool = cfg!(any(debug_assertions, fuzzing));
 
 /// What the kernel made the memory of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,8 +314,7 @@ impl Region {
     /// A page's place among the region's own, from 0.
     #[inline(always)]
     pub(crate) fn index_of(&self, number: u32) -> Option<u32> {
-        let index = number.wrapping_sub(self.first);
-        (index < self.count).then_some(index)
+        self.view().index_of(number)
     }
 
     pub(crate) fn number_of(&self, index: u32) -> u32 {
@@ -375,13 +378,7 @@ impl Region {
     /// region: the one check on which every access rests.
     #[inline(always)]
     pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
-        let index = self.index_of(number)?;
-        if (offset as usize).checked_add(len)? > self.page_bytes {
-            return None;
-        }
-        // SAFETY: index < count and offset + len <= page_bytes, so the sum stays inside of the mapping, whose size was
-        // checked against isize::MAX.
-        Some(unsafe { self.base.as_ptr().add(index as usize * self.page_bytes + offset as usize) })
+        self.view().start_of(number, offset, len)
     }
 
     /// Asks for the line at `offset` of a page, to be written soon: the owner's half of a cache miss is then over

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use steerage::{
     Batch, Blocks, Builder, Completion, Completions, Cpu, DeviceError, FrameHeader, HEADROOM, Handler, Input, LinkType,
-    NoRoom, Outgoing, Output, PAGE_BYTES_MIN, Packet, Polled, QueueMemory, Received, Region, RxQueue, Segments, Sent,
-    TxId, TxQueue, WallTime,
+    NoRoom, Outgoing, Output, PAGE_BYTES_MIN, Packet, Polled, QueueMemory, Region, RxQueue, Segments, Sent, TxId,
+    TxQueue, WallTime,
 };
 
 const FRAME: [u8; 60] = [7; 60];
@@ -108,9 +108,17 @@ fn seen(packet: &Packet<'_>) -> Seen {
 
 /// Read all at once or packet by packet, it is the same.
 fn both_ways(batch: &mut Batch<'_>) {
-    let parts = |all: Received<'_>| (all.data.to_vec(), all.total_len, all.link, all.time, all.wire_len);
-    let one_by_one: Vec<_> = batch.iter_mut().map(|packet| parts(packet.received())).collect();
-    assert_eq!(batch.received().map(parts).collect::<Vec<_>>(), one_by_one);
+    let one_by_one: Vec<_> = batch.iter_mut().map(|packet| (packet.data().to_vec(), packet.header())).collect();
+    let mut read = Vec::new();
+    let others = batch.read_common(|nth, data, header| {
+        assert_eq!((data, Some(header)), (&*one_by_one[nth].0, one_by_one[nth].1));
+        read.push(nth);
+        nth % 2 == 0
+    });
+    let done = |nth: &usize| others & 1 << nth == 0;
+    assert_eq!(others.checked_shr(batch.len() as u32).unwrap_or(0), 0);
+    let all_done: Vec<usize> = (0..batch.len()).filter(done).collect();
+    assert_eq!(all_done, read.into_iter().filter(|nth| nth % 2 == 0).collect::<Vec<_>>());
 }
 
 fn whole(segments: Segments<'_>) -> Vec<u8> {

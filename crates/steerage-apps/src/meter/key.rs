@@ -83,7 +83,11 @@ impl Directed {
 impl Key {
     #[inline(always)]
     const fn rest(ports: (u16, u16), protocol: u8, kind: Kind, mark: u16) -> u64 {
-        (ports.0 as u64) << 48 | (ports.1 as u64) << 32 | (protocol as u64) << 24 | (kind as u64) << KIND_SHIFT | mark as u64
+        (ports.0 as u64) << 48
+            | (ports.1 as u64) << 32
+            | (protocol as u64) << 24
+            | (kind as u64) << KIND_SHIFT
+            | mark as u64
     }
 
     /// Of IPv4, from sender to receiver.
@@ -96,9 +100,10 @@ impl Key {
     /// The same of the words that headers have: both addresses, and both ports, the sender's above.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
-        let (back, ports_back) = (addresses.rotate_left(32), ports.rotate_left(16));
-        let turned = if addresses == back { ports > ports_back } else { addresses > back };
-        let ports = if turned { ports_back } else { ports };
+        let back = addresses.rotate_left(32);
+        let turned = if addresses == back { ports > ports.rotate_left(16) } else { addresses > back };
+        // No branch: which way a packet goes cannot be foretold.
+        let ports = ports.rotate_left(16 * u32::from(turned));
         let rest = u64::from(ports) << 32 | Self::rest((0, 0), protocol, Kind::V4, 0);
         Directed { key: Self { ends: [addresses.min(back), 0, 0, 0], rest }, turned }
     }

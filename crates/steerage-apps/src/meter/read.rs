@@ -67,27 +67,35 @@ fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
 /// for each time (measured: a third of all that a packet costs).
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
-    // The most common first, and alone: what else there is would take its registers.
+    if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
+}
+
+/// The same of Ethernet. The most common first, and alone: what else there is would take its registers.
+#[inline(always)]
+pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: Option<&[u8; ETHERNET_LEN + 1]> = frame.first_chunk();
     match head {
-        Some(head) if link == LinkType::ETHERNET && head[12..] == [IPV4_BYTES[0], IPV4_BYTES[1], IPV4_PLAIN] => {
+        Some(head) if head[12..] == [IPV4_BYTES[0], IPV4_BYTES[1], IPV4_PLAIN] => {
             plain_ipv4(&frame[ETHERNET_LEN..], layers, seen)
         }
-        _ => plain_other(frame, link, layers, seen),
+        _ => plain_behind_ethernet(frame, layers, seen),
+    }
+}
+
+/// Links without a header.
+#[inline(never)]
+fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
+    match frame.first()? >> 4 {
+        4 if link == LinkType::RAW => plain_ipv4(frame, layers, seen),
+        6 if link == LinkType::RAW => plain_ipv6(frame, layers, seen),
+        _ => None,
     }
 }
 
 /// All but IPv4 right behind Ethernet.
 #[inline(never)]
-fn plain_other(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
-    if link == LinkType::RAW {
-        return match frame.first()? >> 4 {
-            4 => plain_ipv4(frame, layers, seen),
-            6 => plain_ipv6(frame, layers, seen),
-            _ => None,
-        };
-    }
-    let head: &[u8; ETHERNET_LEN + VLAN_TAG_LEN] = frame.first_chunk().filter(|_| link == LinkType::ETHERNET)?;
+fn plain_behind_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
+    let head: &[u8; ETHERNET_LEN + VLAN_TAG_LEN] = frame.first_chunk()?;
     match be16(head, 12) {
         IPV6 => plain_ipv6(&frame[ETHERNET_LEN..], layers, seen),
         VLAN => {

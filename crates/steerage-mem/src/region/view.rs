@@ -1,0 +1,41 @@
+//! Where a region's pages are.
+
+use super::Region;
+
+/// For loops that look up many pages: what that takes, small enough for registers, where a region behind a pointer would be
+/// read again for each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    base: *mut u8,
+    page_bytes: usize,
+    first: u32,
+    count: u32,
+}
+
+impl View {
+    /// A page's place among the region's own, from 0.
+    #[inline(always)]
+    pub(super) fn index_of(self, number: u32) -> Option<u32> {
+        let index = number.wrapping_sub(self.first);
+        (index < self.count).then_some(index)
+    }
+
+    /// As [`Region::start_of`], for as long as the region is there.
+    #[inline(always)]
+    pub(crate) fn start_of(self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
+        let index = self.index_of(number)?;
+        if (offset as usize).checked_add(len)? > self.page_bytes {
+            return None;
+        }
+        // SAFETY: index < count and offset + len <= page_bytes, so the sum stays inside of the mapping, whose size was
+        // checked against isize::MAX.
+        Some(unsafe { self.base.add(index as usize * self.page_bytes + offset as usize) })
+    }
+}
+
+impl Region {
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View {
+        View { base: self.base.as_ptr(), page_bytes: self.page_bytes, first: self.first, count: self.count }
+    }
+}

@@ -2,22 +2,28 @@
 //!
 //! `cargo bench -p steerage-bench --bench instructions`, with valgrind and, by `cargo install gungraun-runner --version 0.18.2
 //! --locked`, the runner. All CPUs of an instance are stepped in turn by one thread, on a clock that goes on by itself, so each run
-//! is the same. Instructions of receiver and workers together, for [`PACKETS`] packets of 64 bytes in 65,536 flows.
+//! is the same. Instructions of receiver and workers together, for [`PACKETS`] packets of 64 bytes in 65,536 flows; and for as many from a
+//! capture, counted and metered.
 #![allow(missing_docs, unused_qualifications, reason = "in what the macros make")]
 
 use std::cell::Cell;
 use std::hint::black_box;
-use std::io;
+use std::io::{self, Cursor};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use steerage::{
-    Bell, Builder, CpuId, CpuMask, FlowHasher, Hash, HashKey, POLL_BUDGET, Platform, Softnet, Stepped, Timestamp,
+    Bell, BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, Hash, HashKey, Instance, POLL_BUDGET, Platform,
+    Softnet, Stepped, Timestamp,
 };
+use steerage_apps::Count;
+use steerage_apps::meter::{Meter, MeterOptions, Metering};
+use steerage_bench::capture::capture;
 use steerage_bench::frames::{FLOWS, FrameOptions, Mix};
 use steerage_bench::measure::ReadsHeaders;
+use steerage_device::capture::Capture;
 
 /// Enough that beginning and ending do not count.
 const PACKETS: u64 = 64_000;
@@ -45,31 +51,43 @@ impl Platform for Stepping {
 }
 
 /// The first receives; without others it handles as well.
-type Cpus = Vec<Softnet<ReadsHeaders, Stepping>>;
+type Cpus<H> = Vec<Softnet<H, Stepping>>;
 
-fn cpus(frames: FrameOptions, targets: usize) -> Cpus {
-    let workers: CpuMask = (1..=targets as u16).map(CpuId).collect();
-    let builder = Builder::new().virtual_cpus(targets + 1).policy(Hash).hash(FlowHasher::keyed(&HashKey::MICROSOFT));
-    let builder = if targets > 0 { builder.rps_cpus(workers) } else { builder };
-    let instance = builder.input_on(frames.input(), &[CpuId(0)], None).build(|_| ReadsHeaders::default());
+fn stepped<H: Handler>(instance: Result<Instance<H>, BuildError>) -> Cpus<H> {
     let (parts, _) = instance.expect("a benchmark that can be set up").split();
     let clock = Stepping::default();
     parts.into_iter().map(|part| part.enter(clock.clone())).collect()
 }
 
+/// Until all have finished.
+fn run<H: Handler>(mut cpus: Cpus<H>) -> Cpus<H> {
+    let mut finished = 0;
+    while finished < cpus.len() {
+        finished = cpus.iter_mut().map(|cpu| usize::from(black_box(cpu.step()) == Stepped::Finished)).sum();
+    }
+    cpus
+}
+
+fn cpus(frames: FrameOptions, targets: usize) -> Cpus<ReadsHeaders> {
+    let workers: CpuMask = (1..=targets as u16).map(CpuId).collect();
+    let builder = Builder::new().virtual_cpus(targets + 1).policy(Hash).hash(FlowHasher::keyed(&HashKey::MICROSOFT));
+    let builder = if targets > 0 { builder.rps_cpus(workers) } else { builder };
+    stepped(builder.input_on(frames.input(), &[CpuId(0)], None).build(|_| ReadsHeaders::default()))
+}
+
 /// A device that tells the hash.
-fn device_hash(targets: usize) -> Cpus {
+fn device_hash(targets: usize) -> Cpus<ReadsHeaders> {
     let mix = Mix::Uniform;
     cpus(FrameOptions { mix, device_hash: true, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
 }
 
 /// Key and keyed hash from the headers.
-fn our_hash(targets: usize, mix: Mix) -> Cpus {
+fn our_hash(targets: usize, mix: Mix) -> Cpus<ReadsHeaders> {
     cpus(FrameOptions { mix, device_hash: false, list: POLL_BUDGET, flows: FLOWS, frames: PACKETS }, targets)
 }
 
 /// Lists of one packet.
-fn single(targets: usize) -> Cpus {
+fn single(targets: usize) -> Cpus<ReadsHeaders> {
     cpus(FrameOptions { mix: Mix::Uniform, device_hash: true, list: 1, flows: FLOWS, frames: PACKETS }, targets)
 }
 
@@ -90,13 +108,37 @@ fn at_most(each: u64) -> LibraryBenchmarkConfig {
 #[bench::our_hash_2_targets(args = (2, Mix::Uniform), setup = our_hash, config = at_most(402))]
 #[bench::our_hash_2_targets_mixed(args = (2, Mix::Mixed), setup = our_hash, config = at_most(442))]
 #[bench::lists_of_one(args = (1), setup = single, config = at_most(1700))]
-fn packets(mut cpus: Cpus) -> Cpus {
-    let mut finished = 0;
-    while finished < cpus.len() {
-        finished = cpus.iter_mut().map(|cpu| usize::from(black_box(cpu.step()) == Stepped::Finished)).sum();
-    }
-    cpus
+fn packets(cpus: Cpus<ReadsHeaders>) -> Cpus<ReadsHeaders> {
+    run(cpus)
+}
+
+/// A capture in memory of 1,024 flows, on one CPU.
+fn captured<H: Handler>(make: impl Fn() -> H + Send + Sync + 'static) -> Cpus<H> {
+    let input = Capture::from_reader("bench", Cursor::new(capture(PACKETS as u32, 1024))).into_input();
+    stepped(Builder::new().virtual_cpus(1).input(input).build(move |_| make()))
+}
+
+fn counting() -> Cpus<Count> {
+    captured(Count::default)
+}
+
+fn metering() -> Cpus<Meter> {
+    let metering = Metering::new(MeterOptions::default(), None);
+    captured(move || metering.meter())
+}
+
+#[library_benchmark]
+#[bench::capture(setup = counting, config = at_most(242))]
+fn counted(cpus: Cpus<Count>) -> Cpus<Count> {
+    run(cpus)
+}
+
+#[library_benchmark]
+#[bench::capture(setup = metering, config = at_most(469))]
+fn metered(cpus: Cpus<Meter>) -> Cpus<Meter> {
+    run(cpus)
 }
 
 library_benchmark_group!(name = path, benchmarks = packets);
-main!(library_benchmark_groups = path);
+library_benchmark_group!(name = captures, benchmarks = [counted, metered]);
+main!(library_benchmark_groups = [path, captures]);

@@ -362,19 +362,23 @@ impl Consumer {
     /// lines. Returns how many are in hand.
     #[inline]
     pub fn take(&mut self, most: usize) -> usize {
-        let before = self.taken;
-        let in_hand = self.take_cached(most);
-        for at in before..self.taken {
-            self.memory.prefetch(&self.slot(at));
-        }
-        in_hand
+        self.take_and(most, |memory, slot| memory.prefetch(&slot))
     }
 
     /// The same for frames that this CPU has just written or read: nothing is fetched.
     #[inline]
     pub fn take_cached(&mut self, most: usize) -> usize {
+        self.take_and(most, |_, _| ())
+    }
+
+    #[inline(always)]
+    fn take_and(&mut self, most: usize, fetch: impl Fn(&Memory, Slot)) -> usize {
         if self.taken == self.finished {
-            self.taken += self.waiting().min(most as u64);
+            let count = self.waiting().min(most as u64);
+            for at in self.taken..self.taken + count {
+                fetch(&self.memory, self.slot(at));
+            }
+            self.taken += count;
         }
         self.in_hand()
     }

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use steerage_mem::ring::Producer;
-use steerage_mem::{Blocks, Completion, Homecoming, Memory};
+use steerage_mem::{Blocks, Completion, Memory};
 
 use crate::flow::fragments::FragmentTable;
 use crate::flow_limit::FlowLimit;
@@ -291,14 +291,24 @@ impl OwnedQueue {
         if target == targets.len() - 1 {
             return;
         }
-        let mut lent = blocks.as_mut().map(Blocks::homecoming);
-        if targets[target].reclaim(|frame| home(frame, pool, lent.as_mut())) > 0 {
+        let recycled = match blocks {
+            None => targets[target].reclaim(|frame| home(frame, pool)),
+            Some(blocks) => {
+                let mut lent = blocks.homecoming();
+                targets[target].reclaim(|frame| lent.recycle(frame).unwrap_or_else(|frame| home(frame, pool)))
+            }
+        };
+        if recycled > 0 {
             pool.recycled();
         }
     }
 
     fn take_home(&mut self, frame: Completion) {
-        home(frame, &mut self.pool, self.blocks.as_mut().map(Blocks::homecoming).as_mut());
+        let lent = match &mut self.blocks {
+            Some(blocks) => blocks.recycle(frame),
+            None => Err(frame),
+        };
+        lent.unwrap_or_else(|frame| home(frame, &mut self.pool));
         self.pool.recycled();
     }
 
@@ -363,19 +373,12 @@ impl OwnedQueue {
     }
 }
 
+/// A frame that lies in pages. A lent one that is not of this queue's blocks was never pushed by it, and there is nothing to count.
 #[inline(always)]
-fn home(frame: Completion, pool: &mut PagePool, lent: Option<&mut Homecoming<'_>>) {
-    let frame = match lent {
-        Some(lent) => match lent.recycle(frame) {
-            Ok(()) => return,
-            Err(frame) => frame,
-        },
-        None => frame,
-    };
+fn home(frame: Completion, pool: &mut PagePool) {
     match frame.into_page() {
         Ok(page) => pool.recycle(page),
         Err(chained) if !chained.is_lent() => pool.recycle_chain(chained),
-        // Lent by other blocks: it was never pushed by this queue, and there is nothing to count.
         Err(_) => {}
     }
 }

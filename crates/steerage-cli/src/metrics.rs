@@ -19,7 +19,9 @@ impl Metrics {
     /// port that is taken is told at once.
     pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
         let listener = args.metrics.metrics.map(Listener::bind).transpose().map_err(Error::Metrics)?;
-        if let Some(listener) = listener.as_ref().filter(|_| !args.report.quiet) {
+        // Of a port that the kernel chose nobody knows but by this.
+        let asked = args.metrics.metrics.is_some_and(|address| address.port() == 0);
+        if let Some(listener) = listener.as_ref().filter(|_| asked || !args.report.quiet) {
             // With standard error closed there is nobody to tell.
             let _ = writeln!(io::stderr(), "metrics at http://{}/metrics", listener.address());
         }

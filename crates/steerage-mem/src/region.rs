@@ -19,9 +19,9 @@ use crate::page::{BLANK, Page};
 use crate::parts::{Part, bind, part_ends};
 use crate::sync::AtomicU32;
 
-/// Whether the lives of pages are looked after: not where speed counts.
 pub(crate) use view::View;
 
+/// Whether the lives of pages are looked after: not where speed counts.
 pub(crate) const CHECKS_LIVES: bool = cfg!(any(debug_assertions, fuzzing));
 
 /// What the kernel made the memory of.

@@ -143,14 +143,13 @@ impl Flow {
 
     /// In a place that is free. Its key is one that no packet has.
     pub(super) fn vacant() -> Self {
-        let mut flow = Self::begin(&Seen::of(Key::other()), BucketId { group: 0, bucket: 0 });
-        flow.key = flow.key.marked(&steerage::FlowKey::from_bytes(&[]));
-        flow
+        let nobody = Directed { key: Key::VACANT, turned: false };
+        Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
     }
 
     /// Whether the place is free.
     pub(super) fn is_vacant(&self) -> bool {
-        self.key == Self::vacant().key
+        self.key == Key::VACANT
     }
 
     /// Whether the packet is of this flow. No compare stops at the first difference: there nearly never is one.

@@ -146,6 +146,9 @@ impl Key {
         Directed { key: Self { ends, rest }, turned: false }
     }
 
+    /// Of no packet: those of which nothing is read have no mark.
+    pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
+
     /// Of frames that nothing is read of.
     pub(super) fn other() -> Directed {
         let key = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 0) };

@@ -70,6 +70,17 @@ fn every_command_serves_them() {
     std::fs::remove_file(&file).unwrap();
 }
 
+/// Also where it is to be quiet: nobody else knows which port the kernel chose.
+#[test]
+fn the_port_is_told_though_it_is_quiet() {
+    let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);
+    let address = address(&run);
+    assert!(get(address).contains("steerage_received_packets_total"));
+    run.signal(Signal::SIGINT);
+    let ran = run.end();
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), ""), "{ran:?}");
+}
+
 #[test]
 fn a_port_that_is_taken_ends_it_before_anything_else() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -83,8 +83,7 @@ impl Tail<'_> {
     /// Lends up to `count` frames one behind the other, and puts them behind `frames`. `next` gets what has yet to be lent and says
     /// where in it the next one is. Ends with what `next` says instead; a spot that does not lie within it gives `outside`.
     ///
-    /// The same as [`lend`](Self::lend) again and again, with all that changes from frame to frame in registers: half the
-    /// instructions.
+    /// The same as [`lend`](Self::lend) again and again, but that what changes from frame to frame is in registers.
     #[inline(always)]
     pub fn lend_each<E>(
         &mut self,
@@ -104,16 +103,14 @@ impl Tail<'_> {
                 Ok(spot) => spot,
                 Err(end) => return Some(end),
             };
-            let bytes = std::mem::take(&mut under_way.bytes);
-            let Some((before, rest)) = at.checked_add(len).and_then(|end| bytes.split_at_mut_checked(end)) else {
-                return Some(outside());
-            };
-            let Some(to) = before.get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return Some(outside()) };
+            let end = at.checked_add(len).filter(|end| *end <= under_way.bytes.len());
+            let to = end.and_then(|_| under_way.bytes.get_mut(..at)?.last_chunk_mut());
+            let (Some(end), Some(to)) = (end, to) else { return Some(outside()) };
             *to = FrameHeader::bytes_of(header);
-            under_way.bytes = rest;
+            under_way.bytes = &mut std::mem::take(&mut under_way.bytes)[end..];
             let frame = Completion::lent(number, under_way.lent.end + at as u32, len).with_header();
             // No more than there are bytes in a block, which 32 bits count.
-            under_way.lent = Lent { frames: under_way.lent.frames + 1, end: under_way.lent.end + (at + len) as u32 };
+            under_way.lent = Lent { frames: under_way.lent.frames + 1, end: under_way.lent.end + end as u32 };
             under_way.push(frame);
         }
         None

@@ -41,7 +41,7 @@ impl Consumer {
     /// their [kind of header](Frame::link). It gets each with its number in the batch and says whether that was all. Returns a bit for
     /// each of the others, of the first 64: these have to be gone through one by one.
     ///
-    /// A third of the instructions of doing so with all: what they have in common is looked up once.
+    /// About half of the instructions of doing so with all: what they have in common is looked up once.
     #[inline(always)]
     pub fn read_common(&mut self, link: u8, mut read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
         const BYTES: usize = FrameHeader::BYTES;

@@ -22,7 +22,7 @@ use crate::sync::AtomicU32;
 pub(crate) use view::View;
 
 /// Whether the lives of pages are looked after: not where speed counts.
-pub(crate) const CHECKS_LIVES: bool = cfg!(any(debug_assertions, fuzzing));
+const CHECKS_LIVES: bool = cfg!(any(debug_assertions, fuzzing));
 
 /// What the kernel made the memory of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@ use super::Consumer;
 use crate::chain::Segments;
 use crate::header::FrameHeader;
 use crate::page::{BLANK, Completion, Page, Slot};
-use crate::region::CHECKS_LIVES;
 use crate::sync::Ordering;
 
 /// Walks the frames in hand.
@@ -54,8 +53,10 @@ impl Consumer {
         for nth in 0..count {
             let slot = self.slot(self.finished + nth as u64);
             let len = slot.len();
-            let is_common = slot.is_common(link) && (!CHECKS_LIVES || slot.is_lent());
-            let before = slot.offset.checked_sub(BYTES as u32).filter(|_| is_common);
+            let before = slot.offset.checked_sub(BYTES as u32).filter(|_| slot.is_common(link));
+            if !slot.is_lent() {
+                self.memory.pool().check_out(slot.page);
+            }
             let start = before.and_then(|offset| view.start_of(slot.page, offset, BYTES + len));
             let done = start.is_some_and(|start| {
                 // SAFETY: the span was checked, the slot is in hand, and to write one needs a `Frame`, for which the consumer would

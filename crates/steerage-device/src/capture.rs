@@ -51,9 +51,9 @@ use source::Source;
 use walk::{Met, Stop, Walk, Wrong};
 use window::{Filled, Window};
 
-/// How much of a file is read at a time. Large enough that a system call costs nothing a packet, small enough that two
-/// of them stay in a CPU's second-level cache, and that one is over in about 40 us.
-pub const READ_BYTES: usize = 256 << 10;
+/// How much of a file is read at a time. Large enough that a system call costs next to nothing a packet, small enough that
+/// another CPU has work meanwhile: the kernel's copy takes about 10 us, and a full backlog of cheap work is over in 20.
+pub const READ_BYTES: usize = 64 << 10;
 
 /// How much is unpacked at a time: at 300 MB/s that takes 200 us, which is how long a poll may keep others waiting.
 pub const UNPACK_BYTES: usize = 64 << 10;

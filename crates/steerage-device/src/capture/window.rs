@@ -33,6 +33,9 @@ pub(super) struct Window {
 /// At the end of a block, a smaller stretch than this is not worth the system call.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
+/// More than this of a record is not carried to another block if the rest fits behind it: that is a copy of it.
+const CARRY_BYTES: usize = READ_BYTES / 4;
+
 /// What reading on came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
@@ -104,7 +107,8 @@ impl Window {
         let fits = self.at + needs <= bytes;
         let others = || (0..blocks.count()).filter(|block| *block != self.block);
         let late = || others().any(|block| blocks.out(block) > 0);
-        let goes_on_here = fits && (self.end < READ_BYTES || (bytes - self.end >= READ_BYTES_MIN && late()));
+        let pays_here = || self.len() > CARRY_BYTES || (bytes - self.end >= READ_BYTES_MIN && late());
+        let goes_on_here = fits && (self.end < READ_BYTES || pays_here());
         let free = others().find(|block| blocks.out(*block) == 0);
         match free {
             Some(block) if !goes_on_here => self.carry_to(block, blocks),

@@ -179,12 +179,19 @@ pub const CAPACITY_LOOKS: u32 = 8;
 /// it was on trial is no chance: it took from whoever sends, or waits for answers, what that needed.
 pub const CONTENDED_FROM: f64 = 0.3;
 
+/// How much may be lost on trial, and before CPUs that were worth it leave, as time in which nothing would be done: about what it
+/// takes to leave and come back. A bad guess then costs no more than twice what the right one would have.
+pub const LOST_MAX: Duration = Duration::from_millis(50);
+
 /// How long after a trial that said nothing there is another; it doubles each time up to [`TRIAL_AGAIN`].
 pub const TRIAL_UNDECIDED: Duration = Duration::from_secs(1);
 
 /// How long CPUs that were worth it stay before it is looked at whether they still are: whether less is done than the CPUs that
 /// receive did alone. It doubles each time up to [`TRIAL_AGAIN`].
 pub const LOOK_BACK: Duration = Duration::from_millis(500);
+
+/// How long a CPU that had work from the start keeps it before it is seen what is done without it.
+pub const BEGUN_JOINED_FOR: Duration = Duration::from_secs(1);
 
 /// How long after a trial in vain there is another; it doubles each time ...
 pub const TRIAL_AGAIN: Duration = Duration::from_secs(10);
@@ -194,6 +201,9 @@ pub const TRIAL_AGAIN_MAX: Duration = Duration::from_secs(600);
 
 /// How many times what the function took when a trial failed it has to take for another trial before its time.
 pub const WORK_CHANGED: f64 = 1.3;
+
+/// And how much longer it has to be, in nanoseconds: handing over costs more than that, and work of a few is not measured better.
+pub const WORK_CHANGED_NANOS: f64 = 10.0;
 
 /// Which share of a CPU's time a bucket takes to be told as an elephant: with another one like it the CPU would be full.
 pub const ELEPHANT_FROM: f64 = 0.5;

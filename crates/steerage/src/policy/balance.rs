@@ -11,9 +11,10 @@ use super::spread::Loads;
 use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
 use crate::ledger::MoveCause;
 use crate::limits::{
-    BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, CONTENDED_FROM, ELEPHANT_FROM, FULL_FROM, JOIN_FROM, KEEPS_UP,
-    LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, SATURATED_FROM, SHORT_OF_TIME, SPREAD_WITHIN,
-    TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED, UNEVEN_FROM, WORK_CHANGED,
+    BEGUN_JOINED_FOR, BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, CONTENDED_FROM, ELEPHANT_FROM, FULL_FROM, JOIN_FROM,
+    KEEPS_UP, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, LOST_MAX, SATURATED_FROM,
+    SHORT_OF_TIME, SPREAD_WITHIN, TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX,
+    TRIAL_UNDECIDED, UNEVEN_FROM, WORK_CHANGED, WORK_CHANGED_NANOS,
 };
 use crate::platform::Timestamp;
 
@@ -24,6 +25,7 @@ const ELEPHANTS_SHOWN: usize = 8;
 #[derive(Clone, Debug, Default)]
 pub struct Balance {
     dry_run: bool,
+    begins_joined: bool,
     /// What each CPU does, the last looks averaged.
     loads: Vec<CpuLoad>,
     /// What the group can do in a second with the CPUs it has: packets for each second of the busiest.
@@ -43,6 +45,8 @@ pub struct Balance {
     again: Option<Again>,
     /// When it may be seen whether those that joined are still worth it, and how long after their trial that is.
     look_back: Option<(Timestamp, Duration)>,
+    /// What was lost by them since they were last worth it, as time.
+    lost: Duration,
     /// Since when there would be room without the last CPU.
     quiet_since: Option<Timestamp>,
     leave_after: Duration,
@@ -61,6 +65,8 @@ struct Trial {
     rate: f64,
     /// What the function took for a packet, in nanoseconds.
     work: f64,
+    /// By how much less was done since, as the time in which that would have been done before.
+    lost: Duration,
 }
 
 /// When there may be another trial.
@@ -73,10 +79,24 @@ struct Again {
     work: f64,
 }
 
+impl Again {
+    /// Whether the function takes so much longer now that what came of the last trial says nothing.
+    fn is_other_work(&self, work: f64) -> bool {
+        work > self.work * WORK_CHANGED && work > self.work + WORK_CHANGED_NANOS
+    }
+}
+
 impl Balance {
     /// With nothing learned yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Begins with all work on the first CPU that does not receive, where there is one: for input that need not be waited for,
+    /// such as a file, and a function that takes about as long as receiving does. A second later it is seen whether inline is
+    /// better; a file may be over by then.
+    pub fn begin_joined() -> Self {
+        Self { begins_joined: true, ..Self::default() }
     }
 
     /// Buckets stay where [`Hash`](super::Hash) has them; what would move is only told.
@@ -112,7 +132,8 @@ impl Balance {
             self.rate += (packets as f64 / load.elapsed.as_secs_f64() - self.rate) / f64::from(self.measured);
             if let [only] = active {
                 let cpu = load.cpus[usize::from(*only)];
-                self.work = (cpu.busy - cpu.receive) * load.elapsed.as_nanos() as f64 / packets as f64;
+                let work = (cpu.busy - cpu.receive) * load.elapsed.as_nanos() as f64 / packets as f64;
+                self.work += (work - self.work) / f64::from(self.measured);
             }
         }
     }
@@ -137,7 +158,7 @@ impl Balance {
         }
         let first = active.len() <= load.owners;
         if first {
-            if self.again.is_some_and(|again| load.now < again.at && self.work < again.work * WORK_CHANGED) {
+            if self.again.is_some_and(|again| load.now < again.at && !again.is_other_work(self.work)) {
                 return None;
             }
             // What begins is slow: what comes after would seem to be an improvement.
@@ -145,7 +166,8 @@ impl Balance {
                 return None;
             }
             self.inline_capacity = self.capacity;
-            self.trial = Some(Trial { since: None, capacity: self.capacity, rate: self.rate, work: self.work });
+            let (capacity, rate, work) = (self.capacity, self.rate, self.work);
+            self.trial = Some(Trial { since: None, capacity, rate, work, lost: Duration::ZERO });
         }
         self.findings.joined += 1;
         self.quiet_since = None;
@@ -166,6 +188,7 @@ impl Balance {
             (self.capacity, self.measured) = (0.0, 0);
             return None;
         };
+        trial.lost += lost(load, trial.rate);
         let (took, trial) = (load.now.since(since), *trial);
         let more_can_be_done = self.capacity > trial.capacity * TRIAL_GAIN;
         let paid = more_can_be_done && self.rate >= trial.rate;
@@ -181,7 +204,8 @@ impl Balance {
         // The owners come first; a trial is about those behind.
         let contended = active.iter().skip(load.owners).any(|cpu| is_contended(load, *cpu));
         let too_little = contended && took >= TRIAL_TIME && self.rate < trial.rate;
-        if took < TRIAL_TIME_MAX && !too_little {
+        let hopeless = took >= TRIAL_TIME && trial.lost >= LOST_MAX;
+        if took < TRIAL_TIME_MAX && !too_little && !hopeless {
             return None;
         }
         self.trial = None;
@@ -201,18 +225,31 @@ impl Balance {
     }
 
     /// Those that joined leave if no time is left and less is done than was done without them: where the CPUs of a virtual machine
-    /// have moved apart, handing over costs more than when it was tried. Should the work have become dearer instead, the next
-    /// trial shows it.
+    /// have moved apart, handing over costs more than when it was tried. Not at the first sign: when as much was lost as it takes
+    /// to leave and come back. Should the work have become dearer instead, the next trial shows it.
     fn no_more_worth_it(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
         let (at, wait) = self.look_back.filter(|(at, _)| load.now >= *at)?;
         let no_time = of(&self.loads, active).any(|cpu| cpu.busy >= SATURATED_FROM && cpu.full >= FULL_FROM);
         if active.len() <= load.owners || !no_time || self.measured < CAPACITY_LOOKS {
             return None;
         }
+        if self.inline_capacity == 0.0 {
+            // It began with them: what is done without them is yet to be seen.
+            self.look_back = None;
+            return self.leave(load, &active[..load.owners]);
+        }
         if self.rate * TRIAL_GAIN > self.inline_capacity {
+            self.lost = Duration::ZERO;
             return None;
         }
-        self.look_back = Some((at, (wait * 2).min(TRIAL_AGAIN)));
+        self.lost += lost(load, self.inline_capacity);
+        if self.lost < LOST_MAX {
+            return None;
+        }
+        self.lost = Duration::ZERO;
+        let next = (wait * 2).min(TRIAL_AGAIN);
+        self.look_back = Some((at, next));
+        self.again = Some(Again { at: load.now + next, wait: next, work: self.work });
         self.leave(load, &active[..load.owners])
     }
 
@@ -324,6 +361,13 @@ fn is_single(map: &[u16; BUCKETS]) -> bool {
     map.iter().all(|cpu| *cpu == map[0])
 }
 
+/// How much less was done since the last look than `rate` packets a second, as the time in which that would have been done.
+fn lost(load: &GroupLoad<'_>, rate: f64) -> Duration {
+    let packets: u64 = load.cpus.iter().map(|cpu| cpu.packets).sum();
+    let done = Duration::try_from_secs_f64(packets as f64 / rate).unwrap_or_default();
+    load.elapsed.saturating_sub(done)
+}
+
 /// What receiving took of the CPUs that do it since the last look, in nanoseconds for each packet that was done with.
 fn receiving(load: &GroupLoad<'_>) -> Option<f64> {
     let owners = &load.order[..load.owners.min(load.order.len())];
@@ -367,7 +411,7 @@ impl Policy for Balance {
     }
 
     fn fresh(&self) -> Box<dyn Policy> {
-        Box::new(Self { dry_run: self.dry_run, ..Self::default() })
+        Box::new(Self { dry_run: self.dry_run, begins_joined: self.begins_joined, ..Self::default() })
     }
 
     fn active(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Option<Vec<u16>> {
@@ -379,6 +423,10 @@ impl Policy for Balance {
         }
         self.trial = None;
         let owners = owners.min(order.len());
+        if self.begins_joined && active.is_empty() && owners < order.len() {
+            self.findings.joined += 1;
+            return Some(vec![order[owners]]);
+        }
         let stay = order[owners..].iter().filter(|cpu| active.contains(cpu));
         Some(order[..owners].iter().chain(stay).copied().collect())
     }
@@ -391,6 +439,9 @@ impl Policy for Balance {
         let active: Vec<u16> = load.order[..owners].iter().chain(with_buckets).copied().collect();
         self.measure_capacity(load, &active);
         self.note_receiving(load);
+        if std::mem::take(&mut self.begins_joined) && active.len() > owners {
+            self.look_back = Some((load.now + BEGUN_JOINED_FOR, LOOK_BACK));
+        }
         if self.dry_run {
             if let Some(window) = &load.window {
                 let wish = self.even_out(load, window, &active);

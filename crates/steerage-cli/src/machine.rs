@@ -1,6 +1,7 @@
 //! The CPUs of the machine we run on.
 
 use std::io;
+use std::time::Duration;
 
 use steerage::{CPUS_MAX, CpuId, CpuMask, Topology, topology};
 
@@ -29,6 +30,17 @@ pub(crate) fn check_online(cpus: &CpuMask) -> Result<(), Error> {
     let Some(online) = topology::online() else { return Ok(()) };
     let off: Option<CpuId> = cpus.iter().find(|cpu| !online.contains(*cpu));
     off.map_or(Ok(()), |cpu| Err(Error::Offline { cpu, online }))
+}
+
+/// How long a cache line takes at most, one way, between CPUs that are near: 60 ns within a cache, 180 and more beyond.
+const NEAR_WITHIN: Duration = Duration::from_nanos(110);
+
+/// Whether the first of `candidates` to join `cpu` is near now: measured, in about half a millisecond.
+pub(crate) fn has_near(cpu: CpuId, candidates: &CpuMask) -> bool {
+    let mut topology = Topology::read();
+    let Some(first) = topology.joining_order(cpu, candidates).first().copied() else { return false };
+    topology.measure(cpu, &[first].into_iter().collect());
+    topology.latency(cpu, first).is_some_and(|latency| latency <= NEAR_WITHIN)
 }
 
 /// The CPUs that are switched on.

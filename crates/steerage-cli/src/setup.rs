@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use steerage::{BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance, Output};
+use steerage::{Balance, BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, HashKey, Instance, Output, Policy};
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::af_xdp::AfXdpOptions;
@@ -26,13 +26,24 @@ use crate::privileges::{self, Files};
 pub(crate) fn instance<H, F>(
     args: &RunArgs,
     written: Option<&Path>,
+    begins: Begins,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, Around), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    sending(args, written, Sending { rate: None, originated: 0, outputs: |_: &[usize]| Ok(Vec::new()) }, maker)
+    let sending_nothing = Sending { rate: None, originated: 0, outputs: |_: &[usize]| Ok(Vec::new()) };
+    begun(args, written, begins, sending_nothing, maker)
+}
+
+/// Where the work begins, as long as nobody knows better and `balance` sees to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begins {
+    /// Where packets are received, until that is too much.
+    Inline,
+    /// Of files on another CPU, if that is near: the function takes about as long as receiving does.
+    Joined,
 }
 
 /// What comes with an instance.
@@ -67,6 +78,20 @@ where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
+    begun(args, written, Begins::Inline, sending, maker)
+}
+
+fn begun<H, F>(
+    args: &RunArgs,
+    written: Option<&Path>,
+    begins: Begins,
+    sending: Sending<impl FnOnce(&[usize]) -> Result<Vec<Output>, Error>>,
+    maker: impl FnOnce(bool) -> Result<F, Error>,
+) -> Result<(Instance<H>, Around), Error>
+where
+    H: Handler,
+    F: Fn(CpuId) -> H + Send + Sync + 'static,
+{
     // The command line first: its mistakes are told whether the device is there or not.
     let cpus = Cpus::read(&args.cpus)?;
     let builder = cpus.apply(steer(&args.steering)?, &args.cpus)?;
@@ -76,6 +101,9 @@ where
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
     let mut builder = builder.check_order(check_order).originated_max(sending.originated);
+    if begins == Begins::Joined && can_wait && args.pace.is_none() && cpus.begin_joined(&args.cpus)? {
+        builder = builder.policy(Balance::begin_joined());
+    }
     let mut rx = cpus.rx.clone();
     let queues: Vec<usize> = inputs.iter().map(|input| input.queues.len()).collect();
     let each = sending.rate.filter(|_| can_wait).map(|rate| rate / inputs.len().max(1) as u64);
@@ -222,6 +250,17 @@ impl Cpus {
             (None, Some(count)) => Ok((0..count as u16).map(CpuId).collect()),
             (None, None) => machine::usable_cpus(),
         }
+    }
+
+    /// Whether there is somebody near to begin with.
+    fn begin_joined(&self, args: &CpuArgs) -> Result<bool, Error> {
+        if args.policy != Balance::new().name() || args.virtual_cpus.is_some() {
+            return Ok(false);
+        }
+        let work = self.workers(args)?;
+        let Some(receives) = self.rx.first().copied().or_else(|| work.first()) else { return Ok(false) };
+        let others = self.rps.as_ref().unwrap_or(&work).iter().filter(|cpu| !self.rx.contains(cpu) && *cpu != receives);
+        Ok(machine::has_near(receives, &others.collect()))
     }
 
     fn apply(&self, mut builder: Builder, args: &CpuArgs) -> Result<Builder, Error> {

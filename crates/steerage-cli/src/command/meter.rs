@@ -12,7 +12,7 @@ use crate::args::MeterArgs;
 use crate::error::Error;
 use crate::report::{EndedBy, Flows, Printer, Report};
 use crate::run::{self, Plan, Stopper};
-use crate::setup;
+use crate::setup::{self, Begins};
 
 /// What stands for standard output.
 const STDOUT: &str = "-";
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let stopper = Stopper::default();
     let (mut writer, mut meters) = (None, None);
     let written = flows.file.as_deref().filter(|name| *name != STDOUT).map(Path::new);
-    let (instance, capture) = setup::instance(&args.run, written, |can_wait| {
+    let (instance, capture) = setup::instance(&args.run, written, Begins::Joined, |can_wait| {
         if let Some((to, format)) = to {
             let stopper = stopper.clone();
             writer = Some(FlowWriter::start(to, format, move || stopper.stop()).map_err(Error::Flows)?);

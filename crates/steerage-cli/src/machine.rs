@@ -32,15 +32,16 @@ pub(crate) fn check_online(cpus: &CpuMask) -> Result<(), Error> {
     off.map_or(Ok(()), |cpu| Err(Error::Offline { cpu, online }))
 }
 
-/// How long a cache line takes at most, one way, between CPUs that are near: 60 ns within a cache, 180 and more beyond.
-const NEAR_WITHIN: Duration = Duration::from_nanos(110);
+/// From this on a cache line takes as long as between CPUs that share no cache: they were measured at 60 ns and 200 ns one way
+/// (docs/performance.md), and elsewhere at 15 to 30 and 80.
+pub(crate) const FAR: Duration = Duration::from_nanos(100);
 
 /// Whether the first of `candidates` to join `cpu` is near now: measured, in about half a millisecond.
 pub(crate) fn has_near(cpu: CpuId, candidates: &CpuMask) -> bool {
     let mut topology = Topology::read();
     let Some(first) = topology.joining_order(cpu, candidates).first().copied() else { return false };
     topology.measure(cpu, &[first].into_iter().collect());
-    topology.latency(cpu, first).is_some_and(|latency| latency <= NEAR_WITHIN)
+    topology.latency(cpu, first).is_some_and(|latency| latency < FAR)
 }
 
 /// The CPUs that are switched on.

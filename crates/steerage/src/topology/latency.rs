@@ -102,12 +102,14 @@ fn answer(line: &Line, cpu: CpuId) {
     // Not over the end: whoever has stored that reads no more.
     let _ = line.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
     loop {
-        let trip = line.0.load(Ordering::Relaxed);
-        if trip == END {
-            return;
-        }
-        if is_going(trip) {
-            let _ = line.0.compare_exchange(trip, trip + 1, Ordering::Relaxed, Ordering::Relaxed);
+        match line.0.load(Ordering::Relaxed) {
+            END => return,
+            // The other may have been started on this CPU, and has to run to leave it.
+            READY => thread::yield_now(),
+            trip if is_going(trip) => {
+                let _ = line.0.compare_exchange(trip, trip + 1, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            _ => {}
         }
     }
 }
@@ -119,6 +121,10 @@ fn is_going(trip: u32) -> bool {
 
 fn ask(line: &Line) -> Option<Duration> {
     let deadline = Instant::now() + PAIR_TIME_MAX;
+    // As above: the other may still be on this CPU.
+    while line.0.load(Ordering::Relaxed) == ABSENT && Instant::now() < deadline {
+        thread::yield_now();
+    }
     wait_for(line, READY, deadline)?;
     let mut trip = 2;
     let mut samples = Vec::with_capacity(SAMPLES);

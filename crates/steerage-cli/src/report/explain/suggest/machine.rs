@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use steerage::{CpuId, CpuMask, Topology};
 
-/// From this on a cache line takes as long as between CPUs that share no cache: they were measured at 60 ns and 200 ns one way
-/// (docs/performance.md), and elsewhere at 15 to 30 and 80.
-const FAR: Duration = Duration::from_nanos(100);
+use crate::machine::FAR;
 
 /// In the order in which they join, the one that receives first.
 #[derive(Debug)]

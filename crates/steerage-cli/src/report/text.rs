@@ -116,8 +116,8 @@ fn packets(count: u64) -> String {
 /// Who handled how much, in columns, and how even that is.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = &report.snapshot;
-    // A CPU outside of every mask only receives; it has no part in how even the others are. With work it had one.
-    let masks: CpuMask = snapshot.queues.iter().flat_map(|queue| queue.rps_cpus.iter().copied()).collect();
+    // A CPU that only receives has no part in how even the others are. With work it had one.
+    let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
     let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;
     let worked: Vec<u64> = snapshot.cpus.iter().filter(|c| works(c.cpu, c.processed)).map(|c| c.processed).collect();
@@ -130,11 +130,12 @@ fn cpus(report: &Report) -> Vec<String> {
             let share = percent(cpu.processed as f64, all as f64);
             format!("{:>id_width$}: {:>width$} ({share:.1} %)", cpu.cpu.0, grouped(cpu.processed))
         }
-        false if masks.contains(cpu.cpu) => format!("{:>id_width$}: not needed", cpu.cpu.0),
-        false => format!("{:>id_width$}: receives", cpu.cpu.0),
+        false if receives(cpu.cpu) => format!("{:>id_width$}: receives", cpu.cpu.0),
+        false => format!("{:>id_width$}: not needed", cpu.cpu.0),
     };
     let mut lines = in_columns(&snapshot.cpus.iter().map(cell).collect::<Vec<_>>());
-    if let (2.., Some(busiest @ 1..)) = (worked.len(), worked.iter().copied().max()) {
+    // Where one CPU has it all in the end, what another one did before was not to be even.
+    if let (2.., Some(busiest @ 1..)) = (active.len(), worked.iter().copied().max()) {
         let mean = all as f64 / worked.len() as f64;
         let evenness = format!("busiest {:.2} of mean", busiest as f64 / mean);
         match lines.as_mut_slice() {

@@ -32,6 +32,10 @@ pub const PUBLISH_AT: u64 = 16;
 /// 5 us of delay at most.
 pub const PUBLISH_POLLS: u32 = 8;
 
+/// In how many polls once lent frames are taken home while there is more to poll and room for it: which are finished is told by a line
+/// that other CPUs write. Eight polls are 512 frames, half of a full backlog.
+pub const RECLAIM_POLLS: usize = 8;
+
 /// How many buckets the flow hash is cut into. 256 to a CPU at 16 CPUs hold the busiest within 1.05 of the mean on
 /// Zipf traffic; 8 KiB of table stay in the first-level cache.
 pub const BUCKETS: usize = 4096;

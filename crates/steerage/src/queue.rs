@@ -14,7 +14,7 @@ use crate::flow::fragments::FragmentTable;
 use crate::flow_limit::FlowLimit;
 use crate::hashing::Hashing;
 use crate::ledger::{DropReason, QueueLedger, RingLedger};
-use crate::limits::{BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS, QueueLimits};
+use crate::limits::{BUCKETS, Limits, PATIENCE, POLL_BUDGET, PUBLISH_AT, PUBLISH_POLLS, QueueLimits, RECLAIM_POLLS};
 use crate::platform::Timestamp;
 use crate::pool::PagePool;
 use crate::rps_map::{CpuIndex, RpsMap};
@@ -163,7 +163,11 @@ impl OwnedQueue {
         if self.ended || matches!(self.polled, Polled::NotBefore(due) if now < due) {
             return Ok(());
         }
-        if self.pool.cached() < self.weight * self.segments_max {
+        let short = match self.blocks {
+            None => self.pool.cached() < self.weight * self.segments_max,
+            Some(_) => self.polled != Polled::More || self.polls % RECLAIM_POLLS == 0,
+        };
+        if short {
             self.reclaim_all();
         }
         let budget = self.budget(now);

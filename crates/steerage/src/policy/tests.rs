@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::spread::Loads;
 use super::*;
-use crate::limits::{LOOK_EVERY, TRIAL_AGAIN, WINDOW_WEIGHT};
+use crate::limits::{BEGUN_JOINED_FOR, LOOK_EVERY, LOST_MAX, TRIAL_AGAIN, WINDOW_WEIGHT};
 
 /// splitmix64: the same history whenever the seed is.
 struct Chance(u64);
@@ -361,7 +361,12 @@ fn what_does_not_pay_is_not_kept_up() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
     model.receive = 0.6;
     model.hand_over = 3.0;
-    model.run(Duration::from_secs(5));
+    // A trial without hope is over as soon as buckets would have found their places.
+    let joined = (0..500).filter(|_| {
+        model.look();
+        model.active() == [0, 1]
+    });
+    assert!((10..=15).contains(&joined.count()), "{:?}", model.wishes);
     assert_eq!(model.active(), [0]);
     assert_eq!((model.moves(MoveCause::Joined), model.moves(MoveCause::Left)), (1, 1));
     assert!(model.policy.findings().fails_at.is_some());
@@ -409,10 +414,34 @@ fn what_pays_no_more_is_given_up() {
         model.run(TRIAL_AGAIN + SETTLE);
         assert_eq!(model.active(), [0, 1], "{:?}", model.policy);
     }
-    // Only where that is so: nobody leaves for a look back that would find them worth it.
+    // Only where that is so: nobody leaves for a look back that would find them worth it, nor for a moment.
     let left = model.moves(MoveCause::Left);
-    model.run(Duration::from_secs(60));
+    for _ in 0..10 {
+        model.run(Duration::from_secs(6));
+        model.hand_over = 3.0;
+        model.run(LOST_MAX);
+        model.hand_over = 0.1;
+    }
     assert_eq!(model.moves(MoveCause::Left), left);
+}
+
+/// Who begins joined has the other CPU's work there at once, sees once what is done without it, and goes by that.
+#[test]
+fn what_begins_joined_is_tried_all_the_same() {
+    for (hand_over, ends) in [(0.1, &[0, 1][..]), (3.0, &[0])] {
+        let mut model = Model::new(2, 1, 13).zipf(10_000, 2.0);
+        (model.receive, model.hand_over, model.policy) = (1.0, hand_over, Balance::begin_joined());
+        assert_eq!(model.policy.active(&[0, 1], 1, &[]), Some(vec![1]));
+        model.map.fill(1);
+        let before = BEGUN_JOINED_FOR - Duration::from_millis(50);
+        model.run(before);
+        assert!(model.active().contains(&1), "{:?}", model.wishes);
+        model.run(SETTLE);
+        assert_eq!(model.active(), ends, "{:?} {:?}", model.wishes, model.policy);
+        assert_eq!(model.moves(MoveCause::Joined), 1, "{:?}", model.wishes);
+    }
+    // Nobody to begin with.
+    assert_eq!(Balance::begin_joined().active(&[0], 1, &[]), Some(vec![0]));
 }
 
 /// With more to do than two CPUs can, both are used to the full, whatever receiving and handing over take.

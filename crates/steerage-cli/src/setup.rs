@@ -259,8 +259,10 @@ impl Cpus {
         }
         let work = self.workers(args)?;
         let Some(receives) = self.rx.first().copied().or_else(|| work.first()) else { return Ok(false) };
-        let others = self.rps.as_ref().unwrap_or(&work).iter().filter(|cpu| !self.rx.contains(cpu) && *cpu != receives);
-        Ok(machine::has_near(receives, &others.collect()))
+        let mask = self.rps.as_ref().unwrap_or(&work);
+        let others = mask.iter().filter(|cpu| !self.rx.contains(cpu) && *cpu != receives);
+        // Where the one that receives may have no work, another one has all of it anyway.
+        Ok(mask.contains(receives) && machine::has_near(receives, &others.collect()))
     }
 
     fn apply(&self, mut builder: Builder, args: &CpuArgs) -> Result<Builder, Error> {

@@ -188,7 +188,8 @@ impl Balance {
             (self.capacity, self.measured) = (0.0, 0);
             return None;
         };
-        trial.lost += lost(load, trial.rate);
+        let lost_now = lost(load, trial.rate);
+        trial.lost += lost_now;
         let (took, trial) = (load.now.since(since), *trial);
         let more_can_be_done = self.capacity > trial.capacity * TRIAL_GAIN;
         let paid = more_can_be_done && self.rate >= trial.rate;
@@ -204,7 +205,8 @@ impl Balance {
         // The owners come first; a trial is about those behind.
         let contended = active.iter().skip(load.owners).any(|cpu| is_contended(load, *cpu));
         let too_little = contended && took >= TRIAL_TIME && self.rate < trial.rate;
-        let hopeless = took >= TRIAL_TIME && trial.lost >= LOST_MAX;
+        // What was lost until buckets found their places is no reason any more.
+        let hopeless = took >= TRIAL_TIME && trial.lost >= LOST_MAX && lost_now > load.elapsed / 4;
         if took < TRIAL_TIME_MAX && !too_little && !hopeless {
             return None;
         }

@@ -184,7 +184,7 @@ pub const CAPACITY_LOOKS: u32 = 8;
 pub const CONTENDED_FROM: f64 = 0.3;
 
 /// How much may be lost on trial, and before CPUs that were worth it leave, as time in which nothing would be done: about what it
-/// takes to leave and come back. A bad guess then costs no more than twice what the right one would have.
+/// takes to leave and come back, so that chance does not cost more than it saves.
 pub const LOST_MAX: Duration = Duration::from_millis(50);
 
 /// How long after a trial that said nothing there is another; it doubles each time up to [`TRIAL_AGAIN`].

@@ -1,15 +1,23 @@
 //! The CPUs of the machine we run on.
 
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use steerage::{CPUS_MAX, CpuId, CpuMask, Topology, topology};
 
 use crate::error::Error;
 
+/// The machine as it was when it was first asked for: a dozen files for each CPU, read once. CPUs that go off line or come back
+/// are for [`online_cpus`] to tell.
+pub(crate) fn at_start() -> &'static Topology {
+    static AT_START: OnceLock<Topology> = OnceLock::new();
+    AT_START.get_or_init(Topology::read)
+}
+
 /// The kernel's nr_cpu_ids: one more than the highest CPU that may ever be there.
 pub(crate) fn nr_cpu_ids() -> usize {
-    let topology = Topology::read();
+    let topology = at_start();
     // Containers may hide /sys; then the CPUs we may run on bound the masks.
     let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
     topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX)
@@ -17,7 +25,7 @@ pub(crate) fn nr_cpu_ids() -> usize {
 
 /// The CPUs to work on where nobody says which.
 pub(crate) fn usable_cpus() -> Result<CpuMask, Error> {
-    let cpus = Topology::read().default_mask();
+    let cpus = at_start().default_mask();
     if cpus.is_empty() {
         let error = io::Error::new(io::ErrorKind::NotFound, "neither sched_getaffinity nor /sys tells");
         return Err(Error::System { operation: "read which CPUs this process may use", error });
@@ -38,7 +46,7 @@ pub(crate) const FAR: Duration = Duration::from_nanos(100);
 
 /// Whether the first of `candidates` to join `cpu` is near now: measured, in about half a millisecond.
 pub(crate) fn has_near(cpu: CpuId, candidates: &CpuMask) -> bool {
-    let mut topology = Topology::read();
+    let mut topology = at_start().clone();
     let Some(first) = topology.joining_order(cpu, candidates).first().copied() else { return false };
     topology.measure(cpu, &[first].into_iter().collect());
     topology.latency(cpu, first).is_some_and(|latency| latency < FAR)
@@ -51,5 +59,5 @@ pub(crate) fn online_cpus() -> CpuMask {
 
 /// The CPUs that the kernel keeps its own work from: `isolcpus` and `nohz_full`.
 pub(crate) fn isolated_cpus() -> CpuMask {
-    Topology::read().isolated().clone()
+    at_start().isolated().clone()
 }

@@ -2,7 +2,7 @@
 //! as they are, or packed by gzip or zstd. docs/captures.md is for those who use them.
 //!
 //! A file is read in stretches of [`READ_BYTES`] into [`BLOCKS`] blocks, and its frames are lent where they lie, uncopied.
-//! (Mapping it would save the kernel's copy, and kill the process when another one truncates the file.) What a record's
+//! (Mapping it is no faster, docs/performance.md, and kills the process when another one truncates the file.) What a record's
 //! header tells is rewritten in its place as a [`FrameHeader`](steerage::FrameHeader): time, length on the wire, link type,
 //! interface. A record that lies across the end of a stretch is carried to the next one's block, or read on where it is.
 //! A block is filled again when all its frames are home; until then a poll hands over nothing, and nothing is lost: the

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use steerage::{CpuMask, Topology};
+use steerage::CpuMask;
 use steerage_bench::experiments::{Plan, Settings, conduct, names, plans};
 use steerage_bench::report::{Experiment, Machine, Report, SCHEMA};
 
@@ -73,7 +73,7 @@ fn cpus(args: &ExperimentArgs) -> Result<Vec<usize>, Error> {
         }
     };
     machine::check_online(&mask)?;
-    let topology = Topology::read();
+    let topology = machine::at_start();
     if let Some(cpu) = mask.iter().find(|cpu| !topology.allowed().contains(*cpu)) {
         let allowed = topology.allowed();
         return Err(Error::Bench(format!("--cpus: this process may not use CPU {cpu}: choose from {allowed}")));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use steerage::{CpuId, CpuMask, Topology};
 
-use crate::machine::FAR;
+use crate::machine::{self, FAR};
 
 /// In the order in which they join, the one that receives first.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Machine {
 
     /// The one that we run on, its distances measured: a fraction of a second at most.
     pub(crate) fn this(nr_cpu_ids: usize) -> Self {
-        let mut topology = Topology::read();
+        let mut topology = machine::at_start().clone();
         let ours = topology.default_mask();
         if let Some(first) = ours.first() {
             let mut left = ours.clone();

@@ -2,10 +2,13 @@
 
 use std::cell::RefCell;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use steerage::Handle;
-use steerage_apps::meter::Metering;
-use steerage_control::metrics::{FlowTotals, Listener, Server, Source};
+use steerage_apps::forward::{self, Forwarded, Forwarding};
+use steerage_apps::meter::{FlowCounts, Metering};
+use steerage_apps::respond::{self, Responded, Responding};
+use steerage_control::metrics::{Listener, Metric, More, Server, Source};
 
 use crate::args::RunArgs;
 use crate::error::Error;
@@ -29,17 +32,85 @@ impl Metrics {
     }
 
     /// Tells who asks, until the server is dropped.
-    pub(crate) fn serve(&self, handle: Handle, meters: Option<&Metering>) -> Result<Option<Server>, Error> {
+    pub(crate) fn serve(&self, handle: Handle, more: Option<More>) -> Result<Option<Server>, Error> {
         let Some(listener) = self.0.take() else { return Ok(None) };
-        let flows = meters.cloned().map(|meters| -> Box<dyn Fn() -> FlowTotals + Send> {
-            Box::new(move || {
-                let counts = meters.so_far();
-                let ended = counts.total - counts.active;
-                FlowTotals { active: counts.active, ended, evicted: counts.evicted, lost: counts.lost }
-            })
-        });
-        let source = Source { handle, version: env!("CARGO_PKG_VERSION"), flows };
+        let source = Source { handle, version: env!("CARGO_PKG_VERSION"), more };
         let served = listener.serve(source);
         served.map(Some).map_err(|error| Error::System { operation: "start a thread for metrics", error })
+    }
+}
+
+/// What is told of flows.
+pub(crate) fn of_flows(meters: Metering) -> More {
+    Box::new(move || flows(&meters.so_far()))
+}
+
+fn flows(counts: &FlowCounts) -> Vec<Metric> {
+    let ended = counts.total - counts.active;
+    vec![
+        Metric::gauge("flows_active", "Flows that go on.", counts.active),
+        Metric::counter("flow_records", "Records of flows that ended or were cut.", ended),
+        Metric::counter("flow_records_evicted", "Of these, records of flows that had to make room.", counts.evicted),
+        Metric::counter("flow_records_lost", "Records that could not be written in time.", counts.lost),
+    ]
+}
+
+/// What is told of forwarding.
+pub(crate) fn of_forwarding(forwarding: Arc<Forwarding>) -> More {
+    Box::new(move || forwarded(&forwarding.so_far()))
+}
+
+fn forwarded(counts: &Forwarded) -> Vec<Metric> {
+    let fates = forward::Fate::ALL.map(|fate| (fate.name(), counts.get(fate)));
+    let errors = [("sent", counts.icmp_sent), ("suppressed", counts.icmp_suppressed)];
+    vec![
+        Metric::counters("forward_packets", "Packets that were looked at, by what became of them.", "fate", fates),
+        Metric::counters(
+            "forward_icmp_errors",
+            "ICMP errors that were due, by what became of them.",
+            "outcome",
+            errors,
+        ),
+    ]
+}
+
+/// What is told of responding.
+pub(crate) fn of_responding(responding: Arc<Responding>) -> More {
+    Box::new(move || responded(&responding.so_far()))
+}
+
+fn responded(counts: &Responded) -> Vec<Metric> {
+    let fates = respond::Fate::ALL.map(|fate| (fate.name(), counts.get(fate)));
+    let ends = respond::End::ALL.map(|end| (end.name(), counts.ended(end)));
+    let bytes = [("in", counts.tcp_bytes_in), ("out", counts.tcp_bytes_out)];
+    vec![
+        Metric::counters("respond_packets", "Packets that came, by what became of them.", "fate", fates),
+        Metric::gauge("respond_connections", "TCP connections that there are.", counts.open),
+        Metric::counter("respond_connections_opened", "TCP connections that there were.", counts.opened),
+        Metric::counters("respond_connections_ended", "TCP connections that ended, by how.", "end", ends),
+        Metric::counter("respond_transactions", "Whole requests that were answered.", counts.transactions),
+        Metric::counters("respond_tcp_bytes", "Bytes of TCP's payload.", "direction", bytes),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use steerage_control::metrics::names;
+
+    use super::*;
+
+    /// What docs/metrics.md names is what is served, and nothing else.
+    #[test]
+    fn the_page_of_metrics_names_all_of_them() {
+        let own = [flows(&FlowCounts::default()), forwarded(&Forwarded::default()), responded(&Responded::default())];
+        let own = own.iter().flatten().map(Metric::served_as);
+        let known: BTreeSet<String> = names().into_iter().chain(own).collect();
+        let page = include_str!("../../../docs/metrics.md");
+        let words = page.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+        let told: BTreeSet<String> =
+            words.filter(|word| word.starts_with("steerage_") && *word != "steerage_").map(str::to_owned).collect();
+        assert_eq!(told, known);
     }
 }

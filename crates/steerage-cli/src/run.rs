@@ -10,6 +10,7 @@ use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
 use steerage_apps::forward::Forwarding;
 use steerage_apps::meter::{Hurry, Metering};
 use steerage_apps::respond::Responding;
+use steerage_control::metrics::More;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
 
@@ -17,7 +18,7 @@ use crate::args::RunArgs;
 use crate::control::Control;
 use crate::error::Error;
 use crate::live::{self, Live};
-use crate::metrics::Metrics;
+use crate::metrics::{self, Metrics};
 use crate::report::interval::Intervals;
 use crate::report::{EndedBy, Flows, ForwardReport, Interval, Printer, Recorded, Report, RespondReport};
 use crate::setup::Around;
@@ -163,7 +164,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
         live: Live::new(plan.live && live::is_possible(), plan, start),
     };
     let _shown = plan.control.show(running.handle(), reports(plan, running.handle(), started, start))?;
-    let _metrics = plan.metrics.serve(running.handle(), plan.meters.as_ref())?;
+    let _metrics = plan.metrics.serve(running.handle(), Sources::of(plan).metrics())?;
     tracing::info!("running; signals are listened to");
     if let Some(note) = plan.note {
         let _ = writeln!(io::stderr(), "{note}");
@@ -212,6 +213,13 @@ impl Sources {
         let Plan { capture, forwarding, responding, meters, .. } = plan;
         let (forwarding, responding) = (forwarding.clone(), responding.clone());
         Self { capture: capture.clone(), forwarding, responding, meters: meters.clone() }
+    }
+
+    /// What the packet function has to tell besides.
+    fn metrics(self) -> Option<More> {
+        let flows = self.meters.map(metrics::of_flows);
+        let forwarding = self.forwarding.map(metrics::of_forwarding);
+        flows.or(forwarding).or_else(|| self.responding.map(metrics::of_responding))
     }
 
     fn report(&self, started: SystemTime, start: Instant, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {

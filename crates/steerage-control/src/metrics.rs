@@ -18,6 +18,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 
+use prometheus_client::metrics::MetricType;
 use steerage::Handle;
 
 pub use families::names;
@@ -32,9 +33,12 @@ pub struct Source {
     pub handle: Handle,
     /// The program's version, for `steerage_build_info`.
     pub version: &'static str,
-    /// How many flows there are, where they are metered.
-    pub flows: Option<Box<dyn Fn() -> FlowTotals + Send>>,
+    /// What the packet function has to tell: asked for each page.
+    pub more: Option<More>,
 }
+
+/// Tells a packet function's own metrics, each time the same ones.
+pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,17 +46,64 @@ impl fmt::Debug for Source {
     }
 }
 
-/// How many flows there are, by their records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowTotals {
-    /// Flows that go on.
-    pub active: u64,
-    /// Records of flows that ended or were cut.
-    pub ended: u64,
-    /// Of these, records of flows that had to make room.
-    pub evicted: u64,
-    /// Records that could not be written in time.
-    pub lost: u64,
+/// A metric of a packet function's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// What Prometheus' [conventions](https://prometheus.io/docs/practices/naming/) make of it, without the `steerage_` before it
+    /// and a counter's `_total` behind it.
+    pub name: &'static str,
+    /// What it says, as a sentence.
+    pub help: &'static str,
+    /// How it changes.
+    pub kind: MetricKind,
+    /// Its values, each with the label that tells it from the others: a label's name and value.
+    pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
+}
+
+/// How a metric changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only grows.
+    Counter,
+    /// It grows and shrinks.
+    Gauge,
+}
+
+impl MetricKind {
+    fn in_prometheus_words(self) -> MetricType {
+        match self {
+            Self::Counter => MetricType::Counter,
+            Self::Gauge => MetricType::Gauge,
+        }
+    }
+}
+
+impl Metric {
+    /// A number that only grows.
+    pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
+        Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
+    }
+
+    /// Several, told apart by what `label` says.
+    pub fn counters(
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        values: impl IntoIterator<Item = (&'static str, u64)>,
+    ) -> Self {
+        let samples = values.into_iter().map(|(value, count)| (Some((label, value)), count)).collect();
+        Self { name, help, kind: MetricKind::Counter, samples }
+    }
+
+    /// A number that grows and shrinks.
+    pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
+        Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
+    }
+
+    /// Its name, as it is served.
+    pub fn served_as(&self) -> String {
+        families::served_as(self.name, self.kind.in_prometheus_words())
+    }
 }
 
 /// The address cannot be listened at.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::netns::{Echo, HANG, Namespaces, address, ping, tcp_transfer, udp_exchange};
 use crate::program::{Ran, Started, command};
+use crate::{exposition, metrics};
 
 /// The namespaces.
 const ONE: usize = 0;
@@ -151,7 +152,7 @@ fn two_kernels_talk_through_it() {
 fn icmp_errors_come_back() {
     let Some(net) = Net::new() else { return };
     net.router("route add prohibit 10.77.1.0/24");
-    let started = net.start(&["r0", "r1"]);
+    let started = net.start(&["r0", "r1", metrics::ANY]);
     let from_router = [address("10.210.0.1"), address("fd00:210::1")];
     net.0.within(ONE, || {
         // What traceroute does, and its end.
@@ -162,11 +163,15 @@ fn icmp_errors_come_back() {
         // Nobody answers there, and the kernel says so in the end.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
+    let at = metrics::address(&started);
+    let page = exposition::read(&net.0.within(ROUTER, || metrics::get(at)));
     let report = stop(started);
     for why in ["ttl_expired", "no_route", "prohibited", "host_unreachable"] {
-        assert!(dropped(&report, why) > 0, "{why}: {report}");
+        let told = page.get(&format!("steerage_forward_packets_total{{fate=\"{why}\"}}"));
+        assert!(told > 0.0 && told <= dropped(&report, why) as f64, "{why}: {told}, {report}");
     }
-    assert!(report["forward"]["icmp_sent"].as_u64().unwrap() >= 7, "{report}");
+    let sent = report["forward"]["icmp_sent"].as_u64().unwrap();
+    assert!(sent >= 7 && page.get("steerage_forward_icmp_errors_total{outcome=\"sent\"}") <= sent as f64, "{report}");
 }
 
 #[test]

@@ -9,17 +9,17 @@ use serde_json::Value;
 use crate::exposition;
 use crate::program::{Started, run};
 
-/// Any port that is free.
-const ANY: &str = "--metrics=127.0.0.1:0";
+/// On any port that is free.
+pub(crate) const ANY: &str = "--metrics=127.0.0.1:0";
 
 /// Where it says that its metrics are.
-fn address(run: &Started) -> SocketAddr {
+pub(crate) fn address(run: &Started) -> SocketAddr {
     let of_line =
         |line: &String| line.trim_end().strip_prefix("metrics at http://")?.strip_suffix("/metrics")?.parse().ok();
     run.said().iter().find_map(of_line).unwrap()
 }
 
-fn get(address: SocketAddr) -> String {
+pub(crate) fn get(address: SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = String::new();

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::netns::{HANG, Namespaces, address, ping, udp_exchange};
 use crate::program::{Started, command};
+use crate::{exposition, metrics};
 
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
@@ -79,7 +80,7 @@ fn served(report: &Value, what: &str) -> u64 {
 #[test]
 fn by_packet_sockets() {
     let Some(namespaces) = cable() else { return };
-    let started = start(&namespaces, SERVER, &["s0"]);
+    let started = start(&namespaces, SERVER, &["s0", metrics::ANY]);
     converse(&namespaces);
     for (port, sizes, n) in [("10.210.0.2:5000", ["1", "1"], "50"), ("[fd00:210::2]:5001", ["20", "3000"], "20")] {
         let report = bench(
@@ -90,8 +91,19 @@ fn by_packet_sockets() {
         assert_eq!(report["connections"].to_string(), n);
     }
     let udp = bench(&namespaces, CLIENT, &["10.210.0.2:7", "--udp", "-n", "30"]);
+    let at = metrics::address(&started);
+    let page = exposition::read(&namespaces.within(SERVER, || metrics::get(at)));
     let report = stop(started);
     let respond = &report["respond"];
+    for (name, count) in [
+        ("respond_packets_total{fate=\"udp_echo\"}", &respond["served"]["udp_echo"]),
+        ("respond_transactions_total", &respond["transactions"]),
+        ("respond_tcp_bytes_total{direction=\"out\"}", &respond["tcp_bytes_out"]),
+        ("respond_connections_opened_total", &respond["connections"]["opened"]),
+    ] {
+        let told = page.get(&format!("steerage_{name}"));
+        assert!(told > 0.0 && told <= count.as_f64().unwrap(), "{name}: {told} of {count}");
+    }
     for what in ["arp", "neighbour", "icmp_echo", "udp_echo", "syn", "tcp"] {
         assert!(served(&report, what) > 0, "{what}: {report}");
     }

@@ -5,8 +5,6 @@
 use prometheus_client::metrics::MetricType;
 use steerage::{CpuMask, CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Snapshot, Verdicts};
 
-use super::FlowTotals;
-
 /// A metric of each queue, CPU, output or of the whole.
 pub(super) struct Family<T: 'static> {
     /// Without `steerage_` and `_total`.
@@ -28,16 +26,19 @@ pub(super) enum Value {
     Fraction(f64),
 }
 
-/// The names of all metrics, as they are served.
+/// The names of all metrics of the ledger, as they are served.
 pub fn names() -> Vec<String> {
     fn of<T>(families: &[Family<T>]) -> impl Iterator<Item = String> + '_ {
-        families.iter().map(|family| {
-            let suffix = if matches!(family.kind, MetricType::Counter) { "_total" } else { "" };
-            format!("steerage_{}{suffix}", family.name)
-        })
+        families.iter().map(|family| served_as(family.name, family.kind))
     }
     let whole = of(&BUILD).chain(of(&WHOLE));
-    whole.chain(of(&QUEUES)).chain(of(&CPUS)).chain(of(&OUTPUTS)).chain(of(&FLOWS)).collect()
+    whole.chain(of(&QUEUES)).chain(of(&CPUS)).chain(of(&OUTPUTS)).collect()
+}
+
+/// The name with what is put before and behind it.
+pub(super) fn served_as(name: &str, kind: MetricType) -> String {
+    let suffix = if matches!(kind, MetricType::Counter) { "_total" } else { "" };
+    format!("steerage_{name}{suffix}")
 }
 
 const fn counter<T>(name: &'static str, help: &'static str, read: fn(&T) -> Vec<Sample>) -> Family<T> {
@@ -170,11 +171,4 @@ pub(super) const OUTPUTS: [Family<OutputSnapshot>; 3] = [
     counter("output_packets", "Packets sent by the output.", |output| one(output.packets)),
     counter("output_bytes", "Their bytes.", |output| one(output.bytes)),
     gauge("output_failed", "1 if an error ended the output on a CPU.", |output| one(output.error.is_some().into())),
-];
-
-pub(super) const FLOWS: [Family<FlowTotals>; 4] = [
-    gauge("flows_active", "Flows that go on.", |flows| one(flows.active)),
-    counter("flow_records", "Records of flows that ended or were cut.", |flows| one(flows.ended)),
-    counter("flow_records_evicted", "Of these, records of flows that had to make room.", |flows| one(flows.evicted)),
-    counter("flow_records_lost", "Records that could not be written in time.", |flows| one(flows.lost)),
 ];

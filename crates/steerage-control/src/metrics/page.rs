@@ -9,13 +9,13 @@ use prometheus_client::registry::Registry;
 use steerage::{CpuSnapshot, OutputSnapshot, QueueSnapshot, Snapshot};
 
 use super::families::{self, Family, Value};
-use super::{FlowTotals, Source};
+use super::{Metric, Source};
 
 /// The metrics as they are now, in Prometheus' text format.
 pub(super) fn of(source: &Source) -> String {
     let now = Now {
         snapshot: source.handle.snapshot(),
-        flows: source.flows.as_ref().map(|flows| flows()),
+        more: source.more.as_ref().map(|more| more()).unwrap_or_default(),
         version: source.version,
     };
     let mut registry = Registry::with_prefix("steerage");
@@ -32,7 +32,7 @@ pub(super) fn of(source: &Source) -> String {
 #[derive(Debug)]
 struct Now {
     snapshot: Snapshot,
-    flows: Option<FlowTotals>,
+    more: Vec<Metric>,
     version: &'static str,
 }
 
@@ -47,8 +47,7 @@ impl Collector for Now {
         write(&mut encoder, &families::QUEUES, &of_queues(queues))?;
         write(&mut encoder, &families::CPUS, &of_cpus(cpus))?;
         write(&mut encoder, &families::OUTPUTS, &of_outputs(outputs))?;
-        let flows: Vec<_> = self.flows.iter().map(|flows| (Vec::new(), flows)).collect();
-        write(&mut encoder, &families::FLOWS, &flows)
+        write_more(&mut encoder, &self.more)
     }
 }
 
@@ -95,6 +94,21 @@ fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(
             match labels.as_slice() {
                 [] => put(&mut encoder, family.kind, value)?,
                 _ => put(&mut encoder.encode_family(&labels)?, family.kind, value)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_more(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric]) -> fmt::Result {
+    for Metric { name, help, kind, samples } in metrics {
+        let kind = kind.in_prometheus_words();
+        let mut encoder = encoder.encode_descriptor(name, help, None, kind)?;
+        for (label, value) in samples {
+            let value = Value::Whole(*value);
+            match label {
+                None => put(&mut encoder, kind, value)?,
+                Some(label) => put(&mut encoder.encode_family(&[*label])?, kind, value)?,
             }
         }
     }

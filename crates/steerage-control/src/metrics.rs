@@ -51,6 +51,7 @@ impl fmt::Debug for Source {
 pub struct Metric {
     /// What Prometheus' [conventions](https://prometheus.io/docs/practices/naming/) make of it, without the `steerage_` before it
     /// and a counter's `_total` behind it.
+    /// None of the ledger's, which [`names`] lists: Prometheus refuses a page that has a metric twice.
     pub name: &'static str,
     /// What it says, as a sentence.
     pub help: &'static str,

@@ -164,7 +164,9 @@ fn icmp_errors_come_back() {
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
-    let page = exposition::read(&net.0.within(ROUTER, || metrics::get(at)));
+    let text = net.0.within(ROUTER, || metrics::get(at));
+    exposition::check_with_promtool(&text);
+    let page = exposition::read(&text);
     let report = stop(started);
     for why in ["ttl_expired", "no_route", "prohibited", "host_unreachable"] {
         let told = page.get(&format!("steerage_forward_packets_total{{fate=\"{why}\"}}"));

@@ -92,7 +92,9 @@ fn by_packet_sockets() {
     }
     let udp = bench(&namespaces, CLIENT, &["10.210.0.2:7", "--udp", "-n", "30"]);
     let at = metrics::address(&started);
-    let page = exposition::read(&namespaces.within(SERVER, || metrics::get(at)));
+    let text = namespaces.within(SERVER, || metrics::get(at));
+    exposition::check_with_promtool(&text);
+    let page = exposition::read(&text);
     let report = stop(started);
     let respond = &report["respond"];
     for (name, count) in [

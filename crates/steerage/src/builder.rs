@@ -475,6 +475,7 @@ impl Builder {
         let owners = controls.iter().map(|queue| queue.owner).collect();
         let nearness = if plan.asked.pin { plan::nearness(&core.cpus, owners) } else { Vec::new() };
         let steering = Steering::new(cpus, controls, plan.asked.limits, plan.asked.policy, nearness);
+        steering.lock().distances.are_real = plan.asked.pin;
         owned.iter_mut().flatten().for_each(|queue| queue.adopt(steering.lock().map_of(queue.id).0));
         for (queue, info) in core.queues.iter().enumerate() {
             info.group.store(steering.lock().map_of(queue).1, Ordering::Relaxed);

@@ -32,6 +32,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             queue.set_limits(self.limits, state.queue_limits(queue.id));
             queue.set_flow_limits(state.flow_limited(), self.limits.flow_limit_table_len);
         }
+        state = self.measure_distance(&shared, state);
         let mut open = Vec::new();
         while let Some(slice) = &mut state.slice {
             let (phase, epoch) = (slice.phase, slice.epoch);

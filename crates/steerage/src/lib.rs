@@ -33,6 +33,7 @@ extern crate self as steerage;
 mod builder;
 mod counter;
 mod cpu;
+mod distance;
 mod duties;
 pub mod flow;
 mod flow_limit;

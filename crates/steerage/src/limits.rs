@@ -117,7 +117,14 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How many looks an average goes back, about: a CPU that is idle and then has no time left is seen to be after two.
 pub const LOOKS_AVERAGED: f64 = 2.0;
 
-/// How long buckets are measured at least before they are compared ...
+/// How long buckets are measured at least before they are compared: a part of the time since CPUs joined or left, since what was
+/// guessed then is to be put right soon, ...
+pub const WINDOW_PART: u32 = 4;
+
+/// ... but so long in any case, in which there may be enough samples where packets are light ...
+pub const WINDOW_FIRST: Duration = Duration::from_millis(20);
+
+/// ... and no longer than this, which tells what is from what somebody else's program does to one of the CPUs for a moment ...
 pub const WINDOW_MIN: Duration = Duration::from_millis(100);
 
 /// ... and at most, if so many samples for each CPU have not come by then.
@@ -175,6 +182,35 @@ pub const TRIAL_GAIN: f64 = 1.03;
 
 /// By which part what can be done in a second changes from one look to the next where the work itself has changed.
 pub const CAPACITY_CHANGED: f64 = 0.2;
+
+/// How often the distance between two CPUs is measured at most: some 20 us of each of them, and a wake-up where one sleeps.
+pub const DISTANCE_EVERY: Duration = Duration::from_millis(20);
+
+/// The part of the time for which a distance has stayed what it is after which it is measured again: so much is missed of a change.
+pub const DISTANCE_STEADY: u32 = 50;
+
+/// ... but after so long at the latest.
+pub const DISTANCE_EVERY_MAX: Duration = Duration::from_secs(1);
+
+/// How long two CPUs wait for each other, and measure, at most: a sleeping one takes 22 us to wake, a round some 10 us where work is
+/// so light that the distance matters.
+pub const DISTANCE_TIME: Duration = Duration::from_micros(200);
+
+/// How often a line goes to and fro in a sample, so that a look at the clock (25 ns) is little beside it.
+pub const DISTANCE_TRIPS: u32 = 8;
+
+/// How many samples are taken, of which the shortest counts.
+pub const DISTANCE_SAMPLES: usize = 5;
+
+/// Up to how many times one another distances are the same: near is 30 to 60 ns here, far 120 to 220.
+pub const DISTANCE_SAME: f64 = 1.7;
+
+/// For how many distances it is remembered what was learned at them.
+pub const DISTANCES_MAX: usize = 4;
+
+/// The most that a function takes for a packet where the distance matters: handing over costs 50 ns a packet more at most where CPUs are
+/// far.
+pub const DISTANCE_MATTERS: Duration = Duration::from_nanos(500);
 
 /// Over how many looks what can be done in a second is averaged, and measured at least before a CPU joins on trial.
 pub const CAPACITY_LOOKS: u32 = 8;

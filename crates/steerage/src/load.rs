@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use crate::ledger::MoveCause;
 use crate::ledger::QueueLedger;
-use crate::limits::{BUCKETS, TIMED_PRIOR, WINDOW_MAX, WINDOW_MIN, WINDOW_SAMPLES, WINDOW_WEIGHT};
+use crate::limits::{
+    BUCKETS, TIMED_PRIOR, WINDOW_FIRST, WINDOW_MAX, WINDOW_MIN, WINDOW_PART, WINDOW_SAMPLES, WINDOW_WEIGHT,
+};
 use crate::moves::State;
 use crate::platform::Timestamp;
 use crate::policy::{CpuLoad, GroupLoad, Window};
+use crate::rps_map::CpuIndex;
 use crate::shared::Core;
 
 /// A CPU's counters at one time.
@@ -59,6 +63,8 @@ pub(crate) struct LoadMeter {
     /// By queue, by CPU.
     finished: Vec<Vec<u64>>,
     window: Option<WindowStart>,
+    /// When CPUs joined or left.
+    changed: Timestamp,
 }
 
 #[derive(Debug)]
@@ -170,6 +176,7 @@ impl<M> State<M> {
         }
         let window = self.close_window(core, now);
         let window_closed = window.is_some();
+        let mut to_measure = Vec::new();
         for group in 0..self.groups.len() {
             let queues = self.open_queues_of(group);
             if queues.is_empty() {
@@ -189,10 +196,18 @@ impl<M> State<M> {
                 buckets: &buckets[group],
                 samples: self.groups[group].work.samples as u64,
             });
+            let apart: Vec<Option<Duration>> =
+                (0..before.len()).map(|cpu| self.distances.between(order[0], cpu as CpuIndex)).collect();
             let group = &mut self.groups[group];
-            let load = GroupLoad { now, elapsed, order: &order, owners, map: &group.map.0, cpus: &cpus, window };
-            let Some(wish) = group.policy.look(&load) else { continue };
+            let map = &group.map.0;
+            let load = GroupLoad { now, elapsed, order: &order, owners, map, cpus: &cpus, apart: &apart, window };
+            let wish = group.policy.look(&load);
+            to_measure.extend(group.policy.asks_distance().map(|cpu| (order[0], cpu)));
+            let Some(wish) = wish else { continue };
             if wish.map.iter().all(|cpu| order.contains(cpu)) {
+                if wish.cause != MoveCause::Balance {
+                    self.load.changed = now;
+                }
                 (group.want.0, group.cause) = (wish.map, wish.cause);
             } else {
                 tracing::error!(policy = group.policy.name(), "a policy wished for a CPU that it cannot have");
@@ -202,6 +217,10 @@ impl<M> State<M> {
             self.look_for_elephants();
         }
         self.begin_slice();
+        // One pair at a time, and not while a move keeps them busy.
+        if self.is_settled() {
+            to_measure.into_iter().any(|(asks, answers)| self.have_measured(asks, answers, now));
+        }
     }
 
     /// Ends the window under way, if it has been long enough; and begins another. By CPU what it had to do, by group each
@@ -224,7 +243,8 @@ impl<M> State<M> {
         // Where one CPU has all, nothing is hashed and so nothing sampled: there is nothing to wait for.
         let active = self.active_cpus();
         let enough = active == 1 || samples >= WINDOW_SAMPLES * active as u64;
-        if elapsed < WINDOW_MIN || (!enough && elapsed < WINDOW_MAX) {
+        let least = (now.since(self.load.changed) / WINDOW_PART).clamp(WINDOW_FIRST, WINDOW_MIN);
+        if elapsed < least || (!enough && elapsed < WINDOW_MAX) {
             self.load.window = Some(start);
             return None;
         }

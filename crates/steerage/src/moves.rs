@@ -33,6 +33,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use steerage_mem::ring::Gauge;
 
+use crate::distance::Distances;
 use crate::ledger::{MoveCause, MoveCounts};
 use crate::limits::{BUCKETS, Limits, QueueLimits, SLICE_BUCKETS};
 use crate::load::{BucketWork, LoadMeter};
@@ -148,6 +149,7 @@ pub(crate) struct State<M> {
     /// For each CPU that polls, the others in the order in which they are to join; empty: as they are numbered.
     nearness: Vec<Vec<CpuIndex>>,
     pub(crate) load: LoadMeter,
+    pub(crate) distances: Distances,
     elephants: Vec<elephants::Candidate>,
     pub(crate) slice: Option<Slice<M>>,
     dead: Vec<bool>,
@@ -192,6 +194,7 @@ impl<M> Steering<M> {
             policy,
             nearness,
             load: LoadMeter::default(),
+            distances: Distances::default(),
             elephants: Vec::new(),
             slice: None,
             dead: vec![false; cpus],

@@ -66,6 +66,8 @@ pub struct GroupLoad<'a> {
     pub map: &'a [u16; BUCKETS],
     /// What each CPU did since the last look.
     pub cpus: &'a [CpuLoad],
+    /// One way of a cache line between the first of `order` and each CPU, as it was measured last; `None`: not yet.
+    pub apart: &'a [Option<Duration>],
     /// Longer, and to the buckets: now and then.
     pub window: Option<Window<'a>>,
 }
@@ -99,6 +101,13 @@ pub trait Policy: Send + fmt::Debug {
 
     /// A look at the load. Not while buckets move.
     fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish>;
+
+    /// After a look: the CPU of which it wants to know how far it is from the first of the order. Measuring that takes both of
+    /// them some microseconds, and wakes the other, so it is done every [`DISTANCE_EVERY`](crate::DISTANCE_EVERY) at most and less often the
+    /// less it changes; and not where CPUs are not the machine's own.
+    fn asks_distance(&self) -> Option<u16> {
+        None
+    }
 
     /// What it has come to.
     fn findings(&self) -> Findings {
@@ -140,6 +149,10 @@ impl Policy for Box<dyn Policy> {
         (**self).look(load)
     }
 
+    fn asks_distance(&self) -> Option<u16> {
+        (**self).asks_distance()
+    }
+
     fn findings(&self) -> Findings {
         (**self).findings()
     }
@@ -155,7 +168,9 @@ pub struct Findings {
     pub left: u64,
     /// The busiest CPU's load over the best that the buckets allow, when that was last measured.
     pub uneven: Option<f64>,
-    /// Handing packets over has paid where the function took so long for one.
+    /// One way of a cache line from the CPU that receives to the one that was joined or tried last, where that was measured lately.
+    pub apart: Option<Duration>,
+    /// Handing packets over has paid where the function took so long for one, as far apart as CPUs are now.
     pub pays_at: Option<Duration>,
     /// It has not paid where the function took so long.
     pub fails_at: Option<Duration>,

@@ -20,6 +20,7 @@ use crate::cpu::{CpuId, CpuMask};
 use crate::limits::CPUS_MAX;
 
 use files::Files;
+pub(crate) use latency::Line;
 pub use latency::{PAIR_TIME_MAX, PAIRS_MAX};
 pub use others::OthersTime;
 pub use watch::Watch;

@@ -16,7 +16,7 @@ pub(super) fn lines(snapshot: &Snapshot) -> Vec<String> {
 }
 
 fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
-    let Findings { joined, left, uneven, pays_at, fails_at, would_move, .. } = &group.findings;
+    let Findings { joined, left, uneven, apart, pays_at, fails_at, would_move, .. } = &group.findings;
     let mask = group.queues.first().map_or(0, |queue| snapshot.queues[*queue].rps_cpus.len());
     if mask < 2 {
         return Vec::new();
@@ -33,14 +33,16 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
         line += &format!(", would move {} buckets", grouped(*buckets as u64));
     }
     let mut lines = vec![line];
-    match (pays_at, fails_at) {
+    let learned = match (pays_at, fails_at) {
         (Some(pays), Some(fails)) => {
-            lines.push(format!("handing over paid at {} of work a packet, not at {}", nanos(*pays), nanos(*fails)))
+            Some(format!("handing over paid at {} of work a packet, not at {}", nanos(*pays), nanos(*fails)))
         }
-        (Some(pays), None) => lines.push(format!("handing over paid at {} of work a packet", nanos(*pays))),
-        (None, Some(fails)) => lines.push(format!("handing over did not pay at {} of work a packet", nanos(*fails))),
-        (None, None) => {}
-    }
+        (Some(pays), None) => Some(format!("handing over paid at {} of work a packet", nanos(*pays))),
+        (None, Some(fails)) => Some(format!("handing over did not pay at {} of work a packet", nanos(*fails))),
+        (None, None) => None,
+    };
+    let apart = apart.map_or(String::new(), |apart| format!(", where a cache line takes {}", nanos(apart)));
+    lines.extend(learned.map(|learned| learned + &apart));
     for Elephant { bucket, load, flow, .. } in group.elephants.iter().take(ELEPHANTS_SHOWN) {
         let share = load * 100.0;
         lines.push(match flow {
@@ -65,6 +67,7 @@ pub(super) struct SteeringJson {
     joined: u64,
     left: u64,
     uneven: Option<f64>,
+    apart_ns: Option<u64>,
     pays_at_ns: Option<u64>,
     fails_at_ns: Option<u64>,
     elephants: Vec<ElephantJson>,
@@ -89,6 +92,7 @@ impl SteeringJson {
             joined: found.joined,
             left: found.left,
             uneven: found.uneven,
+            apart_ns: found.apart.map(nanos),
             pays_at_ns: found.pays_at.map(nanos),
             fails_at_ns: found.fails_at.map(nanos),
             elephants: group

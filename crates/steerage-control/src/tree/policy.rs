@@ -36,6 +36,7 @@ pub(super) fn steering(snapshot: &Snapshot) -> String {
                 let _ = write!(text, " {name} {}", time.as_nanos());
             }
         };
+        nanos("apart_ns", found.apart);
         nanos("pays_at_ns", found.pays_at);
         nanos("fails_at_ns", found.fails_at);
         if let Some(buckets) = found.would_move {

@@ -7,6 +7,7 @@ use crate::cpu::CpuId;
 use crate::handler::BucketId;
 use crate::ledger::MoveCause;
 use crate::limits::BUCKETS;
+use crate::platform::Timestamp;
 use crate::policy::{Elephant, GroupSnapshot, Policy};
 use crate::rps_map::CpuIndex;
 
@@ -52,6 +53,16 @@ impl<M> State<M> {
 
     pub(crate) fn policy_name(&self) -> &'static str {
         self.policy.name()
+    }
+
+    /// Has two CPUs measure how far they are apart, if it is time. Returns whether they do.
+    pub(crate) fn have_measured(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> bool {
+        let due = self.distances.ask(asks, answers, now);
+        if due {
+            self.changed = true;
+            self.to_wake.extend([asks, answers]);
+        }
+        due
     }
 
     /// These CPUs of ours are there, the others are not: nothing new comes to those.

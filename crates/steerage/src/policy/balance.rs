@@ -5,16 +5,21 @@
 //! handing over costs more than the function does, it leaves again, and what was learned is kept. CPUs leave when those that
 //! are left would be at half of their time.
 
+mod learned;
+mod trial;
+
 use std::time::Duration;
+
+use learned::Experience;
+use trial::{Split, Trial};
 
 use super::spread::Loads;
 use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
 use crate::ledger::MoveCause;
 use crate::limits::{
     BEGUN_JOINED_FOR, BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, CONTENDED_FROM, ELEPHANT_FROM, FULL_FROM, JOIN_FROM,
-    KEEPS_UP, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, LOST_MAX, SATURATED_FROM,
-    SHORT_OF_TIME, SPREAD_WITHIN, TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX,
-    TRIAL_UNDECIDED, UNEVEN_FROM, WORK_CHANGED, WORK_CHANGED_NANOS,
+    KEEPS_UP, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, SATURATED_FROM, SHORT_OF_TIME,
+    SPREAD_WITHIN, UNEVEN_FROM,
 };
 use crate::platform::Timestamp;
 
@@ -36,13 +41,19 @@ pub struct Balance {
     measured: u32,
     /// The same without any CPU that joined, when it was last short of time.
     inline_capacity: f64,
+    /// And what was done then.
+    inline_rate: f64,
     /// What the function takes for a packet where it runs inline, in nanoseconds.
     work: f64,
     /// What receiving takes for a packet while flows are told apart, in nanoseconds. Where one CPU has all, nothing is hashed.
     receive_spread: Option<f64>,
     trial: Option<Trial>,
-    /// A trial was in vain.
-    again: Option<Again>,
+    /// What was all on one CPU is spread over several, on trial.
+    split: Option<Split>,
+    /// What trials have taught.
+    learned: Experience,
+    /// Of whom it is to be known how far it is away.
+    asks_distance: Option<u16>,
     /// When it may be seen whether those that joined are still worth it, and how long after their trial that is.
     look_back: Option<(Timestamp, Duration)>,
     /// What was lost by them since they were last worth it, as time.
@@ -52,38 +63,6 @@ pub struct Balance {
     leave_after: Duration,
     left_at: Option<Timestamp>,
     findings: Findings,
-}
-
-/// A CPU has joined; whether it was worth it will be seen.
-#[derive(Clone, Copy, Debug)]
-struct Trial {
-    /// When its buckets had arrived.
-    since: Option<Timestamp>,
-    /// What the group could do before.
-    capacity: f64,
-    /// What it did.
-    rate: f64,
-    /// What the function took for a packet, in nanoseconds.
-    work: f64,
-    /// By how much less was done since, as the time in which that would have been done before.
-    lost: Duration,
-}
-
-/// When there may be another trial.
-#[derive(Clone, Copy, Debug)]
-struct Again {
-    at: Timestamp,
-    /// How long that is from the last one.
-    wait: Duration,
-    /// What the function took for a packet then, in nanoseconds.
-    work: f64,
-}
-
-impl Again {
-    /// Whether the function takes so much longer now that what came of the last trial says nothing.
-    fn is_other_work(&self, work: f64) -> bool {
-        work > self.work * WORK_CHANGED && work > self.work + WORK_CHANGED_NANOS
-    }
 }
 
 impl Balance {
@@ -148,26 +127,25 @@ impl Balance {
 
     /// One CPU more, if those that have buckets have no time left and it is not known to be for nothing.
     fn join(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
-        let mut left = load.order.iter().copied().filter(|cpu| !active.contains(cpu)).peekable();
-        let first = *left.peek()?;
-        let next = left.find(|cpu| !is_contended(load, *cpu)).unwrap_or(first);
-        let wants = |cpu: CpuLoad| cpu.busy.min(if cpu.full < FULL_FROM { KEEPS_UP } else { 1.0 });
-        let mean = of(&self.loads, active).map(wants).sum::<f64>() / active.len() as f64;
-        if mean < JOIN_FROM {
+        let next = next_to_join(load, active)?;
+        if !self.is_short_of_time(active) {
             return None;
         }
         let first = active.len() <= load.owners;
+        let here = self.learned.here();
+        let paid = first && self.inline_capacity > 0.0 && here.pays(self.work);
         if first {
-            if self.again.is_some_and(|again| load.now < again.at && !again.is_other_work(self.work)) {
+            if here.is_in_vain(load.now, self.work) {
                 return None;
             }
             // What begins is slow: what comes after would seem to be an improvement.
-            if self.measured < CAPACITY_LOOKS {
+            if self.measured < CAPACITY_LOOKS && !paid {
                 return None;
             }
-            self.inline_capacity = self.capacity;
-            let (capacity, rate, work) = (self.capacity, self.rate, self.work);
-            self.trial = Some(Trial { since: None, capacity, rate, work, lost: Duration::ZERO });
+            if self.measured >= CAPACITY_LOOKS {
+                (self.inline_capacity, self.inline_rate) = (self.capacity, self.rate);
+            }
+            self.begin_trial();
         }
         self.findings.joined += 1;
         self.quiet_since = None;
@@ -176,83 +154,15 @@ impl Balance {
             self.leave_after = (self.leave_after() * 2).min(LEAVE_AFTER_MAX);
         }
         let active: Vec<u16> = active.iter().copied().chain([next]).collect();
-        Some(Wish { map: self.spread(load, &active), cause: MoveCause::Joined })
+        let known = self.learned.here().map.as_ref().filter(|map| paid && map.iter().all(|cpu| active.contains(cpu)));
+        let map = known.cloned().unwrap_or_else(|| self.spread(load, &active));
+        Some(Wish { map, cause: MoveCause::Joined })
     }
 
-    /// With the next CPU, was more done?
-    fn judge(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
-        let trial = self.trial.as_mut()?;
-        let Some(since) = trial.since else {
-            // The first look after its buckets arrived: from here on it counts.
-            trial.since = Some(load.now);
-            (self.capacity, self.measured) = (0.0, 0);
-            return None;
-        };
-        let lost_now = lost(load, trial.rate);
-        trial.lost += lost_now;
-        let (took, trial) = (load.now.since(since), *trial);
-        let more_can_be_done = self.capacity > trial.capacity * TRIAL_GAIN;
-        let paid = more_can_be_done && self.rate >= trial.rate;
-        let work = Duration::from_nanos(trial.work as u64);
-        if paid && took >= TRIAL_TIME {
-            self.trial = None;
-            self.again = None;
-            let wait = self.look_back.map_or(LOOK_BACK, |(_, wait)| wait);
-            self.look_back = Some((load.now + wait, wait));
-            self.findings.pays_at = Some(self.findings.pays_at.map_or(work, |known| known.min(work)));
-            return None;
-        }
-        // The owners come first; a trial is about those behind.
-        let contended = active.iter().skip(load.owners).any(|cpu| is_contended(load, *cpu));
-        let too_little = contended && took >= TRIAL_TIME && self.rate < trial.rate;
-        // What was lost until buckets found their places is no reason any more.
-        let hopeless = took >= TRIAL_TIME && trial.lost >= LOST_MAX && lost_now > load.elapsed / 4;
-        if took < TRIAL_TIME_MAX && !too_little && !hopeless {
-            return None;
-        }
-        self.trial = None;
-        // More could be done, and less was: there is less to do, or who sends has less of a CPU now. Inline is right for both, but
-        // what it said of the function is nothing.
-        let (least, most) = match (more_can_be_done, contended) {
-            (true, false) => (TRIAL_UNDECIDED, TRIAL_AGAIN),
-            (true, true) => (TRIAL_AGAIN, TRIAL_AGAIN_MAX),
-            (false, _) => {
-                self.findings.fails_at = Some(work);
-                (TRIAL_AGAIN, TRIAL_AGAIN_MAX)
-            }
-        };
-        let wait = self.again.map_or(least, |again| again.wait * 2).clamp(least, most);
-        self.again = Some(Again { at: load.now + wait, wait, work: trial.work });
-        self.leave(load, &active[..load.owners.min(active.len())])
-    }
-
-    /// Those that joined leave if no time is left and less is done than was done without them: where the CPUs of a virtual machine
-    /// have moved apart, handing over costs more than when it was tried. Not at the first sign: when as much was lost as it takes
-    /// to leave and come back. Should the work have become dearer instead, the next trial shows it.
-    fn no_more_worth_it(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
-        let (at, wait) = self.look_back.filter(|(at, _)| load.now >= *at)?;
-        let no_time = of(&self.loads, active).any(|cpu| cpu.busy >= SATURATED_FROM && cpu.full >= FULL_FROM);
-        if active.len() <= load.owners || !no_time || self.measured < CAPACITY_LOOKS {
-            return None;
-        }
-        if self.inline_capacity == 0.0 {
-            // It began with them: what is done without them is yet to be seen.
-            self.look_back = None;
-            return self.leave(load, &active[..load.owners]);
-        }
-        if self.rate * TRIAL_GAIN > self.inline_capacity {
-            self.lost = Duration::ZERO;
-            return None;
-        }
-        self.lost += lost(load, self.inline_capacity);
-        if self.lost < LOST_MAX {
-            return None;
-        }
-        self.lost = Duration::ZERO;
-        let next = (wait * 2).min(TRIAL_AGAIN);
-        self.look_back = Some((at, next));
-        self.again = Some(Again { at: load.now + next, wait: next, work: self.work });
-        self.leave(load, &active[..load.owners])
+    /// Those that have buckets have no time left, on average.
+    fn is_short_of_time(&self, active: &[u16]) -> bool {
+        let wants = |cpu: CpuLoad| cpu.busy.min(if cpu.full < FULL_FROM { KEEPS_UP } else { 1.0 });
+        of(&self.loads, active).map(wants).sum::<f64>() / active.len() as f64 >= JOIN_FROM
     }
 
     fn leave(&mut self, load: &GroupLoad<'_>, stay: &[u16]) -> Option<Wish> {
@@ -363,13 +273,6 @@ fn is_single(map: &[u16; BUCKETS]) -> bool {
     map.iter().all(|cpu| *cpu == map[0])
 }
 
-/// How much less was done since the last look than `rate` packets a second, as the time in which that would have been done.
-fn lost(load: &GroupLoad<'_>, rate: f64) -> Duration {
-    let packets: u64 = load.cpus.iter().map(|cpu| cpu.packets).sum();
-    let done = Duration::try_from_secs_f64(packets as f64 / rate).unwrap_or_default();
-    load.elapsed.saturating_sub(done)
-}
-
 /// What receiving took of the CPUs that do it since the last look, in nanoseconds for each packet that was done with.
 fn receiving(load: &GroupLoad<'_>) -> Option<f64> {
     let owners = &load.order[..load.owners.min(load.order.len())];
@@ -401,6 +304,13 @@ fn base(load: &GroupLoad<'_>, window: &Window<'_>) -> Vec<f64> {
 /// Others have too much of a CPU's time for it to be of much help.
 fn is_contended(load: &GroupLoad<'_>, cpu: u16) -> bool {
     load.cpus[usize::from(cpu)].others >= CONTENDED_FROM
+}
+
+/// The next CPU that has no buckets yet.
+fn next_to_join(load: &GroupLoad<'_>, active: &[u16]) -> Option<u16> {
+    let mut left = load.order.iter().copied().filter(|cpu| !active.contains(cpu)).peekable();
+    let first = *left.peek()?;
+    Some(left.find(|cpu| !is_contended(load, *cpu)).unwrap_or(first))
 }
 
 fn of<'a>(cpus: &'a [CpuLoad], active: &'a [u16]) -> impl Iterator<Item = CpuLoad> + 'a {
@@ -452,6 +362,10 @@ impl Policy for Balance {
             }
             return None;
         }
+        let moved = self.moved_apart(load, &active);
+        if moved.is_some() {
+            return moved;
+        }
         if self.trial.is_some() {
             let wish = self.judge(load, &active);
             if wish.is_some() {
@@ -463,11 +377,21 @@ impl Policy for Balance {
                 return Some(wish);
             }
         }
+        if let Some(wish) = self.judge_split(load) {
+            return Some(wish);
+        }
         let window = load.window.as_ref()?;
-        self.even_out(load, window, &active)
+        let wish = self.even_out(load, window, &active)?;
+        self.may_be_split(load, &active, wish)
+    }
+
+    fn asks_distance(&self) -> Option<u16> {
+        self.asks_distance
     }
 
     fn findings(&self) -> Findings {
-        self.findings.clone()
+        let here = self.learned.here();
+        let time = |nanos: f64| Duration::from_nanos(nanos as u64);
+        Findings { pays_at: here.paid.map(time), fails_at: here.failed.map(time), ..self.findings.clone() }
     }
 }

@@ -1,224 +1,12 @@
 //! The policy on made-up machines and traffic, in virtual time: what it sees is a sample, what is checked is the truth.
 
+mod model;
+
 use std::time::Duration;
 
-use super::spread::Loads;
 use super::*;
-use crate::limits::{BEGUN_JOINED_FOR, LOOK_EVERY, LOST_MAX, TRIAL_AGAIN, WINDOW_WEIGHT};
-
-/// splitmix64: the same history whenever the seed is.
-struct Chance(u64);
-
-impl Chance {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.draw() % n as u64) as usize
-    }
-
-    fn share(&mut self) -> f64 {
-        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
-/// Looks between two windows, and samples in one.
-const WINDOW_LOOKS: u32 = 10;
-const SAMPLES: usize = 60_000;
-
-/// A group whose queue is polled by CPU 0.
-struct Model {
-    policy: Balance,
-    cpus: usize,
-    map: Box<[u16; BUCKETS]>,
-    /// Which bucket each flow is in, and what it takes of a CPU.
-    flows: Vec<(u16, f64)>,
-    /// What receiving takes of CPU 0.
-    receive: f64,
-    /// What the function takes for a packet, in microseconds of some CPU.
-    cost: f64,
-    /// What a packet that is handed over costs besides, as a share of what the function takes.
-    hand_over: f64,
-    /// What others take of each CPU. A CPU on which more is done than they leave slows them, and they are who asks: so less comes.
-    others: Vec<f64>,
-    /// What the policy may know of buckets.
-    sampled: Vec<f64>,
-    /// From how many samples, as far as they are not forgotten.
-    samples: f64,
-    chance: Chance,
-    looks: u32,
-    now: Timestamp,
-    /// Buckets moved, and flows in them, by cause.
-    wishes: Vec<(MoveCause, usize, usize)>,
-}
-
-impl Model {
-    /// `cpus` CPUs, of which so many have buckets at first, in equal shares.
-    fn new(cpus: usize, active: usize, seed: u64) -> Self {
-        let mut map = Box::new([0; BUCKETS]);
-        map.iter_mut().enumerate().for_each(|(bucket, cpu)| *cpu = (bucket * active / BUCKETS) as u16);
-        Self {
-            policy: Balance::new(),
-            cpus,
-            map,
-            flows: Vec::new(),
-            receive: 0.0,
-            cost: 1.0,
-            hand_over: 0.0,
-            others: vec![0.0; cpus],
-            sampled: vec![0.0; BUCKETS],
-            samples: 0.0,
-            chance: Chance(seed),
-            looks: 0,
-            now: Timestamp::ZERO,
-            wishes: Vec::new(),
-        }
-    }
-
-    /// Zipf's law with exponent 1, `load` CPUs' worth in all.
-    fn zipf(mut self, flows: usize, load: f64) -> Self {
-        let sum: f64 = (1..=flows).map(|rank| 1.0 / rank as f64).sum();
-        let chance = &mut self.chance;
-        self.flows = (1..=flows).map(|rank| (chance.below(BUCKETS) as u16, load / rank as f64 / sum)).collect();
-        self
-    }
-
-    fn buckets(&self) -> Vec<f64> {
-        let mut buckets = vec![0.0; BUCKETS];
-        self.flows.iter().for_each(|(bucket, load)| buckets[usize::from(*bucket)] += load);
-        buckets
-    }
-
-    fn base(&self) -> Vec<f64> {
-        let mut base = vec![0.0; self.cpus];
-        base[0] = self.receive;
-        base
-    }
-
-    /// What each CPU really has to do.
-    fn loads(&self, buckets: &[f64]) -> Vec<f64> {
-        let mut loads = self.base();
-        for (cpu, load) in self.map.iter().zip(buckets) {
-            let handed = if *cpu == 0 { 0.0 } else { self.hand_over * load };
-            loads[usize::from(*cpu)] += load + handed;
-            loads[0] += handed;
-        }
-        loads
-    }
-
-    /// How far the busiest CPU really is above the best that is possible with those that have buckets.
-    fn uneven(&self) -> f64 {
-        let (buckets, base) = (self.buckets(), self.base());
-        let active: Vec<u16> = self.active();
-        let loads = Loads { map: &self.map, buckets: &buckets, base: &base, active: &active };
-        loads.busiest() / loads.best()
-    }
-
-    fn active(&self) -> Vec<u16> {
-        (0..self.cpus as u16).filter(|cpu| self.map.contains(cpu)).collect()
-    }
-
-    /// As a window samples: packets by chance, and the windows before not forgotten.
-    fn sample(&mut self) {
-        let mut ends = Vec::with_capacity(self.flows.len());
-        let mut total = 0.0;
-        for (_, load) in &self.flows {
-            total += load;
-            ends.push(total);
-        }
-        let mut seen = vec![0.0; BUCKETS];
-        for _ in 0..SAMPLES {
-            let at = self.chance.share() * total;
-            let flow = ends.partition_point(|end| *end <= at).min(self.flows.len() - 1);
-            seen[usize::from(self.flows[flow].0)] += total / SAMPLES as f64;
-        }
-        self.samples = self.samples * (1.0 - WINDOW_WEIGHT) + SAMPLES as f64;
-        let weight = if self.sampled.iter().all(|load| *load == 0.0) { 1.0 } else { WINDOW_WEIGHT };
-        self.sampled.iter_mut().zip(seen).for_each(|(known, seen)| *known += weight * (seen - *known));
-    }
-
-    /// One look. Returns why buckets moved, if they did.
-    fn look(&mut self) -> Option<MoveCause> {
-        self.looks += 1;
-        self.now = self.now + LOOK_EVERY;
-        let buckets = self.buckets();
-        let loads = self.loads(&buckets);
-        // Who receives can do no more than all, and does not know what it was not given; the others get less then.
-        let asks =
-            self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
-        let slowed = 1.0 / loads[0].max(1.0) * asks.fold(1.0, f64::min);
-        let busy = |cpu: usize| loads[cpu] * slowed;
-        let mut work = vec![0.0; self.cpus];
-        self.map.iter().zip(&buckets).for_each(|(cpu, load)| work[usize::from(*cpu)] += load);
-        let cpus: Vec<CpuLoad> = (0..self.cpus)
-            .map(|cpu| CpuLoad {
-                busy: busy(cpu),
-                full: if busy(cpu) > 0.9 { 1.0 } else { 0.0 },
-                receive: if cpu == 0 { (self.receive * slowed).min(1.0) } else { 0.0 },
-                others: self.others[cpu],
-                packets: (work[cpu] * slowed / busy(cpu).max(1.0) * 1e6 / self.cost) as u64,
-            })
-            .collect();
-        let shares = (self.looks % WINDOW_LOOKS == 0).then(|| {
-            self.sample();
-            let mut of_cpu = vec![0.0; self.cpus];
-            self.map.iter().zip(&self.sampled).for_each(|(cpu, load)| of_cpu[usize::from(*cpu)] += load);
-            let share = |(cpu, load): (&u16, &f64)| {
-                let cpu = usize::from(*cpu);
-                if of_cpu[cpu] > 0.0 { load * (cpus[cpu].busy - cpus[cpu].receive) / of_cpu[cpu] } else { 0.0 }
-            };
-            self.map.iter().zip(&self.sampled).map(share).collect::<Vec<f64>>()
-        });
-        let order: Vec<u16> = (0..self.cpus as u16).collect();
-        let window = shares.as_ref().map(|buckets| Window { cpus: &cpus, buckets, samples: self.samples as u64 });
-        let load = GroupLoad {
-            now: self.now,
-            elapsed: LOOK_EVERY,
-            order: &order,
-            owners: 1,
-            map: &self.map,
-            cpus: &cpus,
-            window,
-        };
-        let wish = self.policy.look(&load)?;
-        let moved = |bucket: u16| self.map[usize::from(bucket)] != wish.map[usize::from(bucket)];
-        let buckets = (0..BUCKETS as u16).filter(|bucket| moved(*bucket)).count();
-        let flows = self.flows.iter().filter(|(bucket, _)| moved(*bucket)).count();
-        self.wishes.push((wish.cause, buckets, flows));
-        self.map = wish.map;
-        Some(wish.cause)
-    }
-
-    fn run(&mut self, time: Duration) {
-        for _ in 0..time.as_nanos() / LOOK_EVERY.as_nanos() {
-            self.look();
-        }
-    }
-
-    fn moves(&self, cause: MoveCause) -> usize {
-        self.wishes.iter().filter(|(why, ..)| *why == cause).count()
-    }
-
-    /// The largest that [`uneven`](Self::uneven) is at any look of `time`.
-    fn worst(&mut self, time: Duration) -> f64 {
-        let looks = time.as_nanos() / LOOK_EVERY.as_nanos();
-        (0..looks)
-            .map(|_| {
-                self.look();
-                self.uneven()
-            })
-            .fold(0.0, f64::max)
-    }
-
-    fn flows_moved(&self) -> usize {
-        self.wishes.iter().map(|(_, _, flows)| flows).sum()
-    }
-}
+use crate::limits::{BEGUN_JOINED_FOR, LOST_MAX, TRIAL_AGAIN};
+use model::Model;
 
 /// How near to the best that is possible the busiest CPU is to be.
 const NEAR: f64 = 1.08;
@@ -423,6 +211,72 @@ fn what_pays_no_more_is_given_up() {
         model.hand_over = 0.1;
     }
     assert_eq!(model.moves(MoveCause::Left), left);
+}
+
+/// A host moves the CPUs apart and together: what was learned at a distance counts as soon as they are at it again.
+#[test]
+fn cpus_that_move_apart_and_together_are_followed_at_once() {
+    let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
+    model.receive = 0.5;
+    let places = [(0.1, 50, &[0, 1][..]), (3.0, 200, &[0])];
+    let (mut joined, mut wrong, mut looks) = (0, 0, 0);
+    for round in 0..20 {
+        for (hand_over, nanos, best) in places {
+            model.hand_over = hand_over;
+            // What is measured differs from one time to the next.
+            model.apart[1] = Some(Duration::from_nanos(nanos + model.chance.below(nanos as usize / 5) as u64));
+            if round == 0 {
+                model.run(SETTLE);
+                assert_eq!(model.active(), best, "{:?}", model.policy);
+                joined = model.moves(MoveCause::Joined);
+                continue;
+            }
+            for _ in 0..150 {
+                model.look();
+                wrong += usize::from(model.active() != best);
+                looks += 1;
+            }
+        }
+    }
+    // Far is tried again at first after 10 s, then 20 and 40: 100 ms each.
+    assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.wishes);
+    assert!(wrong < looks / 50, "{wrong} of {looks} looks: {:?}", model.wishes);
+}
+
+/// All is best on the other CPU, though it has more to do then: to spread it is tried, and not again and again.
+#[test]
+fn what_is_best_on_one_cpu_is_left_there() {
+    let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
+    (model.receive, model.hand_over) = (2.0, 0.02);
+    model.map.fill(1);
+    model.tell_apart = 0.6;
+    model.run(SETTLE);
+    let spread = (0..6000).filter(|_| {
+        model.look();
+        model.active().len() > 1
+    });
+    let spread = spread.count();
+    assert!((1..600).contains(&spread), "{spread}: {:?}", model.wishes);
+    // And where it is better, it stays.
+    model.tell_apart = 0.0;
+    model.run(Duration::from_secs(120));
+    assert_eq!(model.active(), [0, 1], "{:?}", model.policy);
+}
+
+/// It is asked only where there is something to decide: measuring wakes the other CPU.
+#[test]
+fn the_distance_is_asked_for_where_it_matters() {
+    for (load, cost, asks) in [(0.3, 1.0, None), (3.0, 1.0, Some(1)), (3.0, 100.0, None)] {
+        let mut model = Model::new(2, 1, 15).zipf(10_000, load);
+        (model.receive, model.cost) = (0.1, cost);
+        for _ in 0..100 {
+            model.look();
+        }
+        assert_eq!(model.policy.asks_distance(), asks, "{load} CPUs, {cost}");
+    }
+    let mut model = Model::new(8, 1, 16).zipf(10_000, 6.0);
+    model.run(STEADY);
+    assert_eq!((model.active().len() > 2, model.policy.asks_distance()), (true, None), "it pays in any case");
 }
 
 /// Who begins joined has the other CPU's work there at once, sees once what is done without it, and goes by that.

@@ -30,10 +30,6 @@ const ABSENT: u32 = 0;
 const READY: u32 = 1;
 const END: u32 = u32::MAX;
 
-/// A line of its own: 128 bytes, since some machines fetch lines in pairs.
-#[repr(align(128))]
-struct Line(AtomicU32);
-
 impl Topology {
     /// Measures how long a cache line takes between `owner` and each of `candidates`, by two threads that are pinned for it and
     /// spin: [`PAIR_TIME_MAX`] a pair at most, besides the time that they wait for their CPUs, and [`PAIRS_MAX`] pairs; of more
@@ -71,45 +67,112 @@ impl Topology {
 
 /// Half of a round trip. `None` if it did not come to enough of them.
 fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
-    let line = Line(AtomicU32::new(ABSENT));
+    let line = Line::default();
     thread::scope(|scope| {
         let name = || thread::Builder::new().name("latency".to_owned());
-        name().spawn_scoped(scope, || answer(&line, answering)).ok()?;
+        // It goes when the other does, whatever came of it.
+        let answers = || if pin(answering).is_ok() { line.answer(None) } else { line.end() };
+        name().spawn_scoped(scope, answers).ok()?;
         let asks = name().spawn_scoped(scope, || {
             let median = pin(asking).ok().and_then(|()| ask(&line));
-            // The other goes whatever came of it.
-            line.0.store(END, Ordering::Relaxed);
+            line.end();
             median
         });
         match asks {
             Ok(asks) => asks.join().ok().flatten(),
             Err(_) => {
-                line.0.store(END, Ordering::Relaxed);
+                line.end();
                 None
             }
         }
     })
 }
 
-// Relaxed throughout: the line carries nothing but its own number, which both see in one order, and no other memory hangs on it.
-
-/// Gives each trip back as soon as it comes.
-fn answer(line: &Line, cpu: CpuId) {
-    if pin(cpu).is_err() {
-        line.0.store(END, Ordering::Relaxed);
-        return;
+fn ask(line: &Line) -> Option<Duration> {
+    let deadline = Instant::now() + PAIR_TIME_MAX;
+    // As in `answer`: the other may still be on this CPU.
+    while !line.is_ready() && !line.is_over() && Instant::now() < deadline {
+        thread::yield_now();
     }
-    // Not over the end: whoever has stored that reads no more.
-    let _ = line.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
-    loop {
-        match line.0.load(Ordering::Relaxed) {
-            END => return,
-            // The other may have been started on this CPU, and has to run to leave it.
-            READY => thread::yield_now(),
-            trip if is_going(trip) => {
-                let _ = line.0.compare_exchange(trip, trip + 1, Ordering::Relaxed, Ordering::Relaxed);
+    let mut samples = line.ask(SAMPLES, ROUND_TRIPS, deadline)?;
+    samples.sort_unstable();
+    Some(samples[SAMPLES / 2])
+}
+
+/// A line of its own that goes to and fro between two CPUs: 128 bytes, since some machines fetch lines in pairs.
+///
+/// Relaxed throughout: it carries nothing but its own number, which both see in one order, and no other memory hangs on it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Line(AtomicU32);
+
+impl Line {
+    /// Gives each trip back as soon as it comes, until the other ends it, or until then.
+    pub(crate) fn answer(&self, deadline: Option<Instant>) {
+        // Not over the end: whoever has stored that reads no more.
+        let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
+        loop {
+            for _ in 0..CLOCK_EVERY {
+                match self.0.load(Ordering::Relaxed) {
+                    END => return,
+                    // The other may have been started on this CPU, and has to run to leave it.
+                    READY => thread::yield_now(),
+                    trip if is_going(trip) => {
+                        let _ = self.0.compare_exchange(trip, trip + 1, Ordering::Relaxed, Ordering::Relaxed);
+                    }
+                    _ => {}
+                }
             }
-            _ => {}
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return self.end();
+            }
+        }
+    }
+
+    /// Whether somebody stands ready to answer.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == READY
+    }
+
+    /// Whether one of them has ended it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == END
+    }
+
+    /// Nobody asks or answers from here on.
+    pub(crate) fn end(&self) {
+        self.0.store(END, Ordering::Relaxed);
+    }
+
+    /// How long one way takes: so often, each time the mean of so many round trips. `None` if nobody answers until then.
+    pub(crate) fn ask(&self, samples: usize, round_trips: u32, deadline: Instant) -> Option<Vec<Duration>> {
+        self.wait_for(READY, deadline)?;
+        let mut trip = READY;
+        let sample = |_| {
+            let start = Instant::now();
+            for _ in 0..round_trips {
+                trip += 1;
+                self.0.store(trip, Ordering::Relaxed);
+                trip += 1;
+                self.wait_for(trip, deadline)?;
+            }
+            Some(start.elapsed() / (2 * round_trips))
+        };
+        (0..samples).map(sample).collect()
+    }
+
+    fn wait_for(&self, awaited: u32, deadline: Instant) -> Option<()> {
+        loop {
+            for _ in 0..CLOCK_EVERY {
+                match self.0.load(Ordering::Relaxed) {
+                    found if found == awaited => return Some(()),
+                    END => return None,
+                    _ => {}
+                }
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
         }
     }
 }
@@ -117,43 +180,6 @@ fn answer(line: &Line, cpu: CpuId) {
 /// Trips go out by even numbers from 2 on, and come back by the odd ones.
 fn is_going(trip: u32) -> bool {
     trip > READY && trip % 2 == 0
-}
-
-fn ask(line: &Line) -> Option<Duration> {
-    let deadline = Instant::now() + PAIR_TIME_MAX;
-    // As above: the other may still be on this CPU.
-    while line.0.load(Ordering::Relaxed) == ABSENT && Instant::now() < deadline {
-        thread::yield_now();
-    }
-    wait_for(line, READY, deadline)?;
-    let mut trip = 2;
-    let mut samples = Vec::with_capacity(SAMPLES);
-    for _ in 0..SAMPLES {
-        let start = Instant::now();
-        for _ in 0..ROUND_TRIPS {
-            line.0.store(trip, Ordering::Relaxed);
-            wait_for(line, trip + 1, deadline)?;
-            trip += 2;
-        }
-        samples.push(start.elapsed());
-    }
-    samples.sort_unstable();
-    Some(samples[SAMPLES / 2] / (2 * ROUND_TRIPS))
-}
-
-fn wait_for(line: &Line, awaited: u32, deadline: Instant) -> Option<()> {
-    loop {
-        for _ in 0..CLOCK_EVERY {
-            match line.0.load(Ordering::Relaxed) {
-                found if found == awaited => return Some(()),
-                END => return None,
-                _ => {}
-            }
-        }
-        if Instant::now() >= deadline {
-            return None;
-        }
-    }
 }
 
 const _: () = {

@@ -187,7 +187,7 @@ pub const CAPACITY_CHANGED: f64 = 0.2;
 pub const DISTANCE_EVERY: Duration = Duration::from_millis(20);
 
 /// The part of the time for which a distance has stayed what it is after which it is measured again: so much is missed of a change.
-pub const DISTANCE_STEADY: u32 = 50;
+pub const DISTANCE_STEADY: u32 = 100;
 
 /// ... but after so long at the latest.
 pub const DISTANCE_EVERY_MAX: Duration = Duration::from_secs(1);

@@ -168,7 +168,8 @@ pub struct Findings {
     pub left: u64,
     /// The busiest CPU's load over the best that the buckets allow, when that was last measured.
     pub uneven: Option<f64>,
-    /// One way of a cache line from the CPU that receives to the one that was joined or tried last, where that was measured lately.
+    /// One way of a cache line from the CPU that receives to the one that joined or is next, as it was measured last; `None` where
+    /// it did not matter.
     pub apart: Option<Duration>,
     /// Handing packets over has paid where the function took so long for one, as far apart as CPUs are now.
     pub pays_at: Option<Duration>,

@@ -333,7 +333,7 @@ impl Policy for Balance {
         if !active.is_empty() && active.iter().all(|cpu| order.contains(cpu)) {
             return None;
         }
-        self.trial = None;
+        (self.trial, self.split) = (None, None);
         let owners = owners.min(order.len());
         if self.begins_joined && active.is_empty() && owners < order.len() {
             self.findings.joined += 1;

@@ -107,7 +107,7 @@ fn ask(line: &Line) -> Option<Duration> {
 pub(crate) struct Line(AtomicU32);
 
 impl Line {
-    /// Gives each trip back as soon as it comes, until the other ends it, or until then.
+    /// Gives each trip back as soon as it comes, until the other ends it; or until then, by who has this CPU to itself.
     pub(crate) fn answer(&self, deadline: Option<Instant>) {
         // Not over the end: whoever has stored that reads no more.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
@@ -116,11 +116,11 @@ impl Line {
                 match self.0.load(Ordering::Relaxed) {
                     END => return,
                     // The other may have been started on this CPU, and has to run to leave it.
-                    READY => thread::yield_now(),
+                    READY if deadline.is_none() => thread::yield_now(),
                     trip if is_going(trip) => {
                         let _ = self.0.compare_exchange(trip, trip + 1, Ordering::Relaxed, Ordering::Relaxed);
                     }
-                    _ => {}
+                    _ => std::hint::spin_loop(),
                 }
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

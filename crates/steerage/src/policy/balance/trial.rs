@@ -155,7 +155,8 @@ impl Balance {
             return None;
         }
         let again = &mut self.learned.here_mut().split_again;
-        let wait = (again.1 * 2).clamp(TRIAL_UNDECIDED, TRIAL_AGAIN_MAX);
+        // What the function takes is not known while another CPU has all of it: should it be more by now, this is not put off for long.
+        let wait = (again.1 * 2).clamp(TRIAL_UNDECIDED, TRIAL_AGAIN);
         *again = (load.now + wait, wait);
         let there = split.map.iter().all(|cpu| load.order.contains(cpu));
         there.then_some(Wish { map: split.map, cause: MoveCause::Balance })

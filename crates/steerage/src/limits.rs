@@ -205,6 +205,9 @@ pub const DISTANCE_SAMPLES: usize = 5;
 /// Up to how many times one another distances are the same: near is 30 to 60 ns here, far 120 to 220.
 pub const DISTANCE_SAME: f64 = 1.7;
 
+/// How many CPUs are measured in turn where none is known to be near enough to join: each is woken for it.
+pub const DISTANCE_CANDIDATES: usize = 8;
+
 /// For how many distances it is remembered what was learned at them.
 pub const DISTANCES_MAX: usize = 4;
 

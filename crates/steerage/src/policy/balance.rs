@@ -54,6 +54,8 @@ pub struct Balance {
     learned: Experience,
     /// Of whom it is to be known how far it is away.
     asks_distance: Option<u16>,
+    /// How often that was another one than the next to join.
+    asked_others: usize,
     /// When it may be seen whether those that joined are still worth it, and how long after their trial that is.
     look_back: Option<(Timestamp, Duration)>,
     /// What was lost by them since they were last worth it, as time.
@@ -127,7 +129,7 @@ impl Balance {
 
     /// One CPU more, if those that have buckets have no time left and it is not known to be for nothing.
     fn join(&mut self, load: &GroupLoad<'_>, active: &[u16]) -> Option<Wish> {
-        let next = next_to_join(load, active)?;
+        let next = self.next_to_join(load, active)?;
         if !self.is_short_of_time(active) {
             return None;
         }
@@ -157,6 +159,14 @@ impl Balance {
         let known = self.learned.here().map.as_ref().filter(|map| paid && map.iter().all(|cpu| active.contains(cpu)));
         let map = known.cloned().unwrap_or_else(|| self.spread(load, &active));
         Some(Wish { map, cause: MoveCause::Joined })
+    }
+
+    /// The next CPU that has no buckets yet: in the order in which they are to join, but first those that others don't need, and
+    /// of these the ones that are not as far away as others that joined in vain.
+    fn next_to_join(&self, load: &GroupLoad<'_>, active: &[u16]) -> Option<u16> {
+        let left = load.order.iter().copied().filter(|cpu| !active.contains(cpu));
+        let is_in_vain = |cpu: u16| self.learned.is_in_vain_at(load.apart[usize::from(cpu)], load.now, self.work);
+        left.min_by_key(|cpu| (is_contended(load, *cpu), is_in_vain(*cpu)))
     }
 
     /// Those that have buckets have no time left, on average.
@@ -304,13 +314,6 @@ fn base(load: &GroupLoad<'_>, window: &Window<'_>) -> Vec<f64> {
 /// Others have too much of a CPU's time for it to be of much help.
 fn is_contended(load: &GroupLoad<'_>, cpu: u16) -> bool {
     load.cpus[usize::from(cpu)].others >= CONTENDED_FROM
-}
-
-/// The next CPU that has no buckets yet.
-fn next_to_join(load: &GroupLoad<'_>, active: &[u16]) -> Option<u16> {
-    let mut left = load.order.iter().copied().filter(|cpu| !active.contains(cpu)).peekable();
-    let first = *left.peek()?;
-    Some(left.find(|cpu| !is_contended(load, *cpu)).unwrap_or(first))
 }
 
 fn of<'a>(cpus: &'a [CpuLoad], active: &'a [u16]) -> impl Iterator<Item = CpuLoad> + 'a {

@@ -217,12 +217,11 @@ fn what_pays_no_more_is_given_up() {
 #[test]
 fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
-    model.receive = 0.5;
-    let places = [(0.1, 50, &[0, 1][..]), (3.0, 200, &[0])];
+    (model.receive, model.hand_over, model.far) = (0.5, 0.1, 30.0);
+    let places = [(50, &[0, 1][..]), (200, &[0])];
     let (mut joined, mut wrong, mut looks) = (0, 0, 0);
     for round in 0..20 {
-        for (hand_over, nanos, best) in places {
-            model.hand_over = hand_over;
+        for (nanos, best) in places {
             // What is measured differs from one time to the next.
             model.apart[1] = Some(Duration::from_nanos(nanos + model.chance.below(nanos as usize / 5) as u64));
             if round == 0 {
@@ -241,6 +240,36 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
     // Far is tried again at first after 10 s, then 20 and 40: 100 ms each.
     assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.wishes);
     assert!(wrong < looks / 50, "{wrong} of {looks} looks: {:?}", model.wishes);
+}
+
+/// Of several CPUs the first of the order is not always the nearest: which of them is, is found out, and followed.
+#[test]
+fn the_cpu_that_is_near_enough_joins() {
+    let mut model = Model::new(4, 1, 18).zipf(10_000, 1.0);
+    (model.receive, model.hand_over, model.far) = (0.5, 0.1, 30.0);
+    let place = |model: &mut Model, near: usize| {
+        for cpu in 1..4 {
+            model.apart[cpu] = Some(Duration::from_nanos(if cpu == near { 50 } else { 200 }));
+        }
+    };
+    // Far is tried first, in vain; from then on the near one is known by its distance.
+    for near in [3, 2, 1, 3] {
+        place(&mut model, near);
+        model.run(SETTLE);
+        assert_eq!(model.active(), [0, near as u16], "{:?}", model.policy);
+    }
+    place(&mut model, 0);
+    model.run(SETTLE);
+    assert_eq!(model.active(), [0], "{:?}", model.policy);
+    // All are looked at while none is known to be near.
+    let asked = (0..12).filter_map(|_| {
+        model.look();
+        model.policy.asks_distance()
+    });
+    let mut asked: Vec<u16> = asked.collect();
+    asked.sort_unstable();
+    asked.dedup();
+    assert_eq!(asked, [1, 2, 3]);
 }
 
 /// All is best on the other CPU, though it has more to do then: to spread it is tried, and not again and again.

@@ -81,6 +81,13 @@ impl Experience {
         &mut self.here
     }
 
+    /// Whether a trial would be in vain of a CPU at that distance.
+    pub(super) fn is_in_vain_at(&self, apart: Option<Duration>, now: Timestamp, work: f64) -> bool {
+        let at = |known: &&Learned| known.apart.zip(apart).is_some_and(|(known, apart)| is_same(known, apart));
+        let known = std::iter::once(&self.here).chain(&self.elsewhere).find(at);
+        known.is_some_and(|known| known.is_in_vain(now, work))
+    }
+
     /// They are so far apart now, and `map` is what has come of a trial that paid, if one has. Returns whether that is another
     /// distance than before.
     pub(super) fn are_apart(&mut self, apart: Duration, map: Option<&[u16; BUCKETS]>) -> bool {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Balance, is_contended, is_single, next_to_join, of};
+use super::{Balance, is_contended, is_single, of};
 use crate::ledger::MoveCause;
 use crate::limits::{
-    BUCKETS, CAPACITY_LOOKS, DISTANCE_MATTERS, FULL_FROM, LOOK_BACK, LOST_MAX, SATURATED_FROM, TRIAL_AGAIN,
-    TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED,
+    BUCKETS, CAPACITY_LOOKS, DISTANCE_CANDIDATES, DISTANCE_MATTERS, FULL_FROM, LOOK_BACK, LOST_MAX, SATURATED_FROM,
+    TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED,
 };
 use crate::platform::Timestamp;
 use crate::policy::{GroupLoad, Wish};
@@ -169,7 +169,7 @@ impl Balance {
     /// The CPU whose distance decides whether handing over pays: the one that was joined, or is next.
     fn in_question(&self, load: &GroupLoad<'_>, active: &[u16]) -> Option<u16> {
         match active {
-            [_] if load.owners == 1 => next_to_join(load, active),
+            [_] if load.owners == 1 => self.next_to_join(load, active),
             [_, joined] if load.owners == 1 => Some(*joined),
             _ => None,
         }
@@ -182,7 +182,15 @@ impl Balance {
         let light = self.work <= DISTANCE_MATTERS.as_nanos() as f64;
         self.asks_distance = in_question.filter(|_| light && self.is_short_of_time(active));
         let joined = active.len() > load.owners;
-        let apart = load.apart[usize::from(in_question?)]?;
+        let in_question = in_question?;
+        let apart = load.apart[usize::from(in_question)];
+        if !joined && self.asks_distance.is_some() && self.learned.is_in_vain_at(apart, load.now, self.work) {
+            // None is known to be near enough: one of them may be by now.
+            let candidates = &load.order[load.owners..];
+            self.asks_distance = Some(candidates[self.asked_others % candidates.len().min(DISTANCE_CANDIDATES)]);
+            self.asked_others = self.asked_others.wrapping_add(1);
+        }
+        let apart = apart?;
         let moved = self.learned.are_apart(apart, Some(load.map).filter(|_| joined && self.trial.is_none()));
         self.findings.apart = Some(apart);
         if !moved || !joined {

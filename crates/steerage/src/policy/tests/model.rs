@@ -46,6 +46,8 @@ pub(super) struct Model {
     pub(super) cost: f64,
     /// What a packet that is handed over costs besides, as a share of what the function takes.
     pub(super) hand_over: f64,
+    /// How many times that it costs where a CPU is far, more than 100 ns.
+    pub(super) far: f64,
     /// What every packet costs besides where not all are on one CPU, as a share of what the function takes.
     pub(super) tell_apart: f64,
     /// What others take of each CPU. A CPU on which more is done than they leave slows them, and they are who asks: so less comes.
@@ -76,6 +78,7 @@ impl Model {
             receive: 0.0,
             cost: 1.0,
             hand_over: 0.0,
+            far: 1.0,
             tell_apart: 0.0,
             others: vec![0.0; cpus],
             apart: vec![None; cpus],
@@ -113,12 +116,17 @@ impl Model {
         let several = self.active().len() > 1;
         let mut loads = self.base();
         for (cpu, load) in self.map.iter().zip(buckets) {
-            let handed = if *cpu == 0 { 0.0 } else { self.hand_over * load };
+            let handed = if *cpu == 0 { 0.0 } else { self.hand_over * self.farness(*cpu) * load };
             let apart = if several { self.tell_apart * load } else { 0.0 };
             loads[usize::from(*cpu)] += load + handed + apart;
             loads[0] += handed;
         }
         loads
+    }
+
+    fn farness(&self, cpu: u16) -> f64 {
+        let apart = self.apart[usize::from(cpu)];
+        if apart.is_some_and(|apart| apart > Duration::from_nanos(100)) { self.far } else { 1.0 }
     }
 
     /// How far the busiest CPU really is above the best that is possible with those that have buckets.

@@ -223,7 +223,7 @@ fn routes_are_followed() {
 #[test]
 fn neighbours_and_links_come_and_go() {
     let Some(net) = Net::new() else { return };
-    let started = net.start(&["r0", "r1"]);
+    let mut started = net.start(&["r0", "r1"]);
     net.0.within(ONE, || ping(address(FAR4), 56));
     // Another card at the other end: it says so when it speaks.
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:77");
@@ -237,6 +237,8 @@ fn neighbours_and_links_come_and_go() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
+    // That there is no way there any more, one CPU heard from the kernel; that its interface has ended, another finds by itself.
+    while !started.error_line().contains("the interface was deleted") {}
     // The other interface goes on to the end.
     started.signal(Signal::SIGINT);
     let ran: Ran = started.end();

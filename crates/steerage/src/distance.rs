@@ -103,11 +103,11 @@ impl Distances {
         if now.since(game.since) < DISTANCE_TIME && !game.line.is_over() {
             return Some(Part::Wait);
         }
-        self.is_over(None, now);
+        self.end_game(None, now);
         None
     }
 
-    fn is_over(&mut self, measured: Option<Duration>, now: Timestamp) {
+    fn end_game(&mut self, measured: Option<Duration>, now: Timestamp) {
         let Some(game) = self.game.take() else { return };
         game.line.end();
         let known = self.known.entry((game.asks, game.answers)).or_default();
@@ -149,7 +149,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 // What disturbs a sample makes it longer.
                 let apart = line.ask(DISTANCE_SAMPLES, DISTANCE_TRIPS, deadline).and_then(|all| all.into_iter().min());
                 let mut state = shared.steering.lock();
-                state.distances.is_over(apart, self.cpu.now);
+                state.distances.end_game(apart, self.cpu.now);
                 state
             }
         }
@@ -173,7 +173,7 @@ mod tests {
         assert!(matches!(distances.part_of(1, now), Some(Part::Answer(_))) && distances.part_of(1, now).is_none());
         assert!(distances.part_of(2, now).is_none());
         if apart.is_some() {
-            distances.is_over(apart, now);
+            distances.end_game(apart, now);
         } else {
             now = now + DISTANCE_TIME;
             assert!(distances.part_of(0, now).is_none(), "who should answer never came");

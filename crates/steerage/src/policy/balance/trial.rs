@@ -78,8 +78,7 @@ impl Balance {
         // what it said of the function is nothing.
         let (least, most) = match (more_can_be_done, contended) {
             (true, false) => (TRIAL_UNDECIDED, TRIAL_AGAIN),
-            (true, true) => (TRIAL_AGAIN, TRIAL_AGAIN_MAX),
-            (false, _) => (TRIAL_AGAIN, TRIAL_AGAIN_MAX),
+            (true, true) | (false, _) => (TRIAL_AGAIN, TRIAL_AGAIN_MAX),
         };
         let here = self.learned.here_mut();
         if !more_can_be_done {

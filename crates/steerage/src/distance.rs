@@ -3,7 +3,7 @@
 //! between two rounds, and hand a cache line to and fro.
 //!
 //! Neither waits long for the other. Who is to answer waits where it comes by; who asks goes on with its rounds until it finds
-//! that the other waits, and gives up after [`DISTANCE_TIME`](crate::DISTANCE_TIME). The less the distance changes, the less
+//! that the other waits, and gives up after [`DISTANCE_PATIENCE`](crate::DISTANCE_PATIENCE). The less the distance changes, the less
 //! often it is measured.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use crate::handler::Handler;
 use crate::limits::{
-    DISTANCE_EVERY, DISTANCE_EVERY_MAX, DISTANCE_SAME, DISTANCE_SAMPLES, DISTANCE_STEADY, DISTANCE_TIME, DISTANCE_TRIPS,
+    DISTANCE_EVERY, DISTANCE_EVERY_MAX, DISTANCE_PATIENCE, DISTANCE_SAME, DISTANCE_SAMPLES, DISTANCE_STEADY,
+    DISTANCE_TIME, DISTANCE_TRIPS,
 };
 use crate::moves::State;
 use crate::platform::{Platform, Timestamp};
@@ -77,7 +78,7 @@ impl Distances {
     /// Has them measure it, if it is time. Returns whether they are to know.
     pub(crate) fn ask(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> bool {
         // Whoever asked the last time may have ended.
-        let busy = self.game.as_ref().is_some_and(|game| now.since(game.since) < 2 * DISTANCE_TIME);
+        let busy = self.game.as_ref().is_some_and(|game| now.since(game.since) < DISTANCE_PATIENCE + DISTANCE_TIME);
         let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
         if !self.are_real || busy || !due || asks == answers {
             return false;
@@ -100,7 +101,7 @@ impl Distances {
         if game.line.is_ready() {
             return Some(Part::Ask(Arc::clone(&game.line)));
         }
-        if now.since(game.since) < DISTANCE_TIME && !game.line.is_over() {
+        if now.since(game.since) < DISTANCE_PATIENCE && !game.line.is_over() {
             return Some(Part::Wait);
         }
         self.end_game(None, now);
@@ -175,7 +176,7 @@ mod tests {
         if apart.is_some() {
             distances.end_game(apart, now);
         } else {
-            now = now + DISTANCE_TIME;
+            now = now + DISTANCE_PATIENCE;
             assert!(distances.part_of(0, now).is_none(), "who should answer never came");
         }
         distances.known[&(0, 1)].next.since(now)
@@ -215,7 +216,7 @@ mod tests {
         let mut distances = Distances { are_real: true, ..Distances::default() };
         assert!(distances.ask(0, 1, at(0)));
         assert!(!distances.ask(0, 2, at(0)));
-        assert!(distances.ask(0, 2, at(2 * DISTANCE_TIME.as_nanos())));
+        assert!(distances.ask(0, 2, at((DISTANCE_PATIENCE + DISTANCE_TIME).as_nanos())));
         assert!(!distances.ask(3, 3, at(DISTANCE_EVERY_MAX.as_nanos())), "nobody is far from itself");
     }
 

@@ -192,9 +192,13 @@ pub const DISTANCE_STEADY: u32 = 100;
 /// ... but after so long at the latest.
 pub const DISTANCE_EVERY_MAX: Duration = Duration::from_secs(1);
 
-/// How long two CPUs wait for each other, and measure, at most: a sleeping one takes 22 us to wake, a round some 10 us where work is
-/// so light that the distance matters.
+/// How long two CPUs measure, at most, and who answers waits to be asked: a round takes some 10 us where work is so light that the
+/// distance matters.
 pub const DISTANCE_TIME: Duration = Duration::from_micros(200);
+
+/// How long who asks goes on with its rounds until the other has come: a sleeping CPU takes 22 us to wake, and of a virtual machine
+/// now and then several hundred.
+pub const DISTANCE_PATIENCE: Duration = Duration::from_micros(500);
 
 /// How often a line goes to and fro in a sample, so that a look at the clock (25 ns) is little beside it.
 pub const DISTANCE_TRIPS: u32 = 8;
@@ -217,6 +221,13 @@ pub const DISTANCE_MATTERS: Duration = Duration::from_nanos(500);
 
 /// Over how many looks what can be done in a second is averaged, and measured at least before a CPU joins on trial.
 pub const CAPACITY_LOOKS: u32 = 8;
+
+/// ... but over so few at the beginning, while nobody has joined yet ...
+pub const CAPACITY_LOOKS_FIRST: u32 = 3;
+
+/// ... and so much more has to be done then: what begins is slow, and what comes later would seem to be better. What is between that
+/// and [`TRIAL_GAIN`] is measured anew.
+pub const TRIAL_GAIN_FIRST: f64 = 1.15;
 
 /// Which share of a CPU's time others have where it joins after all that have more time, and where less that was done while
 /// it was on trial is no chance: it took from whoever sends, or waits for answers, what that needed.

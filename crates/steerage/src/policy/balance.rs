@@ -17,9 +17,9 @@ use super::spread::Loads;
 use super::{CpuLoad, Findings, GroupLoad, Policy, Window, Wish};
 use crate::ledger::MoveCause;
 use crate::limits::{
-    BEGUN_JOINED_FOR, BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, CONTENDED_FROM, ELEPHANT_FROM, FULL_FROM, JOIN_FROM,
-    KEEPS_UP, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED, SATURATED_FROM, SHORT_OF_TIME,
-    SPREAD_WITHIN, UNEVEN_FROM,
+    BEGUN_JOINED_FOR, BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, CAPACITY_LOOKS_FIRST, CONTENDED_FROM, ELEPHANT_FROM,
+    FULL_FROM, JOIN_FROM, KEEPS_UP, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED,
+    SATURATED_FROM, SHORT_OF_TIME, SPREAD_WITHIN, TRIAL_GAIN, TRIAL_GAIN_FIRST, UNEVEN_FROM,
 };
 use crate::platform::Timestamp;
 
@@ -141,13 +141,15 @@ impl Balance {
                 return None;
             }
             // What begins is slow: what comes after would seem to be an improvement.
-            if self.measured < CAPACITY_LOOKS && !paid {
+            let is_first = self.inline_capacity == 0.0;
+            let enough = if is_first { CAPACITY_LOOKS_FIRST } else { CAPACITY_LOOKS };
+            if self.measured < enough && !paid {
                 return None;
             }
-            if self.measured >= CAPACITY_LOOKS {
+            if self.measured >= enough {
                 (self.inline_capacity, self.inline_rate) = (self.capacity, self.rate);
             }
-            self.begin_trial();
+            self.begin_trial(if is_first { TRIAL_GAIN_FIRST } else { TRIAL_GAIN });
         }
         self.findings.joined += 1;
         self.quiet_since = None;

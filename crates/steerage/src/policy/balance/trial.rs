@@ -20,6 +20,8 @@ pub(super) struct Trial {
     capacity: f64,
     /// What it did.
     rate: f64,
+    /// How much more it has to be for the CPU to stay.
+    gain: f64,
     /// What the function took for a packet, in nanoseconds.
     work: f64,
     /// By how much less was done since, as the time in which that would have been done before.
@@ -39,9 +41,9 @@ pub(super) struct Split {
 
 impl Balance {
     /// From when buckets have arrived on, against what was done without the CPU that joined.
-    pub(super) fn begin_trial(&mut self) {
+    pub(super) fn begin_trial(&mut self, gain: f64) {
         let (capacity, rate, work) = (self.inline_capacity, self.inline_rate, self.work);
-        self.trial = Some(Trial { since: None, capacity, rate, work, lost: Duration::ZERO });
+        self.trial = Some(Trial { since: None, capacity, rate, gain, work, lost: Duration::ZERO });
     }
 
     /// With the next CPU, was more done?
@@ -57,7 +59,7 @@ impl Balance {
         trial.lost += lost_now;
         let (took, trial) = (load.now.since(since), *trial);
         let more_can_be_done = self.capacity > trial.capacity * TRIAL_GAIN;
-        let paid = more_can_be_done && self.rate >= trial.rate;
+        let paid = self.capacity > trial.capacity * trial.gain && self.rate >= trial.rate;
         if paid && took >= TRIAL_TIME {
             self.trial = None;
             self.learned.here_mut().has_paid(trial.work);
@@ -74,6 +76,10 @@ impl Balance {
             return None;
         }
         self.trial = None;
+        if more_can_be_done && trial.gain > TRIAL_GAIN && self.rate >= trial.rate {
+            // More is done than in the first moments. What is done without the others now?
+            return self.leave(load, &active[..load.owners.min(active.len())]);
+        }
         // More could be done, and less was: there is less to do, or who sends has less of a CPU now. Inline is right for both, but
         // what it said of the function is nothing.
         let (least, most) = match (more_can_be_done, contended) {
@@ -206,7 +212,7 @@ impl Balance {
             return known.map(|map| Wish { map, cause: MoveCause::Balance });
         }
         if self.inline_capacity > 0.0 {
-            self.begin_trial();
+            self.begin_trial(TRIAL_GAIN);
         }
         None
     }

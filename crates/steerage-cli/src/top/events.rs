@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use steerage::DISTANCE_SAME;
+
 use super::model::Event;
 use super::snapshot::{ByName, Snapshot};
 use crate::report::units::{grouped, printable};
@@ -24,6 +26,11 @@ pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
         if moved > 0 {
             add(format!("{} buckets moved ({})", grouped(moved), printable(cause)), false);
         }
+    }
+    if let (Some(old), Some(new)) = (before.apart_ns(), now.apart_ns())
+        && old.max(new) as f64 > old.min(new) as f64 * DISTANCE_SAME
+    {
+        add(format!("CPUs were moved: a cache line takes {new} ns, not {old}"), false);
     }
     let risen = rising(before, now);
     risen.difference(dropping).for_each(|what| add(format!("drops began: {what}"), true));

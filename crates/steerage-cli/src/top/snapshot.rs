@@ -30,6 +30,22 @@ pub(super) struct Snapshot {
     pub(super) flows: Option<Flows>,
     pub(super) moves: Moves,
     pub(super) memory: Memory,
+    pub(super) steering: Vec<Steering>,
+}
+
+impl Snapshot {
+    /// How long a cache line takes from the CPU that receives to the one that joined or is next, in nanoseconds, where that was
+    /// measured; of several groups the longest.
+    pub(super) fn apart_ns(&self) -> Option<u64> {
+        self.steering.iter().filter_map(|group| group.apart_ns).max()
+    }
+}
+
+/// Of a steering group.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Steering {
+    apart_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -27,7 +27,7 @@ fn report(seconds: u64) -> Value {
             "rps_cpus_list": "0-1", "pool": { "alloc_fast": 900 * seconds, "alloc_slow": 100 * seconds, "alloc_empty": 0 } }],
         "cpus": [cpu(0, 0.25), cpu(1, 0.95)],
         "outputs": [], "flows": null, "moves": { "buckets": 0, "slices": 0, "by_cause": {} },
-        "memory": { "pages": 100, "pages_free": 40 },
+        "memory": { "pages": 100, "pages_free": 40 }, "steering": [],
     })
 }
 
@@ -134,6 +134,27 @@ fn events_tell_what_changed() {
     ];
     assert_eq!(said(&model), expected);
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
+}
+
+/// What is known of a virtual machine's CPUs, and no more than that.
+#[test]
+fn cpus_that_a_host_moves_are_told() {
+    let mut model = model();
+    let apart = |seconds, nanos: &[u64]| {
+        let groups: Vec<Value> = nanos.iter().map(|nanos| json!({ "policy": "balance", "apart_ns": nanos })).collect();
+        snapshot(with(report(seconds), &[("/steering", json!(groups))]))
+    };
+    let shown = |model: &Model| lines(&drawn(model, &Ui::default(), Colours::Yes, 80, 24))[3].clone();
+    assert_eq!(shown(&model), "");
+    for (seconds, nanos) in [(3, &[45][..]), (4, &[60]), (5, &[60, 210]), (6, &[60, 190]), (7, &[40, 50])] {
+        model.take(apart(seconds, nanos));
+    }
+    assert_eq!(shown(&model), "a cache line takes 50 ns from CPU to CPU");
+    let expected =
+        ["CPUs were moved: a cache line takes 210 ns, not 60", "CPUs were moved: a cache line takes 50 ns, not 190"];
+    assert_eq!(said(&model), expected);
+    model.take(snapshot(with(report(8), &[("/steering", json!([{ "policy": "hash", "apart_ns": null }]))])));
+    assert_eq!((shown(&model), said(&model).len()), (String::new(), 2));
 }
 
 /// The screen of docs/top.md.

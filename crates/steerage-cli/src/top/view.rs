@@ -162,7 +162,7 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     let order = now.reordered.map_or(String::new(), |reordered| format!("  reordered {}", grouped(reordered)));
     let [in_flight, moved, free, pages] =
         [now.in_flight, now.moves.buckets, now.memory.pages_free, now.memory.pages].map(grouped);
-    vec![
+    let mut lines = vec![
         Line::raw(format!("steerage {}  up {}{state}  {}", printable(&now.version), time(elapsed), devices.join(" "))),
         Line::from(vec![
             Span::raw(format!("received {}  ", packets_a_second(received))),
@@ -173,7 +173,9 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
             Span::raw(format!("  delivered {delivered}  {bits}")),
         ]),
         Line::raw(format!("in flight {in_flight}{order}  moved {moved} buckets  pages free {free} of {pages}")),
-    ]
+    ];
+    lines.extend(now.apart_ns().map(|nanos| Line::raw(format!("a cache line takes {nanos} ns from CPU to CPU"))));
+    lines
 }
 
 /// What stands beside a number that should be 0.

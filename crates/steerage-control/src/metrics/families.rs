@@ -72,7 +72,7 @@ fn by_reason(drops: &Drops) -> Vec<Sample> {
 
 pub(super) const BUILD: [Family<()>; 1] = [gauge("build_info", "1, and the version.", |_| one(1))];
 
-pub(super) const WHOLE: [Family<Snapshot>; 8] = [
+pub(super) const WHOLE: [Family<Snapshot>; 9] = [
     gauge("uptime_seconds", "Since the path was put together.", |all| seconds(all.elapsed)),
     counter("bucket_moves", "Buckets that changed their CPU.", |all| {
         each("cause", MoveCause::ALL.map(|cause| (cause.name(), all.moves.of(cause))))
@@ -86,6 +86,11 @@ pub(super) const WHOLE: [Family<Snapshot>; 8] = [
         let known = all.groups.iter().filter_map(|group| group.findings.uneven).reduce(f64::max);
         known.map(|uneven| Sample { label: None, value: Value::Fraction(uneven) }).into_iter().collect()
     }),
+    gauge(
+        "cpu_distance_seconds",
+        "How long a cache line takes from the CPU that receives to the one that joined or is next, where that was measured.",
+        |all| all.groups.iter().filter_map(|group| group.findings.apart).max().map(seconds).unwrap_or_default(),
+    ),
     gauge("pages", "Pages of the shared pool.", |all| one(all.pages)),
     gauge("free_pages", "Pages that no queue holds.", |all| one(all.pages_free)),
     gauge("memory_bytes", "Packet memory and rings; never more than at the start.", |all| one(all.memory_bytes)),

@@ -19,7 +19,7 @@ use crate::ledger::MoveCause;
 use crate::limits::{
     BEGUN_JOINED_FOR, BUCKETS, CAPACITY_CHANGED, CAPACITY_LOOKS, CAPACITY_LOOKS_FIRST, CONTENDED_FROM, ELEPHANT_FROM,
     FULL_FROM, JOIN_FROM, KEEPS_UP, LEAVE_AFTER, LEAVE_AFTER_MAX, LEAVE_BELOW, LOOK_BACK, LOOKS_AVERAGED,
-    SATURATED_FROM, SHORT_OF_TIME, SPREAD_WITHIN, TRIAL_GAIN, TRIAL_GAIN_FIRST, UNEVEN_FROM,
+    SATURATED_FROM, SHORT_OF_TIME, SPREAD_WITHIN, UNEVEN_FROM,
 };
 use crate::platform::Timestamp;
 
@@ -43,6 +43,8 @@ pub struct Balance {
     inline_capacity: f64,
     /// And what was done then.
     inline_rate: f64,
+    /// Over few looks only.
+    inline_is_vague: bool,
     /// What the function takes for a packet where it runs inline, in nanoseconds.
     work: f64,
     /// What receiving takes for a packet while flows are told apart, in nanoseconds. Where one CPU has all, nothing is hashed.
@@ -148,8 +150,9 @@ impl Balance {
             }
             if self.measured >= enough {
                 (self.inline_capacity, self.inline_rate) = (self.capacity, self.rate);
+                self.inline_is_vague = self.measured < CAPACITY_LOOKS;
             }
-            self.begin_trial(if is_first { TRIAL_GAIN_FIRST } else { TRIAL_GAIN });
+            self.begin_trial();
         }
         self.findings.joined += 1;
         self.quiet_since = None;

@@ -168,23 +168,30 @@ fn what_does_not_pay_is_not_kept_up() {
     assert!(model.policy.findings().pays_at.is_some());
 }
 
-/// The first moments are slow, and what comes later seems to be better: what was done inline is measured anew before that decides.
+/// The first moments are slow, and what comes later seems to be better: what was done inline is measured anew before that decides,
+/// at once or when CPUs have moved.
 #[test]
 fn a_slow_beginning_is_no_reason_to_hand_over() {
-    let mut model = Model::new(2, 1, 19).zipf(10_000, 1.0);
-    (model.receive, model.hand_over) = (0.5, 1.0);
-    let slow = |model: &mut Model, times: f64| {
-        model.flows.iter_mut().for_each(|(_, load)| *load *= times);
-        (model.receive, model.cost) = (model.receive * times, model.cost * times);
-    };
-    slow(&mut model, 1.12);
-    model.run(Duration::from_millis(50));
-    assert_eq!(model.moves(MoveCause::Joined), 1, "where it pays, nothing is waited for");
-    slow(&mut model, 1.0 / 1.12);
-    model.run(SETTLE);
-    assert_eq!(model.active(), [0], "{:?} {:?}", model.wishes, model.policy);
-    assert_eq!(model.moves(MoveCause::Joined), 2, "{:?}", model.wishes);
-    assert!(model.policy.findings().fails_at.is_some());
+    for (begins, active) in [(200, &[0][..]), (50, &[0, 1])] {
+        let mut model = Model::new(2, 1, 19).zipf(10_000, 1.0);
+        (model.receive, model.hand_over, model.far) = (0.5, 0.1, 10.0);
+        model.apart[1] = Some(Duration::from_nanos(begins));
+        let slow = |model: &mut Model, times: f64| {
+            model.flows.iter_mut().for_each(|(_, load)| *load *= times);
+            (model.receive, model.cost) = (model.receive * times, model.cost * times);
+        };
+        slow(&mut model, 1.12);
+        model.run(Duration::from_millis(50));
+        assert_eq!(model.moves(MoveCause::Joined), 1, "where it pays, nothing is waited for");
+        slow(&mut model, 1.0 / 1.12);
+        model.run(SETTLE);
+        assert_eq!(model.active(), active, "{:?} {:?}", model.wishes, model.policy);
+        model.apart[1] = Some(Duration::from_nanos(200));
+        model.run(SETTLE);
+        assert_eq!(model.active(), [0], "{:?} {:?}", model.wishes, model.policy);
+        assert_eq!(model.moves(MoveCause::Joined), 2, "{:?}", model.wishes);
+        assert!(model.policy.findings().fails_at.is_some());
+    }
 }
 
 /// A CPU that whoever asks needs for itself: it is tried, and seldom again; one that nobody needs joins before it.

@@ -6,7 +6,7 @@ use super::{Balance, is_contended, is_single, of};
 use crate::ledger::MoveCause;
 use crate::limits::{
     BUCKETS, CAPACITY_LOOKS, DISTANCE_CANDIDATES, DISTANCE_MATTERS, FULL_FROM, LOOK_BACK, LOST_MAX, SATURATED_FROM,
-    TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED,
+    TRIAL_AGAIN, TRIAL_AGAIN_MAX, TRIAL_GAIN, TRIAL_GAIN_FIRST, TRIAL_TIME, TRIAL_TIME_MAX, TRIAL_UNDECIDED,
 };
 use crate::platform::Timestamp;
 use crate::policy::{GroupLoad, Wish};
@@ -41,7 +41,8 @@ pub(super) struct Split {
 
 impl Balance {
     /// From when buckets have arrived on, against what was done without the CPU that joined.
-    pub(super) fn begin_trial(&mut self, gain: f64) {
+    pub(super) fn begin_trial(&mut self) {
+        let gain = if self.inline_is_vague { TRIAL_GAIN_FIRST } else { TRIAL_GAIN };
         let (capacity, rate, work) = (self.inline_capacity, self.inline_rate, self.work);
         self.trial = Some(Trial { since: None, capacity, rate, gain, work, lost: Duration::ZERO });
     }
@@ -77,7 +78,7 @@ impl Balance {
         }
         self.trial = None;
         if more_can_be_done && trial.gain > TRIAL_GAIN && self.rate >= trial.rate {
-            // More is done than in the first moments. What is done without the others now?
+            // More is done than in the first moments. And without the others, by now?
             return self.leave(load, &active[..load.owners.min(active.len())]);
         }
         // More could be done, and less was: there is less to do, or who sends has less of a CPU now. Inline is right for both, but
@@ -212,7 +213,7 @@ impl Balance {
             return known.map(|map| Wish { map, cause: MoveCause::Balance });
         }
         if self.inline_capacity > 0.0 {
-            self.begin_trial(TRIAL_GAIN);
+            self.begin_trial();
         }
         None
     }

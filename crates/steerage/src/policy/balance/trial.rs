@@ -20,8 +20,6 @@ pub(super) struct Trial {
     capacity: f64,
     /// What it did.
     rate: f64,
-    /// How much more it has to be for the CPU to stay.
-    gain: f64,
     /// What the function took for a packet, in nanoseconds.
     work: f64,
     /// By how much less was done since, as the time in which that would have been done before.
@@ -42,9 +40,8 @@ pub(super) struct Split {
 impl Balance {
     /// From when buckets have arrived on, against what was done without the CPU that joined.
     pub(super) fn begin_trial(&mut self) {
-        let gain = if self.inline_is_vague { TRIAL_GAIN_FIRST } else { TRIAL_GAIN };
         let (capacity, rate, work) = (self.inline_capacity, self.inline_rate, self.work);
-        self.trial = Some(Trial { since: None, capacity, rate, gain, work, lost: Duration::ZERO });
+        self.trial = Some(Trial { since: None, capacity, rate, work, lost: Duration::ZERO });
     }
 
     /// With the next CPU, was more done?
@@ -60,7 +57,8 @@ impl Balance {
         trial.lost += lost_now;
         let (took, trial) = (load.now.since(since), *trial);
         let more_can_be_done = self.capacity > trial.capacity * TRIAL_GAIN;
-        let paid = self.capacity > trial.capacity * trial.gain && self.rate >= trial.rate;
+        let enough = if self.inline_is_vague { TRIAL_GAIN_FIRST } else { TRIAL_GAIN };
+        let paid = self.capacity > trial.capacity * enough && self.rate >= trial.rate;
         if paid && took >= TRIAL_TIME {
             self.trial = None;
             self.learned.here_mut().has_paid(trial.work);
@@ -77,7 +75,7 @@ impl Balance {
             return None;
         }
         self.trial = None;
-        if more_can_be_done && trial.gain > TRIAL_GAIN && self.rate >= trial.rate {
+        if more_can_be_done && self.inline_is_vague && self.rate >= trial.rate {
             // More is done than in the first moments. And without the others, by now?
             return self.leave(load, &active[..load.owners.min(active.len())]);
         }

@@ -194,6 +194,31 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
     }
 }
 
+/// Whoever stayed by so vague a measurement, and left since there was little to do, is not back and sent away time and again by it.
+#[test]
+fn a_slow_beginning_is_made_up_for_once() {
+    let mut model = Model::new(2, 1, 20).zipf(10_000, 1.0);
+    (model.receive, model.hand_over) = (0.5, 0.8);
+    let times = |model: &mut Model, load: f64, cost: f64| {
+        model.flows.iter_mut().for_each(|(_, flow)| *flow *= load);
+        (model.receive, model.cost) = (model.receive * load, model.cost * cost);
+    };
+    times(&mut model, 1.12, 1.12);
+    model.run(Duration::from_millis(50));
+    times(&mut model, 1.0 / 1.12, 1.0 / 1.12);
+    model.run(SETTLE);
+    assert_eq!((model.active(), model.moves(MoveCause::Joined)), (vec![0, 1], 1), "{:?}", model.wishes);
+    // Little at a time takes more for each.
+    times(&mut model, 0.1, 1.5);
+    model.run(STEADY);
+    assert_eq!(model.active(), [0], "quiet");
+    // By now handing over costs as much as it saves.
+    times(&mut model, 10.0, 1.0 / 1.5);
+    model.hand_over = 1.0;
+    model.run(SETTLE);
+    assert_eq!((model.active(), model.moves(MoveCause::Joined)), (vec![0], 3), "{:?}", model.wishes);
+}
+
 /// A CPU that whoever asks needs for itself: it is tried, and seldom again; one that nobody needs joins before it.
 #[test]
 fn a_cpu_that_others_need_is_left_to_them() {

@@ -76,7 +76,8 @@ impl Balance {
         }
         self.trial = None;
         if more_can_be_done && self.inline_is_vague && self.rate >= trial.rate {
-            // More is done than in the first moments. And without the others, by now?
+            // More is done than in the first moments. And without the others, by now? That is to be measured before they are back.
+            self.learned.here_mut().paid = None;
             return self.leave(load, &active[..load.owners.min(active.len())]);
         }
         // More could be done, and less was: there is less to do, or who sends has less of a CPU now. Inline is right for both, but

@@ -390,7 +390,7 @@ mod tests {
 
     fn in_hand(memory: &Memory, frame: Completion, each: impl FnOnce(crate::ring::Frame<'_>)) -> Vec<Page> {
         let (mut producer, mut consumer) = ring(RingOptions { slots: 2, limit: 2, arrivals: false }, memory.clone());
-        producer.stage(frame).unwrap();
+        producer.stage(frame, 0).unwrap();
         producer.publish();
         consumer.take(1);
         each(consumer.frames().next().unwrap());

@@ -51,7 +51,7 @@ struct Shared {
     to_consumer: Line<ToConsumer>,
     finished: Line<AtomicU64>,
     slots: Box<[UnsafeCell<Slot>]>,
-    /// Arrival numbers, in step with the slots, where order is checked; else empty.
+    /// The arrival number of each slot's frame, if the ring keeps them; otherwise empty.
     arrivals: Box<[AtomicU64]>,
 }
 
@@ -119,6 +119,8 @@ pub struct Producer {
     shared: Arc<Shared>,
     limit: u32,
     lot: bool,
+    /// Whether `shared.arrivals` is kept: here, so that staging reads no other cache line to find out.
+    numbered: bool,
 }
 
 const _: () = assert!(size_of::<Producer>() == 64 && RING_SLOTS_MAX <= u32::MAX as usize);
@@ -149,6 +151,7 @@ impl Producer {
             reclaimed: 0,
             limit,
             lot,
+            numbered: options.arrivals,
             shared,
         }
     }
@@ -169,10 +172,11 @@ impl Producer {
         self.room_until = self.reclaimed + u64::from(self.limit);
     }
 
-    /// Writes a frame's slot behind the last, unseen until [`publish`](Self::publish). `Err` returns the frame when the
-    /// limit is reached: [`reclaim`](Self::reclaim) may make room.
+    /// Writes a frame's slot behind the last one; the consumer sees it after the next [`publish`](Self::publish). A ring that
+    /// keeps arrival numbers keeps `arrival` with the slot, any other ring ignores it. `Err` returns the frame if the limit is
+    /// reached: [`reclaim`](Self::reclaim) may make room.
     #[inline(always)]
-    pub fn stage(&mut self, frame: Completion) -> Result<(), Completion> {
+    pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {
             return Err(frame);
         }
@@ -181,20 +185,21 @@ impl Producer {
         unsafe {
             (*self.slots.add((self.staged & self.mask) as usize)).with_mut(|slot| *slot = frame.slot());
         }
+        if self.numbered {
+            self.note_arrival(self.staged, arrival);
+        }
         self.staged += 1;
         Ok(())
     }
 
-    /// As [`stage`](Self::stage), noting the frame's arrival number, where the ring keeps them.
-    #[inline]
-    pub fn stage_numbered(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
-        let at = (self.staged & self.mask) as usize;
-        self.stage(frame)?;
-        if let Some(number) = self.shared.arrivals.get(at) {
-            // Relaxed: goes with the slot, by P1.
+    /// Notes the arrival number of the frame whose slot is at `position`. Out of line: only runs that check order come here.
+    #[cold]
+    #[inline(never)]
+    fn note_arrival(&self, position: u64, arrival: u64) {
+        if let Some(number) = self.shared.arrivals.get((position & self.mask) as usize) {
+            // Relaxed: the number becomes visible together with its slot, by P1.
             number.store(arrival, Ordering::Relaxed);
         }
-        Ok(())
     }
 
     /// The position behind the last staged slot: what has to be finished before a move of its frames may end.

@@ -26,7 +26,7 @@ fn memory(pages: usize) -> (Memory, Vec<Page>) {
 /// Writes `value` to a page and stages it.
 fn send(memory: &Memory, producer: &mut Producer, mut page: Page, value: u8) -> Result<(), Completion> {
     memory.pool().page_mut(&mut page)[0] = value;
-    producer.stage_numbered(Completion::new(page, 0, 1), u64::from(value))
+    producer.stage(Completion::new(page, 0, 1), u64::from(value))
 }
 
 /// Takes what waits and checks that it is whole and in order.
@@ -88,6 +88,124 @@ fn lists_are_published_together() {
     });
 }
 
+/// Writes the arrival number `first` and those that follow to `pages`, one to each page.
+fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
+    let numbered = pages.into_iter().zip(first..).map(|(mut page, number)| {
+        memory.pool().page_mut(&mut page)[0] = number as u8;
+        Completion::new(page, 0, 1)
+    });
+    numbered.collect()
+}
+
+/// Takes what waits and checks that it is whole and comes in the order of arrival. The numbers of a ring may have gaps: other
+/// rings have the frames between.
+fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
+    consumer.take(2);
+    let frames = consumer.frames();
+    let count = frames.len();
+    for frame in frames {
+        let number = u64::from(frame.bytes()[0]);
+        assert_eq!(frame.arrival(), Some(number), "a slot is shown before it is whole");
+        assert!(number > *last, "out of order, or a page was used again while it was read");
+        *last = number;
+    }
+    consumer.finish();
+    count
+}
+
+/// `stage_all` as the path uses it: three frames and two slots, so slots and pages are used again while the consumer still
+/// finishes, and what finds no room stays in order.
+#[test]
+fn all_of_a_poll_is_staged_beside_reclaim() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(3);
+        let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
+        let worker = thread::spawn(move || {
+            let mut last = 0;
+            let mut count = receive_some(&mut consumer, &mut last);
+            count += receive_some(&mut consumer, &mut last);
+            (consumer, last, count)
+        });
+        let mut waiting = frames(&memory, std::mem::take(&mut pages), 1);
+        for _ in 0..2 {
+            producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+            let arrival = 4 - waiting.len() as u64;
+            producer.stage_all(&mut waiting, arrival, |_| ());
+            producer.publish();
+        }
+        let (mut consumer, mut last, mut count) = worker.join().unwrap();
+        let mut home = |producer: &mut Producer| producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+        for _ in 0..2 {
+            count += receive_some(&mut consumer, &mut last);
+            home(&mut producer);
+            let arrival = 4 - waiting.len() as u64;
+            producer.stage_all(&mut waiting, arrival, |_| ());
+            producer.publish();
+        }
+        count += receive_some(&mut consumer, &mut last);
+        home(&mut producer);
+        assert_eq!((count, last), (3, 3), "a frame was lost or came twice");
+        assert_eq!(pages.len(), 3, "a page is not home");
+    });
+}
+
+/// `stage_lists` as the path uses it: lists for two rings while a worker takes and finishes on both, and the pages that come
+/// home carry the next list.
+#[test]
+fn lists_are_staged_beside_reclaim() {
+    // Not loom's: it lives through all interleavings.
+    static SLOTS_USED_AGAIN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    loom::model(|| {
+        let (memory, mut pages) = memory(4);
+        // Lists need room for all of their frames in each ring: two lists find it, the third only after a finish.
+        let options = RingOptions { slots: 4, limit: 3, arrivals: true };
+        let (first, mut to_first) = ring(options, memory.clone());
+        let (second, mut to_second) = ring(options, memory.clone());
+        let mut rings = [first, second];
+        let target = |frame: &Completion| usize::from(memory.bytes(frame)[0] % 2 == 0);
+        let worker = thread::spawn(move || {
+            let (mut last_of_first, mut last_of_second) = (0, 0);
+            let mut count = receive_some(&mut to_first, &mut last_of_first);
+            count += receive_some(&mut to_second, &mut last_of_second);
+            (to_first, to_second, last_of_first, last_of_second, count)
+        });
+        let mut next = 1;
+        for _ in 0..3 {
+            for ring in &mut rings {
+                ring.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+            }
+            if pages.len() < 2 {
+                continue;
+            }
+            let mut list = frames(&memory, pages.split_off(pages.len() - 2), next);
+            Producer::stage_lists(&mut rings, &mut list, next, target, |_| ());
+            if list.is_empty() {
+                next += 2;
+            }
+            pages.extend(list.into_iter().map(|frame| frame.into_page().unwrap()));
+            for ring in &mut rings {
+                ring.publish();
+            }
+        }
+        let (mut to_first, mut to_second, mut last_of_first, mut last_of_second, mut count) = worker.join().unwrap();
+        for _ in 0..2 {
+            count += receive_some(&mut to_first, &mut last_of_first);
+            count += receive_some(&mut to_second, &mut last_of_second);
+        }
+        for ring in &mut rings {
+            ring.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+        }
+        assert_eq!(count as u64, next - 1, "a frame was lost or came twice");
+        assert_eq!((last_of_first, last_of_second), (next - 2, next - 1));
+        assert_eq!(pages.len(), 4, "a page is not home");
+        SLOTS_USED_AGAIN.fetch_or(next == 7, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(
+        SLOTS_USED_AGAIN.load(std::sync::atomic::Ordering::Relaxed),
+        "the third list was never staged: this tests no reuse"
+    );
+}
+
 /// A worker keeps one of two frames and a third thread lets it go: the producer gets each page once, the blanked slot's
 /// by the stack.
 #[test]
@@ -147,7 +265,7 @@ fn a_chain_is_handed_over_whole() {
         });
         let mut frame = Completion::new(pages.pop().unwrap(), 0, 1);
         memory.pool().append(&mut frame, pages.pop().unwrap(), 0, 1).unwrap();
-        producer.stage_numbered(frame, 1).unwrap();
+        producer.stage(frame, 1).unwrap();
         producer.publish();
         let mut home = |frame: Completion| {
             assert_eq!(memory.total_len(&frame), 1, "what its handler did to it is not seen");
@@ -172,7 +290,7 @@ fn a_kept_chain_comes_home_whole() {
         let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
         let mut frame = Completion::new(pages.pop().unwrap(), 0, 1);
         memory.pool().append(&mut frame, pages.pop().unwrap(), 0, 1).unwrap();
-        producer.stage_numbered(frame, 1).unwrap();
+        producer.stage(frame, 1).unwrap();
         producer.publish();
         consumer.take(2);
         let kept = home.keep(consumer.frames().next().unwrap()).unwrap();

@@ -3,42 +3,57 @@
 //! `STEERAGE_SEED=n cargo test -p steerage-sim --test history` runs that seed alone, `STEERAGE_SEEDS=n` the first n.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use steerage::{
-    BUCKETS, Balance, Builder, CpuId, CpuMask, DropReason, FlowHasher, GroupLoad, Handle, Hash, HashKey, Instance,
-    MoveCause, Policy, Wish,
+    BUCKETS, Balance, Builder, CpuId, CpuMask, DropReason, Findings, FlowHasher, GroupLoad, Handle, Hash, HashKey,
+    Instance, MoveCause, Policy, Wish,
 };
 use steerage_sim::{Chance, Costs, Mood, TrafficOptions, Wire, Witness, WitnessHandler, World};
 
 /// Phases a run may take: some 20 times what they do take.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Three ways to spread buckets: by hash, by load, and without any reason.
+/// Four ways to spread buckets: by hash, by load, and two that have no reason for what they do.
 #[derive(Debug)]
 enum Any {
     Hash(Hash),
     Load(Box<Balance>),
+    /// Sends some buckets anywhere.
     Restless(Chance),
+    /// Has CPUs join and leave: one CPU does all, then a few share, and back.
+    Breathing(Chance),
 }
 
+/// How often a [`Any::Breathing`] policy looked while one CPU had all buckets and handled packets, and while several did.
+static ONE_WORKED: AtomicU64 = AtomicU64::new(0);
+static SEVERAL_WORKED: AtomicU64 = AtomicU64::new(0);
+
+/// How often a CPU joined because the load asked for it.
+static JOINED_BY_LOAD: AtomicU64 = AtomicU64::new(0);
+
 impl Any {
-    fn of(seed: u64) -> Self {
-        match seed % 3 {
+    fn of(kind: u64, seed: u64) -> Self {
+        match kind % 4 {
             0 => Self::Hash(Hash),
             1 => Self::Load(Box::default()),
-            _ => Self::Restless(Chance::new(seed)),
+            2 => Self::Restless(Chance::new(seed)),
+            _ => Self::Breathing(Chance::new(seed)),
         }
     }
+}
 
-    fn inner(&mut self) -> &mut dyn Policy {
-        match self {
-            Self::Hash(policy) => policy,
-            Self::Load(policy) => &mut **policy,
-            Self::Restless(_) => unreachable!("it has no reason"),
-        }
+/// A share of the buckets for each of a random number of CPUs: a third of the time for one alone, with nothing to hash.
+fn breathe(chance: &mut Chance, order: &[u16]) -> Box<[u16; BUCKETS]> {
+    let most = if chance.once_in(3) { 1 } else { order.len() as u64 };
+    let (count, first) = (1 + chance.below(most) as usize, chance.below(order.len() as u64) as usize);
+    let mut map = Box::new([0; BUCKETS]);
+    for (bucket, cpu) in map.iter_mut().enumerate() {
+        *cpu = order[(first + bucket * count / BUCKETS) % order.len()];
     }
+    map
 }
 
 impl Policy for Any {
@@ -51,13 +66,16 @@ impl Policy for Any {
             Self::Hash(policy) => Self::Hash(*policy),
             Self::Load(_) => Self::Load(Box::default()),
             Self::Restless(chance) => Self::Restless(chance.clone()),
+            Self::Breathing(chance) => Self::Breathing(chance.clone()),
         })
     }
 
     fn active(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Option<Vec<u16>> {
         match self {
+            Self::Hash(policy) => policy.active(order, owners, active),
+            Self::Load(policy) => policy.active(order, owners, active),
             Self::Restless(_) => Some(order.to_vec()),
-            other => other.inner().active(order, owners, active),
+            Self::Breathing(_) => Some(order[..1].to_vec()),
         }
     }
 
@@ -70,12 +88,36 @@ impl Policy for Any {
     }
 
     fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
-        let Self::Restless(chance) = self else { return self.inner().look(load) };
-        let mut map = Box::new(*load.map);
-        for _ in 0..chance.below(400) {
-            map[chance.below(BUCKETS as u64) as usize] = load.order[chance.below(load.order.len() as u64) as usize];
-        }
+        let map = match self {
+            Self::Hash(policy) => return policy.look(load),
+            Self::Load(policy) => return policy.look(load),
+            Self::Restless(chance) => {
+                let mut map = Box::new(*load.map);
+                for _ in 0..chance.below(400) {
+                    map[chance.below(BUCKETS as u64) as usize] =
+                        load.order[chance.below(load.order.len() as u64) as usize];
+                }
+                map
+            }
+            Self::Breathing(chance) => {
+                let one = load.map.iter().all(|cpu| *cpu == load.map[0]);
+                if load.cpus.iter().any(|cpu| cpu.packets > 0) {
+                    if one { &ONE_WORKED } else { &SEVERAL_WORKED }.fetch_add(1, SeqCst);
+                }
+                if !chance.once_in(4) {
+                    return None;
+                }
+                breathe(chance, load.order)
+            }
+        };
         Some(Wish { map, cause: MoveCause::Balance })
+    }
+
+    fn findings(&self) -> Findings {
+        match self {
+            Self::Load(policy) => policy.findings(),
+            _ => Findings::default(),
+        }
     }
 }
 
@@ -89,6 +131,19 @@ struct Run {
     masks_once_in: u64,
     /// Whether the mask of one queue alone may change.
     single_queues: bool,
+    /// Which policy: see [`Any::of`].
+    policy: u64,
+    /// Whether the path notes arrival numbers and checks them. If not, only the witnesses see what is out of order.
+    check_order: bool,
+    /// Whether frames are hashed even if there is only one CPU to choose.
+    always_hash: bool,
+}
+
+impl Run {
+    /// What the path's own check found, if it was asked to check, must be nothing.
+    fn reordered(&self) -> Option<u64> {
+        self.check_order.then_some(0)
+    }
 }
 
 fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc<Wire>) {
@@ -99,8 +154,9 @@ fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc
         .virtual_cpus(run.cpus)
         .backlog(100)
         .kept_max(200)
-        .check_order(true)
-        .policy(Any::of(run.seed))
+        .check_order(run.check_order)
+        .always_hash(run.always_hash)
+        .policy(Any::of(run.policy, run.seed))
         .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
         .input(run.traffic.input())
         .build(move |cpu| witness.handler(cpu, seed));
@@ -156,11 +212,12 @@ fn play(run: &Run, deaths: bool) -> u64 {
     world.finish();
     let ledger = handle.snapshot();
     let seed = run.seed;
+    JOINED_BY_LOAD.fetch_add(ledger.groups.iter().map(|group| group.findings.joined).sum(), SeqCst);
     assert_eq!(ledger.in_flight(), 0, "seed {seed}: {ledger:#?}");
     assert_eq!(handle.held(), 0, "seed {seed}: rings hold what the ledger does not know");
     assert_eq!(ledger.received(), run.traffic.frames * queues as u64, "seed {seed}");
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
-    assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+    assert_eq!(ledger.reordered(), run.reordered(), "seed {seed}");
     assert_eq!(witness.torn.load(SeqCst), 0, "seed {seed}: packets were not as they were sent");
     assert!(witness.chained.load(SeqCst) > 0, "seed {seed}: no packet in several pages was seen");
     assert_eq!(wire.late.load(SeqCst), 0, "seed {seed}: packets left out of order");
@@ -234,7 +291,20 @@ fn small(seed: u64) -> Run {
         costs: Costs { packet: Duration::from_nanos(chance.below(400)), ..Costs::default() },
         masks_once_in: 2_000,
         single_queues: chance.below(2) == 0,
+        policy: seed,
+        check_order: chance.below(2) == 0,
+        always_hash: chance.once_in(4),
     }
+}
+
+/// What a handler sees says nothing of order where CPUs are declared dead: what such a CPU does has no effect. There the wire is
+/// the only witness beside the path's own check, so something has to be sent.
+fn with_deaths(seed: u64) -> Run {
+    let mut run = small(seed);
+    if !run.check_order {
+        run.mood.transmits_once_in = 2;
+    }
+    run
 }
 
 #[test]
@@ -248,11 +318,40 @@ fn many_small_histories() {
     }
 }
 
+/// The default mode: one CPU does all and hashes nothing, others join when there is too much to do and leave again, and masks
+/// change meanwhile. Every second run joins and leaves at random, the others as the load asks for.
+#[test]
+fn cpus_join_and_leave_under_load() {
+    quiet_panics();
+    for seed in seeds(100) {
+        let mut run = small(seed);
+        let mut chance = Chance::new(seed ^ 0x0010_1D00);
+        run.cpus = [2, 3, 4, 8][chance.below(4) as usize];
+        run.policy = [1, 3][seed as usize % 2];
+        run.always_hash = false;
+        // Between half a CPU and four of work. A CPU that receives looks at the load every 2 ms at most, and one joins by load after
+        // a few looks without time left: so these runs last tens and hundreds of milliseconds.
+        let slower = if run.policy == 1 { 10 } else { 1 };
+        run.traffic.frames = 10_000;
+        run.traffic.gap = Duration::from_nanos(slower * (1_000 + chance.below(5_000)));
+        run.costs.packet = Duration::from_micros(slower * 4);
+        run.mood.panics_once_in = 0;
+        run.masks_once_in = slower * 20_000;
+        play(&run, false);
+    }
+    if seeds(100).len() >= 100 {
+        let worked = (ONE_WORKED.load(SeqCst), SEVERAL_WORKED.load(SeqCst));
+        assert!(worked.0 > 300 && worked.1 > 300, "CPUs hardly joined or left at random: {worked:?}");
+        let joined = JOINED_BY_LOAD.load(SeqCst);
+        assert!(joined > 10, "CPUs hardly joined because of the load: {joined}");
+    }
+}
+
 #[test]
 fn handlers_that_panic() {
     quiet_panics();
     for seed in seeds(100) {
-        let mut run = small(seed);
+        let mut run = with_deaths(seed);
         run.mood.panics_once_in = 20;
         run.mood.panics_in_moves_once_in = 30;
         play(&run, true);
@@ -278,6 +377,9 @@ fn sixty_four_cpus_one_seed_one_history() {
         costs: Costs::default(),
         masks_once_in: 5_000,
         single_queues: true,
+        policy: seed,
+        check_order: seed % 2 == 0,
+        always_hash: false,
     };
     let first = play(&run(7), false);
     assert_eq!(first, play(&run(7), false), "the same seed gave another history");
@@ -308,7 +410,7 @@ fn stalls_are_waited_for_and_revoked() {
         });
         let ledger = world.handle().snapshot();
         world.finish();
-        assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+        assert_eq!(ledger.reordered(), run.reordered(), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
         witness.verdict().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         assert_eq!(wire.late.load(SeqCst), 0, "seed {seed}: packets left out of order");
@@ -324,7 +426,7 @@ fn stalls_are_waited_for_and_revoked() {
 fn the_dead_are_left_and_come_back() {
     let mut deaths = 0;
     for seed in seeds(40) {
-        let mut run = small(seed);
+        let mut run = with_deaths(seed);
         run.cpus = run.cpus.max(3);
         run.traffic.can_wait = false;
         run.traffic.gap = Duration::from_micros(200);
@@ -344,7 +446,7 @@ fn the_dead_are_left_and_come_back() {
         let handle = world.handle().clone();
         world.finish();
         let ledger = handle.snapshot();
-        assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+        assert_eq!(ledger.reordered(), run.reordered(), "seed {seed}");
         assert_eq!(witness.torn.load(SeqCst), 0, "seed {seed}: packets were not as they were sent");
         assert_eq!((ledger.in_flight(), handle.held()), (0, 0), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");

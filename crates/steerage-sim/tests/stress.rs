@@ -19,6 +19,8 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     pause_between_masks: Duration,
+    /// Whether the path notes arrival numbers and checks them. If not, only the witnesses see what is out of order.
+    check_order: bool,
 }
 
 impl Run {
@@ -48,6 +50,7 @@ impl Run {
                 sleeps_once_in: [0, 100][chance.below(2) as usize],
             },
             pause_between_masks: Duration::from_micros(chance.below(300)),
+            check_order: chance.below(2) == 0,
         }
     }
 
@@ -62,7 +65,7 @@ impl Run {
             .virtual_cpus(self.cpus)
             .backlog(100)
             .kept_max(2_000)
-            .check_order(true)
+            .check_order(self.check_order)
             .policy(Hash)
             .input(self.traffic.input())
             .build(move |cpu| for_handlers.handler(cpu, seed))
@@ -102,7 +105,7 @@ impl Run {
         let ledger = if ledger.pages_free == ledger.pages { ledger } else { handle.snapshot() };
         assert_eq!((ledger.in_flight(), handle.held()), (0, 0), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
-        assert_eq!(ledger.reordered(), Some(0), "seed {seed}");
+        assert_eq!(ledger.reordered(), self.check_order.then_some(0), "seed {seed}");
         assert_eq!(ledger.pages_free, ledger.pages, "seed {seed}: pages are not home");
         assert_eq!(ledger.cpus.iter().map(|cpu| cpu.polled).sum::<u64>(), ledger.received(), "seed {seed}");
         assert_eq!(
@@ -176,6 +179,7 @@ fn one_long_run() {
                 sleeps_once_in: 1_000,
             },
             pause_between_masks: Duration::from_millis(1),
+            check_order: true,
         };
         assert!(run.play(Some(Duration::from_secs_f64(seconds / 2.0))) > 0);
     }

@@ -61,7 +61,7 @@ impl Origin {
         let mut whole = Completion::new(page, HEADROOM as u32, frame.len());
         whole.set_link(link.code());
         // There are as many slots as pages.
-        let staged = self.producer.stage(whole);
+        let staged = self.producer.stage(whole, 0);
         debug_assert!(staged.is_ok());
         self.to.push(Verdict::Transmitted(to));
         Ok(())

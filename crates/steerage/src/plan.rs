@@ -332,7 +332,6 @@ impl Wiring<'_> {
             blocks: queue.blocks,
             memory,
             hashing: (!queue.by_device).then_some(queue.hashing),
-            checks_order: asked.check_order,
             always_hash: asked.always_hash,
             producers,
             lot: parking_lot(lot),

@@ -34,7 +34,6 @@ pub(crate) struct OwnedQueue {
     /// `None` where the device's hash serves.
     hashing: Option<Hashing>,
     fragments: FragmentTable,
-    pub(crate) checks_order: bool,
     always_hash: bool,
     pub(crate) can_wait: bool,
 
@@ -57,6 +56,7 @@ pub(crate) struct OwnedQueue {
     segments_max: usize,
     /// Frames of up to so many bytes are copied out of the device's pages.
     copybreak: usize,
+    /// How many frames were steered so far: the arrival number of the last.
     arrivals: u64,
 
     /// What the last poll said.
@@ -90,7 +90,6 @@ pub(crate) struct QueueParts {
     pub(crate) blocks: Option<Blocks>,
     pub(crate) memory: Memory,
     pub(crate) hashing: Option<Hashing>,
-    pub(crate) checks_order: bool,
     pub(crate) always_hash: bool,
     /// By CPU.
     pub(crate) producers: Vec<Producer>,
@@ -113,8 +112,7 @@ impl OwnedQueue {
             memory: parts.memory,
             hashing: parts.hashing,
             fragments: FragmentTable::new(),
-            checks_order: parts.checks_order,
-            always_hash: parts.always_hash || parts.checks_order,
+            always_hash: parts.always_hash,
             frames: Vec::with_capacity(POLL_BUDGET),
             prefetch: 0,
             spread: Spread::One,

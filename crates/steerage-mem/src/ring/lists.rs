@@ -14,10 +14,11 @@ pub const LISTS_MAX: usize = 4;
 const NO_RING: usize = u64::BITS as usize - 1;
 
 impl Producer {
-    /// Stages all of `frames` that there is room for, from the front on; the others stay. The same as one after the other, but
-    /// that the tail stays in a register. `staged` is told of each, by its place in `frames`.
+    /// Stages as many of `frames` as there is room for, from the front on; the others stay. It does what [`stage`](Self::stage) does
+    /// for one frame after the other, but keeps the tail in a register. The first frame has the arrival number `arrival`, each
+    /// further one the next number. `staged` is called for each, with its place in `frames`.
     #[inline(always)]
-    pub fn stage_all(&mut self, frames: &mut Vec<Completion>, mut staged: impl FnMut(usize)) {
+    pub fn stage_all(&mut self, frames: &mut Vec<Completion>, arrival: u64, mut staged: impl FnMut(usize)) {
         let count = self.room().min(frames.len() as u64) as usize;
         let (slots, mask, first) = (self.slots, self.mask, self.staged);
         let frames = frames.drain(..count);
@@ -28,16 +29,21 @@ impl Producer {
             unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
             staged(nth);
         }
+        if self.numbered {
+            (0..count as u64).for_each(|nth| self.note_arrival(first + nth, arrival + nth));
+        }
         self.staged = first + count as u64;
     }
 
-    /// Stages `frames` each on the ring whose number `target` says, list by list, in their order within each ring; `staged` is
-    /// told of each, counted from 0. All of them or none: none where the lists would be too many, or too long, or a ring
-    /// might have too little room, which [`stage`](Self::stage) then finds out one by one.
+    /// Stages each of `frames` on the ring whose number `target` returns, list by list, in their order within each ring. The first
+    /// frame has the arrival number `arrival`, each further one the next number. `staged` is called once for each frame, with
+    /// 0, 1, 2 and so on. It stages all of them or none: none if that takes more than [`LISTS_MAX`] lists or a ring might have too
+    /// little room. The caller then stages one by one.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],
         frames: &mut Vec<Completion>,
+        arrival: u64,
         target: impl Fn(&Completion) -> usize,
         mut staged: impl FnMut(usize),
     ) {
@@ -58,7 +64,7 @@ impl Producer {
         let frames = frames.drain(..);
         let mut done = 0;
         for number in bits(lists) {
-            // The places of its frames. Without a branch, which could not be foretold.
+            // The places of its frames, found without a branch: the predictor could not guess it.
             let (mut places, mut len) = ([0_u8; LIST_MAX], 0);
             for (nth, to) in targets[..count].iter().enumerate() {
                 places[len % LIST_MAX] = nth as u8;
@@ -74,6 +80,11 @@ impl Producer {
                 unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
                 staged(done);
                 done += 1;
+            }
+            if ring.numbered {
+                for (nth, place) in places[..len].iter().enumerate() {
+                    ring.note_arrival(first + nth as u64, arrival + u64::from(*place));
+                }
             }
             ring.staged = first + len as u64;
         }
@@ -96,21 +107,33 @@ mod tests {
 
     use super::*;
     use crate::ring::{RingOptions, ring};
+    use crate::sync::Ordering;
     use crate::{Memory, Region};
 
     /// Slots of each ring; its limit is drawn.
     const SLOTS: usize = 128;
 
-    fn rings(limits: &[usize], memory: &Memory) -> Vec<Producer> {
-        let options = |limit: &usize| RingOptions { slots: SLOTS, limit: *limit, arrivals: false };
+    /// The first frame's arrival number.
+    const FIRST: u64 = 7;
+
+    fn rings(limits: &[usize], arrivals: bool, memory: &Memory) -> Vec<Producer> {
+        let options = |limit: &usize| RingOptions { slots: SLOTS, limit: *limit, arrivals };
         limits.iter().map(|limit| ring(options(limit), memory.clone()).0).collect()
     }
 
-    /// What each ring holds, by length, which here is a frame's place.
+    /// The unpublished frames of each ring: their lengths, which in these tests are their places in the list. If the ring
+    /// keeps arrival numbers, each frame's number must be [`FIRST`] plus its place.
     fn held(rings: &mut [Producer]) -> Vec<Vec<usize>> {
         let each = |ring: &mut Producer| {
             let mut places = Vec::new();
+            let numbers = (ring.published..ring.staged)
+                .filter_map(|at| ring.shared.arrivals.get((at & ring.mask) as usize))
+                .map(|number| number.load(Ordering::Relaxed));
+            let numbers: Vec<u64> = numbers.collect();
             ring.withdraw(|frame| places.push(frame.len()));
+            if ring.numbered {
+                assert_eq!(numbers, places.iter().map(|place| FIRST + *place as u64).collect::<Vec<_>>());
+            }
             places
         };
         rings.iter_mut().map(each).collect()
@@ -123,10 +146,11 @@ mod tests {
             limits in prop::collection::vec(1..=SLOTS, 1..70),
             spread in 1..70_usize,
             targets in prop::collection::vec(any::<usize>(), 0..=70),
+            arrivals: bool,
         ) {
             let (region, pages) = Region::map(1 + targets.len(), 64).unwrap();
             let memory = Memory::new(region, None);
-            let mut rings = rings(&limits, &memory);
+            let mut rings = rings(&limits, arrivals, &memory);
             let spread = spread.min(rings.len());
             let mut frames: Vec<_> =
                 pages.into_iter().zip(0..targets.len()).map(|(page, nth)| Completion::new(page, 0, nth)).collect();
@@ -134,7 +158,7 @@ mod tests {
             let mut wanted = vec![Vec::new(); rings.len()];
             (0..targets.len()).for_each(|nth| wanted[to(nth)].push(nth));
             let mut told = 0;
-            Producer::stage_lists(&mut rings, &mut frames, |frame| to(frame.len()), |nth| {
+            Producer::stage_lists(&mut rings, &mut frames, FIRST, |frame| to(frame.len()), |nth| {
                 assert_eq!(nth, told);
                 told += 1;
             });
@@ -152,14 +176,19 @@ mod tests {
 
         /// To one ring: as many as fit, the others stay in order. Also round the ring's end.
         #[test]
-        fn all_of_them_as_far_as_there_is_room(limit in 1..=SLOTS, count in 0..200_usize, before in 0..SLOTS) {
+        fn all_of_them_as_far_as_there_is_room(
+            limit in 1..=SLOTS,
+            count in 0..200_usize,
+            before in 0..SLOTS,
+            arrivals: bool,
+        ) {
             let (region, pages) = Region::map(2 * SLOTS + count, 64).unwrap();
             let memory = Memory::new(region, None);
-            let options = RingOptions { slots: SLOTS, limit, arrivals: false };
+            let options = RingOptions { slots: SLOTS, limit, arrivals };
             let (mut ring, mut consumer) = ring(options, memory.clone());
             let mut pages = pages.into_iter();
             for page in pages.by_ref().take(before) {
-                ring.stage(Completion::new(page, 0, 0)).unwrap();
+                ring.stage(Completion::new(page, 0, 0), 0).unwrap();
                 ring.publish();
                 consumer.take(1);
                 consumer.finish();
@@ -167,7 +196,7 @@ mod tests {
             }
             let mut frames: Vec<_> = (0..count).zip(pages).map(|(nth, page)| Completion::new(page, 0, nth)).collect();
             let fit = count.min(limit);
-            ring.stage_all(&mut frames, |_| ());
+            ring.stage_all(&mut frames, FIRST, |_| ());
             prop_assert_eq!(held(&mut [ring]).remove(0), (0..fit).collect::<Vec<_>>());
             prop_assert_eq!(frames.iter().map(Completion::len).collect::<Vec<_>>(), (fit..count).collect::<Vec<_>>());
         }

@@ -80,7 +80,7 @@ impl OwnedQueue {
             let bucket = (frame.hash_or_zero() >> BUCKET_SHIFT) as u16;
             // Sorted by bucket; every parked frame is of a bucket of this slice.
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
-            if let Err(frame) = self.targets[target].stage_numbered(frame, arrival) {
+            if let Err(frame) = self.targets[target].stage(frame, arrival) {
                 self.stage_slowly(target, frame, arrival);
             }
         }

@@ -45,10 +45,9 @@ impl OwnedQueue {
         if !self.flow_limits.is_empty() {
             self.limit_flows();
         }
-        if self.checks_order {
-            return self.steer_numbered();
-        }
         let mut frames = std::mem::take(&mut self.frames);
+        let (polled, first) = (frames.len(), self.arrivals + 1);
+        self.arrivals += polled as u64;
         let Self { targets, table, pool, prefetch, .. } = self;
         let target = |frame: &Completion| usize::from(table[(frame.hash_or_zero() >> BUCKET_SHIFT) as usize]);
         // One page with each frame: all at once would fill the CPU's line buffers, and it would wait.
@@ -58,18 +57,20 @@ impl OwnedQueue {
             }
         };
         match self.spread {
-            Spread::One => targets[usize::from(table[0])].stage_all(&mut frames, prefetch),
-            Spread::Few => Producer::stage_lists(targets, &mut frames, target, prefetch),
+            Spread::One => targets[usize::from(table[0])].stage_all(&mut frames, first, prefetch),
+            Spread::Few => Producer::stage_lists(targets, &mut frames, first, target, prefetch),
             Spread::Many => {}
         }
-        // One by one, if they are more than lists pay for, or did not find room.
-        for (nth, frame) in frames.drain(..).enumerate() {
+        let staged = polled - frames.len();
+        // One by one, if there are more targets than lists pay for, or not all frames found room.
+        for (nth, frame) in (staged..).zip(frames.drain(..)) {
             if nth < self.prefetch {
                 self.pool.prefetch(nth);
             }
             let target = usize::from(self.table[(frame.hash_or_zero() >> BUCKET_SHIFT) as usize]);
-            if let Err(frame) = self.targets[target].stage(frame) {
-                self.stage_slowly(target, frame, 0);
+            let arrival = first + nth as u64;
+            if let Err(frame) = self.targets[target].stage(frame, arrival) {
+                self.stage_slowly(target, frame, arrival);
             }
         }
         self.frames = frames;
@@ -129,20 +130,6 @@ impl OwnedQueue {
         self.frames = frames;
     }
 
-    /// The same, noting each frame's arrival number.
-    fn steer_numbered(&mut self) {
-        let mut frames = std::mem::take(&mut self.frames);
-        for frame in frames.drain(..) {
-            self.arrivals += 1;
-            let target = usize::from(self.table[(frame.hash_or_zero() >> BUCKET_SHIFT) as usize]);
-            if let Err(frame) = self.targets[target].stage_numbered(frame, self.arrivals) {
-                self.stage_slowly(target, frame, self.arrivals);
-            }
-        }
-        self.frames = frames;
-        self.count_parked();
-    }
-
     fn count_parked(&self) {
         if self.parked.is_some() {
             let lot = &self.targets[self.lot()];
@@ -154,7 +141,7 @@ impl OwnedQueue {
     #[inline(never)]
     pub(super) fn stage_slowly(&mut self, target: usize, frame: Completion, arrival: u64) {
         self.reclaim(target);
-        if let Err(frame) = self.targets[target].stage_numbered(frame, arrival) {
+        if let Err(frame) = self.targets[target].stage(frame, arrival) {
             if target == self.lot() {
                 self.ledger.dropped.add(DropReason::Moving, 1);
             } else {

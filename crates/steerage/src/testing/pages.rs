@@ -61,7 +61,7 @@ impl PageLoop {
         let (_, pages) = pool.take_many(count);
         frames.extend(pages.map(|page| Completion::new(page, 0, 0)));
         let sent = frames.len();
-        producer.stage_all(frames, |_| ());
+        producer.stage_all(frames, 0, |_| ());
         producer.publish();
         sent
     }

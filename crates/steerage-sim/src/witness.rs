@@ -59,6 +59,8 @@ pub struct Witness {
     pub seen: AtomicU64,
     /// Buckets that left with state.
     pub moved: AtomicU64,
+    /// Handlers made so far.
+    made: AtomicU64,
 }
 
 impl Witness {
@@ -74,17 +76,20 @@ impl Witness {
             chained: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             moved: AtomicU64::new(0),
+            made: AtomicU64::new(0),
         })
     }
 
-    /// A handler for `cpu`.
+    /// A handler for `cpu`. Each has random numbers of its own: a handler that panicked in its first batch would otherwise be
+    /// followed by one that does the same, and so on to the end.
     pub fn handler(self: &Arc<Self>, cpu: CpuId, seed: u64) -> WitnessHandler {
+        let nth = self.made.fetch_add(1, Ordering::Relaxed);
         WitnessHandler {
             witness: Arc::clone(self),
             cpu,
             flows: HashMap::new(),
             kept: VecDeque::new(),
-            chance: Chance::new(seed ^ u64::from(cpu.0) << 40),
+            chance: Chance::new(seed ^ u64::from(cpu.0) << 40 ^ nth << 20),
         }
     }
 

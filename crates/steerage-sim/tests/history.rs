@@ -219,7 +219,7 @@ fn play(run: &Run, deaths: bool) -> u64 {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
     assert_eq!(ledger.reordered(), run.reordered(), "seed {seed}");
     assert_eq!(witness.torn.load(SeqCst), 0, "seed {seed}: packets were not as they were sent");
-    assert!(witness.chained.load(SeqCst) > 0, "seed {seed}: no packet in several pages was seen");
+    assert!(witness.chained.load(SeqCst) > 0, "seed {seed}: no packet in several pages was seen: {ledger:#?}");
     assert_eq!(wire.late.load(SeqCst), 0, "seed {seed}: packets left out of order");
     assert_eq!(wire.sent.load(SeqCst), ledger.verdicts().transmitted, "seed {seed}");
     assert_eq!(ledger.outputs.iter().map(|output| output.packets).sum::<u64>(), wire.sent.load(SeqCst), "seed {seed}");

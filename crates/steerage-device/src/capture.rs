@@ -36,7 +36,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use steerage::{Blocks, Completions, DeviceError, Input, LinkType, POLL_BUDGET, Polled, QueueMemory, RxQueue};
+use steerage::{Blocks, Claim, Completions, DeviceError, Input, LinkType, POLL_BUDGET, Polled, QueueMemory, RxQueue};
 
 pub use info::CaptureInfo;
 pub use links::link_name;
@@ -50,6 +50,8 @@ use pcapng::Pcapng;
 use source::Source;
 use walk::{Met, Stop, Walk, Wrong};
 use window::{Filled, Window};
+
+use crate::{ASK_ONCE, GIVEN};
 
 /// How much of a file is read at a time. Large enough that a system call costs next to nothing a packet, small enough that
 /// another CPU has work meanwhile: the kernel's copy takes about 10 us, and a full backlog of cheap work is over in 20.
@@ -109,6 +111,8 @@ pub struct Capture {
     file: String,
     source: Source,
     window: Window,
+    /// To the blocks, once they were asked for.
+    claim: Option<Claim>,
     /// `None` until enough of the file has been read.
     format: Option<Format>,
     /// Of the frames of the last poll.
@@ -176,6 +180,7 @@ impl Capture {
             file: first.name,
             source: first.source,
             window: Window::new(),
+            claim: None,
             format: None,
             link: LinkType::ETHERNET,
             noted: None,
@@ -212,7 +217,8 @@ impl Capture {
             None => (u64::MAX, room),
         };
         let (block, at, end) = self.window.place();
-        let Some(lending) = out.lending(block, end) else { return Err(self.no_blocks()) };
+        let lending = self.claim.as_ref().and_then(|claim| out.lending(claim, block, end));
+        let Some(lending) = lending else { return Err(self.no_blocks()) };
         let at = at.saturating_sub(lending.offset());
         let mut walk = Walk { lending, at, room, until, link, met: Met::NOTHING };
         let stop = match &mut self.format {
@@ -278,15 +284,19 @@ impl Capture {
 
     #[cold]
     fn no_blocks(&self) -> DeviceError {
-        // Not to be reached: `memory` brings the blocks. An error rather than a panic.
-        self.wrong(Wrong::new("the memory for the file is missing".to_owned(), "report this as a fault"))
+        let text = "the blocks that it is polled with are not those that it brought";
+        self.wrong(Wrong::new(text.to_owned(), "poll a queue with the memory that it brought"))
     }
 }
 
 impl RxQueue for Capture {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        let blocks = Blocks::map(BLOCKS, BLOCK_BYTES)
-            .map_err(|e| DeviceError::new(&self.name, "get memory to read the capture", io::Error::other(e)))?;
+        let error = |cause| DeviceError::new(&self.name, "get memory to read the capture", cause);
+        if self.claim.is_some() {
+            return Err(error(io::Error::other(GIVEN)).advise(ASK_ONCE));
+        }
+        let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|e| error(io::Error::other(e)))?;
+        self.claim = Some(claim);
         Ok(QueueMemory::Blocks { blocks, copy_bytes_max: COPY_BYTES_MAX })
     }
 
@@ -316,8 +326,9 @@ impl RxQueue for Capture {
             if !std::mem::take(&mut may_read) {
                 return Ok(Polled::More);
             }
-            let Some(blocks) = out.blocks() else { return Err(self.no_blocks()) };
-            match self.window.fill(blocks, &mut self.source, needs) {
+            let owned = self.claim.as_ref().and_then(|claim| Some((out.blocks(claim)?, claim)));
+            let Some(owned) = owned else { return Err(self.no_blocks()) };
+            match self.window.fill(owned, &mut self.source, needs) {
                 Ok(Filled::Read) => {}
                 Ok(Filled::Later) => return Ok(Polled::Drained),
                 Ok(Filled::FramesOut) => return Ok(Polled::More),

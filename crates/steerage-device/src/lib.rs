@@ -51,6 +51,10 @@ use capture::{Capture, CaptureInfo, Pace};
 use synthetic::{SpecError, SyntheticOptions};
 use tap::TapOptions;
 
+/// Why a device has no blocks to give, and what to do: there may be one owner of its memory.
+pub(crate) const GIVEN: &str = "its memory was given away before";
+pub(crate) const ASK_ONCE: &str = "ask a queue for its memory once";
+
 /// Opens what `spec` names: `synthetic`, `synthetic:option=value,...` ([`synthetic`]), an interface by its name or as
 /// `af_packet:NAME,option=value,...` ([`af_packet`]), one whose packets are taken as `af_xdp:NAME,option=value,...`
 /// ([`af_xdp`]), the other end of one as `tap:NAME` or `tun:NAME` ([`tap`]), or else the path of a capture file ([`capture`]),

@@ -6,6 +6,10 @@
 //!
 //! A block is lent from front to back, so the part behind the last frame lent may be written while frames before it are
 //! out: a header in front of the next frame, or what a pipe brings in small pieces.
+//!
+//! The path holds the [`Blocks`] and takes frames home. Their bytes belong to the device, which holds the [`Claim`]: without it
+//! nobody can write a block, read it, or lend a frame from it. So a device that is wrapped around another one cannot touch memory
+//! that the kernel is writing.
 
 mod tail;
 
@@ -18,7 +22,47 @@ use crate::region::{Owner, Region, RegionError};
 
 pub use tail::{Spot, Tail};
 
+/// The right to the bytes of the [`Blocks`] that it was made with. There is one for them, and it cannot be copied: the device that
+/// brings the blocks keeps it.
+///
+/// ```compile_fail,E0451
+/// // Nobody can make one.
+/// let claim = steerage_mem::Claim { first: 0 };
+/// ```
+///
+/// ```compile_fail,E0599
+/// let (_blocks, claim) = steerage_mem::Blocks::map(1, 64).unwrap();
+/// let second = claim.clone();
+/// ```
+#[derive(Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The number of the first block, which no other memory of this process ever has.
+    first: u32,
+}
+
 /// The blocks of one queue, and what of each is out.
+///
+/// ```
+/// use steerage_mem::Blocks;
+///
+/// let (mut blocks, claim) = Blocks::map(1, 64)?;
+/// blocks.tail(&claim, 0).unwrap().bytes()[..3].copy_from_slice(b"abc");
+/// let frame = blocks.lend(&claim, 0, 0, 3).unwrap();
+/// assert_eq!(blocks.out(0), 1);
+///
+/// // Another claim is none.
+/// let (_, other) = Blocks::map(1, 64)?;
+/// assert!(blocks.tail(&other, 0).is_none() && blocks.lend(&other, 0, 3, 3).is_none());
+/// blocks.recycle(frame).unwrap();
+/// # Ok::<(), steerage_mem::RegionError>(())
+/// ```
+///
+/// Who has the blocks alone cannot reach their bytes:
+///
+/// ```compile_fail,E0061
+/// # let (mut blocks, _claim) = steerage_mem::Blocks::map(1, 64).unwrap();
+/// blocks.tail(0);
+/// ```
 #[derive(Debug)]
 pub struct Blocks {
     region: Arc<Region>,
@@ -45,14 +89,20 @@ impl Lent {
 }
 
 impl Blocks {
-    /// Maps `count` blocks of `block_bytes` bytes.
+    /// Maps `count` blocks of `block_bytes` bytes, and gives out the claim to them.
     ///
     /// # Errors
     /// As [`Region::map`].
-    pub fn map(count: usize, block_bytes: usize) -> Result<Self, RegionError> {
-        // The tokens of single pages are not given out: a block is written through `writable` alone.
+    pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
+        // The tokens of single pages are not given out: a block is written through `tail` alone.
         let (region, _tokens) = Region::map(count, block_bytes)?;
-        Ok(Self { region, lent: vec![Lent::default(); count].into(), reserve: 0 })
+        Ok(Self::of(region, 0))
+    }
+
+    fn of(region: Arc<Region>, reserve: usize) -> (Self, Claim) {
+        let claim = Claim { first: region.number_of(0) };
+        let lent = vec![Lent::default(); region.pages()].into();
+        (Self { region, lent, reserve }, claim)
     }
 
     /// Blocks in memory that somebody else mapped: `count` of them, of `block_bytes` bytes, from `base` on. `owner` is
@@ -63,19 +113,24 @@ impl Blocks {
     /// [`RegionError`] for a size of nothing or too much.
     ///
     /// # Safety
-    /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until `owner` is dropped. Nobody
-    /// else changes a block's bytes, as they are read from there, while a frame lent from it is out or a [`Tail`] of it
-    /// is held; and whoever calls [`tail`](Self::tail) or [`readable`](Self::readable) does so only for a block that
-    /// nobody else writes meanwhile.
+    /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until `owner` is dropped. No other
+    /// `Blocks` are ever made of any of these bytes. The caller does not let the [`Claim`] out of its hands. It uses the claim for a
+    /// block only while nobody else writes that block, and nobody else changes the block's bytes, as they are read from there,
+    /// while a [`Tail`] of it is held, while it is borrowed by [`readable`](Self::readable), or while a frame lent from it is out.
     pub unsafe fn foreign(
         base: NonNull<u8>,
         count: usize,
         block_bytes: usize,
         owner: impl Any + Send + Sync,
         reserve: usize,
-    ) -> Result<Self, RegionError> {
-        let lent = vec![Lent::default(); count].into();
-        Ok(Self { region: Region::foreign(base, count, block_bytes, Owner::new(owner))?, lent, reserve })
+    ) -> Result<(Self, Claim), RegionError> {
+        Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, reserve))
+    }
+
+    /// Whether these are the blocks that the claim was made with.
+    #[inline(always)]
+    pub fn are_claimed_by(&self, claim: &Claim) -> bool {
+        claim.first == self.region.number_of(0)
     }
 
     /// All the memory they may come to, in bytes.
@@ -105,9 +160,12 @@ impl Blocks {
     }
 
     /// The part of `block` behind the last frame lent, all of it while none is out: to be written, and to be lent from.
-    /// `None` for a block there isn't.
+    /// `None` for a block there isn't, and by a claim to other blocks.
     #[inline]
-    pub fn tail(&mut self, block: usize) -> Option<Tail<'_>> {
+    pub fn tail(&mut self, claim: &Claim, block: usize) -> Option<Tail<'_>> {
+        if !self.are_claimed_by(claim) {
+            return None;
+        }
         let lent = self.lent.get_mut(block)?;
         lent.end = lent.writable_from();
         let number = self.region.number_of(block as u32);
@@ -115,33 +173,36 @@ impl Blocks {
         let start = self.region.start_of(number, lent.end, len)?;
         // SAFETY: the span was checked. No frame that is out reaches into it (`end`), frames are made through a `Tail`
         // or by `lend` alone, which need `&mut self` as this does: so for as long as the slice lives nobody else can
-        // reach these bytes, and a `Tail` gives up those that it lends.
+        // reach these bytes, and a `Tail` gives up those that it lends. Foreign memory nobody else writes either: that is what
+        // the holder of the claim promised.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
         Some(Tail { bytes, number, lent })
     }
 
-    /// The bytes of `block`, to be read: by its owner while frames of it are out.
-    pub fn readable(&self, block: usize) -> &[u8] {
-        if block >= self.lent.len() {
+    /// The bytes of `block`, to be read: by its owner while frames of it are out. Empty for a block there isn't, and by a claim to
+    /// other blocks.
+    pub fn readable(&self, claim: &Claim, block: usize) -> &[u8] {
+        if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];
         }
         let len = self.region.page_bytes();
         match self.region.start_of(self.region.number_of(block as u32), 0, len) {
-            // SAFETY: the span was checked, and a `Tail` needs `&mut self`: nobody writes while this is borrowed.
+            // SAFETY: the span was checked, and a `Tail` needs `&mut self`: nobody writes while this is borrowed. Foreign memory
+            // nobody else writes either, as in `tail`.
             Some(start) => unsafe { std::slice::from_raw_parts(start, len) },
             None => &[],
         }
     }
 
     /// Lends `len` bytes at `offset` of `block` as a frame: `None` if they do not lie within it, or are more than
-    /// [`FRAME_BYTES_MAX`].
+    /// [`FRAME_BYTES_MAX`], and by a claim to other blocks.
     #[inline]
-    pub fn lend(&mut self, block: usize, offset: u32, len: usize) -> Option<Completion> {
-        let lent = self.lent.get_mut(block)?;
-        let number = self.region.number_of(block as u32);
-        if len > FRAME_BYTES_MAX {
+    pub fn lend(&mut self, claim: &Claim, block: usize, offset: u32, len: usize) -> Option<Completion> {
+        if len > FRAME_BYTES_MAX || !self.are_claimed_by(claim) {
             return None;
         }
+        let lent = self.lent.get_mut(block)?;
+        let number = self.region.number_of(block as u32);
         self.region.start_of(number, offset, len)?;
         let frames = lent.frames.checked_add(1)?;
         *lent = Lent { frames, end: lent.writable_from().max(offset + len as u32) };
@@ -208,34 +269,34 @@ mod tests {
 
     #[test]
     fn a_block_is_writable_behind_its_frames_until_they_are_home() {
-        let mut blocks = Blocks::map(2, 4096).unwrap();
-        blocks.tail(0).unwrap().bytes()[..8].copy_from_slice(b"abcdefgh");
-        let mut tail = blocks.tail(0).unwrap();
+        let (mut blocks, claim) = Blocks::map(2, 4096).unwrap();
+        blocks.tail(&claim, 0).unwrap().bytes()[..8].copy_from_slice(b"abcdefgh");
+        let mut tail = blocks.tail(&claim, 0).unwrap();
         let first = tail.lend(0, 2).unwrap();
         let second = tail.lend(1, 0).unwrap();
         assert_eq!(tail.offset(), 3);
         assert_eq!(&tail.bytes()[..3], b"def");
-        assert_eq!((blocks.tail(0).unwrap().offset(), blocks.tail(1).unwrap().offset()), (3, 0));
-        assert_eq!(&blocks.readable(0)[..4], b"abcd");
+        assert_eq!((blocks.tail(&claim, 0).unwrap().offset(), blocks.tail(&claim, 1).unwrap().offset()), (3, 0));
+        assert_eq!(&blocks.readable(&claim, 0)[..4], b"abcd");
         blocks.recycle(second).unwrap();
-        assert_eq!(blocks.tail(0).unwrap().offset(), 3);
+        assert_eq!(blocks.tail(&claim, 0).unwrap().offset(), 3);
         blocks.recycle(first).unwrap();
-        assert_eq!(blocks.tail(0).unwrap().offset(), 0);
+        assert_eq!(blocks.tail(&claim, 0).unwrap().offset(), 0);
         assert_eq!(blocks.out_in_all(), 0);
-        assert!(blocks.tail(2).is_none());
+        assert!(blocks.tail(&claim, 2).is_none());
     }
 
     #[test]
     fn a_tail_lends_what_it_has_and_no_more() {
-        let mut blocks = Blocks::map(1, 128).unwrap();
-        let mut tail = blocks.tail(0).unwrap();
+        let (mut blocks, claim) = Blocks::map(1, 128).unwrap();
+        let mut tail = blocks.tail(&claim, 0).unwrap();
         for (at, len) in [(129, 0), (128, 1), (0, 129), (usize::MAX, 1), (1, usize::MAX)] {
             assert!(tail.lend(at, len).is_none(), "{len} at {at}");
         }
         assert_eq!(tail.bytes().len(), 128);
-        let mut shorter = blocks.tail(0).unwrap().up_to(10);
+        let mut shorter = blocks.tail(&claim, 0).unwrap().up_to(10);
         assert!(shorter.bytes().len() == 10 && shorter.lend(0, 11).is_none());
-        let mut tail = blocks.tail(0).unwrap().up_to(1000);
+        let mut tail = blocks.tail(&claim, 0).unwrap().up_to(1000);
         let all = tail.lend(28, 100).unwrap();
         assert!(tail.bytes().is_empty() && tail.lend(0, 1).is_none());
         blocks.recycle(all).unwrap();
@@ -244,22 +305,22 @@ mod tests {
     /// Wherever it was lent, nothing of it is written.
     #[test]
     fn frames_lent_out_of_order_are_not_written_either() {
-        let mut blocks = Blocks::map(1, 128).unwrap();
-        let late = blocks.lend(0, 60, 20).unwrap();
-        let early = blocks.lend(0, 10, 20).unwrap();
-        assert_eq!(blocks.tail(0).unwrap().offset(), 80);
+        let (mut blocks, claim) = Blocks::map(1, 128).unwrap();
+        let late = blocks.lend(&claim, 0, 60, 20).unwrap();
+        let early = blocks.lend(&claim, 0, 10, 20).unwrap();
+        assert_eq!(blocks.tail(&claim, 0).unwrap().offset(), 80);
         blocks.recycle(late).unwrap();
-        assert_eq!(blocks.tail(0).unwrap().offset(), 80);
+        assert_eq!(blocks.tail(&claim, 0).unwrap().offset(), 80);
         blocks.recycle(early).unwrap();
     }
 
     #[test]
     fn frames_outside_their_block_are_not_lent() {
-        let mut blocks = Blocks::map(1, 128).unwrap();
-        assert!(blocks.lend(0, 100, 29).is_none());
-        assert!(blocks.lend(1, 0, 1).is_none());
-        assert!(blocks.lend(0, 1, usize::MAX).is_none());
-        assert!(blocks.lend(0, 100, 28).is_some());
+        let (mut blocks, claim) = Blocks::map(1, 128).unwrap();
+        assert!(blocks.lend(&claim, 0, 100, 29).is_none());
+        assert!(blocks.lend(&claim, 1, 0, 1).is_none());
+        assert!(blocks.lend(&claim, 0, 1, usize::MAX).is_none());
+        assert!(blocks.lend(&claim, 0, 100, 28).is_some());
     }
 
     /// Whoever holds the region, and be it without the blocks, keeps the memory.
@@ -271,9 +332,9 @@ mod tests {
         let base = NonNull::from(&mut memory.0).cast();
         let owner = Arc::new(());
         // SAFETY: the memory is leaked, and nobody else knows of it.
-        let mut blocks = unsafe { Blocks::foreign(base, 2, 128, Arc::clone(&owner), 1000) }.unwrap();
+        let (mut blocks, claim) = unsafe { Blocks::foreign(base, 2, 128, Arc::clone(&owner), 1000) }.unwrap();
         assert_eq!(blocks.memory_bytes(), 256 + 1000);
-        assert_eq!(blocks.tail(1).unwrap().bytes()[127], 7);
+        assert_eq!(blocks.tail(&claim, 1).unwrap().bytes()[127], 7);
         let region = Arc::clone(blocks.region());
         drop(blocks);
         assert_eq!(Arc::strong_count(&owner), 2);
@@ -289,16 +350,16 @@ mod tests {
         fn frames_lent_together_are_the_same(
             spots in prop::collection::vec((12..40_usize, 0..60_usize), 0..12), room in 0..12_usize,
         ) {
-            let mut each = Blocks::map(2, 512).unwrap();
-            let mut together = Blocks::map(2, 512).unwrap();
+            let (mut each, claim_each) = Blocks::map(2, 512).unwrap();
+            let (mut together, claim_together) = Blocks::map(2, 512).unwrap();
             let memory = |blocks: &Blocks| Memory::new(Region::map(1, 64).unwrap().0, Some(blocks.region().clone()));
             let (memory_each, memory_together) = (memory(&each), memory(&together));
-            for blocks in [&mut each, &mut together] {
-                let mut tail = blocks.tail(1).unwrap();
+            for (blocks, claim) in [(&mut each, &claim_each), (&mut together, &claim_together)] {
+                let mut tail = blocks.tail(claim, 1).unwrap();
                 tail.bytes().iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
             }
             let mut wanted = Vec::new();
-            let mut tail = each.tail(1).unwrap();
+            let mut tail = each.tail(&claim_each, 1).unwrap();
             for (at, len) in spots.iter().take(room) {
                 let to = tail.bytes().get_mut(..*at).filter(|_| *at >= FrameHeader::BYTES);
                 let Some(to) = to.and_then(<[u8]>::last_chunk_mut) else { break };
@@ -312,12 +373,12 @@ mod tests {
             }
             let mut next = spots.iter();
             let mut frames = Vec::new();
-            let mut tail = together.tail(1).unwrap();
+            let mut tail = together.tail(&claim_together, 1).unwrap();
             let end = tail.lend_each(&mut frames, room, || "outside", |_| {
                 let (at, len) = next.next().ok_or("no more")?;
                 Ok(Spot::new(*at, *len, HEADER))
             });
-            prop_assert_eq!(tail.offset(), each.tail(1).unwrap().offset());
+            prop_assert_eq!(tail.offset(), each.tail(&claim_each, 1).unwrap().offset());
             prop_assert_eq!(frames.len(), wanted.len());
             prop_assert_eq!(end.is_none(), frames.len() == room);
             prop_assert_eq!((together.out(1), together.out(0)), (frames.len() as u32, 0));
@@ -333,10 +394,10 @@ mod tests {
         /// In whatever order they come home.
         #[test]
         fn all_that_come_home_are_counted(of in prop::collection::vec(0..3_usize, 0..60)) {
-            let mut blocks = Blocks::map(3, 64).unwrap();
-            let mut others = Blocks::map(1, 64).unwrap();
-            let frames: Vec<_> = of.iter().map(|block| blocks.lend(*block, 0, 1).unwrap()).collect();
-            let stranger = others.lend(0, 0, 1).unwrap();
+            let (mut blocks, claim) = Blocks::map(3, 64).unwrap();
+            let (mut others, claim_others) = Blocks::map(1, 64).unwrap();
+            let frames: Vec<_> = of.iter().map(|block| blocks.lend(&claim, *block, 0, 1).unwrap()).collect();
+            let stranger = others.lend(&claim_others, 0, 0, 1).unwrap();
             let mut left = [0; 3];
             of.iter().for_each(|block| left[*block] += 1);
             let mut frames = frames.into_iter().zip(&of);
@@ -357,11 +418,11 @@ mod tests {
     /// What was lent before `next` panicked is out.
     #[test]
     fn a_panic_while_frames_are_lent_loses_none() {
-        let mut blocks = Blocks::map(1, 512).unwrap();
+        let (mut blocks, claim) = Blocks::map(1, 512).unwrap();
         let mut frames = Vec::new();
         let lent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let mut left = 3;
-            blocks.tail(0).unwrap().lend_each(
+            blocks.tail(&claim, 0).unwrap().lend_each(
                 &mut frames,
                 8,
                 || (),
@@ -372,15 +433,26 @@ mod tests {
             )
         }));
         assert!(lent.is_err());
-        assert_eq!((frames.len(), blocks.out(0), blocks.tail(0).unwrap().offset()), (2, 2, 48));
+        assert_eq!((frames.len(), blocks.out(0), blocks.tail(&claim, 0).unwrap().offset()), (2, 2, 48));
         frames.into_iter().for_each(|frame| blocks.recycle(frame).unwrap());
+    }
+
+    /// Who was given the blocks alone, or the claim to others, does not reach a byte.
+    #[test]
+    fn a_claim_to_other_blocks_is_none() {
+        let (mut blocks, claim) = Blocks::map(1, 128).unwrap();
+        let (others, wrong) = Blocks::map(1, 128).unwrap();
+        assert!(blocks.are_claimed_by(&claim) && !blocks.are_claimed_by(&wrong) && others.are_claimed_by(&wrong));
+        assert!(blocks.tail(&wrong, 0).is_none() && blocks.lend(&wrong, 0, 0, 1).is_none());
+        assert!(blocks.readable(&wrong, 0).is_empty());
+        assert_eq!((blocks.readable(&claim, 0).len(), blocks.out_in_all()), (128, 0));
     }
 
     #[test]
     fn a_frame_of_other_blocks_is_returned() {
-        let mut a = Blocks::map(1, 128).unwrap();
-        let mut b = Blocks::map(1, 128).unwrap();
-        let frame = a.lend(0, 0, 8).unwrap();
+        let (mut a, claim) = Blocks::map(1, 128).unwrap();
+        let (mut b, _) = Blocks::map(1, 128).unwrap();
+        let frame = a.lend(&claim, 0, 0, 8).unwrap();
         assert!(b.recycle(frame).is_err());
         assert_eq!(a.out(0), 1);
     }

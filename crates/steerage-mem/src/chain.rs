@@ -370,8 +370,8 @@ mod tests {
         }
         assert!(memory.pool().append(&mut short, others.pop().unwrap(), 0, 1).is_err());
         assert!(!short.is_chained());
-        let mut blocks = Blocks::map(1, 64).unwrap();
-        let mut lent = blocks.lend(0, 0, 8).unwrap();
+        let (mut blocks, claim) = Blocks::map(1, 64).unwrap();
+        let mut lent = blocks.lend(&claim, 0, 0, 8).unwrap();
         assert!(memory.pool().append(&mut lent, pages.pop().unwrap(), 0, 1).is_err());
         memory.pool().take_apart(lent, |page, _, _| panic!("{page:?} of a lent frame"));
     }

@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn a_header_is_read_from_a_page_and_from_a_block() {
         let (region, mut pages) = Region::map(1, 128).unwrap();
-        let mut blocks = Blocks::map(2, 128).unwrap();
+        let (mut blocks, claim) = Blocks::map(2, 128).unwrap();
         let memory = Memory::new(region.clone(), Some(blocks.region().clone()));
         let mut page = pages.pop().unwrap();
         region.page_mut(&mut page)[16..32].copy_from_slice(&HEADER.to_bytes());
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(memory.header_of(&frame), None);
         assert_eq!(memory.header_of(&frame.with_header()), Some(HEADER));
 
-        let mut tail = blocks.tail(1).unwrap();
+        let mut tail = blocks.tail(&claim, 1).unwrap();
         tail.bytes()[..16].copy_from_slice(&HEADER.to_bytes());
         let frame = tail.lend(16, 112).unwrap().with_header();
         assert_eq!(memory.header_of(&frame), Some(HEADER));
@@ -106,10 +106,10 @@ mod tests {
     /// Where a frame says that it has one and there is no room for it, nothing outside of its page is read.
     #[test]
     fn a_header_outside_of_its_page_is_none() {
-        let mut blocks = Blocks::map(2, 64).unwrap();
+        let (mut blocks, claim) = Blocks::map(2, 64).unwrap();
         let memory = Memory::new(Region::map(1, 64).unwrap().0, Some(blocks.region().clone()));
         for offset in 0..16 {
-            let frame = blocks.lend(1, offset, 8).unwrap().with_header();
+            let frame = blocks.lend(&claim, 1, offset, 8).unwrap().with_header();
             assert_eq!(memory.header_of(&frame), None);
             blocks.recycle(frame).unwrap();
         }

@@ -10,7 +10,7 @@
 //! | `lives` | in debug and fuzz builds, what notices that a page is used after its release |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
 //! | [`chain`] | frames that lie in several pages |
-//! | [`blocks`] | memory that holds many frames at once and is lent out read-only |
+//! | [`blocks`] | memory that holds many frames at once and is lent out read-only, and the claim to it |
 //! | [`posted`] | pages that a device's own ring has, and what turns its addresses into tokens again |
 //! | [`in_flight`] | pages that a device sends from, and what gives them back to their senders |
 //! | [`memory`] | how a completion is turned into the bytes it stands for |
@@ -22,8 +22,8 @@
 //!
 //! # What makes it sound
 //!
-//! A page's bytes may be written by whoever holds its token, and by nobody else. Tokens ([`Page`], [`Completion`], a
-//! slot between two ring positions, [`Kept`]) are neither `Clone` nor constructible outside this crate, page numbers are
+//! A page's bytes may be written by whoever holds its token, and by nobody else; those of [blocks] by whoever holds the [`Claim`]
+//! to them. Tokens ([`Page`], [`Completion`], a slot between two ring positions, [`Kept`]) and claims are neither `Clone` nor constructible outside this crate, page numbers are
 //! never used twice in a process, and every access checks number, offset and length against the region it reads. Safe
 //! code can therefore leak a page (its memory then stays unused until the region ends) but can neither reach a page it
 //! does not hold nor one that was unmapped.
@@ -47,7 +47,7 @@ pub mod ring;
 mod stack;
 mod sync;
 
-pub use blocks::{Blocks, Homecoming, Spot, Tail};
+pub use blocks::{Blocks, Claim, Homecoming, Spot, Tail};
 pub use chain::{SEGMENTS_MAX, Segments};
 pub use header::FrameHeader;
 pub use home::{Home, Kept};

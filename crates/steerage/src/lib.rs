@@ -91,8 +91,8 @@ pub use steerage_mem::hash::{
 };
 pub use steerage_mem::park::Bell;
 pub use steerage_mem::{
-    Backing, Blocks, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, InFlight, Kept, Page, Posted, Reaper, Region,
-    RegionError, SEGMENTS_MAX, Segments, Spot,
+    Backing, Blocks, Claim, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, InFlight, Kept, Page, Posted, Reaper,
+    Region, RegionError, SEGMENTS_MAX, Segments, Spot,
 };
 pub use topology::Topology;
 pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxId, TxQueue};

@@ -45,10 +45,11 @@ pub use gather::Gather;
 /// }
 /// ```
 pub trait RxQueue: Send {
-    /// What memory the frames lie in: asked once, before the first poll.
+    /// What memory the frames lie in: asked once, before the first poll. A device gives its blocks away once: it answers a second
+    /// call with an error.
     ///
     /// # Errors
-    /// Where the device cannot make its memory.
+    /// If the device cannot make its memory, or has given it away before.
     fn memory(&mut self) -> Result<QueueMemory, DeviceError>;
 
     /// How many pages it keeps posted at most, in a ring of its own: so many more are there.
@@ -135,7 +136,8 @@ pub enum QueueMemory {
         /// The longest frame, in bytes; of frames in several pages, the longest part.
         frame_bytes_max: usize,
     },
-    /// In blocks that the device brings and lends.
+    /// In blocks that the device brings and lends. It keeps the [`Claim`](crate::Claim) to them, without which nobody writes or
+    /// lends them.
     Blocks {
         /// The blocks.
         blocks: Blocks,

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use steerage::{
-    Batch, Blocks, Builder, Completion, Completions, Cpu, DeviceError, FrameHeader, HEADROOM, Handler, Input, LinkType,
-    NoRoom, Outgoing, Output, PAGE_BYTES_MIN, Packet, Polled, QueueMemory, Region, RxQueue, Segments, Sent, TxId,
-    TxQueue, WallTime,
+    Batch, Blocks, Builder, Claim, Completion, Completions, Cpu, DeviceError, FrameHeader, HEADROOM, Handler, Input,
+    LinkType, NoRoom, Outgoing, Output, PAGE_BYTES_MIN, Packet, Polled, QueueMemory, Region, RxQueue, Segments, Sent,
+    TxId, TxQueue, WallTime,
 };
 
 const FRAME: [u8; 60] = [7; 60];
@@ -27,12 +27,16 @@ enum Lie {
 const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
 
 /// Frames that lie as it says, until there were so many.
-struct Frames(Lie, usize, Option<Arc<Region>>);
+struct Frames(Lie, usize, Option<Arc<Region>>, Option<Claim>);
 
 impl RxQueue for Frames {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
         Ok(match self.0 {
-            Lie::Lent => QueueMemory::Blocks { blocks: Blocks::map(2, 4096).unwrap(), copy_bytes_max: FRAME.len() },
+            Lie::Lent => {
+                let (blocks, claim) = Blocks::map(2, 4096).unwrap();
+                self.3 = Some(claim);
+                QueueMemory::Blocks { blocks, copy_bytes_max: FRAME.len() }
+            }
             _ => QueueMemory::Pages { frame_bytes_max: FRAME.len() },
         })
     }
@@ -51,7 +55,7 @@ impl RxQueue for Frames {
         for _ in 0..self.1 {
             match self.0 {
                 Lie::Lent => {
-                    let mut lending = out.lending(1, 4096).unwrap();
+                    let mut lending = out.lending(self.3.as_ref().unwrap(), 1, 4096).unwrap();
                     lending.bytes()[16..76].copy_from_slice(&FRAME);
                     assert!(lending.push(16, FRAME.len(), header));
                 }
@@ -243,7 +247,7 @@ fn run(lie: Lie, changes: &[Change], keeps: bool) {
     let changes = changes.to_vec();
     let outcome = Builder::new()
         .virtual_cpus(1)
-        .input(Input::new("frames", "test", vec![Box::new(Frames(lie, FRAMES, None))]))
+        .input(Input::new("frames", "test", vec![Box::new(Frames(lie, FRAMES, None, None))]))
         .output(Output { name: "wire".into(), kind: "test", open })
         .build(move |_| Changes { changes: changes.clone(), expected: Arc::clone(&to), keeps })
         .unwrap()

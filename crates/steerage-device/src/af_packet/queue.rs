@@ -14,6 +14,7 @@ use super::interface::Interface;
 use super::program;
 use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
+use crate::ASK_ONCE;
 use crate::capture::COPY_BYTES_MAX;
 use crate::tap::vnet;
 
@@ -117,7 +118,7 @@ impl Queue {
 
     /// Takes the next block, if there is one.
     fn begin(&mut self, out: &mut Completions<'_>) -> Result<bool, DeviceError> {
-        let Some(blocks) = out.blocks() else { return Err(self.error("lend frames", no_blocks())) };
+        let Some(blocks) = self.ring.own(out) else { return Err(self.error("lend frames", no_blocks())) };
         let begun = self.ring.begin(blocks, self.socket.as_fd());
         if begun.is_some() {
             let rescued = self.ring.rescue(blocks);
@@ -148,7 +149,7 @@ impl Queue {
     /// what cannot be, for then those behind it cannot be found.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut lent, mut met) = (0, 0);
-        if let Some(mut lending) = out.lending(current.block, current.used) {
+        if let Some(mut lending) = self.ring.lending(out, current) {
             while met < count {
                 let Some(frame) = self.ring.frame(current) else { break };
                 met += 1;
@@ -317,14 +318,13 @@ impl Queue {
 
 impl RxQueue for Queue {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        let blocks = self.ring.blocks().map_err(|error| Ring::no_memory(&self.name, error))?;
+        let blocks = self.ring.blocks().map_err(|cause| self.error("lend its ring", cause).advise(ASK_ONCE))?;
         Ok(QueueMemory::Blocks { blocks, copy_bytes_max: self.interface.frame_bytes_max.min(COPY_BYTES_MAX) })
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        if let Some(blocks) = out.blocks() {
-            self.ring.give_back(blocks);
-        }
+        let Some(blocks) = self.ring.own(out) else { return Err(self.error("lend frames", no_blocks())) };
+        self.ring.give_back(blocks);
         if self.stopping {
             let since = *self.stopped.get_or_insert(out.now());
             self.hurries = out.now().since(since) > STOP_PATIENCE;
@@ -389,5 +389,5 @@ fn put_tag_back(bytes: &mut [u8], at: usize, len: usize, tag: [u8; TAG_BYTES]) -
 }
 
 fn no_blocks() -> io::Error {
-    io::Error::other("the queue's own blocks were not given to it")
+    io::Error::other("the blocks that it is polled with are not those that it brought")
 }

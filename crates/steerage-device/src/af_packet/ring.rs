@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use steerage::{Blocks, DeviceError, RegionError};
+use steerage::{Blocks, Completions, Lending};
 
 use super::sys::{Frame, Memory};
 
@@ -62,8 +62,19 @@ impl Ring {
         }
     }
 
-    pub(super) fn blocks(&self) -> Result<Blocks, RegionError> {
+    /// The ring's memory, to lend frames from: given away once.
+    pub(super) fn blocks(&mut self) -> io::Result<Blocks> {
         self.memory.blocks()
+    }
+
+    /// Those blocks, if it is them that the queue is polled with.
+    pub(super) fn own<'o>(&self, out: &'o mut Completions<'_>) -> Option<&'o mut Blocks> {
+        self.memory.own(out)
+    }
+
+    /// What of a block may be handed over where it lies.
+    pub(super) fn lending<'o>(&self, out: &'o mut Completions<'_>, current: &Current) -> Option<Lending<'o>> {
+        self.memory.lending(out, current.block, current.used)
     }
 
     /// Whether the kernel has filled the block whose turn it is.
@@ -149,10 +160,5 @@ impl Ring {
         let before = (block + count - self.next) % count;
         // The kernel goes in order: if it has not filled the one so far before, those in between are free.
         before <= part || self.memory.is_filled((block + count - part) % count)
-    }
-
-    /// No more than the ring's name for errors.
-    pub(super) fn no_memory(device: &str, error: RegionError) -> DeviceError {
-        DeviceError::new(device, "number the ring's blocks", io::Error::other(error))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use steerage::{Blocks, FrameHeader};
+use steerage::{Blocks, Claim, FrameHeader};
 
 use super::source::{Got, Source};
 use super::{READ_BYTES, RECORD_BYTES_MAX};
@@ -102,7 +102,12 @@ impl Window {
     ///
     /// While frames come home at once, two blocks take turns, a stretch each, and stay in the CPU's cache. Where they
     /// don't, and for the small pieces of a pipe, a block is filled up before the next: that holds the most frames.
-    pub(super) fn fill(&mut self, blocks: &mut Blocks, source: &mut Source, needs: usize) -> io::Result<Filled> {
+    pub(super) fn fill(
+        &mut self,
+        (blocks, claim): (&mut Blocks, &Claim),
+        source: &mut Source,
+        needs: usize,
+    ) -> io::Result<Filled> {
         let bytes = blocks.region().page_bytes();
         let fits = self.at + needs <= bytes;
         let others = || (0..blocks.count()).filter(|block| *block != self.block);
@@ -111,11 +116,11 @@ impl Window {
         let goes_on_here = fits && (self.end < READ_BYTES || pays_here());
         let free = others().find(|block| blocks.out(*block) == 0);
         match free {
-            Some(block) if !goes_on_here => self.carry_to(block, blocks),
+            Some(block) if !goes_on_here => self.carry_to(block, (blocks, claim)),
             None if !fits => return Ok(Filled::FramesOut),
             _ => {}
         }
-        let Some(mut tail) = blocks.tail(self.block) else { return Ok(Filled::FramesOut) };
+        let Some(mut tail) = blocks.tail(claim, self.block) else { return Ok(Filled::FramesOut) };
         let from = self.end.saturating_sub(tail.offset());
         let free = tail.bytes().get_mut(from..).unwrap_or_default();
         let most = free.len().min(source.read_bytes());
@@ -129,12 +134,12 @@ impl Window {
     }
 
     /// Takes the window's bytes along to another block.
-    fn carry_to(&mut self, block: usize, blocks: &mut Blocks) {
+    fn carry_to(&mut self, block: usize, (blocks, claim): (&mut Blocks, &Claim)) {
         self.carry.clear();
-        self.carry.extend_from_slice(blocks.readable(self.block).get(self.at..self.end).unwrap_or_default());
+        self.carry.extend_from_slice(blocks.readable(claim, self.block).get(self.at..self.end).unwrap_or_default());
         let len = self.carry.len();
         let at = (LEAD_BYTES + len).next_multiple_of(ALIGNMENT) - len;
-        let Some(mut tail) = blocks.tail(block) else { return };
+        let Some(mut tail) = blocks.tail(claim, block) else { return };
         if let Some(to) = tail.bytes().get_mut(at..at + len) {
             to.copy_from_slice(&self.carry);
             (self.block, self.at, self.end) = (block, at, at + len);

@@ -2,7 +2,7 @@
 
 use super::Lent;
 use crate::header::FrameHeader;
-use crate::page::Completion;
+use crate::page::{Completion, FRAME_BYTES_MAX};
 
 /// The part of a block that may be written and lent from, front to back.
 #[derive(Debug)]
@@ -35,10 +35,10 @@ impl Tail<'_> {
     }
 
     /// Lends `len` bytes, `at` bytes into [`bytes`](Self::bytes), as a frame; they and what is before them are no longer
-    /// part of it. `None` if they do not lie within it.
+    /// part of it. `None` if they do not lie within it, or are more than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
-        let end = at.checked_add(len).filter(|end| *end <= self.bytes.len())?;
+        let end = at.checked_add(len).filter(|end| *end <= self.bytes.len() && len <= FRAME_BYTES_MAX)?;
         let frames = self.lent.frames.checked_add(1)?;
         self.bytes = &mut std::mem::take(&mut self.bytes)[end..];
         let offset = self.lent.end + at as u32;
@@ -81,7 +81,8 @@ impl Spot {
 
 impl Tail<'_> {
     /// Lends up to `count` frames one behind the other, and puts them behind `frames`. `next` gets what has yet to be lent and says
-    /// where in it the next one is. Ends with what `next` says instead; a spot that does not lie within it gives `outside`.
+    /// where in it the next one is. Ends with what `next` says instead; a spot that does not lie within it, or is
+    /// longer than [`FRAME_BYTES_MAX`], gives `outside`.
     ///
     /// The same as [`lend`](Self::lend) again and again, but that what changes from frame to frame is in registers.
     #[inline(always)]
@@ -103,7 +104,7 @@ impl Tail<'_> {
                 Ok(spot) => spot,
                 Err(end) => return Some(end),
             };
-            let end = at.checked_add(len).filter(|end| *end <= under_way.bytes.len());
+            let end = at.checked_add(len).filter(|end| *end <= under_way.bytes.len() && len <= FRAME_BYTES_MAX);
             let to = end.and_then(|_| under_way.bytes.get_mut(..at)?.last_chunk_mut());
             let (Some(end), Some(to)) = (end, to) else { return Some(outside()) };
             *to = FrameHeader::bytes_of(header);

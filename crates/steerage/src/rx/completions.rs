@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use steerage_mem::hash::FlowHash;
-use steerage_mem::{Blocks, Completion, FrameHeader, Memory, Page, Spot, Tail};
+use steerage_mem::{Blocks, Claim, Completion, FrameHeader, Memory, Page, Spot, Tail};
 
 use crate::limits::HEADROOM;
 use crate::platform::Timestamp;
@@ -153,9 +153,17 @@ impl Completions<'_> {
         self.prefetch = count;
     }
 
-    /// The blocks that this queue's [`RxQueue::memory`](super::RxQueue::memory) brought. `None` if it brought none.
-    pub fn blocks(&mut self) -> Option<&mut Blocks> {
-        self.blocks.as_deref_mut()
+    /// The blocks that this queue's [`RxQueue::memory`](super::RxQueue::memory) brought. `None` if it brought none, or if the claim
+    /// is to others: a device that is wrapped around another one does not get at that one's memory.
+    ///
+    /// ```compile_fail,E0061
+    /// fn tamper(out: &mut steerage::Completions<'_>) {
+    ///     out.blocks();
+    /// }
+    /// ```
+    #[inline]
+    pub fn blocks(&mut self, claim: &Claim) -> Option<&mut Blocks> {
+        self.blocks.as_deref_mut().filter(|blocks| blocks.are_claimed_by(claim))
     }
 
     /// Hands a frame over. `wire_bytes` is its length on the wire, which a capture may have cut.
@@ -166,10 +174,10 @@ impl Completions<'_> {
     }
 
     /// What `block` holds up to byte `end`, behind the last frame lent: to be handed over from front to back. `None` for a
-    /// block there isn't.
+    /// block there isn't, and by a claim to other blocks than this queue's.
     #[inline]
-    pub fn lending(&mut self, block: usize, end: usize) -> Option<Lending<'_>> {
-        let tail = self.blocks.as_deref_mut()?.tail(block)?.up_to(end);
+    pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
+        let tail = self.blocks.as_deref_mut()?.tail(claim, block)?.up_to(end);
         Some(Lending { tail, frames: self.frames, wire_bytes: &mut self.wire_bytes })
     }
 

@@ -10,7 +10,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steerage::{Blocks, RegionError};
+use steerage::{Blocks, Claim, Completions, Lending};
+
+use crate::GIVEN;
 
 const TP_STATUS_KERNEL: u32 = 0;
 const TP_STATUS_USER: u32 = 1;
@@ -185,6 +187,8 @@ pub(in crate::af_packet) struct Memory {
     status: View,
     /// Where frames are lent from. It lives as long as the region that they are read through.
     lent: Arc<View>,
+    /// To the blocks in it, once they were given away. It stays here.
+    claim: Option<Claim>,
     spare: Option<Spare>,
 }
 
@@ -193,21 +197,44 @@ impl Memory {
     pub(in crate::af_packet) fn map(socket: BorrowedFd<'_>, shape: Shape) -> io::Result<Self> {
         let status = View::map(shape.bytes(), Some(socket))?;
         let lent = Arc::new(View::map(shape.bytes(), Some(socket))?);
-        Ok(Self { shape, status, lent, spare: None })
+        Ok(Self { shape, status, lent, claim: None, spare: None })
     }
 
     pub(in crate::af_packet) fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// To lend frames from. As much again is what the copies may take.
-    pub(in crate::af_packet) fn blocks(&self) -> Result<Blocks, RegionError> {
+    /// The blocks to lend frames from: given away once. As much again as they have is what the copies may take.
+    pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
+        if self.claim.is_some() {
+            return Err(io::Error::other(GIVEN));
+        }
         let (lent, shape) = (Arc::clone(&self.lent), &self.shape);
         // SAFETY: the view has as many bytes as the blocks together, and is unmapped when its last `Arc`, one of which the
-        // region owns, is gone. What the kernel writes, and when, is told above: it never writes what a frame that is out
-        // is read from, since `rescue` puts equal bytes there first. `Ring` and `Queue` ask for a block's tail only between
-        // `filled` and `give_back`.
-        unsafe { Blocks::foreign(self.lent.base, shape.blocks, shape.block_bytes, lent, shape.bytes()) }
+        // region owns, is gone. These are the only blocks made of it, since there is no claim yet, and the claim stays in `self`.
+        // It is used in `lending` alone, for a block that the kernel has filled: the kernel does not write that before it is
+        // given back. It is given back when no frame of it is out, or when `rescue` has put equal bytes where they are read.
+        let made = unsafe { Blocks::foreign(self.lent.base, shape.blocks, shape.block_bytes, lent, shape.bytes()) };
+        let (blocks, claim) = made.map_err(io::Error::other)?;
+        self.claim = Some(claim);
+        Ok(blocks)
+    }
+
+    /// The blocks, if they are those that the queue is polled with.
+    pub(in crate::af_packet) fn own<'o>(&self, out: &'o mut Completions<'_>) -> Option<&'o mut Blocks> {
+        out.blocks(self.claim.as_ref()?)
+    }
+
+    /// The first `used` bytes of a filled block, to be handed over. `None` if the kernel has the block, or if the queue is polled with
+    /// other blocks.
+    pub(in crate::af_packet) fn lending<'o>(
+        &self,
+        out: &'o mut Completions<'_>,
+        block: usize,
+        used: usize,
+    ) -> Option<Lending<'o>> {
+        let claim = self.claim.as_ref().filter(|_| self.is_filled(block))?;
+        out.lending(claim, block, used)
     }
 
     fn word(&self, block: usize, at: usize) -> &AtomicU32 {

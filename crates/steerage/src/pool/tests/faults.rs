@@ -6,7 +6,7 @@ mod by_hand;
 
 use std::sync::Arc;
 
-use steerage_mem::{Blocks, Kept, Page, Region};
+use steerage_mem::{Blocks, Claim, Kept, Page, Region};
 
 use self::by_hand::ByHand;
 use crate::pool::fault;
@@ -81,18 +81,20 @@ impl RxQueue for Posts {
 }
 
 /// Lends memory of its own.
-struct Lends(usize);
+struct Lends(usize, Option<Claim>);
 
 impl RxQueue for Lends {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        let blocks = Blocks::map(1, FRAMES * FRAME_BYTES).unwrap();
+        let (blocks, claim) = Blocks::map(1, FRAMES * FRAME_BYTES).unwrap();
+        self.1 = Some(claim);
         Ok(QueueMemory::Blocks { blocks, copy_bytes_max: FRAME_BYTES })
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         for _ in 0..budget.min(self.0) {
             self.0 -= 1;
-            let frame = out.blocks().and_then(|blocks| blocks.lend(0, (self.0 * FRAME_BYTES) as u32, FRAME_BYTES));
+            let (claim, offset) = (self.1.as_ref().unwrap(), (self.0 * FRAME_BYTES) as u32);
+            let frame = out.blocks(claim).and_then(|blocks| blocks.lend(claim, 0, offset, FRAME_BYTES));
             out.push(frame.unwrap(), FRAME_BYTES);
         }
         Ok(if self.0 == 0 { Polled::Ended } else { Polled::More })
@@ -172,7 +174,7 @@ fn run(nodes: Option<NodeMap>, lpc_size: usize) -> (Snapshot, u64) {
     let queues: Vec<Box<dyn RxQueue>> = vec![
         Box::new(Fills(FRAMES)),
         Box::new(Posts { ring: Vec::new(), left: FRAMES }),
-        Box::new(Lends(FRAMES)),
+        Box::new(Lends(FRAMES, None)),
         Box::new(Fills(FRAMES)),
     ];
     let open = |_: CpuId| Ok(Box::<Swaps>::default() as Box<dyn TxQueue>);

@@ -204,16 +204,18 @@ impl Memory {
         if total > FRAME_BYTES_MAX {
             return None;
         }
+        // The front first: what is cut off at the end may reach into what was put in front.
+        chain.0[0] = chain.0[0].resized(front, 0)?;
+        self.start(&chain.0[0])?;
         if back > 0 {
             let last = chain.parts().iter().rposition(|part| part.len() > 0).unwrap_or(0);
             let longer = chain.0[last].resized(0, back)?;
             self.start(&longer)?;
             chain.0[last] = longer;
         } else {
-            chain.cut(self.total_of(slot) - back.unsigned_abs() as usize);
+            chain.cut(total);
         }
-        let resized = chain.0[0].resized(front, 0)?;
-        self.start(&resized)?;
+        let resized = chain.0[0];
         chain.write(self.pool());
         // SAFETY: the caller's promise.
         Some(unsafe { self.carry_header(slot, resized, front + back) })
@@ -297,6 +299,8 @@ impl Chain {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
+
+    use proptest::prelude::*;
 
     use super::*;
     use crate::ring::{RingOptions, ring};
@@ -415,6 +419,63 @@ mod tests {
         });
         assert_eq!((home.len(), ours.len()), (3, 0));
         assert_eq!(counted(memory.segments(&taken.unwrap())), [10, 20, 30]);
+    }
+
+    proptest! {
+        /// Longer or shorter at both ends, a frame of several pages is what a frame in one page is: some of the bytes that lie in
+        /// a row, or as it was if there are none such.
+        #[test]
+        fn a_chain_is_resized_as_a_row_of_bytes_is(
+            lens in prop::collection::vec(0..40_usize, 2..5), steps in prop::collection::vec((-200..200_i32, -200..200_i32), 1..6),
+        ) {
+            let (memory, mut pages) = memory();
+            let home = Home::new(memory.clone(), 1);
+            let chained = frame(&memory, &mut pages, &lens);
+            let mut kept = None;
+            let _ = in_hand(&memory, chained, |frame| kept = Some(home.keep(frame).unwrap()));
+            let mut kept = kept.unwrap();
+            for (front, back) in steps {
+                let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
+                let total = before.len() as i32;
+                // Only the head's bytes can go at the front, and only as many as there are rooms for can join.
+                let goes = front <= room.0 as i32 && -front <= head as i32 && total + front + back >= 0;
+                prop_assert_eq!(kept.resize(front, back), goes && back <= room.1 as i32, "{} {}", front, back);
+                let after = whole(kept.segments());
+                if goes && back <= room.1 as i32 {
+                    prop_assert_eq!(after.len() as i32, total + front + back);
+                    prop_assert_eq!(kept.total_len(), after.len());
+                    let (joined, left) = (front.max(0) as usize, (-front).max(0) as usize);
+                    let same = after.len().saturating_sub(joined).min(before.len() - left);
+                    let same = if back > 0 { before.len() - left } else { same };
+                    if same > 0 {
+                        prop_assert_eq!(&after[joined..joined + same], &before[left..left + same]);
+                    }
+                } else {
+                    prop_assert_eq!(after, before);
+                }
+            }
+        }
+    }
+
+    fn whole(segments: Segments<'_>) -> Vec<u8> {
+        segments.flatten().copied().collect()
+    }
+
+    /// More is cut off at the end than there was: all but some of what was put in front.
+    #[test]
+    fn a_cut_at_the_end_may_reach_into_what_was_put_in_front() {
+        let (memory, mut pages) = memory();
+        let home = Home::new(memory.clone(), 1);
+        let chained = frame(&memory, &mut pages, &[10, 20]);
+        let mut kept = None;
+        let _ = in_hand(&memory, chained, |frame| kept = Some(home.keep(frame).unwrap()));
+        let mut kept = kept.unwrap();
+        assert!(!kept.resize(8, -39), "that is one byte more than there is then");
+        assert!(kept.resize(8, -33));
+        assert_eq!((kept.len(), kept.total_len(), kept.room().0), (5, 5, 24));
+        assert!(
+            !kept.resize(i32::MIN, i32::MIN) && !kept.resize(i32::MAX, i32::MIN) && !kept.resize(i32::MIN, i32::MAX)
+        );
     }
 
     #[test]

@@ -143,8 +143,8 @@ impl Slot {
 impl Completion {
     /// The frame of `len` bytes at `offset` in `page`.
     ///
-    /// Nothing is checked here against the page's size: reading does that, and a frame that lies reads as empty.
-    /// Lengths over [`FRAME_BYTES_MAX`] are cut to it.
+    /// Nothing is checked here against the page's size: the path does that when the frame is handed over, and reading one that does
+    /// not lie in its page gives nothing. Lengths over [`FRAME_BYTES_MAX`] are cut to it.
     #[inline(always)]
     pub fn new(page: Page, offset: u32, len: usize) -> Self {
         Self(Slot { page: page.0, offset, hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 })

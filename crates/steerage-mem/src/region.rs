@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 use crate::chain::{Link, links};
 use crate::lives::{Life, Lives};
 use crate::mapping::{HUGE_BYTES, map_anonymous, unmap};
-use crate::page::{BLANK, Page};
+use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page};
 use crate::parts::{Part, bind, part_ends};
 use crate::sync::AtomicU32;
 
@@ -379,6 +379,18 @@ impl Region {
     #[inline(always)]
     pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         self.view().start_of(number, offset, len)
+    }
+
+    /// Whether `len` bytes at `offset` lie within a page, one of the region's own, and are not too many for a frame.
+    #[inline(always)]
+    pub fn has_room(&self, page: &Page, offset: u32, len: usize) -> bool {
+        len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset, len).is_some()
+    }
+
+    /// Whether a frame lies where it says, in a page or block of this region: of one in several pages, its head.
+    #[inline(always)]
+    pub fn has_frame(&self, frame: &Completion) -> bool {
+        self.start_of(frame.slot().page, frame.offset(), frame.len()).is_some()
     }
 
     /// Asks for the line at `offset` of a page, to be written soon: the owner's half of a cache miss is then over

@@ -25,7 +25,8 @@ pub use snapshot::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// Lost before it was received: by the kernel, or in a device's ring that overflowed.
+    /// Lost before it was received: by the kernel, in a device's ring that overflowed, or because the device said that the frame is
+    /// where it cannot be.
     Device,
     /// The page that it lay in could not be exchanged for another: too many packets are kept, or on their way.
     NoPage,

@@ -207,14 +207,15 @@ impl PagePool {
         Some(copy)
     }
 
-    /// Takes a page home.
+    /// Takes a page home. One of other memory, which a device may give by mistake, is none of the pool's.
     #[inline(always)]
     pub(crate) fn recycle(&mut self, mut page: Page) {
-        self.came_home += 1;
         self.region.release(&mut page);
         if self.cache.len() < self.cache_max && self.own.contains(&page.number()) {
+            self.came_home += 1;
             self.cache.push(page);
-        } else {
+        } else if self.region.holds(&page) {
+            self.came_home += 1;
             self.spill.push(page);
         }
     }

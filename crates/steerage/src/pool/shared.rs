@@ -94,7 +94,8 @@ impl SharedPool {
     }
 
     fn give_back_from(&self, pages: &mut Vec<Page>, from: usize) {
-        for mut page in pages.drain(from..) {
+        // Pages of other memory are none of the pool's.
+        for mut page in pages.drain(from..).filter(|page| self.lists.region.holds(page)) {
             self.lists.region.release(&mut page);
             self.give_one(page);
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use steerage_mem::hash::FlowHash;
-use steerage_mem::{Blocks, Claim, Completion, FrameHeader, Memory, Page, Spot, Tail};
+use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, FrameHeader, Memory, Page, Spot, Tail};
 
 use crate::limits::HEADROOM;
 use crate::platform::Timestamp;
@@ -25,6 +25,12 @@ impl Filled {
     pub fn whole(len: usize) -> Self {
         Self { len, wire_len: len, hash: None }
     }
+}
+
+/// What a frame counts for in bytes, by the length on the wire that its device claims: no more than the longest frame has.
+#[inline(always)]
+pub(super) fn on_the_wire(claimed: usize) -> u64 {
+    claimed.min(FRAME_BYTES_MAX) as u64
 }
 
 /// Where a poll puts what it received, and where it gets pages from.
@@ -103,11 +109,16 @@ impl Completions<'_> {
     /// Finishes the receive of a frame that the device wrote at `offset` of `page`, and returns the page to post
     /// in that one's place, so that the device's ring never has a hole: another one, while the frame goes on in its own; or the
     /// same, where a small frame was copied out of it ([`QueueLimits::copybreak`](crate::QueueLimits::copybreak)). Where no
-    /// page is to be had in exchange the frame drops, counted (`no_page`).
+    /// page is to be had in exchange the frame drops, counted (`no_page`). A frame that does not lie in the page is lost, counted
+    /// (`device`).
     #[inline]
     pub fn rx_finish(&mut self, mut page: Page, offset: u32, filled: Filled) -> Page {
         let Filled { len, wire_len, hash } = filled;
-        self.wire_bytes += wire_len as u64;
+        if !self.pool.region().has_room(&page, offset, len) {
+            self.lost += 1;
+            return page;
+        }
+        self.wire_bytes += on_the_wire(wire_len);
         if len <= self.copybreak.min(self.frame_bytes_max()) {
             if let Some(copy) = self.pool.copy_out(&mut page, offset, len) {
                 self.push_hashed(Completion::new(copy, HEADROOM as u32, len), hash);
@@ -166,11 +177,43 @@ impl Completions<'_> {
         self.blocks.as_deref_mut().filter(|blocks| blocks.are_claimed_by(claim))
     }
 
-    /// Hands a frame over. `wire_bytes` is its length on the wire, which a capture may have cut.
+    /// Hands a frame over. `wire_bytes` is its length on the wire, which a capture may have cut. A frame that does not lie in this
+    /// queue's memory is lost, counted (`device`).
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
-        self.wire_bytes += wire_bytes as u64;
+        self.push_if_sound(frame, wire_bytes);
+    }
+
+    /// The same. Returns whether it was handed over.
+    #[inline(always)]
+    pub(super) fn push_if_sound(&mut self, frame: Completion, wire_bytes: usize) -> bool {
+        let region = match &self.blocks {
+            Some(blocks) if frame.is_lent() => blocks.region(),
+            _ => self.pool.region(),
+        };
+        if !region.has_frame(&frame) {
+            self.reject(frame);
+            return false;
+        }
+        self.wire_bytes += on_the_wire(wire_bytes);
         self.frames.push(frame);
+        true
+    }
+
+    #[cold]
+    fn reject(&mut self, frame: Completion) {
+        self.lost += 1;
+        self.take_back(frame);
+    }
+
+    /// Takes the pages of a frame home, or the frame to its block. One of other memory is not ours to take.
+    fn take_back(&mut self, frame: Completion) {
+        match (frame.into_page(), self.blocks.as_deref_mut()) {
+            (Ok(page), _) => self.pool.recycle(page),
+            (Err(chained), _) if !chained.is_lent() => self.pool.recycle_chain(chained),
+            (Err(lent), Some(blocks)) => drop(blocks.recycle(lent)),
+            (Err(_), None) => {}
+        }
     }
 
     /// What `block` holds up to byte `end`, behind the last frame lent: to be handed over from front to back. `None` for a
@@ -208,14 +251,9 @@ impl Completions<'_> {
                 self.frames.push(frame);
                 continue;
             }
-            let wire = memory.header_of(&frame).map_or(frame.len() as u64, |header| header.wire_len.into());
-            self.wire_bytes = self.wire_bytes.saturating_sub(wire);
-            match (frame.into_page(), self.blocks.as_deref_mut()) {
-                (Ok(page), _) => self.pool.recycle(page),
-                // Lent by these blocks, or by none: then it stays out.
-                (Err(lent), Some(blocks)) => drop(blocks.recycle(lent)),
-                (Err(_), None) => {}
-            }
+            let wire = memory.header_of(&frame).map_or(frame.len(), |header| header.wire_len as usize);
+            self.wire_bytes = self.wire_bytes.saturating_sub(on_the_wire(wire));
+            self.take_back(frame);
         }
     }
 
@@ -270,14 +308,16 @@ impl Lending<'_> {
         outside: impl Fn() -> E,
         mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
     ) -> Option<E> {
-        let mut wire_bytes = 0;
+        // A frame counts once the next one is asked for: if it lay outside, there is no next one.
+        let (mut wire_bytes, mut last) = (0, 0);
         let counted = |bytes: &mut [u8]| {
+            wire_bytes += std::mem::take(&mut last);
             let spot = next(bytes)?;
-            wire_bytes += u64::from(spot.wire_len());
+            last = on_the_wire(spot.wire_len() as usize);
             Ok(spot)
         };
         let end = self.tail.lend_each(self.frames, count, outside, counted);
-        *self.wire_bytes += wire_bytes;
+        *self.wire_bytes += if end.is_none() { wire_bytes + last } else { wire_bytes };
         end
     }
 
@@ -291,7 +331,7 @@ impl Lending<'_> {
             frame.set_hash(hash);
         }
         self.frames.push(frame.with_header());
-        *self.wire_bytes += u64::from(header.wire_len);
+        *self.wire_bytes += on_the_wire(header.wire_len as usize);
         true
     }
 }

@@ -4,6 +4,7 @@ use steerage_mem::hash::FlowHash;
 use steerage_mem::{Completion, Page, Region};
 
 use super::Completions;
+use super::completions::on_the_wire;
 
 /// A frame of several buffers, as far as it has come. A device keeps one from buffer to buffer, and from poll to poll, since a
 /// frame's last buffer may come later than its first; at its end the pages that are still in it are to [go home](Self::close).
@@ -53,7 +54,7 @@ impl Completions<'_> {
                 }
             }
             State::Broken(_, bytes) => {
-                *bytes += len;
+                *bytes = bytes.saturating_add(len);
                 self.give_page(page);
             }
         }
@@ -63,7 +64,7 @@ impl Completions<'_> {
     /// [`rx_finish`](Self::rx_finish) does. Where none is to be had in exchange, all of the frame drops, counted (`no_page`).
     pub fn rx_finish_part(&mut self, frame: &mut Gather, page: Page, offset: u32, len: usize) -> Page {
         if let State::Broken(_, bytes) = &mut frame.0 {
-            *bytes += len;
+            *bytes = bytes.saturating_add(len);
             return page;
         }
         let Some(other) = self.pool.take() else {
@@ -80,7 +81,7 @@ impl Completions<'_> {
     }
 
     /// Hands a frame over whose last buffer has come, with its hash if the device computes one, or counts it as dropped if it is
-    /// not whole. False if it did not hand one over.
+    /// not whole or does not lie in its pages. False if it did not hand one over.
     pub fn push_gathered(&mut self, frame: &mut Gather, hash: Option<FlowHash>) -> bool {
         match std::mem::take(&mut frame.0) {
             State::Begun(mut begun) => {
@@ -88,13 +89,12 @@ impl Completions<'_> {
                     begun.set_hash(hash);
                 }
                 let bytes = self.total_len(&begun);
-                self.push(begun, bytes);
-                return true;
+                return self.push_if_sound(begun, bytes);
             }
             State::Broken(Why::Lost, _) => self.lost(1),
             State::Broken(Why::NoPage, bytes) => {
                 self.no_page += 1;
-                self.wire_bytes += bytes as u64;
+                self.wire_bytes += on_the_wire(bytes);
             }
             State::Empty => {}
         }
@@ -104,7 +104,7 @@ impl Completions<'_> {
     fn break_off(&mut self, frame: &mut Gather, why: Why, more: usize) {
         frame.0 = match std::mem::take(&mut frame.0) {
             State::Begun(begun) => {
-                let bytes = self.total_len(&begun) + more;
+                let bytes = self.total_len(&begun).saturating_add(more);
                 self.pool.recycle_chain(begun);
                 State::Broken(why, bytes)
             }

@@ -17,6 +17,7 @@
 //! | [`hash`] | flow hashes, a batch at a time |
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
 //! | [`park`] | who sleeps, and how they are woken without a wake-up being lost |
+//! | [`gate`] | what a handler did counts, or its CPU was declared dead |
 //! | [`home`] | the way back for pages that a worker keeps |
 //! | [`huge`] | room for tables that are looked up at random |
 //!
@@ -30,6 +31,7 @@
 
 pub mod blocks;
 pub mod chain;
+pub mod gate;
 pub mod hash;
 pub mod header;
 pub mod home;

@@ -1,0 +1,113 @@
+//! Every interleaving of the gate, by loom: see `loom.rs`.
+#![cfg(loom)]
+#![allow(missing_docs, reason = "a test")]
+
+use std::sync::Arc;
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+use steerage_mem::gate::{Dead, Gate};
+
+/// What a CPU does before its batch: publishing, counting.
+struct Shared {
+    gate: Gate,
+    done: UnsafeCell<u64>,
+}
+
+// SAFETY: that the cell is never reached by two at once is what the tests find out; loom fails where it is.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { gate: Gate::default(), done: UnsafeCell::new(0) })
+    }
+
+    fn write(&self) -> u64 {
+        // SAFETY: as above.
+        self.done.with_mut(|done| unsafe {
+            *done += 1;
+            *done
+        })
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: as above.
+        self.done.with(|done| unsafe { *done })
+    }
+}
+
+/// Whoever declares a CPU dead sees all that it did before the batch in which it died (G1, G2), and the CPU does no more of it: it is
+/// told at the end of that very batch.
+#[test]
+fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let cpu = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                for batch in 1..=2 {
+                    assert_eq!(shared.write(), batch);
+                    shared.gate.enter().expect("it is not declared dead outside of its handler");
+                    if shared.gate.leave() == Err(Dead) {
+                        return batch;
+                    }
+                }
+                0
+            })
+        };
+        let died_in = if shared.gate.declare_dead(shared.gate.sign()) { shared.read() } else { 0 };
+        assert_eq!(cpu.join().unwrap(), died_in);
+    });
+}
+
+/// A batch counts, or its CPU is dead: both would be packets handled by two CPUs, and neither would be packets handled by none. The
+/// sign of one batch is no sign of the next.
+#[test]
+fn a_batch_counts_or_its_cpu_is_dead() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let cpu = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let mut counted = 0;
+                for _ in 0..2 {
+                    shared.gate.enter().expect("it is not declared dead outside of its handler");
+                    match shared.gate.leave() {
+                        Ok(()) => counted += 1,
+                        Err(Dead) => break,
+                    }
+                }
+                counted
+            })
+        };
+        let sign = shared.gate.sign();
+        thread::yield_now();
+        // Which batch it is, counted from 0, stands above the two bits of the state.
+        let died = shared.gate.declare_dead(sign).then_some(sign >> 2);
+        assert_eq!(died.unwrap_or(2), cpu.join().unwrap());
+    });
+}
+
+/// Two that look at the same time do not both bury it, and it comes back once.
+#[test]
+fn a_cpu_dies_once_and_rises() {
+    loom::model(|| {
+        let shared = Shared::new();
+        shared.gate.enter().unwrap();
+        let sign = shared.gate.sign();
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.gate.declare_dead(sign))
+        };
+        let here = shared.gate.declare_dead(sign);
+        let there = other.join().unwrap();
+        assert!(here != there, "one of the two declared it dead");
+        assert_eq!(shared.gate.leave(), Err(Dead));
+        shared.gate.rise();
+        assert!(!shared.gate.declare_dead(sign), "a sign from before its death");
+        shared.gate.enter().unwrap();
+        shared.gate.leave().unwrap();
+    });
+}

@@ -113,6 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "there is no ppoll")]
     fn a_bell_rung_before_the_wait_is_heard() {
         let bell = Bell::new().unwrap();
         bell.ring();

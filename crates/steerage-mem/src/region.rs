@@ -416,24 +416,24 @@ impl Drop for Region {
 /// Fetches a line for reading.
 #[inline(always)]
 pub(crate) fn prefetch_read(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch reads nothing that the program can see and faults on no address.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = line;
 }
 
 /// Fetches a line for writing, taking it out of the other CPUs' caches.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: as `prefetch_read`. Processors without PREFETCHW (before 2014 at Intel) execute it as a no-op.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = line;
 }
 

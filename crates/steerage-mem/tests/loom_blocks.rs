@@ -39,6 +39,8 @@ struct Lender {
     shadow: Arc<Shadow>,
     producer: Producer,
     next: u8,
+    /// The block of each frame that is out, in the order in which they went.
+    out: Vec<u8>,
 }
 
 fn lender(blocks: usize) -> (Lender, Consumer) {
@@ -46,7 +48,7 @@ fn lender(blocks: usize) -> (Lender, Consumer) {
     let memory = Memory::new(Region::map(1, 64).unwrap().0, Some(Arc::clone(blocks.region())));
     let (producer, consumer) = ring(RingOptions { slots: 2, limit: 2, arrivals: false }, memory);
     let shadow = Shadow((0..blocks.count() * BLOCK_BYTES).map(|_| UnsafeCell::new(0)).collect());
-    (Lender { blocks, claim, shadow: Arc::new(shadow), producer, next: 1 }, consumer)
+    (Lender { blocks, claim, shadow: Arc::new(shadow), producer, next: 1, out: Vec::new() }, consumer)
 }
 
 /// The one place that knows how a frame is staged.
@@ -67,6 +69,7 @@ impl Lender {
         *byte = self.next;
         stage(&mut self.producer, tail.lend(0, 1).unwrap()).unwrap();
         self.producer.publish();
+        self.out.push(block as u8);
         self.next += 1;
         true
     }
@@ -74,7 +77,13 @@ impl Lender {
     /// Takes home what is finished.
     fn reclaim(&mut self) {
         let mut home = self.blocks.homecoming();
-        self.producer.reclaim(|frame| home.recycle(frame).unwrap());
+        let count = self.producer.reclaim(|frame| home.recycle(frame).unwrap());
+        drop(home);
+        self.out.drain(..count as usize);
+        for block in 0..self.blocks.count() {
+            let out = self.out.iter().filter(|of| usize::from(**of) == block).count();
+            assert_eq!(self.blocks.out(block) as usize, out, "of block {block}");
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use steerage_mem::gate::{Dead, Gate};
 
@@ -12,6 +13,10 @@ use steerage_mem::gate::{Dead, Gate};
 struct Shared {
     gate: Gate,
     done: UnsafeCell<u64>,
+    /// Written by both sides, to no effect. Loom tries another order of two threads if one comes upon the other's last access to the
+    /// same atomic; a CPU that reads its gate's word before it changes it hides what the other side did there. Without this loom
+    /// tries a single history.
+    turns: AtomicU64,
 }
 
 // SAFETY: that the cell is never reached by two at once is what the tests find out; loom fails where it is.
@@ -21,7 +26,18 @@ unsafe impl Send for Shared {}
 
 impl Shared {
     fn new() -> Arc<Self> {
-        Arc::new(Self { gate: Gate::default(), done: UnsafeCell::new(0) })
+        Arc::new(Self { gate: Gate::default(), done: UnsafeCell::new(0), turns: AtomicU64::new(0) })
+    }
+
+    /// Here the other side may have its turn.
+    fn turn(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The sign that whoever declares a CPU dead looks at.
+    fn sign(&self) -> u64 {
+        self.turn();
+        self.gate.sign()
     }
 
     fn write(&self) -> u64 {
@@ -50,6 +66,7 @@ fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
                 for batch in 1..=2 {
                     assert_eq!(shared.write(), batch);
                     shared.gate.enter().expect("it is not declared dead outside of its handler");
+                    shared.turn();
                     if shared.gate.leave() == Err(Dead) {
                         return batch;
                     }
@@ -57,7 +74,7 @@ fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
                 0
             })
         };
-        let died_in = if shared.gate.declare_dead(shared.gate.sign()) { shared.read() } else { 0 };
+        let died_in = if shared.gate.declare_dead(shared.sign()) { shared.read() } else { 0 };
         assert_eq!(cpu.join().unwrap(), died_in);
     });
 }
@@ -74,6 +91,7 @@ fn a_batch_counts_or_its_cpu_is_dead() {
                 let mut counted = 0;
                 for _ in 0..2 {
                     shared.gate.enter().expect("it is not declared dead outside of its handler");
+                    shared.turn();
                     match shared.gate.leave() {
                         Ok(()) => counted += 1,
                         Err(Dead) => break,
@@ -82,8 +100,8 @@ fn a_batch_counts_or_its_cpu_is_dead() {
                 counted
             })
         };
-        let sign = shared.gate.sign();
-        thread::yield_now();
+        let sign = shared.sign();
+        shared.turn();
         // Which batch it is, counted from 0, stands above the two bits of the state.
         let died = shared.gate.declare_dead(sign).then_some(sign >> 2);
         assert_eq!(died.unwrap_or(2), cpu.join().unwrap());
@@ -106,8 +124,8 @@ fn a_cpu_dies_once_and_rises() {
         assert!(here != there, "one of the two declared it dead");
         assert_eq!(shared.gate.leave(), Err(Dead));
         shared.gate.rise();
-        assert!(!shared.gate.declare_dead(sign), "a sign from before its death");
         shared.gate.enter().unwrap();
+        assert!(!shared.gate.declare_dead(sign), "a sign from before its death");
         shared.gate.leave().unwrap();
     });
 }

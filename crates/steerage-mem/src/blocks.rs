@@ -327,11 +327,11 @@ mod tests {
     #[test]
     fn the_owner_of_foreign_memory_goes_last() {
         #[repr(align(64))]
-        struct Bytes([u8; 256]);
-        let memory = Box::leak(Box::new(Bytes([7; 256])));
-        let base = NonNull::from(&mut memory.0).cast();
+        struct Bytes(#[expect(dead_code, reason = "read by its address")] [u8; 256]);
+        let memory = Box::into_raw(Box::new(Bytes([7; 256])));
+        let base = NonNull::new(memory).unwrap().cast();
         let owner = Arc::new(());
-        // SAFETY: the memory is leaked, and nobody else knows of it.
+        // SAFETY: nobody else knows of the memory, which is freed below.
         let (mut blocks, claim) = unsafe { Blocks::foreign(base, 2, 128, Arc::clone(&owner), 1000) }.unwrap();
         assert_eq!(blocks.memory_bytes(), 256 + 1000);
         assert_eq!(blocks.tail(&claim, 1).unwrap().bytes()[127], 7);
@@ -340,6 +340,8 @@ mod tests {
         assert_eq!(Arc::strong_count(&owner), 2);
         drop(region);
         assert_eq!(Arc::strong_count(&owner), 1);
+        // SAFETY: it came from a box, and nobody reaches it any more.
+        drop(unsafe { Box::from_raw(memory) });
     }
 
     const HEADER: FrameHeader = FrameHeader { nanos: 1 << 40, wire_len: 99, link: 1, interface: 2 };

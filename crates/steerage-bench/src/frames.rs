@@ -133,7 +133,7 @@ impl RxQueue for Frames {
         let filled = out.fill(count as usize, |page| {
             let flow = self.write(page.first_chunk_mut().expect("a page holds a frame"));
             let hash = hashes.then(|| FlowHash(flow.wrapping_mul(0x9E37_79B1) ^ flow << 7));
-            Filled { len: FRAME_BYTES, wire_len: FRAME_BYTES, hash }
+            Some(Filled { len: FRAME_BYTES, wire_len: FRAME_BYTES, hash })
         });
         out.prefetch_pages(self.options.list);
         self.left -= filled as u64;

@@ -62,7 +62,7 @@ impl RxQueue for Paced {
             frame[26..30].copy_from_slice(&(0x0a00_0000 + flow).to_be_bytes());
             frame[STAMP].copy_from_slice(&(*next as u64).to_le_bytes());
             *next += *gap;
-            Filled { len: FRAME_BYTES, wire_len: FRAME_BYTES, hash: None }
+            Some(Filled::whole(FRAME_BYTES))
         });
         out.prefetch_pages(budget);
         if self.gap > 0.0 && count < budget {

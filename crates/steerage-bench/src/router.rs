@@ -54,7 +54,7 @@ impl RxQueue for Packets {
             let words = [source, u16::from(frame[31]), u16::from_be_bytes([frame[32], frame[33]])];
             let sum: u32 = words.into_iter().map(u32::from).sum();
             frame[18..20].copy_from_slice(&(0xffff - (sum % 0xffff) as u16).to_be_bytes());
-            Filled::whole(FRAME_BYTES)
+            Some(Filled::whole(FRAME_BYTES))
         });
         out.prefetch_pages(budget);
         self.left -= filled as u64;

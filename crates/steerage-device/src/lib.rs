@@ -201,6 +201,7 @@ pub fn open_all_taking(
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/functions.md")]
+#[doc = include_str!("../../../docs/devices.md")]
 struct Guides;
 
 /// Why there is no device.

@@ -77,7 +77,7 @@ impl RxQueue for Numbered {
             let len = first + (self.next * 37 % span) as usize;
             page[..len].copy_from_slice(&numbered(self.next, len));
             self.next += 1;
-            Filled::whole(len)
+            Some(Filled::whole(len))
         });
         Ok(if self.next == self.end { Polled::Ended } else { Polled::More })
     }

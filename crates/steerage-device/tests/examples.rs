@@ -15,6 +15,9 @@ mod quic_cid;
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../examples/tokio.rs"]
 mod tokio_example;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../examples/udp.rs"]
+mod udp;
 
 use steerage::Snapshot;
 
@@ -54,6 +57,16 @@ fn a_ring_of_pages_keeps_those_of_short_frames() {
         assert_eq!(outcome.snapshot.queues[0].pool.rx_copybreak, copied, "{copybreak}");
         assert_at_rest(&outcome.snapshot, 100_000);
     }
+}
+
+/// The socket is empty most of the time, and an empty socket makes no packet. A datagram without a byte makes one.
+#[test]
+fn a_socket_makes_one_packet_of_each_datagram() {
+    let outcome = udp::run(2000, 2).unwrap();
+    let count = |what: fn(&udp::Tunnelled) -> u64| outcome.reports.iter().map(|(_, seen)| what(seen)).sum::<u64>();
+    assert_eq!((count(|seen| seen.packets), count(|seen| seen.empty)), (2000, 20));
+    assert_eq!(outcome.snapshot.received_bytes(), (0..2000).map(udp::datagram).map(|bytes| bytes.len() as u64).sum());
+    assert_at_rest(&outcome.snapshot, 2000);
 }
 
 #[test]

@@ -141,22 +141,28 @@ impl PagePool {
         }
     }
 
-    /// Up to `most` pages, with the region they are of: for filling many in one go.
+    /// Hands up to `most` pages to `take`, one by one, with the region that they are part of. If `take` has no use for a
+    /// page, it returns the page; that ends it, and the page stays here. Returns how many pages were taken.
     #[inline(always)]
-    pub(crate) fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
+    pub(crate) fn take_while(&mut self, most: usize, mut take: impl FnMut(&Region, Page) -> Option<Page>) -> usize {
         #[cfg(test)]
         let most = if fault::is_due() { 0 } else { most };
         if self.cache.len() < most {
             self.refill(most);
         }
-        let rest = self.cache.len().saturating_sub(most);
-        self.served += (self.cache.len() - rest) as u64;
-        let region = &*self.region;
-        let taken = self.cache.drain(rest..).rev().map(|mut page| {
-            region.take(&mut page);
-            page
-        });
-        (region, taken)
+        let mut taken = 0;
+        while taken < most {
+            let Some(mut page) = self.cache.pop() else { break };
+            self.region.take(&mut page);
+            if let Some(mut page) = take(&self.region, page) {
+                self.region.release(&mut page);
+                self.cache.push(page);
+                break;
+            }
+            taken += 1;
+        }
+        self.served += taken as u64;
+        taken
     }
 
     fn take_slowly(&mut self) -> Option<Page> {

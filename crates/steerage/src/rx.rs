@@ -34,7 +34,7 @@ pub use gather::Gather;
 ///     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
 ///         out.fill(budget, |page| {
 ///             page[..self.0.len()].copy_from_slice(&self.0);
-///             Filled::whole(self.0.len())
+///             Some(Filled::whole(self.0.len()))
 ///         });
 ///         Ok(Polled::More)
 ///     }

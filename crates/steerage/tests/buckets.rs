@@ -24,7 +24,7 @@ impl RxQueue for Three {
         // No whole number of rounds of the flows: what is looked at goes through all of them.
         out.fill(budget.min(61), |_| {
             self.0 += 1;
-            Filled { hash: Some(FLOWS[(self.0 % 8).saturating_sub(5)]), ..Filled::whole(60) }
+            Some(Filled { hash: Some(FLOWS[(self.0 % 8).saturating_sub(5)]), ..Filled::whole(60) })
         });
         Ok(Polled::More)
     }

@@ -34,7 +34,7 @@ impl RxQueue for Udp {
             (page[12], page[14], page[17], page[22], page[23]) = (8, 0x45, 46, 64, 17);
             page[34..36].copy_from_slice(&port.to_be_bytes());
             let hash = self.hashes.then_some(FlowHash(u32::from(port).wrapping_mul(0x9E37_79B1)));
-            Filled { hash, ..Filled::whole(60) }
+            Some(Filled { hash, ..Filled::whole(60) })
         });
         Ok(Polled::More)
     }

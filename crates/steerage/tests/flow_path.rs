@@ -21,10 +21,10 @@ impl RxQueue for Frames {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let frames = &mut self.frames;
-        out.fill(budget.min(frames.len()), |page| {
-            let frame = frames.next().expect("no more are filled than there are");
+        out.fill(budget, |page| {
+            let frame = frames.next()?;
             page[..frame.len()].copy_from_slice(&frame);
-            Filled::whole(frame.len())
+            Some(Filled::whole(frame.len()))
         });
         Ok(if frames.len() == 0 { Polled::Ended } else { Polled::More })
     }

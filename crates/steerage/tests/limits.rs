@@ -24,7 +24,7 @@ impl RxQueue for Endless {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         self.0.lock().unwrap().push(budget);
-        out.fill(budget, |_| Filled::whole(60));
+        out.fill(budget, |_| Some(Filled::whole(60)));
         Ok(Polled::More)
     }
 }

@@ -22,7 +22,7 @@ impl RxQueue for Frames {
         }
         out.fill(1, |page| {
             page[0] = self.0;
-            Filled::whole(1)
+            Some(Filled::whole(1))
         });
         self.0 += 1;
         Ok(Polled::More)

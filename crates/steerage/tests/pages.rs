@@ -27,7 +27,7 @@ impl RxQueue for Frames {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        self.0 -= out.fill(budget.min(self.0), |_| Filled::whole(60));
+        self.0 -= out.fill(budget.min(self.0), |_| Some(Filled::whole(60)));
         Ok(if self.0 == 0 { Polled::Ended } else { Polled::More })
     }
 
@@ -401,7 +401,7 @@ impl RxQueue for Endless {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        assert_eq!(out.fill(budget, |_| Filled::whole(60)), budget, "a queue found no page");
+        assert_eq!(out.fill(budget, |_| Some(Filled::whole(60))), budget, "a queue found no page");
         Ok(Polled::More)
     }
 }

@@ -27,7 +27,7 @@ impl RxQueue for Endless {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let most = if self.stopping { 1 } else { budget };
-        out.fill(most, |_| Filled::whole(60));
+        out.fill(most, |_| Some(Filled::whole(60)));
         Ok(if self.stopping { Polled::Ended } else { Polled::More })
     }
 

@@ -18,10 +18,9 @@ impl RxQueue for Numbers {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let numbers = &mut self.0;
-        let left = (numbers.end - numbers.start).min(budget as u64) as usize;
-        out.fill(left, |page| {
-            page[..8].copy_from_slice(&numbers.next().expect("so many are left").to_be_bytes());
-            Filled::whole(8)
+        out.fill(budget, |page| {
+            page[..8].copy_from_slice(&numbers.next()?.to_be_bytes());
+            Some(Filled::whole(8))
         });
         Ok(if numbers.is_empty() { Polled::Ended } else { Polled::More })
     }

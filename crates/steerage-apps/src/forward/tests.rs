@@ -42,9 +42,9 @@ impl RxQueue for Frames {
             return Ok(if self.0.len() == 0 { Polled::Ended } else { Polled::More });
         }
         out.fill(count, |page| {
-            let frame = self.0.next().expect("so many are left");
+            let frame = self.0.next()?;
             page[..frame.len()].copy_from_slice(&frame);
-            Filled::whole(frame.len())
+            Some(Filled::whole(frame.len()))
         });
         Ok(if self.0.len() == 0 { Polled::Ended } else { Polled::More })
     }

@@ -30,11 +30,10 @@ impl RxQueue for Frames {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        let count = self.0.len().min(budget);
-        out.fill(count, |page| {
-            let frame = self.0.next().expect("so many are left");
+        out.fill(budget, |page| {
+            let frame = self.0.next()?;
             page[..frame.len()].copy_from_slice(&frame);
-            Filled::whole(frame.len())
+            Some(Filled::whole(frame.len()))
         });
         Ok(if self.0.len() == 0 { Polled::Ended } else { Polled::More })
     }

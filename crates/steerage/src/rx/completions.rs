@@ -74,25 +74,23 @@ impl Completions<'_> {
         self.pool.take()
     }
 
-    /// Fills up to `count` pages by this CPU's own stores, for devices that have no pages posted anywhere: `write` gets the
-    /// bytes behind the headroom and says what it wrote. Returns how many pages there were. The same as taking a page,
-    /// filling and pushing it `count` times, at half the instructions.
+    /// Fills up to `count` pages by this CPU's own stores, for devices that have no pages posted anywhere. `write` gets the
+    /// bytes behind a page's headroom and returns what it wrote, or `None` if nothing came. `None` ends the filling: no packet
+    /// is made, and the page stays in the pool. Returns how many pages were filled. If that is less than `count` and `write`
+    /// never returned `None`, all pages are in use: poll again later.
     #[inline(always)]
-    pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Filled) -> usize {
-        let mut wire_bytes = 0;
-        let (region, pages) = self.pool.take_many(count);
-        let filled = pages.len();
-        self.frames.extend(pages.map(|mut page| {
-            let Filled { len, wire_len, hash } = write(&mut region.page_mut(&mut page)[HEADROOM..]);
-            wire_bytes += wire_len as u64;
-            let mut frame = Completion::new(page, HEADROOM as u32, len);
-            if let Some(hash) = hash {
+    pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
+        let Self { frames, pool, wire_bytes, .. } = self;
+        pool.take_while(count, |region, mut page| {
+            let Some(filled) = write(&mut region.page_mut(&mut page)[HEADROOM..]) else { return Some(page) };
+            *wire_bytes += filled.wire_len as u64;
+            let mut frame = Completion::new(page, HEADROOM as u32, filled.len);
+            if let Some(hash) = filled.hash {
                 frame.set_hash(hash);
             }
-            frame
-        }));
-        self.wire_bytes += wire_bytes;
-        filled
+            frames.push(frame);
+            None
+        })
     }
 
     /// Copies a whole frame into a page and hands it over. False if there is no page, or the frame is too long for one.
@@ -102,7 +100,7 @@ impl Completions<'_> {
         }
         self.fill(1, |page| {
             page[..frame.len()].copy_from_slice(frame);
-            Filled::whole(frame.len())
+            Some(Filled::whole(frame.len()))
         }) == 1
     }
 

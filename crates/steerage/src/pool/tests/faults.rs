@@ -31,7 +31,7 @@ impl RxQueue for Fills {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        self.0 -= out.fill(budget.min(self.0), |_| Filled::whole(FRAME_BYTES));
+        self.0 -= out.fill(budget.min(self.0), |_| Some(Filled::whole(FRAME_BYTES)));
         Ok(if self.0 == 0 { Polled::Ended } else { Polled::More })
     }
 }

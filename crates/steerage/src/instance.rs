@@ -66,8 +66,16 @@ impl<H: Handler> Instance<H> {
         let mut threads = Vec::with_capacity(self.parts.len());
         let cpus: Vec<CpuId> = self.parts.iter().map(CpuPart::cpu).collect();
         let pinned: Threads = cpus.iter().map(|_| AtomicI32::new(0)).collect();
+        // Virtual CPUs are nobody's to take away.
+        let watch = match self.pin.then(|| watching::watch(handle.clone(), cpus.clone(), Arc::clone(&pinned))) {
+            Some(Err(error)) => {
+                tracing::warn!("cannot watch over CPUs: {error}");
+                None
+            }
+            watched => watched.and_then(Result::ok),
+        };
         for part in self.parts {
-            let (to_join, shared) = (to_join.clone(), Arc::clone(&self.shared));
+            let (to_join, shared, watch) = (to_join.clone(), Arc::clone(&self.shared), watch.clone());
             let (pinned, place) = (Arc::clone(&pinned), usize::from(part.index));
             let (cpu, pin, idle_poll) = (part.cpu(), self.pin, self.idle_poll);
             let body = move || {
@@ -82,6 +90,7 @@ impl<H: Handler> Instance<H> {
                 }
                 // Nobody may be listening any more.
                 let _ = to_join.send((cpu, report.ok()));
+                drop(watch);
             };
             let thread = std::thread::Builder::new().name(format!("steerage/{cpu}")).spawn(body);
             match thread {
@@ -92,15 +101,7 @@ impl<H: Handler> Instance<H> {
                 }
             }
         }
-        // Virtual CPUs are nobody's to take away.
-        let watch = match self.pin.then(|| watching::watch(handle.clone(), cpus.clone(), pinned)) {
-            Some(Err(error)) => {
-                tracing::warn!("cannot watch over CPUs: {error}");
-                None
-            }
-            watched => watched.and_then(Result::ok),
-        };
-        Ok(Running { handle, threads, ended, cpus, _watch: watch })
+        Ok(Running { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, watch })
     }
 }
 
@@ -175,15 +176,32 @@ impl Drop for StopsUnlessFinished {
     }
 }
 
-/// An instance at work.
+/// An instance at work. Dropping it stops the run, as [`Handle::stop`] does, and does not wait for the end:
+/// [`join`](Self::join) waits, [`detach`](Self::detach) lets the run go on alone.
 #[derive(Debug)]
+#[must_use = "dropping it stops the run: join it or detach it"]
 pub struct Running<R> {
-    handle: Handle,
+    run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
     ended: Receiver<(CpuId, Option<R>)>,
     cpus: Vec<CpuId>,
-    /// CPUs are watched over as long as this is there.
-    _watch: Option<mpsc::Sender<()>>,
+    /// The CPUs are watched until something is sent here, or until this and the copies in the CPUs' threads are gone.
+    watch: Option<mpsc::Sender<()>>,
+}
+
+/// So that an error between the start and the end of a run does not leave its threads behind.
+#[derive(Debug)]
+struct StopsWhenDropped {
+    handle: Handle,
+    armed: bool,
+}
+
+impl Drop for StopsWhenDropped {
+    fn drop(&mut self) {
+        if self.armed {
+            self.handle.stop();
+        }
+    }
 }
 
 /// What came of it.
@@ -203,12 +221,19 @@ pub struct Outcome<R> {
 impl<R> Running<R> {
     /// To change, read and stop it.
     pub fn handle(&self) -> Handle {
-        self.handle.clone()
+        self.run.handle.clone()
+    }
+
+    /// Lets the run go on until every queue has ended or the returned handle stops it. What the CPUs' handlers report at the
+    /// end is lost.
+    pub fn detach(mut self) -> Handle {
+        self.run.armed = false;
+        self.handle()
     }
 
     /// Waits until every queue has ended or a stop is through. After a stop, a CPU whose handler does not return is left
     /// behind.
-    pub fn join(self) -> Outcome<R> {
+    pub fn join(mut self) -> Outcome<R> {
         let mut reports = Vec::with_capacity(self.cpus.len());
         let mut failed = Vec::new();
         let mut give_up: Option<Instant> = None;
@@ -218,7 +243,7 @@ impl<R> Running<R> {
                 Ok((cpu, None)) => failed.push(cpu),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    if self.handle.is_stopping() {
+                    if self.run.handle.is_stopping() {
                         let give_up = *give_up.get_or_insert(Instant::now() + DRAIN_MAX + LEAVE_BEHIND_AFTER);
                         if Instant::now() > give_up {
                             break;
@@ -227,6 +252,12 @@ impl<R> Running<R> {
                 }
             }
         }
+        // A run that ended by itself was not stopped.
+        self.run.armed = false;
+        if let Some(watch) = &self.watch {
+            // It may have ended with the CPUs' threads.
+            let _ = watch.send(());
+        }
         let ended = |cpu: &CpuId| failed.contains(cpu) || reports.iter().any(|(reported, _)| reported == cpu);
         let left_behind: Vec<CpuId> = self.cpus.into_iter().filter(|cpu| !ended(cpu)).collect();
         if left_behind.is_empty() {
@@ -234,6 +265,6 @@ impl<R> Running<R> {
             self.threads.into_iter().for_each(|thread| drop(thread.join()));
         }
         reports.sort_by_key(|(cpu, _)| *cpu);
-        Outcome { snapshot: self.handle.snapshot(), reports, left_behind, failed }
+        Outcome { snapshot: self.run.handle.snapshot(), reports, left_behind, failed }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn is_me(threads: &Threads, place: usize) {
     threads[place].store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
 }
 
-/// Watches until what it returns is dropped, or until everything has ended.
+/// Watches until something is sent to what it returns, or until that and all copies of it are dropped.
 pub(crate) fn watch(handle: Handle, cpus: Vec<CpuId>, threads: Threads) -> std::io::Result<mpsc::Sender<()>> {
     let (stop, stopped) = mpsc::channel();
     let all: CpuMask = cpus.iter().copied().collect();

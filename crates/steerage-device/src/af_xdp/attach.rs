@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use steerage::DeviceError;
 
-use super::interface::{Interface, Netlink};
+use super::interface::{Interface, Netlink, Occupant};
 use super::program::{Maps, program};
 use super::sys::{self, Link, Map, Program, ProgramInfo};
 use super::take::Take;
@@ -164,13 +164,13 @@ impl Attempt<'_> {
                 return Err(Refused::Mode(error));
             }
             let there = Netlink::look(&self.options.interface).ok().and_then(|interface| interface.program);
-            let there = there.and_then(|id| ProgramInfo::of(id).ok());
-            let ours = there.as_ref().is_none_or(ProgramInfo::is_ours);
-            match &there {
+            let there = there.and_then(|there| Some((there, ProgramInfo::of(there.id).ok()?)));
+            let ours = there.as_ref().is_none_or(|(_, program)| program.is_ours());
+            match there {
                 _ if wait > WAIT_LAST => return Err(Refused::For(self.occupied(there, error))),
                 // It goes with its process; if it does not, that one lives, and has the queues.
                 _ if ours => {}
-                Some(there) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
+                Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),
             }
             thread::sleep(wait);
@@ -178,23 +178,24 @@ impl Attempt<'_> {
         }
     }
 
-    fn take_away(&self, there: &ProgramInfo) -> Result<(), DeviceError> {
+    fn take_away(&self, there: Occupant) -> Result<(), DeviceError> {
         let interface = self.interface.index;
         let taken = match sys::link_of(there.id, interface) {
             Ok(Some(link)) => link.detach(),
-            Ok(None) => Netlink::detach(interface),
+            Ok(None) => Netlink::detach(interface, there.place),
             Err(error) => Err(error),
         };
         taken.map_err(|error| self.options.error("take the XDP program away that is there", error).advise(PERMISSION))
     }
 
-    fn occupied(&self, there: Option<ProgramInfo>, error: io::Error) -> DeviceError {
+    fn occupied(&self, there: Option<(Occupant, ProgramInfo)>, error: io::Error) -> DeviceError {
         let name = &self.options.interface;
-        let Some(there) = there else { return self.options.error("attach an XDP program", error) };
+        let Some((_, there)) = there else { return self.options.error("attach an XDP program", error) };
+        let replace = if self.options.replace { AGAIN } else { REPLACE };
         let (whose, advice) = match there.is_ours() {
             true => ("another steerage".to_owned(), "stop that first"),
-            false if there.name.is_empty() => ("a program without a name".to_owned(), REPLACE),
-            false => (format!("`{}`", there.name), REPLACE),
+            false if there.name.is_empty() => ("a program without a name".to_owned(), replace),
+            false => (format!("`{}`", there.name), replace),
         };
         let cause = io::Error::other(format!("{whose} has {name} already (XDP program {})", there.id));
         self.options.error("attach an XDP program", cause).advise(advice)
@@ -202,6 +203,7 @@ impl Attempt<'_> {
 }
 
 const REPLACE: &str = "stop that first, or say --replace to take its place";
+const AGAIN: &str = "it was taken away, and something attaches it again: stop that first";
 
 /// The number of a function among the kernel's types, which are in the BPF type format (the kernel's
 /// Documentation/bpf/btf.rst).

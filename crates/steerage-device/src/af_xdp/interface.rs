@@ -20,7 +20,10 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_FD: u16 = 1;
-const IFLA_XDP_PROG_ID: u16 = 4;
+const IFLA_XDP_FLAGS: u16 = 3;
+/// The places at an interface where a program can be (`enum xdp_mode`): the attribute that tells the program's number, and the
+/// flag by which the place is named in requests (`XDP_FLAGS_*`). In the driver, behind it, in the card.
+const PLACES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)];
 const NLA_F_NESTED: u16 = 1 << 15;
 /// The group that is told of every change of a link.
 const RTMGRP_LINK: u32 = 1;
@@ -46,7 +49,16 @@ pub(super) struct Interface {
     /// The longest packet it sends, without the link header.
     pub(super) mtu: usize,
     /// The XDP program that is there.
-    pub(super) program: Option<u32>,
+    pub(super) program: Option<Occupant>,
+}
+
+/// An XDP program at an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Occupant {
+    /// The program's number.
+    pub(super) id: u32,
+    /// Where it is: a flag of [`PLACES`].
+    pub(super) place: u32,
 }
 
 /// What happened to an interface.
@@ -91,16 +103,18 @@ impl Netlink {
         netlink.answer()?.ok_or_else(|| io::Error::other("the kernel did not answer"))
     }
 
-    /// Takes away a program that is at the interface without a link.
-    pub(super) fn detach(interface: u32) -> io::Result<()> {
-        Self::set_program(interface, -1)
+    /// Takes away the program that is in that place of the interface without a link.
+    pub(super) fn detach(interface: u32, place: u32) -> io::Result<()> {
+        Self::set_program(interface, -1, place)
     }
 
-    /// Attaches the program of that descriptor without a link, or none for -1.
-    pub(super) fn set_program(interface: u32, program: i32) -> io::Result<()> {
+    /// Puts the program of that descriptor, or none for -1, into that place without a link. The place has to be named: without
+    /// it the kernel takes the driver's if the driver knows XDP, and takes no program away from behind it.
+    pub(super) fn set_program(interface: u32, program: i32, place: u32) -> io::Result<()> {
         let mut netlink = Self::open(0)?;
-        let program = attribute(IFLA_XDP_FD, &program.to_ne_bytes());
-        let request = message(RTM_SETLINK, interface, IFLA_XDP | NLA_F_NESTED, &program);
+        let mut asked = attribute(IFLA_XDP_FD, &program.to_ne_bytes());
+        asked.extend(attribute(IFLA_XDP_FLAGS, &place.to_ne_bytes()));
+        let request = message(RTM_SETLINK, interface, IFLA_XDP | NLA_F_NESTED, &asked);
         send(netlink.socket.as_raw_fd(), &request, MsgFlags::empty())?;
         netlink.answer().map(drop)
     }
@@ -202,8 +216,11 @@ fn interface(body: &[u8]) -> Option<Interface> {
         match kind {
             IFLA_MTU => mtu = word(value, 0)? as usize,
             IFLA_XDP => {
-                let id = attributes(value).find(|(kind, _)| *kind == IFLA_XDP_PROG_ID);
-                program = id.and_then(|(_, id)| word(id, 0)).filter(|id| *id > 0);
+                let of_place = |(kind, id)| {
+                    let (_, place) = PLACES.into_iter().find(|(attribute, _)| *attribute == kind)?;
+                    Some(Occupant { id: word(id, 0).filter(|id| *id > 0)?, place })
+                };
+                program = attributes(value).find_map(of_place);
             }
             _ => {}
         }

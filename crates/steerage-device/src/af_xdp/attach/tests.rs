@@ -27,26 +27,32 @@ fn cable() -> Option<Namespaces> {
     Some(namespaces)
 }
 
+/// In the driver or behind it, with a link or without, in whichever mode ours is to run.
 #[test]
 fn another_program_stays_unless_it_is_to_be_replaced() {
-    for by_link in [true, false] {
+    let wheres = [(sys::Mode::Native, 1 << 2), (sys::Mode::Skb, 1 << 1)];
+    let ways = wheres.into_iter().flat_map(|place| [true, false].map(|by_link| (place, by_link)));
+    for (((theirs, place), by_link), mode) in ways.flat_map(|way| [Mode::Auto, Mode::Skb].map(|mode| (way, mode))) {
         let Some(namespaces) = cable() else { return };
+        let options = |replace| AfXdpOptions { mode, ..options(replace) };
         namespaces.within(0, || {
             let (program, index) = (other(), Netlink::look("near0").unwrap().index);
             let _link = match by_link {
-                true => Some(program.attach(index, sys::Mode::Native).unwrap()),
+                true => Some(program.attach(index, theirs).unwrap()),
                 false => {
-                    Netlink::set_program(index, program.as_fd().as_raw_fd()).unwrap();
+                    Netlink::set_program(index, program.as_fd().as_raw_fd(), place).unwrap();
                     None
                 }
             };
-            let there = Netlink::look("near0").unwrap().program.unwrap();
+            let occupant = Netlink::look("near0").unwrap().program.unwrap();
+            assert_eq!(occupant.place, place);
+            let there = occupant.id;
             let error = options(false).open().map(drop).unwrap_err().to_string();
             let whose = format!("`somebodys` has near0 already (XDP program {there})");
             assert!(error.contains(&whose) && error.contains("--replace") && !error.contains('\n'), "{error}");
-            assert_eq!(Netlink::look("near0").unwrap().program, Some(there));
+            assert_eq!(Netlink::look("near0").unwrap().program, Some(occupant));
             let taking = options(true).open().unwrap();
-            let ours = Netlink::look("near0").unwrap().program.unwrap();
+            let ours = Netlink::look("near0").unwrap().program.unwrap().id;
             assert!(ProgramInfo::of(ours).unwrap().is_ours() && ours != there);
             drop(taking);
             assert_eq!(Netlink::look("near0").unwrap().program, None);
@@ -60,7 +66,7 @@ fn one_that_is_taken_away_is_missed() {
     namespaces.within(0, || {
         let mut tester = QueueTester::new(options(false).open().unwrap().input.queues.remove(0)).unwrap();
         let interface = Netlink::look("near0").unwrap();
-        sys::link_of(interface.program.unwrap(), interface.index).unwrap().unwrap().detach().unwrap();
+        sys::link_of(interface.program.unwrap().id, interface.index).unwrap().unwrap().detach().unwrap();
         let start = Instant::now();
         let error = loop {
             assert!(start.elapsed() < HANG, "nobody misses it");

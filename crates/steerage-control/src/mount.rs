@@ -30,7 +30,7 @@ const KIND: &str = "fuse.steerage";
 
 const DEVICE: &str = "/dev/fuse";
 
-/// How long the kernel may remember names and modes: they never change.
+/// How long the kernel may remember names and modes. They never change, but for the name of a device's directory.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// A directory on which a tree is mounted, and nobody answers yet: whoever looks waits until it is served.
@@ -222,8 +222,9 @@ fn number(error: &AttributeError) -> Errno {
 impl Filesystem for Files {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let child = name.to_str().and_then(|name| self.tree.child(node(parent), name));
+        let ttl = if child.is_some_and(|id| self.tree.may_be_renamed(id)) { Duration::ZERO } else { TTL };
         match self.found(child.and_then(|id| self.tree.entry(id))) {
-            Ok(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
+            Ok(attributes) => reply.entry(&ttl, &attributes, Generation(0)),
             Err(error) => reply.error(error),
         }
     }

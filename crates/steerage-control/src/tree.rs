@@ -1,7 +1,7 @@
 //! The tree: paths, and behind each an attribute.
 //!
 //! Its shape is settled when it is made, since the devices and queues of an instance are. What an attribute says is made
-//! when it is read.
+//! when it is read, and so is the name of a device's directory: an interface may be renamed.
 
 mod buckets;
 mod interface;
@@ -69,8 +69,15 @@ enum What {
 }
 
 #[derive(Debug)]
+enum Name {
+    Fixed(String),
+    /// That of a device's directory: an interface may be renamed.
+    Device(usize),
+}
+
+#[derive(Debug)]
 struct Node {
-    name: String,
+    name: Name,
     parent: usize,
     what: What,
 }
@@ -89,8 +96,8 @@ enum Attribute {
     HashSource(usize),
     /// A device's count.
     Statistic(usize, Statistic),
-    /// What the kernel tells of an interface: its name, and that of the file.
-    Interface(String, &'static str),
+    /// What the kernel tells of a device that is an interface, by the file's name.
+    Interface(usize, &'static str),
     /// What never changes.
     Fixed(&'static str),
     SoftnetStat,
@@ -141,7 +148,7 @@ impl Tree {
             machine: options.machine,
             uid: options.uid,
             settle_max: options.settle_max,
-            nodes: vec![Node { name: String::new(), parent: 0, what: What::Directory(Vec::new()) }],
+            nodes: vec![Node { name: Name::Fixed(String::new()), parent: 0, what: What::Directory(Vec::new()) }],
             devices,
             history: Mutex::default(),
             writer: Mutex::default(),
@@ -149,6 +156,10 @@ impl Tree {
         };
         for (path, attribute) in paths::attributes(&tree.devices, &snapshot) {
             tree.insert(&path, attribute);
+        }
+        for (nth, directory) in paths::directories(&tree.devices, &snapshot).iter().enumerate() {
+            let directory = tree.find(&format!("{}/{directory}", paths::NET)).expect("each device has a directory");
+            tree.nodes[directory.0].name = Name::Device(nth);
         }
         tree
     }
@@ -177,7 +188,12 @@ impl Tree {
 
     /// What is called `name` in a directory.
     pub fn child(&self, of: NodeId, name: &str) -> Option<NodeId> {
-        self.children(of).iter().find(|at| self.nodes[**at].name == name).map(|at| NodeId(*at))
+        let mut directories = None;
+        let is_called = |at: &&usize| match &self.nodes[**at].name {
+            Name::Fixed(its) => its == name,
+            Name::Device(nth) => directories.get_or_insert_with(|| self.directories())[*nth] == name,
+        };
+        self.children(of).iter().find(is_called).map(|at| NodeId(*at))
     }
 
     /// The directory in which something stands; the top directory's is itself.
@@ -198,7 +214,7 @@ impl Tree {
             What::Attribute(attribute) if attribute.is_writable() => (0o644, false),
             What::Attribute(_) => (0o444, false),
         };
-        Some(Entry { id, name: node.name.clone(), mode, is_directory })
+        Some(Entry { id, name: self.name(node), mode, is_directory })
     }
 
     /// The path of a place, without a `/` in front.
@@ -206,7 +222,7 @@ impl Tree {
         let mut names = Vec::new();
         let mut at = id.0;
         while let Some(node) = self.nodes.get(at).filter(|_| at != 0) {
-            names.push(node.name.as_str());
+            names.push(self.name(node));
             at = node.parent;
         }
         names.reverse();
@@ -230,7 +246,9 @@ impl Tree {
             Attribute::Statistic(device, statistic) => {
                 format!("{}\n", statistic.of(&self.devices[*device], &self.handle.snapshot()))
             }
-            Attribute::Interface(interface, name) => interface::read(interface, name)?,
+            Attribute::Interface(device, name) => {
+                interface::read(self.devices[*device].name(&self.handle.snapshot()), name)?
+            }
             Attribute::Fixed(text) => format!("{text}\n"),
             Attribute::SoftnetStat => softnet_stat::text(&self.handle.snapshot()),
             Attribute::Number(number) => format!("{}\n", self.number(*number)),
@@ -288,6 +306,23 @@ impl Tree {
         locked(&self.history).since(number)
     }
 
+    /// Whether what is here may get another name: the directory of a device.
+    pub(crate) fn may_be_renamed(&self, id: NodeId) -> bool {
+        self.nodes.get(id.0).is_some_and(|node| matches!(node.name, Name::Device(_)))
+    }
+
+    fn name(&self, node: &Node) -> String {
+        match &node.name {
+            Name::Fixed(name) => name.clone(),
+            Name::Device(nth) => self.directories().swap_remove(*nth),
+        }
+    }
+
+    /// The devices' directories, as they are called now.
+    fn directories(&self) -> Vec<String> {
+        paths::directories(&self.devices, &self.handle.snapshot())
+    }
+
     fn attribute(&self, id: NodeId) -> Result<&Attribute, AttributeError> {
         match self.nodes.get(id.0).map(|node| &node.what) {
             Some(What::Attribute(attribute)) => Ok(attribute),
@@ -319,7 +354,7 @@ impl Tree {
 
     fn add(&mut self, parent: usize, name: &str, what: What) -> usize {
         let at = self.nodes.len();
-        self.nodes.push(Node { name: name.to_owned(), parent, what });
+        self.nodes.push(Node { name: Name::Fixed(name.to_owned()), parent, what });
         if let What::Directory(children) = &mut self.nodes[parent].what {
             children.push(at);
         }

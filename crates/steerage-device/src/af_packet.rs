@@ -27,6 +27,7 @@ use std::time::Duration;
 use steerage::{DeviceError, Input, RxQueue};
 
 use crate::filter::Filter;
+use crate::name;
 use interface::Interface;
 use queue::{Parts, Queue};
 use ring::Ring;
@@ -190,7 +191,7 @@ impl AfPacketOptions {
             });
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
-        let input = Input::new(self.interface.clone(), "af_packet", inputs);
+        let input = Input::new(name::of_interface(&self.interface), "af_packet", inputs);
         Ok(AfPacket { input, notes: interface.notes() })
     }
 

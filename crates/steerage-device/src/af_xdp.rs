@@ -164,7 +164,7 @@ impl AfXdpOptions {
             let queue = Queue::new(Arc::clone(&device), number, hashes, inputs.is_empty());
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
-        Ok(AfXdp { input: Input::new(self.interface.clone(), "af_xdp", inputs), notes })
+        Ok(AfXdp { input: Input::new(crate::name::of_interface(&self.interface), "af_xdp", inputs), notes })
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {

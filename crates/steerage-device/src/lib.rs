@@ -28,6 +28,7 @@ pub mod fault;
 pub mod filter;
 mod ifreq;
 pub mod limit;
+mod name;
 mod namespace;
 #[cfg(test)]
 #[path = "../tests/common/netns.rs"]

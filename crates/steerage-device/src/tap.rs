@@ -32,8 +32,10 @@ use nix::net::if_::if_nametoindex;
 use steerage::{DeviceError, Input, LinkType, Output, RxQueue, TxQueue};
 
 use drops::Drops;
-use sys::{Control, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
+pub(crate) use sys::Control;
+use sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 
+use crate::name;
 use crate::namespace::Namespace;
 
 pub use spec::is_spec;
@@ -303,7 +305,11 @@ impl Tap {
             return Err(DeviceError::new(self.name(), "receive from the interface", cause).advise("name it once"));
         }
         let queue = |nth| Box::new(queue::Queue::new(Arc::clone(&self.0), nth)) as Box<dyn RxQueue>;
-        Ok(Input::new(self.name(), self.layer().name(), (0..self.0.queues.len()).map(queue).collect()))
+        Ok(Input::new(
+            name::of_interface(self.name()),
+            self.layer().name(),
+            (0..self.0.queues.len()).map(queue).collect(),
+        ))
     }
 
     /// A device to send by it: the kernel receives that by the interface. The CPUs share its queues in turn.
@@ -315,7 +321,7 @@ impl Tap {
             next = (next + 1) % shared.queues.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
-        Output { name: self.name().to_owned(), kind: self.layer().name(), open }
+        Output { name: name::of_interface(self.name()), kind: self.layer().name(), open }
     }
 }
 

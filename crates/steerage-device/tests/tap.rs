@@ -20,8 +20,8 @@ fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
         // By the same name, so it is the same interface.
         let bare = spec.split(',').next().unwrap();
         let output = namespaces.within(nth, || output::open(bare).unwrap());
-        assert_eq!((&input.name, input.kind), (&output.name, output.kind));
-        namespaces.address(nth, nth + 1, &input.name);
+        assert_eq!((input.name.get(), input.kind), (output.name.get(), output.kind));
+        namespaces.address(nth, nth + 1, &input.name.get());
         builder = builder.input(input).output(output);
     }
     let first = queues[0];

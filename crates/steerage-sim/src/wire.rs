@@ -33,7 +33,7 @@ impl Wire {
                 let (region, free, held) = Default::default();
                 Ok(Box::new(WireQueue { wire, last, full_once_in, chance, region, free, held }))
             };
-            Output { name: format!("wire{nth}"), kind: "simulated", open: Box::new(open) }
+            Output { name: format!("wire{nth}").into(), kind: "simulated", open: Box::new(open) }
         };
         (0..count).map(output).collect()
     }

@@ -23,7 +23,7 @@
 //! | `ledger`, `shared` | received = delivered + dropped by reason + in flight |
 //! | `builder`, `plan`, `instance`, `handle` | putting it together, running it: [`Builder`], [`Running`], [`Handle`] |
 //! | `topology` | which CPUs are near, which are ours, which went: [`Topology`] |
-//! | `limits`, `platform`, `cpu`, `counter` | every limit; clock, sleep and chance; CPUs and masks; counts |
+//! | `limits`, `platform`, `cpu`, `counter`, `device_name` | every limit; clock, sleep and chance; CPUs and masks; counts; names |
 #![forbid(unsafe_code)]
 
 // What tests of the whole path share names the crate as its users do.
@@ -33,6 +33,7 @@ extern crate self as steerage;
 mod builder;
 mod counter;
 mod cpu;
+mod device_name;
 mod distance;
 mod duties;
 pub mod flow;
@@ -67,6 +68,7 @@ mod watching;
 
 pub use builder::{BuildError, Builder};
 pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
+pub use device_name::DeviceName;
 pub use handle::Handle;
 pub use handler::{Affinity, BucketId, Cpu, Handler};
 pub use instance::{CpuPart, Instance, Outcome, Running};

@@ -10,6 +10,7 @@ use steerage_mem::{Blocks, FRAME_BYTES_MAX, Home, Memory, Page, Region, SEGMENTS
 
 use crate::builder::{AskedInput, BuildError, Builder};
 use crate::cpu::{CpuId, CpuMask};
+use crate::device_name::DeviceName;
 use crate::flow::fragments::FragmentTable;
 use crate::handler::Affinity;
 use crate::hashing::Hashing;
@@ -74,7 +75,7 @@ pub(crate) struct Plan {
 /// A queue that is ready, before it is wired.
 pub(crate) struct OpenQueue {
     rx: Box<dyn RxQueue>,
-    device: String,
+    device: DeviceName,
     kind: &'static str,
     mode: &'static str,
     number: usize,
@@ -154,7 +155,7 @@ impl Plan {
                     QueueMemory::Blocks { blocks, copy_bytes_max } => (copy_bytes_max, Some(blocks)),
                 };
                 if frame_bytes_max > FRAME_BYTES_MAX {
-                    let device = input.name;
+                    let device = input.name.get();
                     return Err(BuildError::FrameTooLong { device, asked: frame_bytes_max, most: FRAME_BYTES_MAX });
                 }
                 let by_device = self.asked.device_hash

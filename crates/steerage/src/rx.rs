@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use steerage_mem::{Blocks, Page, Region};
 
+use crate::device_name::DeviceName;
 use crate::handler::Affinity;
 use crate::platform::Timestamp;
 
@@ -286,8 +287,8 @@ impl std::error::Error for DeviceError {
 
 /// A device with its receive queues, as given to the builder.
 pub struct Input {
-    /// Its name: what the user called it.
-    pub name: String,
+    /// Its name: what the user called it, or what it is called now.
+    pub name: DeviceName,
     /// What it is: `synthetic`, `capture`, `af_packet`, `af_xdp`.
     pub kind: &'static str,
     /// How it runs, where there is a choice: `zero-copy`, `copy`; else empty.
@@ -298,7 +299,7 @@ pub struct Input {
 
 impl Input {
     /// A device of that name and kind, without a choice of modes.
-    pub fn new(name: impl Into<String>, kind: &'static str, queues: Vec<Box<dyn RxQueue>>) -> Self {
+    pub fn new(name: impl Into<DeviceName>, kind: &'static str, queues: Vec<Box<dyn RxQueue>>) -> Self {
         Self { name: name.into(), kind, mode: "", queues }
     }
 }

@@ -8,6 +8,7 @@ use steerage_mem::park::{Bell, Sleepers};
 use steerage_mem::{Home, Region};
 
 use crate::cpu::CpuId;
+use crate::device_name::DeviceName;
 use crate::gate::Gate;
 use crate::ledger::{
     CpuLedger, CpuSnapshot, DropReason, Drops, OutputSnapshot, PoolSnapshot, QueueError, QueueLedger, QueueSnapshot,
@@ -49,7 +50,7 @@ pub(crate) struct Core {
 /// What is known of a queue from outside.
 #[derive(Debug)]
 pub(crate) struct QueueInfo {
-    pub(crate) device: String,
+    pub(crate) device: DeviceName,
     pub(crate) kind: &'static str,
     pub(crate) mode: &'static str,
     pub(crate) number: usize,
@@ -72,7 +73,7 @@ pub(crate) struct QueueInfo {
 /// What is known of an output from outside.
 #[derive(Debug)]
 pub(crate) struct OutputInfo {
-    pub(crate) name: String,
+    pub(crate) name: DeviceName,
     pub(crate) kind: &'static str,
     /// By CPU.
     pub(crate) ledgers: Vec<Arc<TxLedger>>,
@@ -81,7 +82,7 @@ pub(crate) struct OutputInfo {
 impl OutputInfo {
     fn snapshot(&self) -> OutputSnapshot {
         OutputSnapshot {
-            device: self.name.clone(),
+            device: self.name.get(),
             kind: self.kind,
             packets: self.ledgers.iter().map(|ledger| ledger.packets.get()).sum(),
             bytes: self.ledgers.iter().map(|ledger| ledger.bytes.get()).sum(),
@@ -230,7 +231,7 @@ impl QueueInfo {
         dropped.merge(&self.ledger.dropped.read());
         let received = self.ledger.received.get();
         QueueSnapshot {
-            device: self.device.clone(),
+            device: self.device.get(),
             kind: self.kind,
             mode: self.mode,
             queue: self.number,

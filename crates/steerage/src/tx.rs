@@ -11,6 +11,7 @@ use steerage_mem::ring::{Frame, Frames};
 use steerage_mem::{Completion, Kept, Page, Region, Segments};
 
 use crate::cpu::CpuId;
+use crate::device_name::DeviceName;
 use crate::ledger::{DropReason, TxLedger};
 use crate::packet::{Received, Verdict, received};
 use crate::platform::Timestamp;
@@ -79,8 +80,8 @@ pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> 
 
 /// A device to send by, as given to the builder.
 pub struct Output {
-    /// Its name: what the user called it.
-    pub name: String,
+    /// Its name: what the user called it, or what it is called now.
+    pub name: DeviceName,
     /// What it is: `pcap`.
     pub kind: &'static str,
     /// Makes its queues, one for each CPU, when the instance is built.
@@ -158,7 +159,7 @@ impl OutgoingPacket<'_> {
 
 /// One CPU's queue to an output, and what is counted of it.
 pub(crate) struct OwnedTx {
-    name: String,
+    name: DeviceName,
     /// Gone once it failed.
     queue: Option<Box<dyn TxQueue>>,
     ledger: Arc<TxLedger>,

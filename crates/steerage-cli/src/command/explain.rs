@@ -75,7 +75,7 @@ fn survey(
     let wanted = args.packet;
     let builder = Builder::new().virtual_cpus(1).check_order(true).device_hash(false).layers(layers).hash(hasher);
     let Opened { inputs, capture, .. } = open(args)?;
-    let live = inputs.iter().filter(|input| is_live(input.kind)).map(|input| input.name.clone());
+    let live = inputs.iter().filter(|input| is_live(input.kind)).map(|input| input.name.get());
     let live: Vec<String> = live.collect();
     let by_default = !live.is_empty() && args.packets.is_none() && args.seconds.is_none();
     privileges::give_up(&Files { read: args.what.iter().map(Path::new).collect(), ..Files::default() })?.let_go()?;

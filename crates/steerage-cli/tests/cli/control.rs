@@ -16,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 use serde_json::Value;
 
+use crate::net::Net;
 use crate::program::{Ends, Ran, Started, assert_balanced, command};
 
 /// What takes longer than this has hung.
@@ -69,6 +70,11 @@ impl Place {
 
     /// A run whose tree is mounted; `None`, and why on standard error, where that cannot be.
     fn mounted(&self) -> Option<Started> {
+        self.mounted_of(&ENDLESS)
+    }
+
+    /// The same of another run.
+    fn mounted_of(&self, args: &[&str]) -> Option<Started> {
         let can = geteuid().is_root() && fs::exists("/dev/fuse").unwrap_or(false);
         assert!(
             can || std::env::var_os("CI").is_none(),
@@ -78,7 +84,9 @@ impl Place {
             eprintln!("skipped: mounting takes root and /dev/fuse");
             return None;
         }
-        Some(self.start(&["--control", self.tree().to_str().unwrap()]))
+        let tree = self.tree();
+        let more = ["--control", tree.to_str().unwrap(), "--json", "-v"];
+        Some(Started::of(self.command(&[args, &more].concat()).spawn().unwrap()))
     }
 
     fn is_mounted(&self) -> bool {
@@ -439,5 +447,56 @@ fn node_exporter_reads_the_tree() {
 
     exporter.kill().unwrap();
     rest.join().unwrap();
+    stop(run);
+}
+
+/// Renames `near0`, which older kernels allow only while it is down.
+fn rename(net: &Net) {
+    for change in ["near0 down", "near0 name renamed0", "renamed0 up"] {
+        let words = ["-n", &net.near, "link", "set", "dev"].into_iter().chain(change.split(' '));
+        assert!(Command::new("ip").args(words).status().unwrap().success(), "{change}");
+    }
+}
+
+/// An interface is known by its number: after it was renamed, the tree and the report have its new name.
+#[test]
+fn a_renamed_interface_is_followed() {
+    let Some(net) = Net::new() else { return };
+    let place = Place::new();
+    // By `ip netns exec`, the program finds the namespace's interfaces in /sys.
+    let program = place.command(&["count", "near0", "--seconds", "0", "--json", "-v"]);
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &net.near]).arg(program.get_program()).args(program.get_args());
+    command.env("STEERAGE_RUNTIME_DIR", &place.0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let run = Started::of(command.spawn().unwrap());
+    let kernels = |name: &str| place.ok(&["get", &format!("sys/class/net/{name}")]);
+    let index = kernels("near0/ifindex");
+    assert_eq!(kernels("near0/mtu"), "1500\n");
+    rename(&net);
+
+    assert_eq!((kernels("renamed0/mtu").as_str(), kernels("renamed0/ifindex")), ("1500\n", index));
+    assert_eq!(kernels("renamed0/kind"), "af_packet\n");
+    until("the interface is up", || kernels("renamed0/operstate") == "up\n");
+    let old = place.run(&["get", "sys/class/net/near0/mtu"]);
+    assert!(old.code == Some(1) && old.complaint().contains("there is no `sys/class/net/near0/mtu`"), "{old:?}");
+    place.ok(&["set", "sys/class/net/renamed0/queues/rx-0/rps_cpus", "1"]);
+    let report = stop(run);
+    assert_eq!(report["queues"][0]["device"], "renamed0");
+}
+
+/// Names that the kernel may remember for an hour are not those of interfaces.
+#[test]
+fn a_renamed_interface_has_its_new_name_where_the_tree_is_mounted() {
+    let Some(net) = Net::new() else { return };
+    let place = Place::new();
+    // Mounted in the test's own mount namespace.
+    let Some(run) = net.near(|| place.mounted_of(&["count", "near0", "--seconds", "0"])) else { return };
+    let listed = || fs::read_dir(place.tree().join("sys/class/net")).unwrap().map(|entry| entry.unwrap().file_name());
+    let kind = |name: &str| fs::read_to_string(place.tree().join("sys/class/net").join(name).join("kind"));
+    assert_eq!(kind("near0").unwrap(), "af_packet\n");
+    rename(&net);
+    assert_eq!(kind("renamed0").unwrap(), "af_packet\n");
+    assert_eq!(kind("near0").unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(listed().collect::<Vec<_>>(), ["renamed0"]);
     stop(run);
 }

@@ -6,13 +6,13 @@ use super::masks::Form;
 use super::numbers::{Number, SYSCTLS};
 use super::{Attribute, interface, statistics};
 
-/// A device: its directory, and what is its own of the instance's queues and outputs.
+/// Where the devices' directories are.
+pub(super) const NET: &str = "sys/class/net";
+
+/// A device: what is its own of the instance's queues and outputs.
 #[derive(Debug)]
 pub(super) struct Device {
-    directory: String,
-    /// Its name to the kernel, if it is an interface.
-    pub(super) interface: Option<String>,
-    name: String,
+    pub(super) is_interface: bool,
     kind: &'static str,
     pub(super) queues: Vec<usize>,
     pub(super) outputs: Vec<usize>,
@@ -26,36 +26,43 @@ pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
         // Another device of the same name starts over at queue 0.
-        match devices.last_mut().filter(|last| last.name == queue.device && queue.queue > 0) {
+        match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
-            None => {
-                let device = Device::new(&devices, &queue.device, queue.kind);
-                devices.push(Device { queues: vec![at], ..device });
-            }
+            None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind) }),
         }
     }
     for (at, output) in snapshot.outputs.iter().enumerate() {
-        let interface = INTERFACES.contains(&output.kind);
-        match devices.iter_mut().find(|device| interface && device.interface.as_ref() == Some(&output.device)) {
+        let is_it = |device: &&mut Device| device.is_interface && device.name(snapshot) == output.device;
+        match devices.iter_mut().find(is_it).filter(|_| INTERFACES.contains(&output.kind)) {
             Some(device) => device.outputs.push(at),
-            None => {
-                let device = Device::new(&devices, &output.device, output.kind);
-                devices.push(Device { outputs: vec![at], ..device });
-            }
+            None => devices.push(Device { outputs: vec![at], ..Device::new(output.kind) }),
         }
     }
     devices
 }
 
-impl Device {
-    fn new(others: &[Self], name: &str, kind: &'static str) -> Self {
-        let interface = INTERFACES.contains(&kind).then(|| name.to_owned());
-        let directory = if interface.is_some() { name.to_owned() } else { directory_name(name) };
-        let taken = |name: &String| others.iter().any(|other| other.directory == *name);
+/// The names of the devices' directories: those of interfaces are the kernel's.
+pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String> {
+    let mut directories: Vec<String> = Vec::with_capacity(devices.len());
+    for device in devices {
+        let name = device.name(snapshot);
+        let directory = if device.is_interface { name.to_owned() } else { directory_name(name) };
         let numbered = (2..).map(|nth| format!("{directory}.{nth}"));
-        let directory = std::iter::once(directory.clone()).chain(numbered).find(|name| !taken(name));
-        let directory = directory.expect("one of endlessly many is free");
-        Self { directory, interface, name: name.to_owned(), kind, queues: Vec::new(), outputs: Vec::new() }
+        let free = std::iter::once(directory.clone()).chain(numbered).find(|name| !directories.contains(name));
+        directories.push(free.expect("one of endlessly many is free"));
+    }
+    directories
+}
+
+impl Device {
+    fn new(kind: &'static str) -> Self {
+        Self { is_interface: INTERFACES.contains(&kind), kind, queues: Vec::new(), outputs: Vec::new() }
+    }
+
+    /// What it is called in `snapshot`.
+    pub(super) fn name<'s>(&self, snapshot: &'s Snapshot) -> &'s str {
+        let of_queue = self.queues.first().map(|at| &snapshot.queues[*at].device);
+        of_queue.or_else(|| self.outputs.first().map(|at| &snapshot.outputs[*at].device)).map_or("", String::as_str)
     }
 }
 
@@ -79,8 +86,8 @@ pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String
     for (name, number) in SYSCTLS {
         all.push((format!("proc/sys/net/core/{name}"), Attribute::Number(*number)));
     }
-    for (nth, device) in devices.iter().enumerate() {
-        of_device(nth, device, snapshot, &mut all);
+    for (nth, directory) in directories(devices, snapshot).iter().enumerate() {
+        of_device((nth, &devices[nth]), directory, snapshot, &mut all);
     }
     let count = |path: &str, count: fn(&Snapshot) -> u64| (format!("steerage/{path}"), Attribute::Count(count));
     all.extend([
@@ -106,15 +113,18 @@ pub(super) fn attributes(devices: &[Device], snapshot: &Snapshot) -> Vec<(String
     all
 }
 
-fn of_device(nth: usize, device: &Device, snapshot: &Snapshot, all: &mut Vec<(String, Attribute)>) {
-    let directory = format!("sys/class/net/{}", device.directory);
-    let mut add = |path: &str, attribute| all.push((format!("{directory}/{path}"), attribute));
-    match &device.interface {
-        Some(interface) => {
-            interface::names(interface).for_each(|name| add(name, Attribute::Interface(interface.clone(), name)))
-        }
+fn of_device(
+    (nth, device): (usize, &Device),
+    directory: &str,
+    snapshot: &Snapshot,
+    all: &mut Vec<(String, Attribute)>,
+) {
+    let mut add = |path: &str, attribute| all.push((format!("{NET}/{directory}/{path}"), attribute));
+    if device.is_interface {
+        interface::names(device.name(snapshot)).for_each(|name| add(name, Attribute::Interface(nth, name)));
+    } else {
         // As the kernel says of a device that does not tell.
-        None => add("operstate", Attribute::Fixed("unknown")),
+        add("operstate", Attribute::Fixed("unknown"));
     }
     add("kind", Attribute::Fixed(device.kind));
     for (name, statistic) in statistics::of_device(device, snapshot.outputs.len()) {

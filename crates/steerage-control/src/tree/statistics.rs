@@ -77,10 +77,10 @@ pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
 /// What a device has. `outputs`: of the whole instance.
 pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, Statistic)> {
     let mut all = ALWAYS.to_vec();
-    if device.interface.is_none() {
+    if !device.is_interface {
         all.extend(RX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
-    if device.interface.is_none() || device.outputs.is_empty() {
+    if !device.is_interface || device.outputs.is_empty() {
         all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
     // What was not sent is counted by the queue that it came from. With one output it is that one's.

@@ -96,7 +96,7 @@ impl AfPacketOutput {
             next = (next + 1) % sockets.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
-        Ok(Output { name: self.interface.clone(), kind: "af_packet", open })
+        Ok(Output { name: crate::name::of_interface(&self.interface), kind: "af_packet", open })
     }
 
     fn make_ready(&self, socket: &Socket, interface: u32) -> Result<(), DeviceError> {

@@ -108,7 +108,7 @@ impl AfXdpOutput {
             let nth = lines.add()?;
             Ok(Box::new(Send { lines: Arc::clone(&lines), nth, ready: None }) as Box<dyn TxQueue>)
         });
-        Ok(Output { name: self.interface.clone(), kind: spec::DEVICE, open })
+        Ok(Output { name: crate::name::of_interface(&self.interface), kind: spec::DEVICE, open })
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {

@@ -46,7 +46,7 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
         let save = Save { file: Arc::clone(&shared), links: Vec::new(), bytes: Vec::with_capacity(1 << 16) };
         Ok(Box::new(save) as Box<dyn TxQueue>)
     });
-    Ok(Output { name, kind: "pcap", open })
+    Ok(Output { name: name.into(), kind: "pcap", open })
 }
 
 fn now() -> WallTime {

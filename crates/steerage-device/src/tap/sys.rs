@@ -19,6 +19,7 @@ pub(super) const IFF_MULTI_QUEUE: u16 = libc::IFF_MULTI_QUEUE as u16;
 pub(super) const IFF_VNET_HDR: u16 = libc::IFF_VNET_HDR as u16;
 const IFF_UP: u16 = libc::IFF_UP as u16;
 
+const SIOCGIFNAME: c_ulong = 0x8910;
 const SIOCGIFFLAGS: c_ulong = 0x8913;
 const SIOCSIFFLAGS: c_ulong = 0x8914;
 const SIOCGIFMTU: c_ulong = 0x8921;
@@ -136,10 +137,10 @@ fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
 
 /// Any socket of the namespace: a way to ask about its interfaces by name.
 #[derive(Debug)]
-pub(super) struct Control(OwnedFd);
+pub(crate) struct Control(OwnedFd);
 
 impl Control {
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
@@ -151,6 +152,11 @@ impl Control {
     /// The longest packet that the interface takes, without a link header.
     pub(super) fn mtu(&self, name: &str) -> io::Result<usize> {
         Ok(self.ask(SIOCGIFMTU, Request::of(name)?)?.int().max(0) as usize)
+    }
+
+    /// What the interface of that number is called now.
+    pub(crate) fn name_of(&self, interface: u32) -> io::Result<String> {
+        Ok(self.ask(SIOCGIFNAME, Request::of("")?.with_int(interface as i32))?.name())
     }
 
     pub(super) fn set_mtu(&self, name: &str, mtu: usize) -> io::Result<()> {

@@ -181,7 +181,7 @@ fn run(nodes: Option<NodeMap>, lpc_size: usize) -> (Snapshot, u64) {
     let builder = Builder::new().virtual_cpus(2).backlog(POLL_BUDGET).kept_max(64).lpc_size(lpc_size).copybreak(8);
     let builder = nodes.into_iter().fold(builder, Builder::nodes);
     let instance = builder
-        .output(Output { name: "swaps".to_owned(), kind: "test", open: Box::new(open) })
+        .output(Output { name: "swaps".into(), kind: "test", open: Box::new(open) })
         .input(Input::new("varied", "test", queues))
         .build(|_| Varied::default())
         .unwrap();

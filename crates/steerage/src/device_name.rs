@@ -1,0 +1,77 @@
+//! What a device is called, also after it was renamed.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The name of a device. Most names never change; a network interface can be renamed while it is open. Clones share the name.
+#[derive(Clone)]
+pub struct DeviceName(Arc<Inner>);
+
+type Ask = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+struct Inner {
+    last: Mutex<String>,
+    ask: Option<Ask>,
+}
+
+impl DeviceName {
+    /// A name that may change. `ask` returns what the device is called now, or `None` if that is not known, as when the device
+    /// is gone: then the last known name stands. It is asked each time the name is read, by any thread; until then, the name is
+    /// `name`.
+    pub fn following(name: impl Into<String>, ask: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner { last: Mutex::new(name.into()), ask: Some(Box::new(ask)) }))
+    }
+
+    /// What the device is called now.
+    pub fn get(&self) -> String {
+        let Inner { last, ask } = &*self.0;
+        let now = ask.as_ref().and_then(|ask| ask());
+        // A panic elsewhere leaves a whole name.
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(now) = now {
+            *last = now;
+        }
+        last.clone()
+    }
+}
+
+impl From<String> for DeviceName {
+    fn from(name: String) -> Self {
+        Self(Arc::new(Inner { last: Mutex::new(name), ask: None }))
+    }
+}
+
+impl From<&str> for DeviceName {
+    fn from(name: &str) -> Self {
+        name.to_owned().into()
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.get())
+    }
+}
+
+impl fmt::Debug for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.get(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_known_name_stands_once_nobody_knows_another() {
+        let now = Arc::new(Mutex::new(Some("eth1".to_owned())));
+        let asked = Arc::clone(&now);
+        let name = DeviceName::following("eth0", move || asked.lock().unwrap().clone());
+        let clone = name.clone();
+        assert_eq!((name.get(), clone.to_string()), ("eth1".to_owned(), "eth1".to_owned()));
+        *now.lock().unwrap() = None;
+        assert_eq!((name.get(), clone.get()), ("eth1".to_owned(), "eth1".to_owned()));
+        assert_eq!(DeviceName::from("file").get(), "file");
+    }
+}

@@ -34,6 +34,7 @@ use icmp::Problem;
 use limit::Bucket;
 use reason::Shared;
 
+pub use crate::addresses::broadcast_of;
 pub use limit::{ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND};
 pub use reason::{Fate, Forwarded};
 pub use table::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Shown, Table, Target};
@@ -319,7 +320,8 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
         return Err(Fate::BadHeader);
     }
     Ok(if is_v4 {
-        let header::V4 { destination, len, ttl } = header::v4(&data[at..], received.total_len - at)?;
+        let header::V4 { destination, len, ttl } =
+            header::v4(&data[at..], received.total_len - at, &interface.broadcasts)?;
         Ip { at, len, is_v4, destination: destination.into(), ttl, link_local: false }
     } else {
         let header::V6 { destination, len, hop_limit, link_local } = header::v6(&data[at..], received.total_len - at)?;

@@ -12,6 +12,7 @@
 //! | `respond::Respond` | answers ping, echo and requests; with the feature `respond`, for which Rust 1.91 is wanted |
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod count;
 mod fanout;
 pub mod forward;

@@ -10,6 +10,7 @@
 //! | `cookie` | the answer to a SYN, of which nothing is kept either |
 //! | `table` | this CPU's connections, by bucket; when each is to be looked at |
 //! | `connection`, `stack` | a connection: smoltcp's socket, and what is served by it |
+//! | `refusals` | which connections were refused, so that each counts once |
 //! | `counts` | what becomes of packets and connections |
 
 mod config;
@@ -18,6 +19,7 @@ mod cookie;
 mod counts;
 mod in_place;
 mod packet;
+mod refusals;
 mod stack;
 mod table;
 #[cfg(test)]
@@ -33,6 +35,7 @@ use cookie::{Cookies, Read};
 use counts::{Connections, Shared};
 use in_place::Says;
 use packet::{ACK, FIN, Held, Ip, Key, RST, SYN, TCP, Tcp, UDP};
+use refusals::Refusals;
 use stack::Stack;
 use table::Table;
 
@@ -92,6 +95,7 @@ impl Responding {
             cookies: self.cookies.clone(),
             shared: Arc::clone(self),
             table: Table::default(),
+            refusals: Refusals::default(),
             counts,
             counted: Responded::default(),
             batch: 0,
@@ -106,6 +110,7 @@ pub struct Respond {
     stack: Stack,
     cookies: Cookies,
     table: Table,
+    refusals: Refusals,
     counts: Arc<Shared>,
     counted: Responded,
     /// Which batch it is, from 1.
@@ -242,7 +247,8 @@ impl Respond {
         match service {
             Some(_) if tcp.has(SYN) && tcp.has_none_of(ACK | FIN) => {
                 if is_full() {
-                    return self.say(packet, ip, &tcp, &Says::Reset, Fate::Refused);
+                    self.counted.refused += u64::from(self.refusals.note(&key, tcp.sequence));
+                    return self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset);
                 }
                 let says = self.welcome(frame, ip, &tcp, &key, now_seconds);
                 self.say(packet, ip, &tcp, &says, Fate::Syn)
@@ -254,7 +260,8 @@ impl Respond {
                         let opening = Opening { sequence, cookie, mss, window: tcp.window, service };
                         let opened = Connection::open(&self.shared, &mut self.stack, &key, &opening, cpu.now());
                         let Some(connection) = opened else {
-                            return self.say(packet, ip, &tcp, &Says::Reset, Fate::Refused);
+                            self.counted.refused += u64::from(self.refusals.note(&key, sequence));
+                            return self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset);
                         };
                         self.table.insert(bucket, key, connection);
                         self.receive(packet, ip, &tcp, (bucket, &key), cpu)

@@ -91,6 +91,7 @@ fn table() -> Result<Table, BenchError> {
         up: true,
         ipv4: Some([10, 0, 0, 1].into()),
         ipv6: None,
+        broadcasts: vec![[10, 0, 0, 255].into()],
     };
     let router = |nth: u32| [10, 1, 0, nth as u8 % ROUTERS].into();
     let mut routes = Routes::default();

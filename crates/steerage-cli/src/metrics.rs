@@ -87,6 +87,11 @@ fn responded(counts: &Responded) -> Vec<Metric> {
         Metric::counters("respond_packets", "Packets that came, by what became of them.", "fate", fates),
         Metric::gauge("respond_connections", "TCP connections that there are.", counts.open),
         Metric::counter("respond_connections_opened", "TCP connections that there were.", counts.opened),
+        Metric::counter(
+            "respond_connections_refused",
+            "TCP connections that were refused because there were too many.",
+            counts.refused,
+        ),
         Metric::counters("respond_connections_ended", "TCP connections that ended, by how.", "end", ends),
         Metric::counter("respond_transactions", "Whole requests that were answered.", counts.transactions),
         Metric::counters("respond_tcp_bytes", "Bytes of TCP's payload.", "direction", bytes),

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::checksum::{finish, sum};
 use super::reason::Fate;
+use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
 
 pub(super) const IPV4_HEADER_BYTES: usize = 20;
 pub(super) const IPV6_HEADER_BYTES: usize = 40;
@@ -23,9 +24,9 @@ pub(super) struct V4 {
 }
 
 /// Reads the header at the front of `packet`, if it is such as may be forwarded. `bytes` is how many there are with what lies in
-/// further pages.
+/// further pages, `broadcasts` the broadcast addresses of the link that it came by.
 #[inline]
-pub(super) fn v4(packet: &[u8], bytes: usize) -> Result<V4, Fate> {
+pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result<V4, Fate> {
     let header: &[u8; IPV4_HEADER_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
     let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -37,21 +38,16 @@ pub(super) fn v4(packet: &[u8], bytes: usize) -> Result<V4, Fate> {
     }
     let address = |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
     let (source, destination) = (address(12), address(16));
-    if is_martian_v4(source) {
+    if !is_source_v4(source, broadcasts) {
         return Err(Fate::MartianSource);
     }
-    if is_martian_v4(destination) {
+    if !is_of_a_host_v4(destination) {
         return Err(Fate::MartianDestination);
     }
     if source.is_link_local() || destination.is_link_local() {
         return Err(Fate::LinkLocal);
     }
     Ok(V4 { destination, len, ttl: header[8] })
-}
-
-/// 0/8, 127/8, 224/4 (multicast) and 240/4 (reserved, and broadcast).
-fn is_martian_v4(address: Ipv4Addr) -> bool {
-    matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
 /// What is read of an IPv6 packet.
@@ -78,19 +74,14 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
         Ipv6Addr::from(octets)
     };
     let (source, destination) = (address(8), address(24));
-    if is_martian_v6(source) {
+    if !is_of_a_host_v6(source) {
         return Err(Fate::MartianSource);
     }
-    if is_martian_v6(destination) {
+    if !is_of_a_host_v6(destination) {
         return Err(Fate::MartianDestination);
     }
     let link_local = source.is_unicast_link_local() || destination.is_unicast_link_local();
     Ok(V6 { destination, len, hop_limit: header[7], link_local })
-}
-
-/// Unspecified, loopback, multicast, and IPv4 addresses in the clothes of IPv6 ones (RFC 4291, 2.5.5.2), which no wire has.
-fn is_martian_v6(address: Ipv6Addr) -> bool {
-    address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.to_ipv4_mapped().is_some()
 }
 
 /// Whether an ICMP error may be sent about the IPv4 packet: none about errors, and none about fragments but the first
@@ -140,7 +131,7 @@ mod tests {
     use super::*;
 
     fn v4(packet: &[u8]) -> Result<V4, Fate> {
-        super::v4(packet, packet.len())
+        super::v4(packet, packet.len(), &[[192, 0, 2, 255].into()])
     }
 
     fn v6(packet: &[u8]) -> Result<V6, Fate> {
@@ -200,6 +191,7 @@ mod tests {
             assert_eq!(v4(&udp_v4(from, to)).unwrap_err(), Fate::MartianSource, "{from:?}");
             assert_eq!(v4(&udp_v4(to, from)).unwrap_err(), Fate::MartianDestination, "{from:?}");
         }
+        assert_eq!(v4(&udp_v4([192, 0, 2, 255], to)).unwrap_err(), Fate::MartianSource, "a broadcast of the link");
         assert_eq!(v4(&udp_v4([169, 254, 1, 1], to)).unwrap_err(), Fate::LinkLocal);
         for from in ["::", "::1", "ff02::1", "::ffff:10.0.0.1"] {
             assert_eq!(v6(&udp_v6(from, "fd00::1")).unwrap_err(), Fate::MartianSource, "{from}");

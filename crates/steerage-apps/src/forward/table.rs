@@ -30,6 +30,8 @@ pub struct Interface {
     pub ipv4: Option<Ipv4Addr>,
     /// What ICMPv6 errors come from.
     pub ipv6: Option<Ipv6Addr>,
+    /// The broadcast addresses of its networks ([`broadcast_of`](super::broadcast_of)): no packet comes from these.
+    pub broadcasts: Vec<Ipv4Addr>,
 }
 
 /// A way to go.

@@ -79,7 +79,7 @@ impl TxQueue for Sinks {
 fn sink(nth: u8, sink: &Sink) -> Output {
     let sink = Arc::clone(sink);
     Output {
-        name: format!("sink{nth}"),
+        name: format!("sink{nth}").into(),
         kind: "sink",
         open: Box::new(move |_| Ok(Box::new(Sinks(nth, Arc::clone(&sink))))),
     }
@@ -95,6 +95,7 @@ fn table() -> Table {
         up: true,
         ipv4: Some([10, 0, nth as u8, 1].into()),
         ipv6: Some(format!("fd00:{nth}::1").parse().unwrap()),
+        broadcasts: vec![[10, 0, nth as u8, 255].into()],
     };
     let interfaces =
         vec![interface(0, 1500, Some(OURS[0])), interface(1, 1400, Some(OURS[1])), interface(2, 1500, None)];

@@ -1,11 +1,14 @@
 //! What a responder is to be.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
+
+use ipnet::Ipv4Net;
 
 use super::connection::bytes_of;
 use super::packet::Mac;
+use crate::addresses::{broadcast_of, is_of_a_host};
 
 /// The most addresses: so many an interface of smoltcp is built for.
 pub const ADDRESSES_MAX: usize = 8;
@@ -51,6 +54,8 @@ pub enum Service {
 pub struct Config {
     /// The addresses that it answers for, which are nobody else's.
     pub(super) addresses: Vec<IpAddr>,
+    /// The broadcast addresses of the link's networks.
+    pub(super) broadcasts: Vec<Ipv4Addr>,
     pub(super) mac: Mac,
     pub(super) mtu: usize,
     /// Ports of the echo service, of TCP and UDP.
@@ -90,8 +95,7 @@ impl Config {
             if addresses[..nth].contains(address) {
                 return wrong(format!("{address} is given twice: give each address once"));
             }
-            let is_broadcast = *address == IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
-            if address.is_unspecified() || address.is_multicast() || address.is_loopback() || is_broadcast {
+            if !is_of_a_host(*address) {
                 return wrong(format!("{address} is no address of a host on a link: give one of the link's network"));
             }
         }
@@ -104,6 +108,7 @@ impl Config {
         let (echo, services) = (vec![ECHO_PORT], vec![(ECHO_PORT, Service::Echo)]);
         Ok(Self {
             addresses,
+            broadcasts: Vec::new(),
             mac,
             // A TCP segment's length has 16 bits, and more than jumbo frames nobody sends.
             mtu: mtu.min(9216),
@@ -114,6 +119,14 @@ impl Config {
             buffer: BUFFER_DEFAULT,
             verifies: true,
         })
+    }
+
+    /// The link's networks. What comes from the broadcast address of one of them is not answered: nobody has it (RFC 1122,
+    /// 3.2.1.3), and the answer would go to everybody.
+    #[must_use]
+    pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
+        self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));
+        self
     }
 
     /// Serves echo at these ports, by TCP and UDP.

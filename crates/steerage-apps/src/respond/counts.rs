@@ -18,10 +18,9 @@ pub enum Fate {
     Syn,
     /// A segment of a connection.
     Tcp,
-    /// A TCP segment of no connection, or for a port that nobody serves: answered by a reset.
+    /// A TCP segment of no connection, for a port that nobody serves, or of a connection that was
+    /// [refused](Responded::refused): answered by a reset.
     Reset,
-    /// A connection that would have been one too many: answered by a reset.
-    Refused,
     /// A later segment of a connection whose first has not come: it will be sent again.
     Early,
     /// A TCP reset of no connection.
@@ -44,7 +43,7 @@ pub enum Fate {
 
 impl Fate {
     /// All of them, in order.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 16] = [
         Self::Arp,
         Self::Neighbour,
         Self::IcmpEcho,
@@ -52,7 +51,6 @@ impl Fate {
         Self::Syn,
         Self::Tcp,
         Self::Reset,
-        Self::Refused,
         Self::Early,
         Self::Stray,
         Self::NotOurs,
@@ -74,7 +72,6 @@ impl Fate {
             Self::Syn => "syn",
             Self::Tcp => "tcp",
             Self::Reset => "reset",
-            Self::Refused => "refused",
             Self::Early => "early",
             Self::Stray => "stray",
             Self::NotOurs => "not_ours",
@@ -137,6 +134,8 @@ pub struct Responded {
     pub opened: u64,
     /// Those that there are.
     pub open: u64,
+    /// Those that were refused because there were too many.
+    pub refused: u64,
     /// Whole requests that were answered, of services that answer requests.
     pub transactions: u64,
     /// Bytes of TCP's payload that were read of connections.
@@ -165,6 +164,7 @@ impl Responded {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     fates: [AtomicU64; FATES],
+    refused: AtomicU64,
     transactions: AtomicU64,
     tcp_bytes_in: AtomicU64,
     tcp_bytes_out: AtomicU64,
@@ -176,6 +176,7 @@ impl Shared {
         // Relaxed, as the loads in `add_to` that pair with these: plain counts that make nothing else visible.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
+        show(&self.refused, counted.refused);
         show(&self.transactions, counted.transactions);
         show(&self.tcp_bytes_in, counted.tcp_bytes_in);
         show(&self.tcp_bytes_out, counted.tcp_bytes_out);
@@ -184,6 +185,7 @@ impl Shared {
     pub(super) fn add_to(&self, all: &mut Responded) {
         let read = |from: &AtomicU64| from.load(Ordering::Relaxed);
         all.fates.iter_mut().zip(&self.fates).for_each(|(sum, count)| *sum += read(count));
+        all.refused += read(&self.refused);
         all.transactions += read(&self.transactions);
         all.tcp_bytes_in += read(&self.tcp_bytes_in);
         all.tcp_bytes_out += read(&self.tcp_bytes_out);

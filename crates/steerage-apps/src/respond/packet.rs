@@ -6,6 +6,7 @@ use steerage::LinkType;
 
 use super::Config;
 use super::counts::Fate;
+use crate::addresses::{is_of_a_host_v6, is_source_v4};
 use crate::forward::checksum::{finish, sum};
 
 pub(super) const ETHERNET_BYTES: usize = 14;
@@ -107,8 +108,7 @@ fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
         return Err(Fate::BadChecksum);
     }
     let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
-    let is_nobody = source.is_multicast() || source.is_broadcast() || source.is_loopback() || source.octets()[0] == 0;
-    if is_nobody || source == destination {
+    if !is_source_v4(source, &config.broadcasts) || source == destination {
         return Err(Fate::BadHeader);
     }
     // More fragments, or not the first.
@@ -136,8 +136,8 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     }
     let source = Ipv6Addr::from(<[u8; 16]>::try_from(&header[8..24]).map_err(|_| Fate::BadHeader)?);
     // An unspecified source asks whether an address is in use: RFC 4862.
-    let is_nobody = source.is_multicast() || source.is_loopback() || source.to_ipv4_mapped().is_some();
-    if is_nobody || source == destination || source.is_unspecified() && local.is_some() {
+    let asks = source.is_unspecified() && local.is_none();
+    if !(is_of_a_host_v6(source) || asks) || source == destination {
         return Err(Fate::BadHeader);
     }
     match header[6] {

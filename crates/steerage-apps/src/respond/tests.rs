@@ -60,7 +60,8 @@ impl TxQueue for Sinks {
 }
 
 fn config() -> Config {
-    Config::new(vec![IpAddr::from(V4), IpAddr::from(V6)], OURS, 1500).unwrap()
+    let config = Config::new(vec![IpAddr::from(V4), IpAddr::from(V6)], OURS, 1500).unwrap();
+    config.networks(&["10.0.0.0/24".parse().unwrap()])
 }
 
 /// What comes out of the function when that goes in, and what it counts.
@@ -305,6 +306,27 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!((counts.get(Fate::Early), counts.opened, counts.open, counts.ended(End::Closed)), (1, 1, 0, 1));
 }
 
+/// Of a burst of SYNs each is answered, and then there is room for one: of the others each counts once, whatever the peer says of it
+/// before it hears.
+#[test]
+fn each_connection_that_is_refused_counts_once() {
+    let responding = Responding::new(config().connections_max(1));
+    let ports = [1000, 1001, 1002];
+    let syns = answers_of(&responding, ports.map(|port| segment(port, 7, 500, &[SYN], 0, &[])).to_vec());
+    let cookie = |nth: usize| tcp_of(&syns[nth]).0.sequence_number() + 1;
+    let mut frames = vec![segment(ports[0], 7, 501, &[ACK], cookie(0), &[])];
+    for nth in [1, 2] {
+        frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), &[]));
+        frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), b"hello"));
+    }
+    // Now there is no room from the first: a SYN, and the same again.
+    frames.extend([900, 900].map(|sequence| segment(1003, 7, sequence, &[SYN], 0, &[])));
+    let out = answers_of(&responding, frames);
+    assert!(out.iter().all(|frame| tcp_of(frame).0.rst()) && out.len() == 6);
+    let counts = responding.so_far();
+    assert_eq!((counts.get(Fate::Syn), counts.opened, counts.refused, counts.get(Fate::Reset)), (3, 1, 3, 6));
+}
+
 #[test]
 fn what_is_left_undone_is_told_by_its_reason() {
     let ping = || written(|frame| ethernet().ipv4(FROM, V4, 3).icmpv4_echo_request(7, 9).write(frame, b"hello"));
@@ -332,9 +354,12 @@ fn what_is_left_undone_is_told_by_its_reason() {
     (options[14], options[17]) = (0x46, options[17] + 4);
     options.splice(34..34, [1, 1, 1, 0]);
     assert_eq!(summed(options, 24), Fate::Options);
-    let mut from_us = ping();
-    from_us[26..30].copy_from_slice(&V4);
-    assert_eq!(summed(from_us, 20), Fate::BadHeader);
+    // From us, from a broadcast address of the link, and from what no host can have.
+    for nobody in [V4, [10, 0, 0, 255], [255; 4], [240, 0, 0, 1], [224, 0, 0, 1], [127, 0, 0, 1], [0, 0, 0, 1]] {
+        let mut from_nobody = ping();
+        from_nobody[26..30].copy_from_slice(&nobody);
+        assert_eq!(summed(from_nobody, 20), Fate::BadHeader, "{nobody:?}");
+    }
     let hop_by_hop = [&OURS[..], &PEER, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 0, 64], &FROM6, &V6, &[17; 8]];
     assert_eq!(fate(hop_by_hop.concat()), Fate::Options);
 }

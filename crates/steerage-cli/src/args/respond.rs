@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::Args;
+use ipnet::IpNet;
 use steerage_apps::respond::{BUFFER_DEFAULT, BUFFER_MAX, BUFFER_MIN, CONNECTIONS_DEFAULT, ECHO_PORT};
 
 use super::memory::size;
@@ -18,7 +19,7 @@ By af_xdp ARP, neighbour discovery and what is for its addresses is taken from t
 --take says otherwise. What is served and what is not: see docs/respond.md.
 
 Examples:
-  steerage respond tap:peer0 --address 10.0.0.2           then: ip addr add 10.0.0.1/24 dev peer0
+  steerage respond tap:peer0 --address 10.0.0.2/24        then: ip addr add 10.0.0.1/24 dev peer0
   steerage respond eth1 --address 10.0.0.2 --address fd00::2 --rr 5000:1:1
   steerage respond af_xdp:eth1 --address 10.0.0.2 --rps-cpus 3 --seconds 60 --json";
 
@@ -39,9 +40,9 @@ pub(crate) struct RespondArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Host")]
 pub(crate) struct HostArgs {
-    /// An address to answer for, IPv4 or IPv6: up to 8 of these
-    #[arg(long, value_name = "ADDRESS", required = true, action = clap::ArgAction::Append, value_parser = address)]
-    pub(crate) address: Vec<IpAddr>,
+    /// An address to answer for, IPv4 or IPv6, with or without its network's prefix length: up to 8 of these
+    #[arg(long, value_name = "ADDRESS[/LEN]", required = true, action = clap::ArgAction::Append, value_parser = address)]
+    pub(crate) address: Vec<IpNet>,
 
     /// Its link address [default: the interface's; of a TAP one of its own]
     #[arg(long, value_name = "MAC", value_parser = mac)]
@@ -81,13 +82,10 @@ pub(crate) struct Exchange {
     pub(crate) response: usize,
 }
 
-/// An address; how long its network's prefix is may be written behind it, as for `ip addr`, and is of no use here.
-fn address(text: &str) -> Result<IpAddr, &'static str> {
-    let wrong = "write an address, such as 10.0.0.2 or fd00::2";
-    let (address, bits) = text.split_once('/').unwrap_or((text, "0"));
-    let address: IpAddr = address.parse().map_err(|_| wrong)?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    if bits.parse().is_ok_and(|bits: u8| bits <= most) { Ok(address) } else { Err(wrong) }
+/// An address; how long its network's prefix is may be written behind it, as for `ip addr`.
+fn address(text: &str) -> Result<IpNet, &'static str> {
+    let alone = || text.parse::<IpAddr>().map(IpNet::from);
+    text.parse().or_else(|_| alone()).map_err(|_| "write an address, such as 10.0.0.2/24 or fd00::2")
 }
 
 fn mac(text: &str) -> Result<[u8; 6], &'static str> {
@@ -124,7 +122,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        assert_eq!(address("10.0.0.2/24"), address("10.0.0.2"));
+        assert_eq!(address("10.0.0.2/24").unwrap().to_string(), "10.0.0.2/24");
+        assert_eq!(address("10.0.0.2"), address("10.0.0.2/32"));
         assert!(["10.0.0.2/33", "fd00::2/129", "10.0.0", "10.0.0.2/x", ""].iter().all(|text| address(text).is_err()));
         assert_eq!(mac("02:00:00:00:0a:FF"), Ok([2, 0, 0, 0, 10, 255]));
         assert!(["02:00:00:00:00", "2:0:0:0:0:1", "02:00:00:00:00:0g", ""].iter().all(|text| mac(text).is_err()));

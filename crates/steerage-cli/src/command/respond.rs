@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ipnet::{IpNet, Ipv4Net};
 use steerage::{HANDLE_BUDGET, Output};
 use steerage_apps::respond::{Config, Responding};
 use steerage_device::af_xdp::Take;
@@ -99,7 +100,7 @@ fn device(devices: &[String]) -> Result<Device, Error> {
 /// What comes in is listened to, with little delay; by AF_XDP what is for the host's addresses is taken.
 fn listening(run: &RunArgs, host: &HostArgs, kind: Kind) -> Result<RunArgs, Error> {
     let take = match (&run.live.take, kind) {
-        (None, Kind::Xdp) => Some(take_for(&host.address)?),
+        (None, Kind::Xdp) => Some(take_for(&addresses(host))?),
         (take, _) => take.clone(),
     };
     let live = LiveArgs {
@@ -118,9 +119,18 @@ fn take_for(addresses: &[IpAddr]) -> Result<Take, Error> {
     text.parse().map_err(|error| Error::Respond(format!("--take {text}: {error}")))
 }
 
+fn addresses(host: &HostArgs) -> Vec<IpAddr> {
+    host.address.iter().map(IpNet::addr).collect()
+}
+
+fn v4_networks(networks: &[IpNet]) -> Vec<Ipv4Net> {
+    networks.iter().filter_map(|net| if let IpNet::V4(net) = net { Some(*net) } else { None }).collect()
+}
+
 fn config(host: &HostArgs, mac: [u8; 6], mtu: usize) -> Result<Config, Error> {
     let wrong = |error| Error::Respond(format!("{error}"));
-    let config = Config::new(host.address.clone(), host.mac.unwrap_or(mac), mtu).map_err(wrong)?.echo(&[host.echo]);
+    let config = Config::new(addresses(host), host.mac.unwrap_or(mac), mtu).map_err(wrong)?.echo(&[host.echo]);
+    let config = config.networks(&v4_networks(&host.address));
     let config = config.connections_max(host.max_connections).idle(host.idle).verifies(!host.trust_checksums);
     let config = host.buffer.into_iter().fold(config, Config::buffer);
     host.rr
@@ -134,14 +144,16 @@ fn of_link(args: &RespondArgs, device: &Device) -> Result<Config, Error> {
     let failed = |error| Error::System { operation: "ask the kernel for its links", error };
     let known = link::Known::ask().map_err(failed)?;
     let link = known.link(&device.interface).ok_or_else(|| Error::NoInterface(device.interface.clone()))?;
-    for address in &args.host.address {
-        if let Some(interface) = known.owner(address) {
+    for address in addresses(&args.host) {
+        if let Some(interface) = known.owner(&address) {
             return Err(Error::Respond(format!(
                 "{address} is this machine's own, so its kernel answers too: ip addr del {address} dev {interface}, or give another"
             )));
         }
     }
-    config(&args.host, mac_of(&args.host, device.kind, link.mac)?, link.mtu)
+    let config = config(&args.host, mac_of(&args.host, device.kind, link.mac)?, link.mtu)?;
+    // The link's networks are the interface's as well, whether they were written or not.
+    Ok(config.networks(&v4_networks(&known.networks(link))))
 }
 
 /// The interface's, but of a TAP, whose interface is the other end.
@@ -149,7 +161,7 @@ fn mac_of(host: &HostArgs, kind: Kind, of_interface: Option<[u8; 6]>) -> Result<
     let own = || {
         let mut mac = [0; 6];
         mac[..2].copy_from_slice(&TAP_MAC);
-        match host.address.first() {
+        match addresses(host).first() {
             Some(IpAddr::V4(address)) => mac[2..].copy_from_slice(&address.octets()),
             Some(IpAddr::V6(address)) => mac[2..].copy_from_slice(&address.octets()[12..]),
             None => {}

@@ -14,7 +14,7 @@ use netlink_packet_route::neighbour::{
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use steerage::TxId;
-use steerage_apps::forward::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Table, Target};
+use steerage_apps::forward::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Table, Target, broadcast_of};
 
 /// The kernel's tables (`RT_TABLE_` of linux/rtnetlink.h), in the order in which it asks them.
 const TABLES: [u32; 3] = [255, 254, 253];
@@ -372,6 +372,8 @@ impl Kernel {
         // One that is gone is down.
         let link = self.links.get(&member.index).cloned().unwrap_or_default();
         let ours = || self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net.addr());
+        let nets = self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net);
+        let v4_nets = nets.filter_map(|net| if let IpNet::V4(v4) = net { Some(*v4) } else { None });
         let v4 = ours().find_map(|address| if let IpAddr::V4(v4) = address { Some(v4) } else { None });
         let v6 = || ours().filter_map(|address| if let IpAddr::V6(v6) = address { Some(v6) } else { None });
         Interface {
@@ -381,6 +383,7 @@ impl Kernel {
             up: link.up,
             ipv4: v4,
             ipv6: v6().find(|address| !address.is_unicast_link_local()).or_else(|| v6().next()),
+            broadcasts: v4_nets.filter_map(broadcast_of).collect(),
         }
     }
 

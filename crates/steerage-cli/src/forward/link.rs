@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
@@ -24,7 +25,8 @@ pub(crate) struct Link {
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     links: Vec<Link>,
-    addresses: Vec<(IpAddr, u32)>,
+    /// Each with its network, and the link's number.
+    addresses: Vec<(IpNet, u32)>,
 }
 
 impl Known {
@@ -46,7 +48,8 @@ impl Known {
                     _ => None,
                 });
                 let own = attributes.max_by_key(|(is_local, _)| *is_local);
-                known.addresses.extend(own.map(|(_, address)| (address, index)));
+                let net = own.and_then(|(_, address)| IpNet::new(address, message.header.prefix_len).ok());
+                known.addresses.extend(net.map(|net| (net, index)));
             }
             _ => {}
         })?;
@@ -58,9 +61,14 @@ impl Known {
         self.links.iter().find(|link| link.name == name)
     }
 
+    /// The networks that the link has addresses in.
+    pub(crate) fn networks(&self, link: &Link) -> Vec<IpNet> {
+        self.addresses.iter().filter(|(_, index)| *index == link.index).map(|(net, _)| *net).collect()
+    }
+
     /// The name of the link whose address it is.
     pub(crate) fn owner(&self, address: &IpAddr) -> Option<&str> {
-        let (_, index) = self.addresses.iter().find(|(known, _)| known == address)?;
+        let (_, index) = self.addresses.iter().find(|(known, _)| known.addr() == *address)?;
         self.links.iter().find(|link| link.index == *index).map(|link| link.name.as_str())
     }
 }

@@ -28,6 +28,7 @@ pub(crate) struct RespondReport {
 struct Connections {
     opened: u64,
     open: u64,
+    refused: u64,
     most: usize,
     #[serde(serialize_with = "ends")]
     ended: Responded,
@@ -43,6 +44,7 @@ impl RespondReport {
             connections: Connections {
                 opened: counts.opened,
                 open: counts.open,
+                refused: counts.refused,
                 most: responding.config().connections_most(),
                 ended: counts,
             },
@@ -70,9 +72,11 @@ impl RespondReport {
             lines.push(("not", listed(&others)));
         }
         if self.connections.opened > 0 {
-            let Connections { opened, open, .. } = self.connections;
+            let Connections { opened, open, refused, .. } = self.connections;
+            let refused = if refused > 0 { format!(", {} refused", grouped(refused)) } else { String::new() };
             let ended = if ends.is_empty() { String::new() } else { format!("; {}", listed(&ends)) };
-            lines.push(("connections", format!("{} opened, {} open{ended}", grouped(opened), grouped(open))));
+            let counts = format!("{} opened, {} open{refused}{ended}", grouped(opened), grouped(open));
+            lines.push(("connections", counts));
             let (read, written) = (grouped(self.tcp_bytes_in), grouped(self.tcp_bytes_out));
             let transactions = grouped(self.transactions);
             lines.push(("tcp", format!("{transactions} transactions, {read} bytes in, {written} bytes out")));

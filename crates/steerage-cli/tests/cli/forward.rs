@@ -248,6 +248,27 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
+/// The other host gets another card. If it announces that, packets follow; if it does not, they follow once the kernel has missed it and
+/// found it again.
+#[test]
+fn a_neighbour_whose_link_address_changes_is_found_again() {
+    let Some(net) = Net::new() else { return };
+    let started = net.start(&["r0", "r1"]);
+    net.0.within(ONE, || ping(address(FAR4), 56));
+    net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "1").unwrap());
+    net.0.must(OTHER, "link set other0 address 02:00:00:00:00:78");
+    net.0.within(ONE, || ping(address(FAR4), 56));
+    net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "0").unwrap());
+    // Else the kernel believes for 15 to 45 s that it is there.
+    net.router("neigh change 10.210.1.2 dev r1 nud stale");
+    net.0.must(OTHER, "link set other0 address 02:00:00:00:00:79");
+    net.0.within(ONE, || ping(address(FAR4), 56));
+    let neighbours = net.0.within(ROUTER, || std::process::Command::new("ip").args(["neigh", "show", FAR4]).output());
+    let neighbours = String::from_utf8(neighbours.unwrap().stdout).unwrap();
+    assert!(neighbours.contains("02:00:00:00:00:79"), "{neighbours}");
+    stop(started);
+}
+
 /// Without the kernel's routes, and nothing else from it but neighbours and its own addresses.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {

@@ -55,6 +55,8 @@ pub(crate) struct PagePool {
     home: Arc<Home>,
     /// Last in, first out: what came home last is what the caches still hold.
     cache: Vec<Page>,
+    /// Empty, but while pages that were not used go back to the cache.
+    unused: Vec<Page>,
     cache_max: usize,
     /// The numbers of its node's pages.
     own: Range<u32>,
@@ -85,6 +87,7 @@ impl PagePool {
             shared,
             home,
             cache: Vec::with_capacity(cache_max.max(POOL_BULK) + POOL_BULK),
+            unused: Vec::with_capacity(POOL_BULK),
             cache_max,
             spill: Vec::with_capacity(cache_max.max(POOL_BULK)),
             served: 0,
@@ -150,17 +153,21 @@ impl PagePool {
         if self.cache.len() < most {
             self.refill(most);
         }
+        let rest = self.cache.len().saturating_sub(most);
         let mut taken = 0;
-        while taken < most {
-            let Some(mut page) = self.cache.pop() else { break };
+        let mut pages = self.cache.drain(rest..).rev();
+        for mut page in pages.by_ref() {
             self.region.take(&mut page);
             if let Some(mut page) = take(&self.region, page) {
                 self.region.release(&mut page);
-                self.cache.push(page);
+                self.unused.push(page);
                 break;
             }
             taken += 1;
         }
+        self.unused.extend(pages);
+        // The first that was not used is the next to be taken.
+        self.cache.extend(self.unused.drain(..).rev());
         self.served += taken as u64;
         taken
     }

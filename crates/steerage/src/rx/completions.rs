@@ -80,17 +80,20 @@ impl Completions<'_> {
     /// never returned `None`, all pages are in use: poll again later.
     #[inline(always)]
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
-        let Self { frames, pool, wire_bytes, .. } = self;
-        pool.take_while(count, |region, mut page| {
+        let mut wire_bytes = 0;
+        let Self { frames, pool, .. } = self;
+        let filled = pool.take_while(count, |region, mut page| {
             let Some(filled) = write(&mut region.page_mut(&mut page)[HEADROOM..]) else { return Some(page) };
-            *wire_bytes += filled.wire_len as u64;
+            wire_bytes += filled.wire_len as u64;
             let mut frame = Completion::new(page, HEADROOM as u32, filled.len);
             if let Some(hash) = filled.hash {
                 frame.set_hash(hash);
             }
             frames.push(frame);
             None
-        })
+        });
+        self.wire_bytes += wire_bytes;
+        filled
     }
 
     /// Copies a whole frame into a page and hands it over. False if there is no page, or the frame is too long for one.

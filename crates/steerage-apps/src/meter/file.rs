@@ -6,15 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use steerage::BucketId;
+use steerage_file::{NewFile, Readers, parent_of};
 
 use super::export::{ExportError, FlowFormat};
 use super::flow::{Flow, FlowEnd, Seen};
 use super::key::Key;
 use super::patience::Shared;
 use super::record::FlowRecord;
-
-/// What a file's name ends in until it is complete.
-const PART: &str = ".part";
 
 /// Written at a time.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -25,8 +23,8 @@ pub(super) const STDOUT: &str = "standard output";
 pub(super) struct FlowFile {
     out: Out,
     format: FlowFormat,
-    /// `None` for standard output.
-    path: Option<PathBuf>,
+    /// The file and the name that it will have. `None` for standard output.
+    named: Option<(NewFile, PathBuf)>,
 }
 
 enum Out {
@@ -72,32 +70,25 @@ impl Write for Out {
     }
 }
 
-fn part_of(path: &Path) -> PathBuf {
-    let mut part = path.as_os_str().to_owned();
-    part.push(PART);
-    PathBuf::from(part)
-}
-
-fn parent_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 impl FlowFile {
     pub(super) fn stdout(format: FlowFormat, shared: &Arc<Shared>) -> Result<Self, ExportError> {
         let watched = Watched { out: io::stdout(), shared: Arc::clone(shared) };
         let out = Out::Stdout(BufWriter::with_capacity(BUFFER_BYTES, watched));
-        Self { out, format, path: None }.begin()
+        Self { out, format, named: None }.begin()
     }
 
-    /// Makes the file under the name that it has until it is complete; its directories too, if need be.
+    /// Makes the file, under a name that it has until it is complete, and its directories if they are not there.
     pub(super) fn create(path: PathBuf, format: FlowFormat) -> Result<Self, ExportError> {
-        let make = || -> io::Result<File> {
+        let make = || -> io::Result<(NewFile, File)> {
             fs::create_dir_all(parent_of(&path))?;
-            File::create(part_of(&path))
+            // Where writing fails, the records so far stay.
+            let new = NewFile::create(&path, Readers::Group)?.kept();
+            let file = new.file().try_clone()?;
+            Ok((new, file))
         };
-        let file = make().map_err(|cause| ExportError::new("write flows to", &path, cause))?;
+        let (new, file) = make().map_err(|cause| ExportError::new("write flows to", &path, cause))?;
         let out = Out::File(BufWriter::with_capacity(BUFFER_BYTES, file));
-        Self { out, format, path: Some(path) }.begin()
+        Self { out, format, named: Some((new, path)) }.begin()
     }
 
     /// Whether files can be made in the directory of a name with times in it: told before the run, and not in its midst.
@@ -106,9 +97,7 @@ impl FlowFile {
         let directory = fixed.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let try_it = || -> io::Result<()> {
             fs::create_dir_all(directory)?;
-            let probe = directory.join(format!(".steerage-{}{PART}", std::process::id()));
-            File::create(&probe)?;
-            fs::remove_file(&probe)
+            steerage_file::probe(directory)
         };
         try_it().map_err(|cause| ExportError::new("write flows to", directory, cause))
     }
@@ -127,19 +116,24 @@ impl FlowFile {
             FlowFormat::JsonLines => as_json(&mut self.out, records),
         };
         // Who reads a pipe reads along.
-        let flushed = result.and_then(|()| if self.path.is_none() { self.out.flush() } else { Ok(()) });
+        let flushed = result.and_then(|()| if self.named.is_none() { self.out.flush() } else { Ok(()) });
         flushed.map_err(|cause| self.error("write flows to", cause))
     }
 
     /// Gives the file its name.
     pub(super) fn finish(mut self) -> Result<(), ExportError> {
         self.out.flush().map_err(|cause| self.error("write flows to", cause))?;
-        let Some(path) = self.path.take() else { return Ok(()) };
-        fs::rename(part_of(&path), &path).map_err(|cause| ExportError::new("give flows the name", &path, cause))
+        let Some((new, path)) = self.named.take() else { return Ok(()) };
+        let part = new.part().display().to_string();
+        let named = new.finish().map(drop);
+        named.map_err(|cause| {
+            let cause = io::Error::new(cause.kind(), format!("{cause}; they are in {part} beside it"));
+            ExportError::new("give flows the name", path, cause)
+        })
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> ExportError {
-        ExportError::new(operation, self.path.as_deref().unwrap_or(Path::new(STDOUT)), cause)
+        ExportError::new(operation, self.named.as_ref().map_or(Path::new(STDOUT), |(_, path)| path), cause)
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
+use steerage_file::Readers;
 
 use crate::args::{Cli, ManArgs};
 use crate::error::Error;
@@ -20,7 +21,7 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     };
     let write = |name: &str, command: &Command| -> Result<(), Error> {
         let path = directory.join(format!("{name}.1"));
-        let written = page(command).and_then(|page| fs::write(&path, page));
+        let written = page(command).and_then(|page| steerage_file::write(&path, &page, Readers::All));
         written.map_err(|error| Error::Page { path, error })
     };
     fs::create_dir_all(directory).map_err(|error| Error::Page { path: directory.clone(), error })?;

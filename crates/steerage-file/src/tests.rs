@@ -1,0 +1,170 @@
+//! What stands under a name before it is written, and what becomes of that.
+#![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
+
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+
+use super::*;
+
+/// Anybody but root and the directory's owner.
+const SOMEBODY: u32 = 65534;
+
+/// A directory with these permissions, and beside it a file that nothing may change.
+struct Ground {
+    root: PathBuf,
+}
+
+impl Ground {
+    fn new(name: &str, mode: u32) -> Self {
+        let root = std::env::temp_dir().join(format!("steerage-file-{name}-{}", std::process::id()));
+        fs::create_dir_all(root.join("in")).unwrap();
+        fs::write(root.join("target"), "untouched").unwrap();
+        fs::set_permissions(root.join("in"), fs::Permissions::from_mode(mode)).unwrap();
+        Self { root }
+    }
+
+    fn name(&self) -> PathBuf {
+        self.root.join("in/name")
+    }
+
+    fn target(&self) -> String {
+        fs::read_to_string(self.root.join("target")).unwrap()
+    }
+
+    /// A link under the name, to the target, made by that user.
+    fn plant(&self, uid: u32) {
+        symlink(self.root.join("target"), self.name()).unwrap();
+        lchown(self.name(), Some(uid), Some(uid)).unwrap();
+    }
+
+    /// What is in the directory.
+    fn names(&self) -> Vec<OsString> {
+        fs::read_dir(self.root.join("in")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// Whether links of other users can be made here.
+fn is_root() -> bool {
+    let is_root = geteuid().is_root();
+    assert!(is_root || std::env::var("CI").as_deref() != Ok("true"), "this test needs root");
+    if !is_root {
+        eprintln!("skipped: this test needs root, to plant links of another user");
+    }
+    is_root
+}
+
+#[test]
+fn a_planted_link_is_replaced_and_what_it_leads_to_is_untouched() {
+    if !is_root() {
+        return;
+    }
+    // Everybody's directory, the planter's own, and one of ours that others may write to.
+    for (nth, (mode, owner)) in [(0o1777, 0), (0o755, SOMEBODY), (0o777, 0)].into_iter().enumerate() {
+        type Make = fn(&Path) -> io::Result<()>;
+        let makes: [Make; 3] = [
+            |path| write(path, b"new", Readers::All),
+            |path| match open(path, Readers::Group)? {
+                Opened::File(mut file) => file.write_all(b"new"),
+                Opened::Special(_) => panic!("that is a file"),
+            },
+            |path| {
+                let new = NewFile::create(path, Readers::Group)?;
+                new.file().write_all(b"new")?;
+                new.finish().map(drop)
+            },
+        ];
+        for (how, make) in makes.iter().enumerate() {
+            let ground = Ground::new(&format!("planted-{nth}-{how}"), mode);
+            lchown(ground.root.join("in"), Some(owner), Some(owner)).unwrap();
+            ground.plant(SOMEBODY);
+            make(&ground.name()).unwrap();
+            assert_eq!(ground.target(), "untouched");
+            let there = fs::symlink_metadata(ground.name()).unwrap();
+            assert!(there.is_file() && there.uid() == 0, "{there:?}");
+            assert_eq!(fs::read_to_string(ground.name()).unwrap(), "new");
+            assert_eq!(ground.names(), ["name"]);
+        }
+    }
+}
+
+#[test]
+fn a_link_of_ones_own_is_followed() {
+    let ground = Ground::new("own", 0o755);
+    ground.plant(geteuid().as_raw());
+    write(&ground.name(), b"new", Readers::All).unwrap();
+    assert!(fs::symlink_metadata(ground.name()).unwrap().is_symlink());
+    assert_eq!(ground.target(), "new");
+}
+
+#[test]
+fn an_old_file_is_replaced_and_not_written_to() {
+    let ground = Ground::new("old", 0o755);
+    fs::write(ground.name(), "old").unwrap();
+    // Whoever has it open or linked keeps what was in it.
+    fs::hard_link(ground.name(), ground.root.join("link")).unwrap();
+    let new = NewFile::create(&ground.name(), Readers::Group).unwrap();
+    new.file().write_all(b"half").unwrap();
+    assert_eq!(fs::read_to_string(ground.name()).unwrap(), "old", "until it is finished");
+    drop(new);
+    assert_eq!((fs::read_to_string(ground.name()).unwrap().as_str(), ground.names().len()), ("old", 1));
+    write(&ground.name(), b"new", Readers::Group).unwrap();
+    assert_eq!(fs::read_to_string(ground.name()).unwrap(), "new");
+    assert_eq!(fs::read_to_string(ground.root.join("link")).unwrap(), "old");
+}
+
+#[test]
+fn captured_data_is_not_for_everybody() {
+    let ground = Ground::new("mode", 0o755);
+    for (readers, mode) in [(Readers::Group, 0o640), (Readers::All, 0o644)] {
+        let opened = open(&ground.name(), readers).unwrap();
+        let Opened::File(file) = opened else { panic!("{opened:?}") };
+        // The umask takes away more, and gives nothing.
+        assert_eq!(file.metadata().unwrap().mode() & 0o777 & !mode, 0);
+        assert_eq!(file.metadata().unwrap().mode() & 0o600, 0o600);
+    }
+}
+
+#[test]
+fn a_fifo_is_written_to_once_somebody_reads() {
+    let ground = Ground::new("fifo", 0o755);
+    rustix::fs::mknodat(CWD, ground.name(), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let error = open(&ground.name(), Readers::Group).unwrap_err();
+    assert!(has_no_reader(&error), "{error}");
+    let how = OFlags::RDONLY | OFlags::NONBLOCK;
+    let mut reader = File::from(rustix::fs::openat(CWD, ground.name(), how, Mode::empty()).unwrap());
+    write(&ground.name(), b"through", Readers::Group).unwrap();
+    let mut read = String::new();
+    reader.read_to_string(&mut read).unwrap();
+    assert_eq!(read, "through");
+    let error = NewFile::create(&ground.name(), Readers::Group).unwrap_err();
+    assert!(error.to_string().contains("neither a file"), "{error}");
+}
+
+#[test]
+fn a_planted_fifo_gets_nothing() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new("planted-fifo", 0o1777);
+    rustix::fs::mknodat(CWD, ground.name(), FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
+    lchown(ground.name(), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+    let error = open(&ground.name(), Readers::Group).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+}
+
+#[test]
+fn devices_and_directories_stay_what_they_are() {
+    assert!(matches!(open(Path::new("/dev/null"), Readers::All), Ok(Opened::Special(_))));
+    assert!(NewFile::create(Path::new("/dev/null"), Readers::All).is_err());
+    write(Path::new("/dev/null"), b"nothing", Readers::All).unwrap();
+    let ground = Ground::new("directory", 0o755);
+    let directory = ground.root.join("in");
+    assert!(open(&directory, Readers::All).is_err() && NewFile::create(Path::new("/"), Readers::All).is_err());
+    assert!(directory.is_dir());
+}

@@ -26,14 +26,20 @@ pub struct Dead;
 /// A CPU's gate.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Gate(AtomicU64);
+pub struct Gate {
+    word: AtomicU64,
+    /// When it was last entered, in nanoseconds of the caller's clock. The entering CPU has the time in hand, and the line.
+    entered: AtomicU64,
+}
 
 impl Gate {
-    /// Into the handler.
+    /// Into the handler, at `now` in nanoseconds of the caller's clock.
     ///
     /// # Errors
     /// [`Dead`] if the CPU was declared dead and has not [risen](Self::rise).
-    pub fn enter(&self) -> Result<(), Dead> {
+    pub fn enter(&self, now: u64) -> Result<(), Dead> {
+        // Relaxed: the change of the word follows, with release.
+        self.entered.store(now, Ordering::Relaxed);
         // G1, release: pairs with G2.
         self.change(OUTSIDE, |word| word | INSIDE, Ordering::Release)
     }
@@ -49,24 +55,33 @@ impl Gate {
 
     fn change(&self, from: u64, to: impl Fn(u64) -> u64, order: Ordering) -> Result<(), Dead> {
         // Only this CPU changes the word but for `declare_dead`, so a word that is not in the state `from` is dead.
-        let word = self.0.load(Ordering::Relaxed);
+        let word = self.word.load(Ordering::Relaxed);
         if word & STATE != from {
             return Err(Dead);
         }
         // Relaxed where it fails: whoever rises from the dead takes the control lock first, under which it was declared dead.
-        self.0.compare_exchange(word, to(word), order, Ordering::Relaxed).map(|_| ()).map_err(|_| Dead)
+        self.word.compare_exchange(word, to(word), order, Ordering::Relaxed).map(|_| ()).map_err(|_| Dead)
     }
 
     /// Back from the dead, once everything is put in order: under the control lock.
     pub fn rise(&self) {
         // Relaxed: nobody else changes the word of a dead CPU, and who looks at it holds the control lock.
-        let word = self.0.load(Ordering::Relaxed);
-        self.0.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
+        let word = self.word.load(Ordering::Relaxed);
+        self.word.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
     }
 
     /// The word as it is: a CPU whose word does not change does nothing.
     pub fn sign(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.word.load(Ordering::Relaxed)
+    }
+
+    /// When the CPU entered its handler, if it is there now: in nanoseconds of the clock that [`enter`](Self::enter) is told of.
+    pub fn inside_since(&self) -> Option<u64> {
+        // Acquire: pairs with G1, so the time is not older than this stay. If the CPU moves on meanwhile, it may be that of the
+        // next stay, which is short as well.
+        let word = self.word.load(Ordering::Acquire);
+        let entered = self.entered.load(Ordering::Relaxed);
+        (word & STATE != OUTSIDE).then_some(entered)
     }
 
     /// Declares the CPU dead if it is in its handler and has been there since `sign`. Returns whether it is dead. Under the control
@@ -74,7 +89,7 @@ impl Gate {
     pub fn declare_dead(&self, sign: u64) -> bool {
         // G2, acquire: pairs with G1.
         sign & STATE == INSIDE
-            && self.0.compare_exchange(sign, (sign & !STATE) | DEAD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            && self.word.compare_exchange(sign, (sign & !STATE) | DEAD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -86,16 +101,16 @@ mod tests {
     fn a_batch_counts_or_its_cpu_is_dead() {
         let gate = Gate::default();
         assert!(!gate.declare_dead(gate.sign()), "it is not in its handler");
-        gate.enter().unwrap();
+        gate.enter(0).unwrap();
         let sign = gate.sign();
         gate.leave().unwrap();
         assert!(!gate.declare_dead(sign), "it has moved on");
-        gate.enter().unwrap();
+        gate.enter(0).unwrap();
         assert!(gate.declare_dead(gate.sign()));
         assert_eq!(gate.leave(), Err(Dead));
-        assert_eq!(gate.enter(), Err(Dead));
+        assert_eq!(gate.enter(0), Err(Dead));
         gate.rise();
-        gate.enter().unwrap();
+        gate.enter(0).unwrap();
         gate.leave().unwrap();
     }
 
@@ -103,14 +118,31 @@ mod tests {
     #[test]
     fn a_sign_from_before_a_death_is_out_of_date() {
         let gate = Gate::default();
-        gate.enter().unwrap();
+        gate.enter(0).unwrap();
         let sign = gate.sign();
         assert!(gate.declare_dead(sign) && !gate.declare_dead(sign));
         assert!(!gate.declare_dead(gate.sign()), "it is dead");
         gate.rise();
         assert!(!gate.declare_dead(gate.sign()), "it is not in its handler");
-        gate.enter().unwrap();
+        gate.enter(0).unwrap();
         assert!(!gate.declare_dead(sign));
         gate.leave().unwrap();
+    }
+
+    #[test]
+    fn a_stay_is_timed_from_its_entry_until_the_cpu_is_back() {
+        let gate = Gate::default();
+        assert_eq!(gate.inside_since(), None);
+        for now in [5, 7] {
+            gate.enter(now).unwrap();
+            assert_eq!(gate.inside_since(), Some(now));
+            gate.leave().unwrap();
+            assert_eq!(gate.inside_since(), None);
+        }
+        gate.enter(9).unwrap();
+        assert!(gate.declare_dead(gate.sign()));
+        assert_eq!(gate.inside_since(), Some(9), "declared dead, it has still not returned");
+        gate.rise();
+        assert_eq!(gate.inside_since(), None);
     }
 }

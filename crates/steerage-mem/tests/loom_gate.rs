@@ -65,7 +65,7 @@ fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
             thread::spawn(move || {
                 for batch in 1..=2 {
                     assert_eq!(shared.write(), batch);
-                    shared.gate.enter().expect("it is not declared dead outside of its handler");
+                    shared.gate.enter(0).expect("it is not declared dead outside of its handler");
                     shared.turn();
                     if shared.gate.leave() == Err(Dead) {
                         return batch;
@@ -90,7 +90,7 @@ fn a_batch_counts_or_its_cpu_is_dead() {
             thread::spawn(move || {
                 let mut counted = 0;
                 for _ in 0..2 {
-                    shared.gate.enter().expect("it is not declared dead outside of its handler");
+                    shared.gate.enter(0).expect("it is not declared dead outside of its handler");
                     shared.turn();
                     match shared.gate.leave() {
                         Ok(()) => counted += 1,
@@ -113,7 +113,7 @@ fn a_batch_counts_or_its_cpu_is_dead() {
 fn a_cpu_dies_once_and_rises() {
     loom::model(|| {
         let shared = Shared::new();
-        shared.gate.enter().unwrap();
+        shared.gate.enter(0).unwrap();
         let sign = shared.gate.sign();
         let other = {
             let shared = Arc::clone(&shared);
@@ -124,7 +124,7 @@ fn a_cpu_dies_once_and_rises() {
         assert!(here != there, "one of the two declared it dead");
         assert_eq!(shared.gate.leave(), Err(Dead));
         shared.gate.rise();
-        shared.gate.enter().unwrap();
+        shared.gate.enter(0).unwrap();
         assert!(!shared.gate.declare_dead(sign), "a sign from before its death");
         shared.gate.leave().unwrap();
     });

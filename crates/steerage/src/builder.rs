@@ -29,7 +29,7 @@ use crate::rps_map::CpuIndex;
 use crate::rx::{DeviceError, Input};
 use crate::shared::{Core, Shared};
 use crate::softnet::Inbound;
-use crate::tx::{Output, open_outputs};
+use crate::tx::{Output, TxSource, open_outputs};
 
 /// Why an instance could not be put together. Its text says what was tried and what to do.
 #[non_exhaustive]
@@ -434,7 +434,7 @@ impl Builder {
         let start = Instant::now();
         let (mut plan, inputs) = Plan::of(self)?;
         let mut queues = plan.open_queues(inputs, H::AFFINITY)?;
-        let (outputs, mut sends) = open_outputs(std::mem::take(&mut plan.asked.outputs), &plan.cpus)?;
+        let (outputs, mut sends) = open_outputs(std::mem::take(&mut plan.asked.outputs), &plan.cpus, queues.len())?;
         let (region, pages, memory_bytes) = plan.map_memory(&mut queues, &sends)?;
         let pools = plan.nodes.by_cpu(&SharedPool::by_node(&region, pages));
         let of_cpus = sends.iter_mut().zip(&pools);
@@ -443,7 +443,10 @@ impl Builder {
             .try_for_each(|(output, pool)| output.map(&region, pool))?;
         let cpus = plan.cpus.len();
         let originated = plan.asked.originated_max;
-        let origins: Vec<Origin> = pools.iter().map(|pool| Origin::new(&region, pool, originated)).collect();
+        let origins: Vec<Origin> = pools
+            .iter()
+            .map(|pool| Origin::new(&region, pool, originated, TxSource::originated(queues.len())))
+            .collect();
 
         let (controls, infos) = (Vec::new(), Vec::new());
         let mut wiring = Wiring { plan: &plan, region: &region, pools: &pools, controls, infos };

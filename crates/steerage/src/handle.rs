@@ -34,6 +34,7 @@ trait Control: Send + Sync {
     fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>>;
     fn snapshot(&self) -> Snapshot;
     fn held(&self) -> u64;
+    fn finish_outputs(&self);
 }
 
 impl<M: Send> Control for Shared<M> {
@@ -164,7 +165,12 @@ impl<M: Send> Control for Shared<M> {
     }
 
     fn held(&self) -> u64 {
-        self.core.queues.iter().map(|queue| queue.held()).sum()
+        let in_outputs = self.core.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held());
+        self.core.queues.iter().map(|queue| queue.held()).chain(in_outputs).sum()
+    }
+
+    fn finish_outputs(&self) {
+        self.core.finish_outputs();
     }
 }
 
@@ -305,8 +311,19 @@ impl Handle {
         self.0.snapshot()
     }
 
-    /// How many frames rings and parking lots hold, counted at the rings: at rest it equals the ledger's in flight.
+    /// How many frames rings, parking lots and outputs hold, counted there: at rest it equals the ledger's in flight.
     pub fn held(&self) -> u64 {
         self.0.held()
+    }
+
+    /// Waits until the outputs have finished what they hold: for as long as they get on, for at most [`OUTPUT_STUCK_AFTER`]
+    /// without progress, and for at most [`DRAIN_MAX`](crate::DRAIN_MAX) in all once a stop was asked for. What they still hold
+    /// then drops as [`DropReason::TxLost`]. [`Running::join`](crate::Running::join) does this itself; it is for those who run
+    /// their own threads, once no CPU is stepped any more.
+    ///
+    /// [`OUTPUT_STUCK_AFTER`]: crate::OUTPUT_STUCK_AFTER
+    /// [`DropReason::TxLost`]: crate::DropReason::TxLost
+    pub fn finish_outputs(&self) {
+        self.0.finish_outputs();
     }
 }

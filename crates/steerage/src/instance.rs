@@ -231,7 +231,8 @@ impl<R> Running<R> {
         self.handle()
     }
 
-    /// Waits until every queue has ended or a stop is through. After a stop, a CPU whose handler does not return is left
+    /// Waits until every queue has ended or a stop is through, and the outputs have finished
+    /// ([`Handle::finish_outputs`]). After a stop, a CPU whose handler does not return is left
     /// behind.
     pub fn join(mut self) -> Outcome<R> {
         let mut reports = Vec::with_capacity(self.cpus.len());
@@ -265,6 +266,7 @@ impl<R> Running<R> {
             self.threads.into_iter().for_each(|thread| drop(thread.join()));
         }
         reports.sort_by_key(|(cpu, _)| *cpu);
+        self.run.handle.finish_outputs();
         Outcome { snapshot: self.run.handle.snapshot(), reports, left_behind, failed }
     }
 }

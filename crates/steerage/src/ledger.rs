@@ -15,6 +15,7 @@ use crate::counter::Counter;
 use crate::flow::fragments::FragmentCounts;
 use crate::limits::BUCKETS;
 use crate::rx::DeviceError;
+use crate::tx::Deferred;
 
 pub use snapshot::{
     BucketSnapshot, CpuSnapshot, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot,
@@ -44,11 +45,13 @@ pub enum DropReason {
     TxFull,
     /// The output that it was to be sent by cannot send it: it is too long, of another link type, or the output failed.
     TxRefused,
+    /// The output had taken it and did not send it: the output failed, or the run ended first.
+    TxLost,
 }
 
 impl DropReason {
     /// All of them, in the order of a packet's way.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Device,
         Self::NoPage,
         Self::BacklogFull,
@@ -58,6 +61,7 @@ impl DropReason {
         Self::HandlerPanicked,
         Self::TxFull,
         Self::TxRefused,
+        Self::TxLost,
     ];
 
     /// Its name in reports and metrics.
@@ -72,6 +76,7 @@ impl DropReason {
             Self::HandlerPanicked => "handler_panicked",
             Self::TxFull => "tx_full",
             Self::TxRefused => "tx_refused",
+            Self::TxLost => "tx_lost",
         }
     }
 }
@@ -245,10 +250,24 @@ pub(crate) struct ConsumerLedger {
 pub(crate) struct TxLedger {
     pub(crate) packets: Counter,
     pub(crate) bytes: Counter,
+    /// Packets refused, and packets that found no room.
+    pub(crate) dropped: DropCounters,
+    /// What the output takes and finishes later, if it does that.
+    pub(crate) deferred: Option<Deferred>,
     error: Mutex<Option<String>>,
 }
 
 impl TxLedger {
+    /// Of an output that may finish packets of so many sources later.
+    pub(crate) fn deferring(sources: usize) -> Self {
+        Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
+    }
+
+    /// Packets that the output holds.
+    pub(crate) fn held(&self) -> u64 {
+        self.deferred.as_ref().map_or(0, Deferred::held)
+    }
+
     pub(crate) fn failed(&self, error: &DeviceError) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
     }

@@ -97,4 +97,4 @@ pub use steerage_mem::{
     Region, RegionError, SEGMENTS_MAX, Segments, Spot,
 };
 pub use topology::Topology;
-pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxId, TxQueue};
+pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxAccount, TxId, TxQueue, TxSource};

@@ -324,6 +324,14 @@ pub const PAGE_BYTES_MIN: usize = 2112;
 /// How long after its time to drain a CPU may still be about to return; then it is left behind.
 pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
 
+/// How often a CPU looks whether a full output has room again for what its source can wait with. The output's buffer lasts for
+/// longer than that.
+pub const OUTPUT_LOOK: Duration = Duration::from_millis(1);
+
+/// An output that takes nothing for so long is stuck: sources that can wait no longer wait for it, and neither does the end of a
+/// run. A program that reads a pipe may well be busy for a second or two with what it has read.
+pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
+
 /// How often a join looks whether a stop was asked for.
 pub const JOIN_LOOK: Duration = Duration::from_millis(50);
 

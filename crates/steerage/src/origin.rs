@@ -15,7 +15,7 @@ use crate::packet::{NoRoom, Verdict};
 use crate::platform::Timestamp;
 use crate::pool::SharedPool;
 use crate::rx::LinkType;
-use crate::tx::{Outgoing, OwnedTx, TxId};
+use crate::tx::{Outgoing, OwnedTx, TxId, TxSource};
 
 /// One CPU's packets of its function's own making.
 pub(crate) struct Origin {
@@ -26,6 +26,7 @@ pub(crate) struct Origin {
     consumer: Consumer,
     /// Where each staged packet goes, in their order.
     to: Vec<Verdict>,
+    source: TxSource,
 }
 
 impl fmt::Debug for Origin {
@@ -36,13 +37,13 @@ impl fmt::Debug for Origin {
 
 impl Origin {
     /// With `packets` pages of the pool, of which `region` is.
-    pub(crate) fn new(region: &Arc<Region>, shared: &Arc<SharedPool>, packets: usize) -> Self {
+    pub(crate) fn new(region: &Arc<Region>, shared: &Arc<SharedPool>, packets: usize, source: TxSource) -> Self {
         let options = RingOptions { slots: packets, limit: packets, arrivals: false };
         let (producer, consumer) = ring(options, Memory::new(Arc::clone(region), None));
         let mut pages = Vec::with_capacity(packets);
         shared.take(&mut pages, packets);
         let (region, shared) = (Arc::clone(region), Arc::clone(shared));
-        Self { region, shared, pages, producer, consumer, to: Vec::with_capacity(packets) }
+        Self { region, shared, pages, producer, consumer, to: Vec::with_capacity(packets), source }
     }
 
     /// How many packets more there is room for.
@@ -85,19 +86,27 @@ impl Origin {
                 break;
             }
             to = rest;
-            let mut sent = 0;
+            let (mut sent, mut deferred) = (0, 0);
             for (nth, output) in outputs.iter_mut().enumerate() {
                 let id = TxId(nth as u8);
                 let count = these.iter().filter(|verdict| **verdict == Verdict::Transmitted(id)).count() as u64;
                 if count > 0 && !void {
                     let frames = self.consumer.frames();
-                    let mut packets = Outgoing { frames, verdicts: these.iter(), copies: [].iter(), to: id, now };
-                    let dropped = output.send(count, &mut packets);
-                    sent += count - dropped.iter().map(|(_, packets)| packets).sum::<u64>();
+                    let mut packets = Outgoing {
+                        frames,
+                        verdicts: these.iter(),
+                        copies: [].iter(),
+                        to: id,
+                        now,
+                        source: self.source,
+                    };
+                    let fate = output.send(count, &mut packets);
+                    sent += fate.sent;
+                    deferred += fate.deferred;
                 }
             }
             counts.originated.add(sent);
-            counts.originated_dropped.add(these.len() as u64 - sent);
+            counts.originated_dropped.add(these.len() as u64 - sent - deferred);
             self.consumer.finish();
         }
         self.to.clear();

@@ -17,7 +17,7 @@ use crate::platform::{Timestamp, WallTime};
 use crate::pool::SharedPool;
 use crate::rps_map::bucket_of;
 use crate::rx::LinkType;
-use crate::tx::{Outgoing, TxId};
+use crate::tx::{Outgoing, TxId, TxSource};
 
 /// What was done with a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,8 +100,9 @@ impl Actions {
     }
 
     /// The packets of `frames` that go to an output.
-    pub(crate) fn outgoing<'a>(&'a self, frames: Frames<'a>, to: TxId, now: Timestamp) -> Outgoing<'a> {
-        Outgoing { frames, verdicts: self.verdicts.iter(), copies: self.copies.iter(), to, now }
+    pub(crate) fn outgoing<'a>(&'a self, frames: Frames<'a>, to: TxId, when: (Timestamp, TxSource)) -> Outgoing<'a> {
+        let (now, source) = when;
+        Outgoing { frames, verdicts: self.verdicts.iter(), copies: self.copies.iter(), to, now, source }
     }
 }
 

@@ -11,12 +11,15 @@ use crate::cpu::CpuId;
 use crate::device_name::DeviceName;
 use crate::gate::Gate;
 use crate::ledger::{
-    CpuLedger, CpuSnapshot, DropReason, Drops, OutputSnapshot, PoolSnapshot, QueueError, QueueLedger, QueueSnapshot,
+    CpuLedger, CpuSnapshot, DropReason, OutputSnapshot, PoolSnapshot, QueueError, QueueLedger, QueueSnapshot,
     RingLedger, Snapshot, TxLedger, Verdicts,
 };
+use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 use crate::moves::Steering;
+use crate::platform::Timestamp;
 use crate::pool::{PoolCounters, SharedPool};
 use crate::rps_map::CpuIndex;
+use crate::tx::{Deferred, Settled};
 
 /// `M` is a bucket's state when it moves: all that is shared of the handler's type. What makes handlers is not shared, so
 /// that a handle which outlives the instance does not keep it.
@@ -80,14 +83,54 @@ pub(crate) struct OutputInfo {
 }
 
 impl OutputInfo {
-    fn snapshot(&self) -> OutputSnapshot {
+    fn snapshot(&self, settled: &Settled) -> OutputSnapshot {
+        let mut dropped = settled.dropped;
+        self.ledgers.iter().for_each(|ledger| dropped.merge(&ledger.dropped.read()));
         OutputSnapshot {
             device: self.name.get(),
             kind: self.kind,
-            packets: self.ledgers.iter().map(|ledger| ledger.packets.get()).sum(),
-            bytes: self.ledgers.iter().map(|ledger| ledger.bytes.get()).sum(),
+            packets: settled.packets + self.ledgers.iter().map(|ledger| ledger.packets.get()).sum::<u64>(),
+            bytes: settled.bytes + self.ledgers.iter().map(|ledger| ledger.bytes.get()).sum::<u64>(),
+            dropped,
+            held: self.ledgers.iter().map(|ledger| ledger.held()).sum(),
             error: self.ledgers.iter().find_map(|ledger| ledger.error()),
         }
+    }
+}
+
+/// What outputs have settled of what they took, added up in the three ways in which the ledger shows it.
+struct SettledBy {
+    output: Vec<Settled>,
+    queue: Vec<Settled>,
+    /// What came from receive queues.
+    cpu: Vec<Settled>,
+    /// What the CPU's function made.
+    originated: Vec<Settled>,
+}
+
+impl SettledBy {
+    fn of(core: &Core) -> Self {
+        let none = |count: usize| vec![Settled::default(); count];
+        let (queues, cpus) = (core.queues.len(), core.cpus.len());
+        let mut by =
+            Self { output: none(core.outputs.len()), queue: none(queues), cpu: none(cpus), originated: none(cpus) };
+        for (output, info) in core.outputs.iter().enumerate() {
+            for (cpu, deferred) in
+                info.ledgers.iter().enumerate().filter_map(|(cpu, of)| Some((cpu, of.deferred.as_ref()?)))
+            {
+                for (source, settled) in deferred.settled().iter().enumerate() {
+                    by.output[output].merge(settled);
+                    match by.queue.get_mut(source) {
+                        Some(queue) => {
+                            queue.merge(settled);
+                            by.cpu[cpu].merge(settled);
+                        }
+                        None => by.originated[cpu].merge(settled),
+                    }
+                }
+            }
+        }
+        by
     }
 }
 
@@ -147,8 +190,12 @@ impl<M> Shared<M> {
         };
         let core = &self.core;
         core.collect_kept();
-        let cpus = (0..core.cpus.len()).map(|cpu| core.cpu_snapshot(cpu, others[cpu])).collect();
-        let mut queues: Vec<QueueSnapshot> = core.queues.iter().map(|queue| queue.snapshot(&core.cpus)).collect();
+        // Before what was received is read: see the ledger's head.
+        let settled = SettledBy::of(core);
+        let cpus = (0..core.cpus.len()).map(|cpu| core.cpu_snapshot(cpu, others[cpu], &settled)).collect();
+        let of_queues = core.queues.iter().zip(&settled.queue);
+        let mut queues: Vec<QueueSnapshot> =
+            of_queues.map(|(queue, settled)| queue.snapshot(&core.cpus, settled)).collect();
         for (queue, mask) in queues.iter_mut().zip(masks) {
             queue.rps_cpus = mask.into_iter().map(|cpu| core.cpus[usize::from(cpu)]).collect();
         }
@@ -156,7 +203,12 @@ impl<M> Shared<M> {
             elapsed: core.start.elapsed(),
             queues,
             cpus,
-            outputs: core.outputs.iter().map(OutputInfo::snapshot).collect(),
+            outputs: core
+                .outputs
+                .iter()
+                .zip(&settled.output)
+                .map(|(output, settled)| output.snapshot(settled))
+                .collect(),
             moves,
             groups,
             backing: core.region.backing(),
@@ -178,9 +230,37 @@ impl Core {
         }
     }
 
-    fn cpu_snapshot(&self, cpu: usize, others: f64) -> CpuSnapshot {
+    /// Waits until outputs that finish packets later have finished them: as long as they get on, or until
+    /// [`OUTPUT_STUCK_AFTER`]; once a stop was asked for, [`DRAIN_MAX`] in all. What is left then is lost. To be called when no CPU
+    /// sends any more.
+    pub(crate) fn finish_outputs(&self) {
+        let held = || self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum::<u64>();
+        let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
+        let (mut left, mut since, mut stopping) = (held(), Instant::now(), None);
+        while left > 0 && since.elapsed() < OUTPUT_STUCK_AFTER {
+            if self.is_stopping() && stopping.get_or_insert_with(Instant::now).elapsed() >= DRAIN_MAX {
+                break;
+            }
+            std::thread::sleep(DRAIN_LOOK);
+            let now_left = held();
+            if now_left < left {
+                (left, since) = (now_left, Instant::now());
+            }
+        }
+        deferred().for_each(Deferred::ask_to_end);
+        // Those that can still say exactly what was sent do so.
+        let asked = Instant::now();
+        while held() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
+            std::thread::sleep(DRAIN_LOOK);
+        }
+        deferred().for_each(Deferred::close);
+    }
+
+    fn cpu_snapshot(&self, cpu: usize, others: f64, settled: &SettledBy) -> CpuSnapshot {
         let ledger = &self.cpu_ledgers[cpu];
-        let mut dropped = Drops::default();
+        let mut dropped = settled.cpu[cpu].dropped;
+        let originated = &settled.originated[cpu];
+        let now = Timestamp::from_nanos(self.start.elapsed().as_nanos() as u64);
         let mut backlog = 0;
         for queue in &self.queues {
             let ring = &queue.rings[cpu];
@@ -206,17 +286,18 @@ impl Core {
             wakes_received: ledger.wakes_received.get(),
             panics: ledger.panics.get(),
             deaths: ledger.deaths.get(),
-            originated: ledger.originated.get(),
-            originated_dropped: ledger.originated_dropped.get(),
+            originated: ledger.originated.get() + originated.packets,
+            originated_dropped: ledger.originated_dropped.get() + originated.dropped.total(),
             others,
+            in_handler: self.gates[cpu].inside_since().map(|since| now.since(Timestamp::from_nanos(since))),
         }
     }
 }
 
 impl QueueInfo {
-    fn snapshot(&self, cpus: &[CpuId]) -> QueueSnapshot {
-        let mut verdicts = Verdicts::default();
-        let mut dropped = Drops::default();
+    fn snapshot(&self, cpus: &[CpuId], settled: &Settled) -> QueueSnapshot {
+        let mut verdicts = Verdicts { transmitted: settled.packets, ..Verdicts::default() };
+        let mut dropped = settled.dropped;
         let mut reordered = 0;
         // What was delivered and dropped is read before what was received: see the ledger's head.
         for ring in &self.rings {

@@ -9,7 +9,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use steerage_mem::park::Bell;
 
 use crate::handler::Handler;
-use crate::limits::{DRAIN_LOOK, FULL_LOOK, MOVE_LOOK};
+use crate::limits::{DRAIN_LOOK, FULL_LOOK, MOVE_LOOK, OUTPUT_LOOK};
 use crate::platform::{Platform, Timestamp};
 use crate::queue::OwnedQueue;
 use crate::rx::Polled;
@@ -87,11 +87,15 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         // What was staged in a round that is not through, or not the last, is not yet shown.
         if self.worked
             || self.phase() != Phase::Control
-            || self.inbound.iter().any(|ring| ring.consumer.waiting() > 0)
             || self.shared.steering.version() != self.seen
             || core.all_closed()
             || (core.is_stopping() && self.drain_until.is_none())
         {
+            return None;
+        }
+        let mut waiting = (0..self.inbound.len()).filter(|ring| self.inbound[*ring].consumer.waiting() > 0);
+        let held_back = waiting.clone().next().is_some();
+        if waiting.any(|ring| !self.is_held_back(ring)) {
             return None;
         }
         let now = self.platform.now();
@@ -99,6 +103,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let mut sooner = |at: Timestamp| until = Some(until.map_or(at, |until| until.min(at)));
         if self.duty {
             sooner(now + MOVE_LOOK);
+        }
+        if held_back {
+            sooner(now + OUTPUT_LOOK);
         }
         for queue in &mut self.queues {
             if queue.ended {

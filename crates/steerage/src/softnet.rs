@@ -299,8 +299,15 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     /// The next ring with something in it, from the `nth` of this round on: own ones first, the others in rotation.
     fn to_handle(&self, nth: usize) -> Phase {
         (nth..self.inbound.len())
-            .find(|n| self.inbound[self.ring(*n)].consumer.waiting() > 0)
+            .find(|n| self.inbound[self.ring(*n)].consumer.waiting() > 0 && !self.is_held_back(self.ring(*n)))
             .map_or(Phase::Control, Phase::Handle)
+    }
+
+    /// Whether a ring's packets stay where they are for now: their source can wait, and an output is full. So a file is not
+    /// read faster than it is written. Once a stop was asked for, half of the time to drain is left to find room in.
+    pub(crate) fn is_held_back(&self, ring: usize) -> bool {
+        let time_left = self.drain_until.is_none_or(|until| self.cpu.now + DRAIN_MAX / 2 < until);
+        self.inbound[ring].can_wait && time_left && self.outputs.iter().any(OwnedTx::is_full)
     }
 
     fn ring(&self, nth: usize) -> usize {
@@ -396,7 +403,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     pub(crate) fn in_gate<R>(&mut self, what: &'static str, part: impl FnOnce(&mut H, &mut Cpu) -> R) -> Option<R> {
         let shared = Arc::clone(&self.shared);
         let gate = &shared.core.gates[usize::from(self.index)];
-        if gate.enter() == Err(Dead) {
+        if gate.enter(self.cpu.now.as_nanos()) == Err(Dead) {
             self.rise();
             return None;
         }

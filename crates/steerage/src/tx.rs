@@ -4,6 +4,8 @@
 //! handler has returned, in the order in which it arrived, and before the batch counts as finished: a flow that moves to
 //! another CPU is not sent from there before all that was sent here has left.
 
+mod account;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +20,9 @@ use crate::platform::Timestamp;
 use crate::pool::SharedPool;
 use crate::rx::DeviceError;
 use crate::shared::OutputInfo;
+
+pub(crate) use account::{Deferred, Settled};
+pub use account::{TxAccount, TxSource};
 
 /// An output, by its number in the order in which the [`Builder`](crate::Builder) was given them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +44,20 @@ pub trait TxQueue: Send {
     fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
         let _ = (region, pages);
         Ok(())
+    }
+
+    /// Whether it takes packets that it finishes later ([`Sent::deferred`]); if so it keeps the account, in which it then says
+    /// what became of each of them. Asked once, before the first packet.
+    fn defers(&mut self, account: TxAccount) -> bool {
+        let _ = account;
+        false
+    }
+
+    /// Whether a batch that comes now would find room. Asked only if the queue [defers](Self::defers), and before a batch is
+    /// handled whose source can wait: such a batch waits until all of the CPU's outputs have room. An output that takes nothing
+    /// any more must not say no for ever.
+    fn has_room(&self) -> bool {
+        true
     }
 
     /// Sends packets, in their order, and has done with them when it returns: it copies those that it cannot send at once, or
@@ -64,7 +83,7 @@ pub trait TxQueue: Send {
     }
 }
 
-/// What became of the packets that were to be sent. Those in neither count found no room.
+/// What became of the packets that were to be sent. Those in none of the counts found no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Given to the device.
@@ -73,6 +92,8 @@ pub struct Sent {
     pub bytes: u64,
     /// Not such as the device can send: too long, of another link type.
     pub refused: u64,
+    /// Taken, to be finished later: they are in flight until the device's [`TxAccount`] says what became of them.
+    pub deferred: u64,
 }
 
 /// Makes an output's queue for a CPU.
@@ -101,6 +122,7 @@ pub struct Outgoing<'a> {
     pub(crate) copies: std::slice::Iter<'a, Option<Kept>>,
     pub(crate) to: TxId,
     pub(crate) now: Timestamp,
+    pub(crate) source: TxSource,
 }
 
 impl fmt::Debug for Outgoing<'_> {
@@ -113,6 +135,11 @@ impl<'a> Outgoing<'a> {
     /// The time at which the batch was begun.
     pub fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// Where the packets came from: what a device that finishes them later tells its [`TxAccount`].
+    pub fn source(&self) -> TxSource {
+        self.source
     }
 
     /// The next packet. Not an `Iterator`, since a packet is read where it lies and only until the next.
@@ -166,23 +193,47 @@ pub(crate) struct OwnedTx {
     pool: Option<Arc<SharedPool>>,
     /// Packets were sent since it was last flushed.
     unflushed: bool,
+    /// It takes packets that it finishes later.
+    defers: bool,
+}
+
+/// What became of a batch's packets for one output.
+pub(crate) struct Fate {
+    pub(crate) sent: u64,
+    /// Taken by the output, which settles them itself.
+    pub(crate) deferred: u64,
+    pub(crate) dropped: [(DropReason, u64); 2],
 }
 
 impl OwnedTx {
-    /// Sends the batch's `count` packets that are for it. Returns for what reason how many drop.
-    pub(crate) fn send(&mut self, count: u64, packets: &mut Outgoing<'_>) -> [(DropReason, u64); 2] {
+    /// Sends the batch's `count` packets that are for it.
+    pub(crate) fn send(&mut self, count: u64, packets: &mut Outgoing<'_>) -> Fate {
+        let source = packets.source;
         let sent = self.queue.as_mut().map(|queue| queue.send(packets));
         let sent = sent.and_then(|sent| self.unless_failed(sent)).unwrap_or(Sent { refused: count, ..Sent::default() });
         self.unflushed = true;
         self.ledger.packets.add(sent.packets);
         self.ledger.bytes.add(sent.bytes);
         // A device that counts more than it was given is wrong; the ledger balances all the same.
-        let refused = sent.refused.min(count.saturating_sub(sent.packets));
-        [(DropReason::TxRefused, refused), (DropReason::TxFull, count.saturating_sub(sent.packets + refused))]
+        let left = count.saturating_sub(sent.packets);
+        let deferred = if self.defers { sent.deferred.min(left) } else { 0 };
+        if let Some(account) = self.ledger.deferred.as_ref().filter(|_| deferred > 0) {
+            account.take(source, deferred);
+        }
+        let left = left - deferred;
+        let refused = sent.refused.min(left);
+        let dropped = [(DropReason::TxRefused, refused), (DropReason::TxFull, left - refused)];
+        for (reason, packets) in dropped.into_iter().filter(|(_, packets)| *packets > 0) {
+            self.ledger.dropped.add(reason, packets);
+        }
+        Fate { sent: count - deferred - left, deferred, dropped }
     }
-}
 
-impl OwnedTx {
+    /// Whether a source that can wait should wait for it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.defers && self.queue.as_ref().is_some_and(|queue| !queue.has_room())
+    }
+
     /// How many pages its queue wants.
     pub(crate) fn pages_max(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.pages_max())
@@ -232,15 +283,21 @@ impl OwnedTx {
 pub(crate) fn open_outputs(
     outputs: Vec<Output>,
     cpus: &[CpuId],
+    queues: usize,
 ) -> Result<(Vec<OutputInfo>, Vec<Vec<OwnedTx>>), DeviceError> {
     let mut sends: Vec<Vec<OwnedTx>> = cpus.iter().map(|_| Vec::new()).collect();
     let mut infos = Vec::with_capacity(outputs.len());
     for Output { name, kind, mut open } in outputs {
         let mut ledgers = Vec::with_capacity(cpus.len());
         for (cpu, sends) in cpus.iter().zip(&mut sends) {
-            let ledger = Arc::default();
+            let mut queue = open(*cpu)?;
+            // What CPUs make themselves is a source as well.
+            let deferring = Arc::new(TxLedger::deferring(queues + 1));
+            let defers = queue.defers(TxAccount::new(&deferring));
+            let ledger = if defers { deferring } else { Arc::default() };
             ledgers.push(Arc::clone(&ledger));
-            sends.push(OwnedTx { name: name.clone(), queue: Some(open(*cpu)?), ledger, pool: None, unflushed: false });
+            let (queue, name) = (Some(queue), name.clone());
+            sends.push(OwnedTx { name, queue, ledger, pool: None, unflushed: false, defers });
         }
         infos.push(OutputInfo { name, kind, ledgers });
     }

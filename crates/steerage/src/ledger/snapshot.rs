@@ -177,6 +177,9 @@ pub struct CpuSnapshot {
     /// Which share of its time others had lately, 0 to 1: other programs, interrupts, a hypervisor's other guests. 0 where nobody
     /// looks ([`Handle::set_others_time`](crate::Handle::set_others_time)).
     pub others: f64,
+    /// How long its function has been at work without returning. `None` while the function is not called. A CPU that works
+    /// is mostly in its function, for microseconds; one that stays there for seconds is stuck.
+    pub in_handler: Option<Duration>,
 }
 
 /// What was sent by an output.
@@ -191,6 +194,10 @@ pub struct OutputSnapshot {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Packets that were to be sent by it and were lost, by reason.
+    pub dropped: Drops,
+    /// Packets that it has taken and not sent yet. They are in flight.
+    pub held: u64,
     /// What ended it on a CPU, if an error did.
     pub error: Option<String>,
 }

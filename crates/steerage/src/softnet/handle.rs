@@ -16,7 +16,7 @@ use crate::platform::{Platform, Timestamp};
 use crate::rps_map::bucket_of;
 use crate::rx::LinkType;
 use crate::shared::Shared;
-use crate::tx::{OwnedTx, TxId};
+use crate::tx::{OwnedTx, TxId, TxSource};
 
 /// Counts what was done with the packets in hand, and sends those that are to be sent. Returns how many these were in all.
 #[inline(never)]
@@ -24,7 +24,7 @@ fn act(
     actions: &Actions,
     frames: &mut Consumer,
     outputs: &mut [OwnedTx],
-    now: Timestamp,
+    when: (Timestamp, TxSource),
     counts: &ConsumerLedger,
 ) -> u64 {
     let tally = actions.tally(frames.in_hand());
@@ -38,9 +38,9 @@ fn act(
             counts.dropped.add(DropReason::TxRefused, packets);
             continue;
         };
-        let dropped = output.send(packets, &mut actions.outgoing(frames.frames(), to, now));
-        dropped.iter().for_each(|(reason, packets)| counts.dropped.add(*reason, *packets));
-        counts.transmitted.add(packets - dropped.iter().map(|(_, packets)| packets).sum::<u64>());
+        let fate = output.send(packets, &mut actions.outgoing(frames.frames(), to, when));
+        fate.dropped.iter().for_each(|(reason, packets)| counts.dropped.add(*reason, *packets));
+        counts.transmitted.add(fate.sent);
     }
     acted
 }
@@ -75,7 +75,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             ring.consumer.take(HANDLE_BUDGET.min(revoked as usize));
             return;
         }
-        if self.shared.core.gates[usize::from(self.index)].enter() == Err(Dead) {
+        if self.shared.core.gates[usize::from(self.index)].enter(self.cpu.now.as_nanos()) == Err(Dead) {
             self.rise();
             // Nothing is in hand; the backlog is looked at anew in the next round.
             self.handled_as = Handled::Revoked;
@@ -139,7 +139,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         } else {
             let mut open = count as u64;
             if self.actions.any() {
-                open -= act(&self.actions, &mut ring.consumer, &mut self.outputs, self.cpu.now, counts);
+                let when = (self.cpu.now, TxSource::queue(ring.queue));
+                open -= act(&self.actions, &mut ring.consumer, &mut self.outputs, when, counts);
             }
             match handled_as {
                 Handled::Panicked => counts.dropped.add(DropReason::HandlerPanicked, open),

@@ -29,6 +29,7 @@ mod save;
 mod source;
 mod walk;
 mod window;
+mod writer;
 mod zstd;
 
 use std::io;
@@ -41,7 +42,7 @@ use steerage::{Blocks, Claim, Completions, DeviceError, Input, LinkType, POLL_BU
 pub use info::CaptureInfo;
 pub use links::link_name;
 pub use pace::{Pace, ParsePaceError};
-pub use save::create;
+pub use save::{create, create_when_read};
 
 use classic::Classic;
 use files::{Files, Open};

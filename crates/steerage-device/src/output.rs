@@ -99,6 +99,19 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
 /// # Errors
 /// As [`open`].
 pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
+    open_when_read(spec, cpus, |_, _| true)
+}
+
+/// The same. `waits` is told of a FIFO that nobody reads yet, by its path, and says whether to go on waiting; it is asked again and
+/// again, and told how often before.
+///
+/// # Errors
+/// As [`open`], and if it is not to wait.
+pub fn open_when_read(
+    spec: &str,
+    cpus: usize,
+    mut waits: impl FnMut(&str, u64) -> bool,
+) -> Result<Output, OutputError> {
     if af_xdp::Named::read(spec).is_some() {
         let output: AfXdpOutput = spec.parse().map_err(OutputError::Option)?;
         return AfXdpOutput { cpus, ..output }.open().map_err(OutputError::Device);
@@ -108,7 +121,9 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
         return tap.map(|tap| tap.output()).map_err(OutputError::Device);
     }
     match spec.strip_prefix(PCAP) {
-        Some(path) if !path.is_empty() => capture::create(path).map_err(OutputError::Device),
+        Some(path) if !path.is_empty() => {
+            capture::create_when_read(path, |asked| waits(path, asked)).map_err(OutputError::Device)
+        }
         None if Named::read(spec).is_some() => {
             let output: AfPacketOutput = spec.parse().map_err(OutputError::Option)?;
             output.open().map_err(OutputError::Device)

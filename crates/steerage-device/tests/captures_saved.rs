@@ -128,7 +128,8 @@ fn a_full_disk_ends_the_output_and_is_counted() {
     let outcome = builder.build(|_| Through).unwrap().start().unwrap().join();
     let ledger = outcome.snapshot;
     assert_eq!((ledger.received(), ledger.in_flight()), (10_000, 0));
-    assert_eq!(ledger.dropped().get(steerage::DropReason::TxRefused), 10_000 - ledger.outputs[0].packets);
+    assert_eq!(ledger.dropped().total(), 10_000 - ledger.outputs[0].packets);
+    assert_eq!((ledger.outputs[0].dropped, ledger.outputs[0].held), (ledger.dropped(), 0));
     assert!(ledger.outputs[0].error.as_ref().unwrap().contains("Broken pipe"), "{:?}", ledger.outputs[0]);
 }
 

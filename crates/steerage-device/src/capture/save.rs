@@ -1,18 +1,18 @@
 //! Capture files as outputs: pcapng, as draft-ietf-opsawg-pcapng tells, in the machine's byte order, times in nanoseconds.
 //!
-//! All CPUs write to one file, and take turns: a batch at a time is appended to what waits, and whoever makes that long enough
-//! writes it out while the others go on. So packets stand in the file in the order in which they were sent, whichever CPU has a
-//! flow. A disk that is slower than what comes makes the CPUs wait for it.
+//! Each file has a thread that writes it ([`writer`](super::writer)). CPUs leave their packets with it a batch at a time, so packets
+//! stand in the file in the order in which they were sent, whichever CPU has a flow.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
-use steerage::{DeviceError, LinkType, Outgoing, OutgoingPacket, Output, Received, Sent, TxQueue, WallTime};
+use steerage::{DeviceError, LinkType, Outgoing, OutgoingPacket, Output, Received, Sent, TxAccount, TxQueue, WallTime};
+use steerage_file::{Opened, Readers};
 
 use super::PACKET_BYTES_MAX;
+use super::writer::{Batch, Lane, Writer};
 
 /// Block types and options.
 const SECTION: u32 = 0x0a0d_0d0a;
@@ -23,27 +23,55 @@ const IF_TSRESOL: u16 = 9;
 /// Of a second: 10 to the minus 9th.
 const NANOSECONDS: u8 = 9;
 
-/// How much waits until it is written: so much that a system call costs nothing a packet.
-const WRITE_BYTES: usize = 256 << 10;
+/// Of a packet's block, before its bytes: type, length, interface, time in two halves, and the packet's two lengths.
+const PACKET_HEAD: usize = 28;
+
+/// How often it is looked whether a FIFO has a reader.
+const READER_LOOK: Duration = Duration::from_millis(20);
 
 /// What a packet takes besides its bytes, and their padding.
 const PACKET_OVERHEAD: usize = 32 + 3;
 
-/// Creates a capture file, or empties the one there is, to transmit packets to.
+/// Creates a capture file to transmit packets to; one that is there is replaced. Where there is a FIFO, it is written to, once
+/// somebody reads it: this waits for a reader.
 ///
 /// A packet has the time that its device noted; where it noted none, the time at which its batch was handled.
 ///
 /// # Errors
 /// [`DeviceError`] if the file cannot be made or written.
 pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
+    create_when_read(path, |_| true)
+}
+
+/// Like [`create`], but asks, again and again while a FIFO has no reader, whether to go on waiting; it says how often it has
+/// asked before.
+///
+/// # Errors
+/// As [`create`], and if it is not to wait any longer.
+pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
     let name = path.as_ref().to_string_lossy().into_owned();
     let failed = |operation, error| DeviceError::new(name.clone(), operation, error);
-    let file = File::create(&path).map_err(|error| failed("create", error))?;
-    (&file).write_all(&section()).map_err(|error| failed("write to", error))?;
-    let (waiting, written, links) = Default::default();
-    let shared = Arc::new(SavedFile { name: name.clone(), file, waiting, written, links, epoch: now() });
+    let mut asked = 0;
+    let opened = loop {
+        match steerage_file::open(path.as_ref(), Readers::Group) {
+            Err(error) if steerage_file::has_no_reader(&error) && waits(asked) => std::thread::sleep(READER_LOOK),
+            other => break other,
+        }
+        asked += 1;
+    };
+    let (Opened::File(file) | Opened::Special(file)) = opened.map_err(|error| failed("create", error))?;
+    let section = section();
+    (&file).write_all(&section).map_err(|error| failed("write to", error))?;
+    let writer = Arc::new(Writer::new(name.clone()));
+    let shared = Arc::new(SavedFile { writer, links: Mutex::default(), epoch: now() });
+    // The thread begins with the first queue: not before the program has given up its privileges.
+    let mut unwritten = Some(file);
     let open = Box::new(move |_cpu| {
-        let save = Save { file: Arc::clone(&shared), links: Vec::new(), bytes: Vec::with_capacity(1 << 16) };
+        let lane = shared.writer.lane();
+        let save = Save { file: Arc::clone(&shared), lane, links: Vec::new(), bytes: Vec::with_capacity(1 << 16) };
+        if let Some(file) = unwritten.take() {
+            shared.writer.start(file, section.len() as u64)?;
+        }
         Ok(Box::new(save) as Box<dyn TxQueue>)
     });
     Ok(Output { name: name.into(), kind: "pcap", open })
@@ -57,12 +85,7 @@ fn now() -> WallTime {
 /// A file that all CPUs write to.
 #[derive(Debug)]
 struct SavedFile {
-    name: String,
-    file: File,
-    /// What waits to be written.
-    waiting: Mutex<Vec<u8>>,
-    /// What is being written, by whoever has it.
-    written: Mutex<Vec<u8>>,
+    writer: Arc<Writer>,
     /// The link types that the file has an interface of, by the interface's number. Locked when a CPU meets one that is new
     /// to it.
     links: Mutex<Vec<LinkType>>,
@@ -71,31 +94,15 @@ struct SavedFile {
 }
 
 impl SavedFile {
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut waiting = lock(&self.waiting);
-        waiting.extend_from_slice(bytes);
-        if waiting.len() < WRITE_BYTES { Ok(()) } else { self.write(waiting) }
-    }
-
-    /// Writes what waits. The turn to write is taken before what waits is let go of: so it is written in its order.
-    fn write(&self, mut waiting: MutexGuard<'_, Vec<u8>>) -> io::Result<()> {
-        let mut written = lock(&self.written);
-        std::mem::swap(&mut *waiting, &mut *written);
-        drop(waiting);
-        let result = (&self.file).write_all(&written);
-        written.clear();
-        result
-    }
-
     /// The interface of a link type. It is in the file before any packet of it is.
-    fn interface_of(&self, link: LinkType) -> io::Result<u32> {
-        let mut links = lock(&self.links);
+    fn interface_of(&self, link: LinkType) -> u32 {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = links.iter().position(|known| *known == link) {
-            return Ok(known as u32);
+            return known as u32;
         }
-        self.append(&interface(link))?;
+        self.writer.append(&interface(link));
         links.push(link);
-        Ok(links.len() as u32 - 1)
+        links.len() as u32 - 1
     }
 }
 
@@ -103,16 +110,30 @@ impl SavedFile {
 #[derive(Debug)]
 struct Save {
     file: Arc<SavedFile>,
+    lane: Arc<Lane>,
     /// What is known of the file's interfaces.
     links: Vec<(LinkType, u32)>,
     bytes: Vec<u8>,
 }
 
 impl TxQueue for Save {
+    fn defers(&mut self, account: TxAccount) -> bool {
+        self.lane.set_account(account);
+        true
+    }
+
+    fn has_room(&self) -> bool {
+        self.file.writer.has_room(&self.lane)
+    }
+
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
-        let failed = |error| DeviceError::new(self.file.name.clone(), "write to", error);
-        let handled = self.file.epoch.as_nanos() + packets.now().as_nanos();
         let mut sent = Sent::default();
+        if !self.file.writer.takes(&self.lane) {
+            return Ok(sent);
+        }
+        let handled = self.file.epoch.as_nanos() + packets.now().as_nanos();
+        let mut captured = 0;
+        self.bytes.clear();
         while let Some(packet) = packets.next_packet() {
             let Received { total_len, link, time, wire_len, .. } = packet.received();
             if total_len > PACKET_BYTES_MAX {
@@ -120,33 +141,59 @@ impl TxQueue for Save {
                 continue;
             }
             let known = self.links.iter().find(|(known, _)| *known == link).map(|(_, number)| *number);
-            let interface = match known {
-                Some(number) => number,
-                None => {
-                    let number = self.file.interface_of(link).map_err(failed)?;
-                    self.links.push((link, number));
-                    number
-                }
-            };
+            let interface = known.unwrap_or_else(|| {
+                let number = self.file.interface_of(link);
+                self.links.push((link, number));
+                number
+            });
             let nanos = time.map_or(handled, WallTime::as_nanos);
             packet_block(&mut self.bytes, interface, nanos, &packet, (total_len, wire_len));
-            sent.packets += 1;
-            sent.bytes += total_len as u64;
+            sent.deferred += 1;
+            captured += total_len as u64;
         }
-        let appended = self.file.append(&self.bytes);
-        self.bytes.clear();
-        appended.map_err(failed)?;
+        if sent.deferred > 0 {
+            let (source, packets, blocks) = (packets.source(), sent.deferred, self.bytes.as_slice());
+            self.file.writer.push(&self.lane, &Batch { source, packets, bytes: captured, blocks })?;
+        }
         Ok(sent)
     }
 
     fn flush(&mut self) -> Result<(), DeviceError> {
-        let written = self.file.write(lock(&self.file.waiting));
-        written.map_err(|error| DeviceError::new(self.file.name.clone(), "write to", error))
+        self.file.writer.flush();
+        Ok(())
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Save {
+    fn drop(&mut self) {
+        self.file.writer.leave();
+    }
+}
+
+/// The packets that stand whole in blocks, the bytes captured of them, and where the last whole block ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Whole {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    pub(super) len: usize,
+}
+
+/// Looks through blocks that were made here and may be cut off.
+pub(super) fn whole_packets(blocks: &[u8]) -> Whole {
+    let word = |at: usize| blocks.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    let mut whole = Whole::default();
+    while let (Some(kind), Some(len)) = (word(whole.len), word(whole.len + 4)) {
+        let end = whole.len + len as usize;
+        if end > blocks.len() {
+            break;
+        }
+        if kind == PACKET {
+            whole.packets += 1;
+            whole.bytes += u64::from(word(whole.len + PACKET_HEAD - 8).unwrap_or(0));
+        }
+        whole.len = end;
+    }
+    whole
 }
 
 /// A block of that type, with its length before and behind.
@@ -173,7 +220,8 @@ fn packet_block(bytes: &mut Vec<u8>, interface: u32, nanos: u64, packet: &Outgoi
     let padded = total_len.next_multiple_of(4);
     let len = (32 + padded) as u32;
     bytes.reserve(PACKET_OVERHEAD + total_len);
-    let head = [PACKET, len, interface, (nanos >> 32) as u32, nanos as u32, total_len as u32, wire_len as u32];
+    let head: [u32; PACKET_HEAD / 4] =
+        [PACKET, len, interface, (nanos >> 32) as u32, nanos as u32, total_len as u32, wire_len as u32];
     head.iter().for_each(|word| bytes.extend_from_slice(&word.to_ne_bytes()));
     packet.segments().for_each(|part| bytes.extend_from_slice(part));
     bytes.resize(bytes.len() + padded - total_len, 0);

@@ -19,6 +19,7 @@ use crate::moves::Steering;
 use crate::platform::Timestamp;
 use crate::pool::{PoolCounters, SharedPool};
 use crate::rps_map::CpuIndex;
+use crate::rx::DeviceError;
 use crate::tx::{Deferred, Settled};
 
 /// `M` is a bucket's state when it moves: all that is shared of the handler's type. What makes handlers is not shared, so
@@ -252,6 +253,10 @@ impl Core {
         let asked = Instant::now();
         while held() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
             std::thread::sleep(DRAIN_LOOK);
+        }
+        for output in self.outputs.iter().filter(|output| output.ledgers.iter().any(|ledger| ledger.held() > 0)) {
+            let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            output.ledgers[0].failed(&DeviceError::new(output.name.clone(), "send what it holds", cause));
         }
         deferred().for_each(Deferred::close);
     }

@@ -3,7 +3,7 @@
 use steerage_apps::Fanout;
 use steerage_device::output;
 
-use super::fanout::not_an_input;
+use super::fanout::{not_an_input, open_output};
 use crate::args::{RunArgs, SendArgs};
 use crate::error::Error;
 use crate::run::{self, Plan};
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let sending = Sending {
         originated: 0,
         rate: Some(rate).filter(|rate| *rate != u64::MAX),
-        outputs: |_: &[usize]| Ok(vec![output::open_for(&to, cpus).map_err(Error::Output)?]),
+        outputs: |_: &[usize]| Ok(vec![open_output(&to, cpus)?]),
     };
     let (instance, capture) = setup::sending(&run, None, sending, |_| Ok(|_cpu| Fanout::over(1)))?;
     let plan = Plan::new(&run, verbose, capture);

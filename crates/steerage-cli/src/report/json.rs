@@ -226,6 +226,8 @@ struct Cpu {
     panics: u64,
     deaths: u64,
     others: f64,
+    #[serde(serialize_with = "seconds")]
+    handler_seconds: Duration,
 }
 
 impl Cpu {
@@ -248,6 +250,7 @@ impl Cpu {
             panics: cpu.panics,
             deaths: cpu.deaths,
             others: cpu.others,
+            handler_seconds: cpu.in_handler.unwrap_or_default(),
         }
     }
 }
@@ -258,13 +261,17 @@ struct OutputJson<'a> {
     kind: &'static str,
     packets: u64,
     bytes: u64,
+    #[serde(serialize_with = "by_reason")]
+    dropped: Drops,
+    held: u64,
     error: Option<&'a str>,
 }
 
 impl<'a> OutputJson<'a> {
     fn of(output: &'a OutputSnapshot) -> Self {
-        let OutputSnapshot { device, kind, packets, bytes, error, .. } = output;
-        Self { device, kind, packets: *packets, bytes: *bytes, error: error.as_deref() }
+        let OutputSnapshot { device, kind, packets, bytes, dropped, held, error, .. } = output;
+        let (packets, bytes, dropped, held) = (*packets, *bytes, *dropped, *held);
+        Self { device, kind, packets, bytes, dropped, held, error: error.as_deref() }
     }
 }
 

@@ -146,8 +146,9 @@ impl Report {
         if let Some(error) = self.input_error() {
             return Err(Error::Device(error.message.clone()));
         }
-        if let Some(error) = self.snapshot.outputs.iter().find_map(|output| output.error.as_ref()) {
-            return Err(Error::Device(error.clone()));
+        let errors: Vec<&str> = self.snapshot.outputs.iter().filter_map(|output| output.error.as_deref()).collect();
+        if !errors.is_empty() {
+            return Err(Error::Device(errors.join("; ")));
         }
         if left_behind > 0 {
             return Err(Error::LeftBehind(left_behind));

@@ -1,8 +1,9 @@
 //! The report for people: a head, then a line for each thing that can be asked about a run.
 
 use std::fmt::Write;
+use std::time::Duration;
 
-use steerage::{CpuId, CpuMask, CpuSnapshot, DropReason, OutputSnapshot, QueueSnapshot};
+use steerage::{CpuId, CpuMask, CpuSnapshot, DEAD_AFTER, DropReason, OutputSnapshot, QueueSnapshot};
 
 use super::units::{grouped, percent, printable, rate, recorded, size, time};
 use super::{Report, flows, steering};
@@ -33,6 +34,9 @@ pub(super) fn page(report: &Report) -> String {
     }
     for (at, line) in cpus(report).iter().enumerate() {
         push(&mut page, if at == 0 { "cpus" } else { "" }, line);
+    }
+    for line in stuck(&snapshot.cpus) {
+        push(&mut page, "stuck", &line);
     }
     for (at, line) in steering::lines(snapshot).iter().enumerate() {
         push(&mut page, if at == 0 { "steering" } else { "" }, line);
@@ -148,6 +152,13 @@ fn cpus(report: &Report) -> Vec<String> {
     lines
 }
 
+/// CPUs whose function has not returned for so long that they may be declared dead.
+fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
+    let stuck = cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|since| *since >= DEAD_AFTER)?)));
+    let line = |(cpu, since): (CpuId, Duration)| format!("CPU {cpu} has not returned for {:.0} s", since.as_secs_f64());
+    stuck.map(line).collect()
+}
+
 /// All cells on one line if they fit; else in columns, as many as do.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
@@ -186,7 +197,17 @@ fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
     let line = |output: &OutputSnapshot| {
         let share = percent(output.packets as f64, all as f64);
         let (sent, bytes) = (packets(output.packets), grouped(output.bytes));
-        format!("{}: {sent} {bytes} bytes ({share:.1} %)", printable(&output.device))
+        let mut line = format!("{}: {sent} {bytes} bytes ({share:.1} %)", printable(&output.device));
+        if output.dropped.total() > 0 {
+            let _ = write!(line, ", dropped {}", grouped(output.dropped.total()));
+        }
+        if output.held > 0 {
+            let _ = write!(line, ", {} not written yet", grouped(output.held));
+        }
+        if output.error.is_some() {
+            line.push_str(", failed");
+        }
+        line
     };
     let mut lines: Vec<String> = outputs.iter().take(OUTPUTS_SHOWN).map(line).collect();
     if outputs.len() > OUTPUTS_SHOWN {
@@ -211,6 +232,7 @@ fn advice(reason: DropReason) -> &'static str {
         DropReason::HandlerPanicked => "the packet function panicked; see -v",
         DropReason::TxFull => "an output had no room for them",
         DropReason::TxRefused => "an output cannot send them, or failed",
+        DropReason::TxLost => "an output failed, or the run ended, before they were written",
         _ => "see docs/report.md",
     }
 }

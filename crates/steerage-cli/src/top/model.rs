@@ -158,10 +158,11 @@ impl Model {
         }
     }
 
-    /// Each output, its packets and its bytes a second.
-    pub(super) fn outputs<'a>(&'a self) -> Vec<(&'a Output, f64, f64)> {
+    /// Each output, and its packets, bytes and lost packets per second.
+    pub(super) fn outputs<'a>(&'a self) -> Vec<(&'a Output, [f64; 3])> {
         let rates = |(now, before): (&'a Output, &Output)| {
-            (now, self.a_second(now.packets, before.packets), self.a_second(now.bytes, before.bytes))
+            let lost = self.a_second(total(&now.dropped), total(&before.dropped));
+            (now, [self.a_second(now.packets, before.packets), self.a_second(now.bytes, before.bytes), lost])
         };
         self.now.outputs.iter().zip(&self.before.outputs).map(rates).collect()
     }

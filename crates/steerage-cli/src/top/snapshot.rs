@@ -107,6 +107,8 @@ pub(super) struct Cpu {
     pub(super) wakes_received: u64,
     pub(super) panics: u64,
     pub(super) deaths: u64,
+    /// How long its packet function has not returned; 0 while it is not called.
+    pub(super) handler_seconds: f64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -115,6 +117,8 @@ pub(super) struct Output {
     pub(super) device: String,
     pub(super) packets: u64,
     pub(super) bytes: u64,
+    pub(super) dropped: ByName,
+    pub(super) held: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

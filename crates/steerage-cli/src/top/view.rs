@@ -6,6 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
+use steerage::DEAD_AFTER;
 
 use super::events::mask;
 use super::keys::{Mode, SortBy, Ui};
@@ -117,7 +118,7 @@ fn footer(model: &Model, ui: &Ui, colours: Colours) -> Line<'static> {
 fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<usize>) -> Vec<Line<'static>> {
     let mut lines = head(model, colours);
     let mut sections = vec![cpus(model, ui, colours), queues(model, ui, colours), buckets(model, ui, colours, width)];
-    sections.extend([outputs(model), flows(model), events(model, colours)]);
+    sections.extend([outputs(model, colours), flows(model), events(model, colours)]);
     sections.retain(|section| !section.rows.is_empty());
     if let Some(height) = height {
         fit(&mut sections, height.saturating_sub(lines.len()));
@@ -174,6 +175,11 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
         ]),
         Line::raw(format!("in flight {in_flight}{order}  moved {moved} buckets  pages free {free} of {pages}")),
     ];
+    let stuck = now.cpus.iter().filter(|cpu| cpu.handler_seconds >= DEAD_AFTER.as_secs_f64());
+    lines.extend(stuck.map(|cpu| {
+        let line = format!("! CPU {} has not returned for {:.0} s", cpu.cpu, cpu.handler_seconds);
+        Line::styled(line, colours.bad(true))
+    }));
     lines.extend(now.apart_ns().map(|nanos| Line::raw(format!("a cache line takes {nanos} ns from CPU to CPU"))));
     lines
 }
@@ -261,12 +267,16 @@ fn buckets(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     Section::new(format!("  buckets of {name}: {head}"), rows.into_iter().map(row).collect(), BUCKETS_MIN)
 }
 
-fn outputs(model: &Model) -> Section {
-    let row = |(output, packets, bytes): (&Output, f64, f64)| {
-        let name = shortened(&output.device, 24);
-        Line::raw(format!("  {name:<24} {:>14} {:>14}", packets_a_second(packets), bits_a_second(8.0 * bytes)))
+fn outputs(model: &Model, colours: Colours) -> Section {
+    let row = |(output, [packets, bytes, lost]): (&Output, [f64; 3])| {
+        let (name, held) = (shortened(&output.device, 24), grouped(output.held));
+        let (packets, bits) = (packets_a_second(packets), bits_a_second(8.0 * bytes));
+        Line::from(vec![
+            Span::raw(format!("  {name:<24} {packets:>12} {bits:>12} {held:>9} ")),
+            Span::styled(format!("{lost:>9.0}{}", sign(lost)), colours.bad(lost > 0.0)),
+        ])
     };
-    let head = format!("  {:<24} {:>14} {:>14}", "output", "rate", "bits");
+    let head = format!("  {:<24} {:>12} {:>12} {:>9} {:>9}", "output", "rate", "bits", "held", "drops/s");
     Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
 }
 

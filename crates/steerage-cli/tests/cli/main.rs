@@ -22,6 +22,7 @@ mod mistakes;
 mod net;
 #[path = "../../../steerage-device/tests/common/netns.rs"]
 mod netns;
+mod outputs;
 mod privileges;
 mod program;
 mod respond;

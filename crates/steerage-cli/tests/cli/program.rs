@@ -82,8 +82,8 @@ pub(crate) fn assert_balanced(report: &Value) {
     if !report["ended_by"].is_null() && count(report, "in_flight") == 0 {
         let of_all = |key| cpus.iter().map(|cpu| count(cpu, key)).sum::<u64>();
         assert_eq!(of_all("inline") + of_all("handed_in"), of_all("processed"), "{report}");
-        let after_handler =
-            ["revoked", "handler_panicked"].map(|reason| report["dropped"][reason].as_u64().unwrap_or(0));
+        let after_handler = ["revoked", "handler_panicked", "tx_full", "tx_refused", "tx_lost"]
+            .map(|reason| report["dropped"][reason].as_u64().unwrap_or(0));
         assert_eq!(of_all("processed"), count(report, "delivered") + after_handler.iter().sum::<u64>(), "{report}");
     }
 }

@@ -149,7 +149,7 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 18] = [
     gauge("page_pool_kept_pages", "Pages that packet functions keep.", |queue| one(queue.pool.kept)),
 ];
 
-pub(super) const CPUS: [Family<CpuSnapshot>; 16] = [
+pub(super) const CPUS: [Family<CpuSnapshot>; 17] = [
     counter("cpu_polled_packets", "Packets that the CPU took off its queues.", |cpu| one(cpu.polled)),
     counter("cpu_handed_in_packets", "Packets that other CPUs handed to it.", |cpu| one(cpu.handed_in)),
     counter("cpu_processed_packets", "Packets that it handled.", |cpu| one(cpu.processed)),
@@ -170,10 +170,19 @@ pub(super) const CPUS: [Family<CpuSnapshot>; 16] = [
         each("outcome", [("sent", cpu.originated), ("dropped", cpu.originated_dropped)])
     }),
     gauge("cpu_others_ratio", "Share of its time that others had lately.", |cpu| fraction(cpu.others)),
+    gauge("cpu_handler_seconds", "How long its packet function has not returned; 0 while it is not called.", |cpu| {
+        seconds(cpu.in_handler.unwrap_or_default())
+    }),
 ];
 
-pub(super) const OUTPUTS: [Family<OutputSnapshot>; 3] = [
+pub(super) const OUTPUTS: [Family<OutputSnapshot>; 5] = [
     counter("output_packets", "Packets sent by the output.", |output| one(output.packets)),
     counter("output_bytes", "Their bytes.", |output| one(output.bytes)),
+    counter("output_dropped_packets", "Packets that it was to send and that were lost, by reason.", |output| {
+        by_reason(&output.dropped)
+    }),
+    gauge("output_held_packets", "Packets that it has taken and not sent yet; they are in flight.", |output| {
+        one(output.held)
+    }),
     gauge("output_failed", "1 if an error ended the output on a CPU.", |output| one(output.error.is_some().into())),
 ];

@@ -106,7 +106,7 @@ impl Statistic {
             TxPackets => outputs().map(|output| output.packets).sum(),
             TxBytes => outputs().map(|output| output.bytes).sum(),
             TxDropped => snapshot.dropped().get(DropReason::TxFull),
-            TxErrors => snapshot.dropped().get(DropReason::TxRefused),
+            TxErrors => snapshot.dropped().get(DropReason::TxRefused) + snapshot.dropped().get(DropReason::TxLost),
             Never => 0,
         }
     }
@@ -114,6 +114,6 @@ impl Statistic {
 
 /// Lost on the way from a queue to its handler. The device's losses came before, an output's after that.
 fn lost_by_us(dropped: &Drops) -> u64 {
-    let others = [DropReason::Device, DropReason::TxFull, DropReason::TxRefused];
+    let others = [DropReason::Device, DropReason::TxFull, DropReason::TxRefused, DropReason::TxLost];
     dropped.total() - others.iter().map(|reason| dropped.get(*reason)).sum::<u64>()
 }

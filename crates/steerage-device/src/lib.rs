@@ -16,7 +16,8 @@
 //! [`open`] makes one from what a person writes. A device is a [`steerage::RxQueue`] for each of its queues, and is
 //! tried out with [`steerage::testing::QueueTester`].
 //!
-//! Architecture invariant: no device knows of CPUs, hashes or handlers, and none has a clock or a thread of its own.
+//! Architecture invariant: no device knows of CPUs, hashes or handlers, and none has a clock or a thread of its own, except that each
+//! capture file that is written has a thread, since a file cannot be written without waiting.
 // But for the system calls of each device, in its `sys` module.
 #![deny(unsafe_code)]
 

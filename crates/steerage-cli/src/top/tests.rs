@@ -249,3 +249,19 @@ fn the_documentation_has_each_column() {
         assert!(page.contains(&format!("| `{column}` |")), "{column}");
     }
 }
+
+#[test]
+fn a_cpu_that_does_not_return_and_an_output_that_is_stuck_are_seen() {
+    let mut model = Model::default();
+    for seconds in 1..=2 {
+        let mut report = report(seconds);
+        report["cpus"][1]["handler_seconds"] = json!(12.3);
+        report["outputs"] = json!([{ "device": "pipe", "packets": 10, "bytes": 600, "held": 4321,
+            "dropped": { "tx_full": 50 * seconds } }]);
+        model.take(snapshot(report));
+    }
+    let lines = lines(&drawn(&model, &Ui::default(), Colours::No, 80, 40));
+    assert!(lines.iter().any(|line| line == "! CPU 1 has not returned for 12 s"), "{lines:#?}");
+    let pipe = lines.iter().find(|line| line.trim_start().starts_with("pipe")).expect("the output has a row");
+    assert!(pipe.contains(" 4,321 ") && pipe.ends_with("50 !"), "{pipe}");
+}

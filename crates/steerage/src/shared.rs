@@ -256,7 +256,7 @@ impl Core {
         }
         for output in self.outputs.iter().filter(|output| output.ledgers.iter().any(|ledger| ledger.held() > 0)) {
             let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
-            output.ledgers[0].failed(&DeviceError::new(output.name.clone(), "send what it holds", cause));
+            output.ledgers[0].failed(&DeviceError::new(output.name.to_string(), "send what it holds", cause));
         }
         deferred().for_each(Deferred::close);
     }

@@ -2,11 +2,13 @@
 
 use std::ops::AddAssign;
 
-use steerage::{Affinity, Batch, Cpu, Handler};
+use steerage::{Batch, Cpu, Handler};
 
 /// Counts what comes to its CPU.
 ///
-/// It reads no byte of a packet, only its length: what a run with it costs is the path itself.
+/// It reads no byte of a packet, only its length: what a run with it costs is the path itself. A sum does not care which
+/// packets come together. It keeps both directions of a flow on one CPU all the same, like every function that does care,
+/// so that it shows where their packets would go.
 ///
 /// ```
 /// use steerage::{Builder, Input};
@@ -52,8 +54,6 @@ impl std::iter::Sum for Counted {
 }
 
 impl Handler for Count {
-    // A sum does not care what goes together, so a device's hash of whatever kind will do.
-    const AFFINITY: Affinity = Affinity::OneDirection;
     type Moved = ();
     type Report = Counted;
 

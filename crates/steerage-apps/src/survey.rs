@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::AddAssign;
 
 use steerage::flow::{self, Dissection, End, HeaderKind, Layers};
-use steerage::{BUCKETS, Batch, Cpu, FlowHash, FlowKey, Handler, LinkType, Packet, bucket_of};
+use steerage::{
+    Affinity, BUCKETS, Batch, Cpu, FlowHash, FlowHasher, FlowKey, FlowParts, Handler, LinkType, Packet, SteeringKey,
+    SteeringKeys, Timestamp, bucket_of,
+};
 
-/// The most flows that are told apart. 120 bytes each, 120 MiB in all; packets of later flows count, but not by flow.
+/// The most flows that are told apart. 170 bytes each, 170 MiB in all; packets of later flows count, but not by flow.
 pub const SURVEY_FLOWS_MAX: usize = 1 << 20;
 
 /// Packets, and their bytes on the wire.
@@ -25,14 +28,18 @@ impl AddAssign for Weight {
     }
 }
 
-/// A flow, both directions together.
+/// A flow: all packets with the same key, which steering never separates. It is both directions of a conversation or one
+/// of them, as the survey's affinity says.
 #[derive(Clone, Copy, Debug)]
 pub struct SurveyedFlow {
-    /// As its first packet was sent.
+    /// The flow of its first packet, in the direction in which that packet was sent.
+    pub flow: FlowKey,
+    /// The key that is hashed for each of its packets. For most flows it is made of `flow`; a datagram whose first fragment
+    /// did not come first has a key of its own.
     pub key: FlowKey,
-    /// All that came of it.
+    /// All of its packets.
     pub weight: Weight,
-    /// What its first packet was steered by.
+    /// The hash by which its first packet was steered.
     pub hash: FlowHash,
     /// Whether packets of both directions came.
     pub is_two_way: bool,
@@ -47,15 +54,21 @@ pub struct Specimen {
     pub data: Vec<u8>,
     /// Its length on the wire, in bytes.
     pub wire_len: usize,
-    /// What it begins with.
+    /// The type of its first header.
     pub link: LinkType,
-    /// What it was steered by.
+    /// The hash by which it was steered.
     pub hash: FlowHash,
+    /// Its flow, as [`SurveyedFlow::flow`].
+    pub flow: FlowKey,
+    /// The key that was hashed.
+    pub key: FlowKey,
 }
 
 /// What a [`Survey`] found.
 #[derive(Debug)]
 pub struct Surveyed {
+    /// Which packets steering keeps together, and so what counts as a flow here.
+    pub affinity: Affinity,
     /// All packets.
     pub all: Weight,
     /// Those of each bucket.
@@ -70,27 +83,41 @@ pub struct Surveyed {
     pub outer_flows: usize,
     /// Fragments.
     pub fragments: u64,
-    /// Packets of which no flow is known, by the reason.
+    /// Packets without a known flow, by the reason.
     pub unparsed: BTreeMap<String, u64>,
-    /// The packet that was asked for, if there was such a one.
+    /// The packet that was asked for, if there was one of that number.
     pub specimen: Option<Specimen>,
 }
 
-/// Looks at every packet's headers and hash. Numbers packets as they come to it: for one CPU alone.
-#[derive(Debug)]
-pub struct Survey {
+/// Looks at every packet's headers and hash. It numbers packets as they come, so it is for an instance of one CPU, with
+/// [hashes at arrival](steerage::Builder::always_hash).
+///
+/// `BOTH` says what is surveyed: the flows of handlers that keep both directions together, or of those that keep each direction
+/// together by itself ([`Affinity`]).
+pub struct Survey<const BOTH: bool> {
     layers: Layers,
+    hasher: FlowHasher,
     /// Number of the packet to keep a copy of, from 1.
     wanted: u64,
+    /// By queue.
+    keys: Vec<SteeringKeys>,
+    /// By the key that is hashed.
     flows: HashMap<FlowKey, SurveyedFlow>,
     outer: HashSet<FlowKey>,
     found: Surveyed,
 }
 
-impl Survey {
-    /// Of the flows that `layers` says, with a copy of the packet of number `wanted`, from 1.
-    pub fn new(layers: Layers, wanted: u64) -> Self {
+impl<const BOTH: bool> std::fmt::Debug for Survey<BOTH> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Survey of {} packets", self.found.all.packets)
+    }
+}
+
+impl<const BOTH: bool> Survey<BOTH> {
+    /// For an instance with this hash and these layers. Keeps a copy of packet number `wanted`, from 1.
+    pub fn new(hasher: FlowHasher, layers: Layers, wanted: u64) -> Self {
         let found = Surveyed {
+            affinity: Self::AFFINITY,
             all: Weight::default(),
             buckets: Box::new([Weight::default(); BUCKETS]),
             flows: Vec::new(),
@@ -101,52 +128,66 @@ impl Survey {
             unparsed: BTreeMap::new(),
             specimen: None,
         };
-        Self { layers, wanted, flows: HashMap::new(), outer: HashSet::new(), found }
+        Self { layers, hasher, wanted, keys: Vec::new(), flows: HashMap::new(), outer: HashSet::new(), found }
     }
 
-    fn look_at(&mut self, packet: &Packet<'_>) {
+    fn look_at(&mut self, packet: &Packet<'_>, queue: usize, now: Timestamp) {
         let (data, link, hash) = (packet.data(), packet.link(), packet.flow_hash());
         let weight = Weight { packets: 1, bytes: packet.wire_len() as u64 };
         self.found.all += weight;
         self.found.buckets[usize::from(bucket_of(hash))] += weight;
+        let headers = flow::dissect(data, link, self.layers);
+        if self.keys.len() <= queue {
+            self.keys.resize_with(queue + 1, || SteeringKeys::new(self.hasher.clone(), Self::AFFINITY));
+        }
+        let key = self.keys[queue].of(&headers, now);
+        let (flow, key) = (shown(&key, &headers), key.hashed);
         if self.found.all.packets == self.wanted {
             let data = packet.segments().flatten().copied().collect();
-            self.found.specimen = Some(Specimen { data, wire_len: packet.wire_len(), link, hash });
+            self.found.specimen = Some(Specimen { data, wire_len: packet.wire_len(), link, hash, flow, key });
         }
-        let headers = flow::dissect(data, link, self.layers);
         self.found.fragments += u64::from(headers.fragments[0].is_some());
         if !headers.is_flow {
             *self.found.unparsed.entry(why_unparsed(&headers)).or_default() += 1;
         }
         if let Some(tunnel) = headers.tunnel {
             *self.found.tunnels.entry(tunnel.kind).or_default() += weight;
-            let outer = flow::dissect(data, link, Layers::Outer).key.both_directions();
+            let outer = Self::AFFINITY.key(flow::dissect(data, link, Layers::Outer).key);
             if self.outer.len() < SURVEY_FLOWS_MAX {
                 self.outer.insert(outer);
             }
         }
-        self.note(&headers, hash, weight);
+        let in_tunnel = headers.tunnel.is_some();
+        self.note(SurveyedFlow { flow, key, weight, hash, is_two_way: false, in_tunnel });
     }
 
-    fn note(&mut self, headers: &Dissection, hash: FlowHash, weight: Weight) {
-        let (key, full) = (headers.key, self.flows.len() >= SURVEY_FLOWS_MAX);
-        let new = SurveyedFlow {
-            key,
-            weight: Weight::default(),
-            hash,
-            is_two_way: false,
-            in_tunnel: headers.tunnel.is_some(),
-        };
-        let flow = match self.flows.get_mut(&key.both_directions()) {
-            Some(flow) => flow,
-            None if full => {
+    /// Counts the packet of the flow that it would be if it were the only one.
+    fn note(&mut self, new: SurveyedFlow) {
+        let full = self.flows.len() >= SURVEY_FLOWS_MAX;
+        let Some(known) = self.flows.get_mut(&new.key) else {
+            if full {
                 self.found.beyond += 1;
-                return;
+            } else {
+                self.flows.insert(new.key, new);
             }
-            None => self.flows.entry(key.both_directions()).or_insert(new),
+            return;
         };
-        flow.weight += weight;
-        flow.is_two_way |= flow.key != key;
+        known.weight += new.weight;
+        known.is_two_way |= known.flow != new.flow;
+    }
+}
+
+/// The flow as people know it. A datagram with a key of its own goes by addresses and protocol: its ports were not known when
+/// the first of its fragments came.
+fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
+    match (key.flow.parts(), headers.key.parts()) {
+        (FlowParts::Bytes { .. }, FlowParts::V4 { source, destination, protocol }) => {
+            FlowKey::v4((source.0, 0), (destination.0, 0), protocol)
+        }
+        (FlowParts::Bytes { .. }, FlowParts::V6 { source, destination, protocol }) => {
+            FlowKey::v6((source.0, 0), (destination.0, 0), protocol)
+        }
+        _ => key.flow,
     }
 }
 
@@ -158,13 +199,16 @@ fn why_unparsed(headers: &Dissection) -> String {
     }
 }
 
-impl Handler for Survey {
+impl<const BOTH: bool> Handler for Survey<BOTH> {
+    const AFFINITY: Affinity = if BOTH { Affinity::BothDirections } else { Affinity::OneDirection };
+
     type Moved = ();
     type Report = Surveyed;
 
-    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        let queue = batch.queue();
         for packet in batch.iter_mut() {
-            self.look_at(&packet);
+            self.look_at(&packet, queue, cpu.now());
         }
     }
 
@@ -177,17 +221,23 @@ impl Handler for Survey {
 
 #[cfg(test)]
 mod tests {
-    use steerage::Builder;
+    use steerage::{Builder, HashKey};
     use steerage_device::synthetic::SyntheticOptions;
 
     use super::*;
 
     #[test]
     fn everything_is_in_a_bucket_and_of_a_flow() {
+        all_of_it::<true>();
+        all_of_it::<false>();
+    }
+
+    fn all_of_it<const BOTH: bool>() {
         let options = SyntheticOptions { packets: Some(5_000), flows: 50, ..SyntheticOptions::default() };
-        // Order is checked so that packets are hashed though there is one CPU only.
-        let builder = Builder::new().virtual_cpus(1).check_order(true).input(options.open().unwrap());
-        let instance = builder.build(|_| Survey::new(Layers::Inner, 17)).unwrap();
+        let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+        let builder = Builder::new().virtual_cpus(1).always_hash(true).hash(hasher.clone());
+        let survey = move |_| Survey::<BOTH>::new(hasher.clone(), Layers::Inner, 17);
+        let instance = builder.input(options.open().unwrap()).build(survey).unwrap();
         let outcome = instance.start().unwrap().join();
         let (_, found) = outcome.reports.into_iter().next().unwrap();
 
@@ -203,8 +253,11 @@ mod tests {
         assert_eq!(found.flows.len(), 50);
         assert_eq!((found.beyond, found.fragments, found.unparsed.len(), found.tunnels.len()), (0, 0, 0, 0));
         let specimen = found.specimen.unwrap();
-        let key = flow::dissect(&specimen.data, specimen.link, Layers::Inner).key.both_directions();
-        let flow = found.flows.iter().find(|flow| flow.key.both_directions() == key).unwrap();
-        assert_eq!(flow.hash, specimen.hash);
+        let flow = found.flows.iter().find(|flow| flow.key == specimen.key).unwrap();
+        assert_eq!((flow.flow, flow.hash), (specimen.flow, specimen.hash));
+        let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+        assert!(found.flows.iter().all(|flow| flow.hash == hasher.hash(&flow.key)));
+        let dissected = flow::dissect(&specimen.data, specimen.link, Layers::Inner).key;
+        assert_eq!((specimen.flow, specimen.key), (dissected, found.affinity.key(dissected)));
     }
 }

@@ -1,5 +1,7 @@
 //! A packet function and what it may ask of the CPU it runs on.
 
+use steerage_mem::hash::FlowKey;
+
 use crate::cpu::CpuId;
 use crate::origin::Origin;
 use crate::packet::{Batch, NoRoom};
@@ -21,6 +23,16 @@ impl Affinity {
     /// Whether a hash that keeps `self` together also keeps `wanted` together.
     pub fn satisfies(self, wanted: Self) -> bool {
         self == wanted || self == Self::BothDirections
+    }
+
+    /// The key that is hashed for a flow, to keep together what this affinity keeps together.
+    #[must_use]
+    #[inline(always)]
+    pub const fn key(self, flow: FlowKey) -> FlowKey {
+        match self {
+            Self::BothDirections => flow.both_directions(),
+            Self::OneDirection => flow,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use steerage_mem::hash::{self, FlowHash, FlowHasher, FlowKey};
 use steerage_mem::{Completion, Memory};
 
 use crate::flow::fragments::FragmentTable;
-use crate::flow::{self, Layers};
+use crate::flow::{self, Dissection, Layers};
 use crate::handler::Affinity;
 use crate::platform::Timestamp;
 use crate::rx::LinkType;
@@ -77,6 +77,72 @@ impl Hashing {
     }
 }
 
+/// The flow that a frame is steered with: that of its headers or, for a fragment, the one that its datagram follows.
+fn flow_of(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
+    match found.fragments {
+        // Without a flow the direction does not matter.
+        _ if !found.is_flow => found.key.both_directions(),
+        [None, _] => found.key,
+        _ => fragments.steer(found, hasher, now),
+    }
+}
+
+/// Finds the keys that a receive queue's frames are steered by, with the code that steers them. For tools that explain
+/// steering: a packet carries only the hash of its key.
+///
+/// Fragments follow the first of their datagram to arrive, so a `SteeringKeys` stands for one queue, and wants to see
+/// all of its frames in their order.
+///
+/// ```
+/// use steerage::flow::{self, Layers};
+/// use steerage::{Affinity, FlowHasher, HashKey, LinkType, SteeringKeys, Timestamp};
+///
+/// let mut answer = [0; 60];
+/// answer[12..15].copy_from_slice(&[0x08, 0x00, 0x45]); // IPv4
+/// (answer[23], answer[29], answer[33]) = (6, 2, 1); // TCP, 0.0.0.2, 0.0.0.1
+/// (answer[35], answer[37]) = (90, 80); // ports
+///
+/// let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+/// let mut keys = SteeringKeys::new(hasher, Affinity::BothDirections);
+/// let key = keys.of(&flow::dissect(&answer, LinkType::ETHERNET, Layers::Inner), Timestamp::ZERO);
+/// assert_eq!(key.flow.to_string(), "tcp 0.0.0.2:90 > 0.0.0.1:80");
+/// assert_eq!(key.hashed.to_string(), "tcp 0.0.0.1:80 > 0.0.0.2:90");
+/// ```
+pub struct SteeringKeys {
+    hasher: FlowHasher,
+    affinity: Affinity,
+    fragments: FragmentTable,
+}
+
+impl fmt::Debug for SteeringKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SteeringKeys").field("affinity", &self.affinity).finish_non_exhaustive()
+    }
+}
+
+/// The key of one frame: see [`SteeringKeys`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteeringKey {
+    /// The flow that the frame is steered with, in the direction in which the frame goes.
+    pub flow: FlowKey,
+    /// The key that is hashed.
+    pub hashed: FlowKey,
+}
+
+impl SteeringKeys {
+    /// For a queue of a handler of this affinity, in an instance with this hash.
+    pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
+        Self { hasher, affinity, fragments: FragmentTable::new() }
+    }
+
+    /// The key of the next frame. `found` comes from [`flow::dissect`], with the layers of the instance.
+    pub fn of(&mut self, found: &Dissection, now: Timestamp) -> SteeringKey {
+        let flow = flow_of(found, &mut self.fragments, &self.hasher, now);
+        let hashed = self.affinity.key(flow);
+        SteeringKey { flow: if found.is_flow { flow } else { found.key }, hashed }
+    }
+}
+
 /// From a frame to its key. A trait and not a closure, since only a method can be told to inline into each kernel's
 /// loop: 11 ticks a packet against 34.
 trait FrameKey: Send + Sync {
@@ -97,14 +163,14 @@ struct Custom<F, K>(F, K);
 impl FrameKey for BothDirections {
     #[inline(always)]
     fn of_flow(&self, key: FlowKey) -> FlowKey {
-        key.both_directions()
+        Affinity::BothDirections.key(key)
     }
 }
 
 impl FrameKey for OneDirection {
     #[inline(always)]
     fn of_flow(&self, key: FlowKey) -> FlowKey {
-        key
+        Affinity::OneDirection.key(key)
     }
 }
 
@@ -144,14 +210,9 @@ impl<K: FrameKey> Frames<'_, K> {
         let found = flow::dissect(frame, self.link, self.by.layers);
         if !found.is_flow {
             self.unparsed.set(self.unparsed.get() + 1);
-            // Which way does not matter where there is no flow.
-            return found.key.both_directions();
         }
-        let key = match found.fragments {
-            [None, _] => found.key,
-            _ => self.fragments.borrow_mut().steer(&found, &self.by.hasher, self.now),
-        };
-        self.by.key.of_flow(key)
+        let mut fragments = self.fragments.borrow_mut();
+        self.by.key.of_flow(flow_of(&found, &mut fragments, &self.by.hasher, self.now))
     }
 }
 

@@ -71,6 +71,7 @@ pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
 pub use device_name::DeviceName;
 pub use handle::Handle;
 pub use handler::{Affinity, BucketId, Cpu, Handler};
+pub use hashing::{SteeringKey, SteeringKeys};
 pub use instance::{CpuPart, Instance, Outcome, Running};
 pub use ledger::{
     BucketSnapshot, CpuSnapshot, DropReason, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError,

@@ -347,6 +347,16 @@ impl HashArgs {
         if self.outer { Layers::Outer } else { Layers::Inner }
     }
 
+    /// Whether a device's hash may serve, where it keeps together what must stay together.
+    pub(crate) fn allows_device(&self) -> bool {
+        matches!(self.hash, HashChoice::Auto | HashChoice::Device)
+    }
+
+    /// Whether an interface's packets are to be hashed by the kernel.
+    pub(crate) fn asks_kernel(&self) -> bool {
+        self.hash == HashChoice::Device
+    }
+
     /// Whether each run draws a key of its own.
     pub(crate) fn has_key_by_chance(&self) -> bool {
         self.hash_key.is_none()

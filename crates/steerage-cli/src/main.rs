@@ -11,6 +11,7 @@ mod doctor;
 mod error;
 mod filter;
 mod forward;
+mod function;
 mod live;
 mod log;
 mod machine;

@@ -194,7 +194,7 @@ fn listening(interface: &str, args: &RunArgs) -> AfPacketOptions {
         block_timeout: live.block_timeout.unwrap_or(default.block_timeout),
         promiscuous: !live.no_promiscuous,
         direction: live.direction.into(),
-        kernel_hash: args.steering.hash.hash == HashChoice::Device,
+        kernel_hash: args.steering.hash.asks_kernel(),
         finish_checksums: live.forwards,
         ..default
     }
@@ -205,7 +205,7 @@ fn taking(interface: &str, args: &RunArgs) -> AfXdpOptions {
     AfXdpOptions {
         take: args.live.take.clone(),
         replace: args.live.replace,
-        device_hash: args.steering.hash.hash == HashChoice::Device,
+        device_hash: args.steering.hash.asks_kernel(),
         ..AfXdpOptions::new(interface)
     }
 }
@@ -285,12 +285,8 @@ impl Cpus {
 }
 
 fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
-    let device_hash = matches!(args.hash.hash, HashChoice::Auto | HashChoice::Device);
     let builder = Builder::new().backlog(args.backlog).dev_weight(args.dev_weight);
-    let mut builder = builder.layers(args.hash.layers()).device_hash(device_hash);
-    if let Some(hasher) = hasher(&args.hash)? {
-        builder = builder.hash(hasher);
-    }
+    let mut builder = hashing(builder, &args.hash, hasher(&args.hash)?);
     if let Some(units) = args.memory.lpc_size {
         builder = builder.lpc_size(units);
     }
@@ -298,6 +294,16 @@ fn steer(args: &SteeringArgs) -> Result<Builder, Error> {
         Some(bytes) => builder.memory_max(bytes),
         None => builder,
     })
+}
+
+/// How packets are hashed, in every command that steers them and in `explain`. Which packets stay together is said by the
+/// packet function itself (`Handler::AFFINITY`).
+pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHasher>) -> Builder {
+    let builder = builder.layers(args.layers()).device_hash(args.allows_device());
+    match hasher {
+        Some(hasher) => builder.hash(hasher),
+        None => builder,
+    }
 }
 
 /// The hash that was asked for; `None` leaves it to the library.

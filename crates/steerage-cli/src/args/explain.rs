@@ -6,21 +6,27 @@ use clap::Args;
 use steerage::CPUS_MAX;
 
 use super::{DirectionArg, HashArgs, number, packets, seconds};
+use crate::function::Function;
 
 pub(super) const EXPLAIN_HELP: &str = "\
-Of a flow: its key, hash and bucket, and its CPU among 2, 4, 8 and more. Of a capture or of
-synthetic traffic: the same for one packet, with the headers that made the key; the share that
-the busiest CPU would have; the largest flows; what keeps traffic from spreading; and advice:
-how many CPUs, which mask, with the commands for steerage and for the kernel's own RPS.
+For a flow, this prints its key, hash and bucket, and its CPU among 2, 4, 8 and more. For a
+capture or synthetic traffic, it prints the same for one packet, with the headers that made the
+key; the share that the busiest CPU would have; the largest flows; what keeps traffic from
+spreading; and advice: how many CPUs and which mask, with the commands for steerage and for the
+kernel's own RPS.
 
-An interface is listened to for 10 s, unless -c or --seconds says otherwise: nothing is taken
-from anybody.
+The answer is for the command that --for names. count, meter, fanout and respond keep both
+directions of a flow on one CPU; forward keeps each direction together by itself.
+
+An interface is listened to for 10 s, unless -c or --seconds says otherwise. No packet is taken
+away from the kernel.
 
 Examples:
   steerage explain 'tcp 10.0.0.1:5 > 10.0.0.2:80'
   steerage explain capture.pcap                  is this traffic spreadable?
   steerage explain capture.pcap --packet 17      why did that packet go there?
   steerage explain capture.pcap --outer          the same if tunnels stay together
+  steerage explain capture.pcap --for forward    the same as a router would steer it
   steerage explain eth0 -Q in --work 500         how many CPUs for 500 ns of work a packet?";
 
 #[derive(Debug, Args)]
@@ -28,6 +34,18 @@ pub(crate) struct ExplainArgs {
     /// A flow such as 'tcp 10.0.0.1:5 > 10.0.0.2:80', or where packets come from
     #[arg(value_name = "FLOW|DEVICE", required = true)]
     pub(crate) what: Vec<String>,
+
+    /// Explain how this command steers: count, meter, fanout,
+    /// forward or respond
+    #[arg(
+        long = "for",
+        value_name = "COMMAND",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        verbatim_doc_comment
+    )]
+    pub(crate) function: Function,
 
     /// Look closely at the Nth packet, from 1
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = packets)]
@@ -41,15 +59,24 @@ pub(crate) struct ExplainArgs {
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
     pub(crate) packets: Option<u64>,
 
-    /// Of an interface: for S seconds; 0: until Ctrl-C [default: 10, with -c 0]
+    /// Listen to an interface for S seconds; 0: until Ctrl-C [default: 10, with -c 0]
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
 
-    /// Of an interface: which packets, in, out or inout
-    #[arg(short = 'Q', long, value_name = "WAY", value_enum, default_value_t, hide_possible_values = true)]
+    /// Which packets of an interface: in, out or inout; forward
+    /// and respond receive only what comes in
+    #[arg(
+        short = 'Q',
+        long,
+        value_name = "WAY",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        verbatim_doc_comment
+    )]
     pub(crate) direction: DirectionArg,
 
-    /// Advise for work of so many ns a packet, or such as 2us [default: 1000]
+    /// Advise for this much work per packet, in ns or such as 2us [default: 1000]
     #[arg(long, value_name = "NS", allow_negative_numbers = true, value_parser = work)]
     pub(crate) work: Option<Duration>,
 

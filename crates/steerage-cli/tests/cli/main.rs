@@ -23,6 +23,7 @@ mod net;
 #[path = "../../../steerage-device/tests/common/netns.rs"]
 mod netns;
 mod outputs;
+mod predictions;
 mod privileges;
 mod program;
 mod respond;

@@ -1,8 +1,8 @@
-//! What stands in the way of spreading, or would with a plainer hash than ours.
+//! What keeps traffic from spreading, or would with a simpler hash than ours.
 
 use steerage::{FlowHasher, FlowKey, FlowParts, HashKey};
 
-use super::{OfTraffic, tunnels};
+use super::{OfTraffic, Shares, tunnels};
 use crate::report::units::{grouped, percent};
 
 /// A flow with this share of the packets cannot be spread thinner: eight CPUs would not have an eighth each.
@@ -15,7 +15,7 @@ const WORTH_A_WORD: f64 = 0.01;
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
-/// One paragraph each; none where nothing is to be said.
+/// One paragraph each, for whatever is worth one.
 pub(crate) fn notes(traffic: &OfTraffic) -> Vec<String> {
     let all = [
         elephants(traffic),
@@ -37,11 +37,17 @@ fn elephants(traffic: &OfTraffic) -> Option<String> {
     let shares: Vec<f64> = largest.iter().map(|flow| share(flow.weight.packets, traffic)).collect();
     let count = shares.iter().take_while(|share| **share > ELEPHANT).count();
     let first = *shares.first().filter(|_| count > 0)?;
+    let first = 100.0 * first;
+    let large = match count {
+        1 => format!("1 flow has more than an eighth of the packets: {first:.1} %"),
+        _ => format!("{count} flows each have more than an eighth of the packets, the largest {first:.1} %"),
+    };
+    let thinnest = Shares::thinnest(&traffic.survey.buckets);
     Some(format!(
-        "elephants: {count} flow(s) with more than an eighth of the packets each. A flow stays on one CPU, so the largest, \
-         with {:.1} %, allows a speed-up of {:.1} times at most, whatever the mask.",
-        100.0 * first,
-        1.0 / first
+        "elephants: {large}. All packets of a bucket stay on one CPU, and so do those of a flow. The fullest bucket has {:.1} %, so \
+         the speed-up is {:.1} times at most, with any number of CPUs and any mask.",
+        100.0 * thinnest.busiest(),
+        thinnest.speed_up()
     ))
 }
 
@@ -57,20 +63,21 @@ fn in_tunnels(traffic: &OfTraffic) -> Option<String> {
         .collect();
     let inner = traffic.survey.flows.iter().filter(|flow| flow.in_tunnel).count() as u64;
     Some(format!(
-        "tunnels: {}. Inside are {} flows, outside {}. steerage goes by the inner ones (--outer: by the outer); a hash of the \
-         outer headers, such as most network cards', tells apart no more than the outer.",
+        "tunnels: {}. Inside the tunnels there are {} flows, outside {}. steerage goes by the inner headers (with --outer by the \
+         outer ones). Most network cards hash only the outer headers.",
         names.join(", "),
         grouped(inner),
         grouped(traffic.survey.outer_flows as u64)
     ))
 }
 
-/// How many flows have their two directions on different queues under the hash that network cards come with.
+/// How many flows have their two directions on different queues by the default hash of network cards. None, if the command does
+/// not keep directions together either.
 pub(super) fn torn(traffic: &OfTraffic) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;
     let two_way = traffic.survey.flows.iter().filter(|flow| flow.is_two_way);
-    two_way.filter(|flow| reverse(&flow.key).is_some_and(|back| queue(&flow.key) != queue(&back))).count()
+    two_way.filter(|flow| reverse(&flow.flow).is_some_and(|back| queue(&flow.flow) != queue(&back))).count()
 }
 
 fn one_sided(traffic: &OfTraffic) -> Option<String> {
@@ -79,16 +86,18 @@ fn one_sided(traffic: &OfTraffic) -> Option<String> {
         return None;
     }
     Some(format!(
-        "directions: {} of {} flows were seen both ways. A network card's usual hash (Toeplitz with Microsoft's key, {NIC_QUEUES} \
-         queues) has the two directions of {:.0} % of them on different queues; steerage's has them on one CPU.",
+        "directions: {} of {} flows have packets of both directions. A network card's default hash (Toeplitz with Microsoft's key, \
+         {NIC_QUEUES} queues) puts the two directions of {:.0} % of them on different queues; steerage {} keeps them on one CPU.",
         grouped(two_way as u64),
         grouped(traffic.survey.flows.len() as u64),
-        percent(torn as f64, two_way as f64)
+        percent(torn as f64, two_way as f64),
+        traffic.circumstances.function.name()
     ))
 }
 
-fn reverse(key: &FlowKey) -> Option<FlowKey> {
-    match key.parts() {
+/// The other direction of an IP flow.
+fn reverse(flow: &FlowKey) -> Option<FlowKey> {
+    match flow.parts() {
         FlowParts::V4 { source, destination, protocol } => Some(FlowKey::v4(destination, source, protocol)),
         FlowParts::V6 { source, destination, protocol } => Some(FlowKey::v6(destination, source, protocol)),
         _ => None,
@@ -105,7 +114,7 @@ fn unparsed(traffic: &OfTraffic) -> Option<String> {
     let reasons: Vec<String> =
         reasons.into_iter().map(|(reason, packets)| format!("{reason} ({})", grouped(*packets))).collect();
     Some(format!(
-        "not IP: {:.1} % of the packets have no IP flow and go by their stations and type, or all together: {}.",
+        "not IP: {:.1} % of the packets have no IP flow. They go by their MAC addresses and type, or else all together: {}.",
         100.0 * share(packets, traffic),
         reasons.join(", ")
     ))
@@ -115,8 +124,8 @@ fn fragments(traffic: &OfTraffic) -> Option<String> {
     let packets = traffic.survey.fragments;
     (share(packets, traffic) >= WORTH_A_WORD).then(|| {
         format!(
-            "fragments: {:.1} % of the packets. A datagram's stay together, with its flow where the first fragment comes first; \
-             a hash of each packet by itself would tear flow and fragments apart.",
+            "fragments: {:.1} % of the packets. All fragments of a datagram stay together. They go with their flow if the first \
+             fragment comes first, and else by a key of their own.",
             100.0 * share(packets, traffic)
         )
     })
@@ -126,7 +135,7 @@ fn beyond(traffic: &OfTraffic) -> Option<String> {
     let packets = traffic.survey.beyond;
     (packets > 0).then(|| {
         format!(
-            "many flows: {} packets are of flows beyond the {} that are told apart here; the spread counts them all.",
+            "many flows: {} packets belong to flows beyond the first {}, which are not listed; the shares above include them.",
             grouped(packets),
             grouped(traffic.survey.flows.len() as u64)
         )

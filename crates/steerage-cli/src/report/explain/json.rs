@@ -1,4 +1,4 @@
-//! The explanation as one JSON object: `docs/explain.md` tells its fields.
+//! The explanation as one JSON object: `docs/explain.md` describes its fields.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,7 +8,7 @@ use steerage::flow;
 use steerage::{FlowHash, FlowKey, bucket_of, even_share};
 use steerage_apps::{Specimen, Weight};
 
-use super::{CPUS, Explanation, OfTraffic, Spread, Suggestion, What, advice, tunnels};
+use super::{CPUS, Explanation, OfTraffic, Shares, Suggestion, What, advice, tunnels};
 use crate::report::units::printable;
 
 const SCHEMA: u32 = 1;
@@ -18,6 +18,10 @@ struct Line<'a> {
     schema: u32,
     r#type: &'static str,
     version: &'static str,
+    /// The command whose steering is explained.
+    r#for: &'static str,
+    /// Whether it keeps both directions of a flow together.
+    both_directions: bool,
     hash: &'a str,
     hash_key_by_chance: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,7 +34,8 @@ struct Line<'a> {
 #[derive(Serialize)]
 struct Place {
     flow: String,
-    key: String,
+    /// What was hashed, if not by the device.
+    key: Option<String>,
     hash: String,
     bucket: u16,
     /// By the number of CPUs, which of them.
@@ -55,6 +60,18 @@ struct Traffic {
     suggestion: Option<Suggestion>,
 }
 
+/// What so many CPUs of an even map would have.
+#[derive(Serialize)]
+struct Spread {
+    cpus: usize,
+    /// The largest share of the packets that one of them has, from 0 to 1; the same of the bytes.
+    busiest_packets: f64,
+    busiest_bytes: f64,
+    speed_up: f64,
+    /// Packets of each CPU, in the order of the mask.
+    packets: Vec<u64>,
+}
+
 #[derive(Serialize)]
 struct Packet {
     number: u64,
@@ -74,6 +91,7 @@ struct Header {
 #[derive(Serialize)]
 struct Flow {
     flow: String,
+    key: String,
     packets: u64,
     bytes: u64,
     two_way: bool,
@@ -83,13 +101,15 @@ struct Flow {
 
 pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
     let (flow, traffic) = match &explanation.what {
-        What::Flow(flow) => (Some(Place::of(&flow.key, flow.hash)), None),
-        What::Traffic(traffic) => (None, Some(Traffic::of(traffic, explanation.top))),
+        What::Flow(of_flow) => (Some(Place::of(&of_flow.flow, Some(&of_flow.key), of_flow.hash)), None),
+        What::Traffic(traffic) => (None, Some(Traffic::of(traffic, explanation))),
     };
     let line = Line {
         schema: SCHEMA,
         r#type: "explanation",
         version: env!("CARGO_PKG_VERSION"),
+        r#for: explanation.function.name(),
+        both_directions: explanation.function.keeps_both_directions(),
         hash: explanation.hash,
         hash_key_by_chance: explanation.key_by_chance,
         flow,
@@ -101,11 +121,11 @@ pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
 }
 
 impl Place {
-    fn of(flow: &FlowKey, hash: FlowHash) -> Self {
+    fn of(flow: &FlowKey, key: Option<&FlowKey>, hash: FlowHash) -> Self {
         let bucket = bucket_of(hash);
         Self {
             flow: flow.to_string(),
-            key: flow.both_directions().to_string(),
+            key: key.map(FlowKey::to_string),
             hash: format!("{:#010x}", hash.0),
             bucket,
             cpus: CPUS.iter().map(|cpus| (*cpus, even_share(bucket, *cpus))).collect(),
@@ -114,7 +134,7 @@ impl Place {
 }
 
 impl Traffic {
-    fn of(traffic: &OfTraffic, top: usize) -> Self {
+    fn of(traffic: &OfTraffic, explanation: &Explanation) -> Self {
         let survey = &traffic.survey;
         let Weight { packets, bytes } = survey.all;
         let largest = traffic.largest();
@@ -123,13 +143,18 @@ impl Traffic {
             packets,
             bytes,
             flows: survey.flows.len(),
-            packet: survey.specimen.as_ref().map(|specimen| Packet::of(traffic, specimen)),
-            spread: CPUS.iter().map(|cpus| Spread::of(survey, *cpus)).collect(),
+            packet: survey.specimen.as_ref().map(|specimen| Packet::of(traffic, specimen, explanation)),
+            spread: traffic
+                .cpus()
+                .into_iter()
+                .map(|cpus| Spread::of(&Shares::even(&survey.buckets, cpus), cpus))
+                .collect(),
             largest: largest
                 .iter()
-                .take(top)
+                .take(explanation.top)
                 .map(|flow| Flow {
-                    flow: flow.key.to_string(),
+                    flow: flow.flow.to_string(),
+                    key: flow.key.to_string(),
                     packets: flow.weight.packets,
                     bytes: flow.weight.bytes,
                     two_way: flow.is_two_way,
@@ -148,16 +173,29 @@ impl Traffic {
     }
 }
 
+impl Spread {
+    fn of(shares: &Shares, cpus: usize) -> Self {
+        Self {
+            cpus,
+            busiest_packets: shares.busiest(),
+            busiest_bytes: shares.busiest_bytes(),
+            speed_up: shares.speed_up(),
+            packets: shares.packets(),
+        }
+    }
+}
+
 impl Packet {
-    fn of(traffic: &OfTraffic, specimen: &Specimen) -> Self {
+    fn of(traffic: &OfTraffic, specimen: &Specimen, explanation: &Explanation) -> Self {
         let found = flow::dissect(&specimen.data, specimen.link, traffic.layers);
+        let key = Some(&specimen.key).filter(|_| !explanation.is_by_device());
         let header = |header: flow::Header| Header { kind: header.kind.to_string(), offset: header.offset };
         Self {
             number: traffic.packet,
             length: specimen.wire_len,
             headers: found.headers().map(header).collect(),
             end: found.end.to_string(),
-            place: Place::of(&found.key, specimen.hash),
+            place: Place::of(&specimen.flow, key, specimen.hash),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What to do with this traffic: how many CPUs, which mask, by which hash; for steerage and for the kernel's own RPS.
+//! What to do with this traffic: how many CPUs, which mask and which hash, for steerage and for the kernel's own RPS.
 //!
-//! It is arithmetic on what was seen and on costs that were measured elsewhere; each assumption is told.
+//! It is arithmetic on what was seen and on costs that were measured elsewhere; the report names each assumption.
 
 mod commands;
 mod machine;
@@ -14,6 +14,7 @@ use serde::Serialize;
 use steerage::CpuId;
 
 use super::OfTraffic;
+use crate::function::Function;
 use crate::report::units::grouped;
 pub(crate) use commands::Interface;
 use commands::{BacklogMax, Commands};
@@ -42,9 +43,11 @@ pub(crate) enum RateFrom {
     Asked,
 }
 
-/// What advice goes by, besides the traffic.
+/// What the advice is based on, besides the traffic.
 #[derive(Debug)]
 pub(crate) struct Circumstances {
+    /// The command that is to run.
+    pub(crate) function: Function,
     pub(crate) machine: Machine,
     pub(crate) rate: Option<Rate>,
     /// What the packet function does with a packet, as its user says.
@@ -155,12 +158,12 @@ impl Suggestion {
         }
         let Costs { receive_ns, hand_over_ns, take_over_ns, .. } = self.assumed.costs;
         let work = grouped(self.assumed.work_ns);
-        let told = if self.assumed.work_told { "" } else { " assumed (--work tells)" };
+        let set = if self.assumed.work_told { "" } else { " (--work sets it)" };
         line(
-            "figured by",
+            "assumed",
             &format!(
-                "{work} ns of work a packet{told}, {receive_ns} to receive it, {hand_over_ns} to hand it over, {take_over_ns} to \
-                 take it over (docs/performance.md)"
+                "{work} ns of work per packet{set}, {receive_ns} to receive it, {hand_over_ns} to hand it to another CPU and \
+                 {take_over_ns} to take it there (docs/performance.md)"
             ),
         );
         for (who, commands) in [("steerage", &self.commands.steerage), ("kernel", &self.commands.kernel)] {
@@ -172,8 +175,8 @@ impl Suggestion {
     }
 }
 
-/// Flows with more than each CPU would have of an even spread, the largest first. Where one CPU is enough, none matters; where
-/// others would not help it, those are meant that two could not share.
+/// Flows with more than an even share of the packets, the largest first. None matters if one CPU is enough. If more CPUs would
+/// not help, the shares of two CPUs count.
 fn elephants(traffic: &OfTraffic, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;
@@ -181,7 +184,7 @@ fn elephants(traffic: &OfTraffic, choice: &Choice) -> Vec<Elephant> {
     let is_one_enough = choice.best.cpus.len() == 1 && choice.is_enough == Some(true);
     let largest = traffic.largest().into_iter().filter(|_| !is_one_enough);
     let large = largest.take_while(|flow| share(flow.weight.packets) > even);
-    large.map(|flow| Elephant { flow: flow.key.to_string(), share: share(flow.weight.packets) }).collect()
+    large.map(|flow| Elephant { flow: flow.flow.to_string(), share: share(flow.weight.packets) }).collect()
 }
 
 /// `CPU 3`, `CPUs 0-3`.

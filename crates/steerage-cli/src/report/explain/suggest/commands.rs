@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Circumstances;
 use super::model::Way;
+use crate::function::Function;
 
 /// How long a CPU of the kernel's may be away while packets come: a time slice, at 250 ticks a second the shortest.
 const AWAY_S: f64 = 0.004;
@@ -79,7 +80,7 @@ fn for_steerage(
     stuck: bool,
 ) -> Vec<String> {
     let devices: Vec<String> = circumstances.devices.iter().map(|device| quoted(device)).collect();
-    let mut run = format!("steerage count {} --cpus {}", devices.join(" "), way.cpus);
+    let mut run = format!("{} --cpus {}", command(circumstances, &devices.join(" ")), way.cpus);
     if way.cpus.len() > 1 {
         run += &format!(" --rx-cpu {} --rps-cpus {mask}", circumstances.machine.order[0]);
     }
@@ -87,7 +88,7 @@ fn for_steerage(
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
-    // What runs can be changed; a file is through before anybody has typed that.
+    // A run on an interface can be changed while it goes on; a file is read before anybody has typed that.
     for Interface { name, .. } in &circumstances.interfaces {
         commands.push(format!("steerage set sys/class/net/{name}/queues/rx-0/rps_cpus {mask}"));
     }
@@ -95,6 +96,19 @@ fn for_steerage(
         commands.push(format!("steerage set proc/sys/net/core/flow_limit_cpu_bitmap {mask}"));
     }
     commands
+}
+
+/// The command and its devices. What only its user knows stands in capitals.
+fn command(circumstances: &Circumstances, devices: &str) -> String {
+    let name = circumstances.function.name();
+    let interfaces: Vec<&str> = circumstances.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    let interfaces = if interfaces.is_empty() { SOME_INTERFACE.to_owned() } else { interfaces.join(" ") };
+    match circumstances.function {
+        Function::Count | Function::Meter => format!("steerage {name} {devices}"),
+        Function::Fanout => format!("steerage {name} {devices} --to OUTPUT"),
+        Function::Forward => format!("steerage {name} {interfaces}"),
+        Function::Respond => format!("steerage {name} {interfaces} --address ADDRESS"),
+    }
 }
 
 fn for_the_kernel(

@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use serde::Serialize;
-use steerage::{BUCKETS, CpuId, CpuMask, even_share};
+use steerage::{BUCKETS, CpuId, CpuMask};
 use steerage_apps::Weight;
 
 use super::Machine;
+use crate::report::explain::Shares;
 
 /// How busy the busiest CPU may be on average: packets come in bursts, and the rest of its time is for them. At 70 % a queue that
 /// is filled by chance holds 2.3 packets on average, at 90 % nine (M/M/1).
@@ -120,11 +121,11 @@ impl Work<'_> {
         let receiver = order[0];
         let spread: &[CpuId] = if works_along || cpus == 1 { order } else { &order[1..] };
         let mask: CpuMask = spread.iter().copied().collect();
-        let shares = self.shares(spread.len());
+        let shares = Shares::even(self.buckets, spread.len());
         let far = |cpu: CpuId, far: f64, near: f64| if self.machine.far.contains(cpu) { far } else { near };
         let (mut receives, mut most) = (self.costs.receive_ns, 0.0_f64);
         // An even map gives its stretches to the CPUs in the order of their numbers.
-        for (cpu, share) in mask.iter().zip(&shares) {
+        for (cpu, share) in mask.iter().zip(shares.each()) {
             if cpu == receiver {
                 receives += share * self.work_ns;
             } else {
@@ -137,7 +138,7 @@ impl Work<'_> {
             cpus: order.iter().copied().collect(),
             spread: mask.len(),
             balanced: self.balanced(mask.len()),
-            busiest: shares.iter().copied().fold(0.0, f64::max),
+            busiest: shares.busiest(),
             mask: if cpus == 1 { CpuMask::new() } else { mask },
             load_ns: receives.max(most),
             receiver_is_busiest: receives >= most,
@@ -156,14 +157,5 @@ impl Work<'_> {
             }
         }
         loads.into_iter().map(|load| load.0).max().unwrap_or(0) as f64 / self.all
-    }
-
-    /// Of the packets what each CPU has of an even map.
-    fn shares(&self, cpus: usize) -> Vec<f64> {
-        let mut packets = vec![0_u64; cpus];
-        for (bucket, weight) in self.buckets.iter().enumerate() {
-            packets[even_share(bucket as u16, cpus)] += weight.packets;
-        }
-        packets.into_iter().map(|packets| packets as f64 / self.all).collect()
     }
 }

@@ -1,0 +1,98 @@
+//! How even maps divide traffic among CPUs: the one place that the table, the notes and the advice have their figures from.
+
+use steerage::{BUCKETS, even_share};
+use steerage_apps::Weight;
+
+/// What each CPU of an even map has.
+#[derive(Debug)]
+pub(super) struct Shares {
+    cpus: Vec<Weight>,
+    all: Weight,
+}
+
+impl Shares {
+    /// For so many CPUs.
+    pub(super) fn even(buckets: &[Weight; BUCKETS], cpus: usize) -> Self {
+        let (mut loads, mut all) = (vec![Weight::default(); cpus.max(1)], Weight::default());
+        for (bucket, weight) in buckets.iter().enumerate() {
+            loads[even_share(bucket as u16, cpus.max(1))] += *weight;
+            all += *weight;
+        }
+        Self { cpus: loads, all }
+    }
+
+    /// With a CPU for each bucket. No number of CPUs and no map spreads traffic thinner: a bucket is always on one CPU.
+    pub(super) fn thinnest(buckets: &[Weight; BUCKETS]) -> Self {
+        Self::even(buckets, BUCKETS)
+    }
+
+    /// Packets of each CPU.
+    pub(super) fn packets(&self) -> Vec<u64> {
+        self.cpus.iter().map(|weight| weight.packets).collect()
+    }
+
+    /// Each CPU's share of the packets, from 0 to 1.
+    pub(super) fn each(&self) -> Vec<f64> {
+        self.cpus.iter().map(|weight| fraction(weight.packets, self.all.packets)).collect()
+    }
+
+    /// The busiest CPU's share of the packets, from 0 to 1.
+    pub(super) fn busiest(&self) -> f64 {
+        self.most(|weight| weight.packets)
+    }
+
+    /// The largest share of the bytes that a CPU has.
+    pub(super) fn busiest_bytes(&self) -> f64 {
+        self.most(|weight| weight.bytes)
+    }
+
+    fn most(&self, of: fn(&Weight) -> u64) -> f64 {
+        fraction(self.cpus.iter().map(of).max().unwrap_or(0), of(&self.all))
+    }
+
+    /// How many times faster the work on all packets can be than on one CPU: as much as the busiest CPU allows.
+    pub(super) fn speed_up(&self) -> f64 {
+        if self.busiest() > 0.0 { 1.0 / self.busiest() } else { 1.0 }
+    }
+}
+
+fn fraction(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buckets(weights: &[(usize, u64)]) -> Box<[Weight; BUCKETS]> {
+        let mut buckets = Box::new([Weight::default(); BUCKETS]);
+        for (bucket, packets) in weights {
+            buckets[*bucket] += Weight { packets: *packets, bytes: packets * 100 };
+        }
+        buckets
+    }
+
+    #[test]
+    fn the_busiest_share_is_that_of_an_even_map() {
+        let buckets = buckets(&[(0, 10), (1024, 20), (2048, 30), (4095, 40)]);
+        let shares = [1, 2, 4].map(|cpus| Shares::even(&buckets, cpus).busiest());
+        assert_eq!(shares, [1.0, 0.7, 0.4]);
+        assert_eq!(Shares::even(&buckets, 4).packets(), [10, 20, 30, 40]);
+    }
+
+    #[test]
+    fn nothing_has_no_busiest() {
+        let nothing = Shares::even(&buckets(&[]), 8);
+        assert_eq!((nothing.busiest(), nothing.busiest_bytes(), nothing.speed_up()), (0.0, 0.0, 1.0));
+    }
+
+    /// Three buckets beside one another with a third each.
+    #[test]
+    fn no_number_of_cpus_is_faster_than_a_cpu_for_each_bucket() {
+        let buckets = buckets(&[(7, 10), (8, 10), (9, 10)]);
+        assert_eq!(Shares::thinnest(&buckets).speed_up(), 3.0);
+        for cpus in 1..=BUCKETS {
+            assert!(Shares::even(&buckets, cpus).speed_up() <= 3.0, "{cpus}");
+        }
+    }
+}

@@ -186,14 +186,19 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     let fields =
         ["ip.src", "ipv6.src", "tcp.srcport", "udp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport", "udp.dstport"];
     let fields = fields.into_iter().flat_map(|field| ["-e", field]);
-    let args: Vec<&str> = ["-n", "-r", capture, "-T", "fields"].into_iter().chain(fields).collect();
+    // The first of each: what a packet quotes or carries has ends of its own.
+    let args = ["-n", "-r", capture, "-T", "fields", "-E", "occurrence=f"];
+    let args: Vec<&str> = args.into_iter().chain(fields).collect();
     let lines = tshark(&args)?;
     let ends = lines.iter().map(|line| {
         let fields: Vec<&str> = line.split('\t').collect();
-        let has_ports = !(fields[2].is_empty() && fields[3].is_empty());
-        let mut ends = [fields[..4].join(" "), fields[4..].join(" ")];
+        let end = |fields: &[&str]| {
+            let port = if fields[2].is_empty() { fields[3] } else { fields[2] };
+            (!port.is_empty()).then(|| format!("{}{} {port}", fields[0], fields[1]))
+        };
+        let mut ends = [end(&fields[..4])?, end(&fields[4..])?];
         ends.sort();
-        has_ports.then_some(ends)
+        Some(ends)
     });
     ends.collect()
 }

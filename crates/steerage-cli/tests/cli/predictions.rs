@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
+use steerage::flow::Layers;
 use steerage::{Builder, FlowHasher, Hash, HashKey};
+use steerage_apps::Survey;
 use steerage_apps::forward::Forwarding;
 
 use crate::explain::{KEY, explained};
@@ -124,6 +126,28 @@ fn a_later_fragment_is_explained_by_its_flow() {
         assert_eq!((&traffic["largest"][0]["flow"], &traffic["largest"][0]["packets"]), (&json!(flow), &json!(3)));
         for field in ["flow", "key", "hash", "bucket", "cpus"] {
             assert_eq!(traffic["packet"][field], named[field], "{number}: {field}");
+        }
+    }
+}
+
+/// The key of every flow, fragments' datagrams among them, is the one that steering hashed.
+#[test]
+fn the_keys_of_all_flows_were_hashed() {
+    for capture in captures() {
+        keys_were_hashed::<true>(&capture);
+        keys_were_hashed::<false>(&capture);
+    }
+}
+
+fn keys_were_hashed<const BOTH: bool>(capture: &str) {
+    let hasher = FlowHasher::keyed(&KEY.parse::<HashKey>().unwrap());
+    let Ok(input) = steerage_device::open(capture) else { return };
+    let builder = Builder::new().virtual_cpus(1).always_hash(true).hash(hasher.clone()).input(input);
+    let by = hasher.clone();
+    let instance = builder.build(move |_cpu| Survey::<BOTH>::new(by.clone(), Layers::Inner, 1)).unwrap();
+    for (_cpu, surveyed) in instance.start().unwrap().join().reports {
+        for flow in surveyed.flows {
+            assert_eq!(hasher.hash(&flow.key), flow.hash, "{capture}: {flow:?}");
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::tx::TxId;
 pub enum Affinity {
     /// Both directions of a flow: for whoever keeps state of a conversation.
     BothDirections,
-    /// Each direction by itself: for counters and forwarders. A device's own hash serves more often.
+    /// Each direction by itself: for routers, whose two directions come by different interfaces. Hashing costs less, and a
+    /// device's own hash can be used more often.
     OneDirection,
 }
 

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::env;
-use std::fs;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,14 +14,15 @@ use steerage::{CpuMask, Handle};
 use steerage_control::{Client, CpuView, Listening, Mounted, Options, SETTLE_MAX, Serving, Tree, find, unmount};
 
 use crate::args::{ControlArgs, RunArgs};
-use crate::error::Error;
+use crate::error::{Error, NoInstance};
 use crate::machine;
+use crate::report::units::printable;
 
 /// Where root's instances listen.
 const ROOTS: &str = "/run/steerage";
 
 /// Where each user has a directory for such things, by systemd's custom.
-const USERS: &str = "/run/user";
+const USERS: &str = "XDG_RUNTIME_DIR";
 
 /// Says that instances listen elsewhere.
 const ELSEWHERE: &str = "STEERAGE_RUNTIME_DIR";
@@ -81,7 +82,7 @@ impl Drop for Unmounts {
 impl Control {
     /// Listens and mounts: both may take privileges.
     pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
-        let socket = listen(&args.control)?;
+        let socket = listen(&args.control, args.report.quiet)?;
         let mounted = match &args.control.control {
             Some(directory) => Some(mount(directory)?),
             None => None,
@@ -127,8 +128,8 @@ impl Control {
     }
 }
 
-/// A socket nobody asked for is no reason to fail.
-fn listen(args: &ControlArgs) -> Result<Option<Listening>, Error> {
+/// A run goes on without a socket that nobody asked for, but says so.
+fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     match args.socket.as_deref() {
         Some(NONE) => Ok(None),
         Some(name) => {
@@ -136,13 +137,27 @@ fn listen(args: &ControlArgs) -> Result<Option<Listening>, Error> {
             Listening::bind(&path).map(Some).map_err(Error::Socket)
         }
         None => {
-            let Some(path) = path_of(&std::process::id().to_string()) else { return Ok(None) };
-            // The dead leave theirs behind; looking for the living takes them away.
-            path.parent().into_iter().for_each(|directory| drop(find(&[directory.to_owned()])));
+            let Some(path) = path_of(&std::process::id().to_string()) else {
+                say_there_is_none(&format!("{USERS} is not set"), quiet);
+                return Ok(None);
+            };
+            // The dead leave their sockets behind; a search removes them. What is wrong with the directory is told below.
+            path.parent().into_iter().for_each(|directory| drop(find(directory)));
             let listening = Listening::bind(&path);
-            Ok(listening.inspect_err(|error| tracing::info!("without a control socket: {error}")).ok())
+            Ok(listening.inspect_err(|error| say_there_is_none(&error.to_string(), quiet)).ok())
         }
     }
+}
+
+/// Else `steerage get` would find no instance, and nobody would know why.
+fn say_there_is_none(why: &str, quiet: bool) {
+    if quiet {
+        tracing::info!("no control socket: {why}");
+        return;
+    }
+    let line = format!("no control socket: {why}; name one by --socket PATH, or none by --socket none");
+    // With standard error closed there is nobody to tell.
+    let _ = writeln!(io::stderr(), "{}", printable(&line));
 }
 
 fn mount(directory: &Path) -> Result<(Mounted, Unmounts), Error> {
@@ -172,45 +187,75 @@ fn runtime_directory() -> Option<PathBuf> {
     if geteuid().is_root() {
         return Some(ROOTS.into());
     }
-    let users = env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty())?;
+    let users = env::var_os(USERS).filter(|directory| !directory.is_empty())?;
     Some(PathBuf::from(users).join("steerage"))
 }
 
-/// Where any instances listen that this user may get to.
-fn directories() -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = runtime_directory().into_iter().collect();
-    if env::var_os(ELSEWHERE).is_none() {
-        let users = fs::read_dir(USERS).into_iter().flatten().flatten().map(|user| user.path().join("steerage"));
-        all.extend(users.chain([PathBuf::from(ROOTS)]));
-        all.sort();
-        all.dedup();
+/// The socket of a run that is to be asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Socket {
+    pub(crate) path: PathBuf,
+    /// It was found, and not named by its path: then it has to be root's or this user's.
+    was_found: bool,
+}
+
+impl Socket {
+    /// Connects to the run. A process of another user is asked only if its socket was named: others could make their
+    /// sockets look like ours, to be told what we would tell a run of ours, or to answer in its place.
+    pub(crate) fn connect(&self) -> io::Result<Client> {
+        let client = Client::connect(&self.path)?;
+        let (uid, us) = (client.peer()?, geteuid().as_raw());
+        if self.was_found && ![0, us].contains(&uid) {
+            return Err(io::Error::other(format!("a process of user {uid} listens there, --to PATH would ask it")));
+        }
+        Ok(client)
     }
-    all
 }
 
 /// Connects to the instance that is meant.
 pub(crate) fn connect(to: Option<&str>) -> Result<Client, Error> {
-    let path = socket_of(to)?;
-    Client::connect(&path).map_err(|error| Error::Connect { path, error })
+    let socket = socket_of(to)?;
+    socket.connect().map_err(|error| Error::Connect { path: socket.path, error })
 }
 
 /// Where the instance that is meant listens: the one that was named, else the only one.
-pub(crate) fn socket_of(to: Option<&str>) -> Result<PathBuf, Error> {
-    Ok(match to {
-        Some(name) if name.contains('/') => PathBuf::from(name),
+pub(crate) fn socket_of(to: Option<&str>) -> Result<Socket, Error> {
+    let found = |path| Socket { path, was_found: true };
+    match to {
+        Some(name) if name.contains('/') => Ok(Socket { path: PathBuf::from(name), was_found: false }),
         Some(name) => {
             let file = format!("{name}.sock");
-            let named = find(&directories()).into_iter().find(|path| path.ends_with(&file));
-            named.ok_or_else(|| Error::NoSuchInstance { name: name.to_owned() })?
+            let named = instances()?.into_iter().find(|path| path.ends_with(&file));
+            named.map(found).ok_or_else(|| Error::NoSuchInstance { name: name.to_owned(), why: why_none() })
         }
-        None => match find(&directories()).as_slice() {
-            [] => return Err(Error::NoInstance),
-            [only] => only.clone(),
+        None => match instances()?.as_slice() {
+            [] => Err(Error::NoInstance(why_none())),
+            [only] => Ok(found(only.clone())),
             several => {
                 let names = several.iter().filter_map(|path| path.file_stem());
                 let names = names.map(|name| name.to_string_lossy().into_owned()).collect();
-                return Err(Error::SeveralInstances { names });
+                Err(Error::SeveralInstances { names })
             }
         },
-    })
+    }
+}
+
+/// The sockets of this user's instances and of root's, which everybody may ask.
+fn instances() -> Result<Vec<PathBuf>, Error> {
+    let own = runtime_directory();
+    let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(Error::Instances)?;
+    if env::var_os(ELSEWHERE).is_none() && own.as_deref() != Some(Path::new(ROOTS)) {
+        // Where that cannot be looked at, there is nothing to be asked either.
+        all.extend(find(Path::new(ROOTS)).unwrap_or_default());
+    }
+    Ok(all)
+}
+
+/// Why there may be runs that were not found.
+fn why_none() -> NoInstance {
+    match runtime_directory() {
+        None => NoInstance::NoDirectory,
+        Some(_) if geteuid().is_root() => NoInstance::OfRoot,
+        Some(_) => NoInstance::OfUser,
+    }
 }

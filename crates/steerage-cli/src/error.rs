@@ -89,10 +89,12 @@ pub(crate) enum Error {
     NoRuntimeDirectory { name: String },
     /// The control tree could not be mounted.
     Mount(MountError),
-    /// Nothing runs that could be asked.
-    NoInstance,
+    /// No instance was found that could be asked.
+    NoInstance(NoInstance),
+    /// Instances cannot be looked for.
+    Instances(SocketError),
     /// Nothing of that name runs.
-    NoSuchInstance { name: String },
+    NoSuchInstance { name: String, why: NoInstance },
     /// More than one runs.
     SeveralInstances { names: Vec<String> },
     /// An instance cannot be asked.
@@ -105,6 +107,32 @@ pub(crate) enum Error {
     Report(io::Error),
     /// `--strict`, and not every packet arrived in order.
     Strict { dropped: u64, in_flight: u64, reordered: u64 },
+}
+
+/// Why no instance was found that could be asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NoInstance {
+    /// Root looks for instances of root's only.
+    OfRoot,
+    /// This user has none, nor has root.
+    OfUser,
+    /// This user's instances have no socket, because there is no directory for it.
+    NoDirectory,
+}
+
+const NO_DIRECTORY: &str = "without XDG_RUNTIME_DIR your runs have no control socket, unless you start them with --socket \
+                            PATH; name it by --to PATH";
+
+impl fmt::Display for NoInstance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OfRoot => {
+                f.write_str("no instance of root's runs here: start one, or name another user's socket by --to PATH")
+            }
+            Self::OfUser => f.write_str("no instance runs here: start one, or name its socket by --to PATH"),
+            Self::NoDirectory => write!(f, "no instance was found: {NO_DIRECTORY}"),
+        }
+    }
 }
 
 impl Error {
@@ -207,8 +235,12 @@ impl fmt::Display for Error {
                 write!(f, "--socket {name}: there is no XDG_RUNTIME_DIR for it: name a path, such as ./{name}.sock")
             }
             Self::Mount(error) => write!(f, "--control: {error}"),
-            Self::NoInstance => f.write_str("no instance runs here: start one, or name its socket by --to PATH"),
-            Self::NoSuchInstance { name } => {
+            Self::NoInstance(why) => why.fmt(f),
+            Self::Instances(error) => write!(f, "cannot look for instances: {error}"),
+            Self::NoSuchInstance { name, why: NoInstance::NoDirectory } => {
+                write!(f, "no instance {name} was found: {NO_DIRECTORY}")
+            }
+            Self::NoSuchInstance { name, .. } => {
                 write!(f, "no instance {name} runs: `steerage get` says which do, --to PATH names any socket")
             }
             Self::SeveralInstances { names } => {

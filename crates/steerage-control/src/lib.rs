@@ -9,6 +9,7 @@
 //! | `socket` | the tree over a Unix socket, one line of JSON each way: [`Listening`], [`Client`] |
 //! | `mount` | the tree as files, by FUSE: [`Mounted`] |
 //! | [`metrics`] | what Prometheus reads, served over HTTP |
+//! | `places` | how the places for clients and open files are shared among users |
 //! | `error` | errors as the kernel numbers them: [`AttributeError`] |
 //! | `limits` | every limit, with its reason |
 //!
@@ -21,6 +22,7 @@ mod limits;
 mod machine;
 pub mod metrics;
 mod mount;
+mod places;
 mod socket;
 mod tree;
 
@@ -29,5 +31,5 @@ pub use history::Event;
 pub use limits::*;
 pub use machine::CpuView;
 pub use mount::{MountError, Mounted, unmount};
-pub use socket::{Client, ClientError, Listening, Serving, SocketError, answers, find};
+pub use socket::{Client, ClientError, Listening, Serving, SocketError, find};
 pub use tree::{Entry, NodeId, Options, Tree};

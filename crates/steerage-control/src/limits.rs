@@ -31,19 +31,41 @@ pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// How many clients are served at a time: a person, an exporter and a script or two, and room for many more.
 pub const CLIENTS_MAX: usize = 64;
 
-/// How long a client may say nothing before its place is another's.
+/// How many of those places are kept for root, and as many again for root and the instance's user.
+pub const CLIENTS_RESERVED: usize = 8;
+
+/// How many clients any other user may have at a time.
+pub const CLIENTS_PER_USER_MAX: usize = 16;
+
+/// How long a client may be silent.
 pub const CLIENT_IDLE_MAX: Duration = Duration::from_secs(300);
+
+/// How long a client may be silent if another one needs its place. `steerage top` asks every second, and a script that is
+/// cut off while it rests only has to connect again.
+pub const CLIENT_IDLE_SCARCE: Duration = Duration::from_secs(5);
 
 /// How long a client may leave an answer unread.
 pub const CLIENT_READS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a client waits for an answer: longer than a write may take.
-pub const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
+/// How long a client waits until what it set is in force: longer than a write may take.
+pub const SET_WITHIN: Duration = Duration::from_secs(15);
+
+/// How long a client waits for anything else. Reading waits for nobody, so only an instance that is stopped, or a machine
+/// that is overloaded, takes longer than milliseconds.
+pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How many files of the mounted tree may be open at a time, each with what it read.
 pub const OPEN_FILES_MAX: usize = 1024;
 
+/// How many of those are kept for root, and as many again for root and the instance's user.
+pub const OPEN_FILES_RESERVED: usize = 128;
+
+/// How many files any other user may have open at a time: a shell's `cat` of every file in a tree opens one by one.
+pub const OPEN_FILES_PER_USER_MAX: usize = 256;
+
 /// How many writes to files may wait for the one before them.
 pub const WAITING_WRITES_MAX: usize = 64;
 
-const _: () = assert!(ANSWERED_WITHIN.as_secs() > SETTLE_MAX.as_secs());
+const _: () = assert!(SET_WITHIN.as_secs() > SETTLE_MAX.as_secs());
+const _: () = assert!(CLIENTS_PER_USER_MAX + 2 * CLIENTS_RESERVED < CLIENTS_MAX);
+const _: () = assert!(OPEN_FILES_PER_USER_MAX + 2 * OPEN_FILES_RESERVED < OPEN_FILES_MAX);

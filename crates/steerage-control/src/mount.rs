@@ -1,5 +1,7 @@
 //! The tree as files.
 
+mod table;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt;
@@ -21,10 +23,13 @@ use fuser::{
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::error::AttributeError;
-use crate::limits::{OPEN_FILES_MAX, WAITING_WRITES_MAX, WRITE_BYTES_MAX};
+use crate::limits::{
+    OPEN_FILES_MAX, OPEN_FILES_PER_USER_MAX, OPEN_FILES_RESERVED, WAITING_WRITES_MAX, WRITE_BYTES_MAX,
+};
+use crate::places::{Full, Places};
 use crate::tree::{Entry, NodeId, Tree};
 
-/// What it is called in /proc/mounts.
+/// What it is called in /proc/mounts: this, a colon and the process.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
@@ -46,8 +51,10 @@ pub struct Mounted {
 pub enum MountError {
     /// It is no directory, or cannot be looked at.
     Directory(PathBuf, io::Error),
-    /// There are files in it, which would be hidden, or another instance's tree.
+    /// There are files in it, which would be hidden.
     NotEmpty(PathBuf),
+    /// The tree of another instance is mounted there: of that process.
+    InUse(PathBuf, String),
     /// FUSE is not there.
     Device(io::Error),
     /// The kernel refused.
@@ -62,6 +69,10 @@ impl fmt::Display for MountError {
             }
             Self::NotEmpty(path) => {
                 write!(f, "cannot mount on {}: it is not empty; name an empty directory", path.display())
+            }
+            Self::InUse(path, process) => {
+                let what = "stop it, or name another directory";
+                write!(f, "cannot mount on {}: the tree of process {process} is mounted there; {what}", path.display())
             }
             Self::Device(error) => {
                 write!(
@@ -89,6 +100,8 @@ impl Mounted {
         if is_stale(directory) {
             tracing::info!("{} was left by an instance that is gone", directory.display());
             unmount(directory).map_err(wrong)?;
+        } else if let Some(process) = instance_at(directory) {
+            return Err(MountError::InUse(directory.to_owned(), process));
         }
         if fs::read_dir(directory).map_err(wrong)?.next().is_some() {
             return Err(MountError::NotEmpty(directory.to_owned()));
@@ -102,7 +115,8 @@ impl Mounted {
         );
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
         let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).ok();
-        rustix::mount::mount(SOURCE, directory, KIND, flags, options)
+        let source = format!("{SOURCE}:{}", std::process::id());
+        rustix::mount::mount(source, directory, KIND, flags, options)
             .map_err(|error| MountError::Mount(directory.to_owned(), error.into()))?;
         Ok(Self { fuse: fuse.into(), directory: directory.to_owned() })
     }
@@ -128,7 +142,7 @@ impl Mounted {
                 }
             }
         })?;
-        let files = Files { tree, mounted: SystemTime::now(), writes, open: Mutex::default(), next: AtomicU64::new(1) };
+        let files = Files::new(tree, writes);
         let session = Session::from_fd(files, self.fuse, SessionACL::All, Config::default())?;
         thread::Builder::new().name("control/files".to_owned()).spawn(move || {
             if let Err(error) = session.run() {
@@ -143,6 +157,11 @@ impl Mounted {
 fn is_stale(directory: &Path) -> bool {
     let error = fs::metadata(directory).err().and_then(|error| error.raw_os_error());
     error == Some(rustix::io::Errno::NOTCONN.raw_os_error())
+}
+
+/// The process whose tree is mounted there.
+fn instance_at(directory: &Path) -> Option<String> {
+    table::source_at(directory, KIND)?.strip_prefix(SOURCE)?.strip_prefix(':').map(str::to_owned)
 }
 
 /// Takes a mounted tree away, whoever still has it open; it takes CAP_SYS_ADMIN. That nothing is mounted is no error.
@@ -169,13 +188,33 @@ struct Files {
     tree: Arc<Tree>,
     mounted: SystemTime,
     writes: SyncSender<Write>,
-    /// What each open file has read: it reads on in that, as one does in /proc.
-    open: Mutex<HashMap<u64, Vec<u8>>>,
+    /// How many files may be open, and whose.
+    places: Places,
+    open: Mutex<HashMap<u64, OpenFile>>,
     next: AtomicU64,
 }
 
+/// An open file.
+#[derive(Debug)]
+struct OpenFile {
+    /// The user that opened it.
+    uid: u32,
+    /// What it has read: it reads on in that, as one does in /proc.
+    text: Vec<u8>,
+}
+
 impl Files {
-    fn locked(&self) -> MutexGuard<'_, HashMap<u64, Vec<u8>>> {
+    fn new(tree: Arc<Tree>, writes: SyncSender<Write>) -> Self {
+        let places = Places {
+            all: OPEN_FILES_MAX,
+            reserved: OPEN_FILES_RESERVED,
+            per_user: OPEN_FILES_PER_USER_MAX,
+            owner: tree.uid(),
+        };
+        Self { tree, mounted: SystemTime::now(), writes, places, open: Mutex::default(), next: AtomicU64::new(1) }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<u64, OpenFile>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -261,18 +300,20 @@ impl Filesystem for Files {
         self.getattr(request, inode, handle, reply);
     }
 
-    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && !self.tree.is_writable(node(inode)) {
             // Root passes by the mode, and is told all the same.
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();
-        if open.len() >= OPEN_FILES_MAX {
-            return reply.error(Errno::ENFILE);
+        match self.places.admit(request.uid(), open.values().map(|file| file.uid)) {
+            Ok(()) => {}
+            Err(Full::User) => return reply.error(Errno::EMFILE),
+            Err(Full::All) => return reply.error(Errno::ENFILE),
         }
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        open.insert(handle, Vec::new());
+        open.insert(handle, OpenFile { uid: request.uid(), text: Vec::new() });
         // Every read and write comes to us, whatever length the file seems to have.
         reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
     }
@@ -288,11 +329,11 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let is_new = |open: &HashMap<u64, Vec<u8>>| open.get(&handle.0).is_some_and(Vec::is_empty);
+        let is_new = |open: &HashMap<u64, OpenFile>| open.get(&handle.0).is_some_and(|file| file.text.is_empty());
         // From the start on it is made anew, without the lock: others read meanwhile.
         let text = (offset == 0 || is_new(&self.locked())).then(|| self.tree.read(node(inode)));
         let mut open = self.locked();
-        let Some(known) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };
+        let Some(OpenFile { text: known, .. }) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };
         match text {
             Some(Ok(text)) => *known = text.into_bytes(),
             Some(Err(error)) => return reply.error(number(&error)),

@@ -1,10 +1,12 @@
 //! The tree over a Unix socket: a request is one line of JSON, and so is its answer. docs/control.md tells all of them.
 
 mod client;
+mod clients;
+mod directory;
 mod listening;
 mod protocol;
 mod serving;
 
 pub use client::{Client, ClientError};
-pub use listening::{Listening, SocketError, answers, find};
+pub use listening::{Listening, SocketError, find};
 pub use serving::Serving;

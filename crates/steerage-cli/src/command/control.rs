@@ -13,6 +13,10 @@ use crate::args::{GetArgs, SetArgs, UnmountArgs};
 use crate::control;
 use crate::error::Error;
 use crate::privileges;
+use crate::report::units::{printable, printable_lines};
+
+/// How deep a tree may be: ours has six levels of directories.
+const DEPTH_MAX: usize = 16;
 
 /// Prints an attribute, or the paths below a directory.
 pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
@@ -20,10 +24,13 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
     let path = args.path.trim_matches('/');
     let failed = |error| Error::Attribute { what: "get", path: path.to_owned(), error };
     let text = match client.get(path) {
-        Err(ClientError::Refused { code, .. }) if code == "EISDIR" => below(&mut client, path).map_err(failed)?,
+        Err(ClientError::Refused { code, .. }) if code == "EISDIR" => {
+            below(&mut client, path, DEPTH_MAX).map_err(failed)?
+        }
         answer => answer.map_err(failed)?,
     };
-    print(text.as_bytes())
+    // Another user's process may have written it, for our terminal.
+    print(printable_lines(&text).as_bytes())
 }
 
 /// Changes one.
@@ -37,14 +44,16 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
 }
 
 /// The paths of all attributes below a directory, one a line, a directory's own before those of the directories in it.
-fn below(client: &mut Client, directory: &str) -> Result<String, ClientError> {
+fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, ClientError> {
+    let depth = depth.checked_sub(1).ok_or(ClientError::Nonsense)?;
     let (mut paths, mut deeper) = (String::new(), String::new());
     for (name, is_directory) in client.list(directory)? {
         let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
         if is_directory {
-            deeper += &below(client, &path)?;
+            deeper += &below(client, &path, depth)?;
         } else {
-            paths += &path;
+            // A name is part of a line, and cannot end it.
+            paths += &printable(&path);
             paths.push('\n');
         }
     }

@@ -1,14 +1,16 @@
 //! The instance that is watched, by its control socket.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
+use serde_json::Value;
 use steerage_control::Client;
 
 use super::model::Bucket;
 use super::snapshot::Snapshot;
+use crate::control::Socket;
+use crate::report::units::{printable, printable_lines};
 
 /// Where the devices of the tree stand.
 const DEVICES: &str = "sys/class/net";
@@ -16,7 +18,7 @@ const DEVICES: &str = "sys/class/net";
 /// An instance by its socket. Connected anew whenever that failed: an instance that comes back is the same to us.
 #[derive(Debug)]
 pub(super) struct Remote {
-    socket: PathBuf,
+    socket: Socket,
     client: Option<Client>,
     /// The directories of its queues, in the order of the report; asked for once.
     queues: Vec<String>,
@@ -24,7 +26,7 @@ pub(super) struct Remote {
 
 impl Remote {
     /// The instance that listens there.
-    pub(super) fn new(socket: PathBuf) -> Self {
+    pub(super) fn new(socket: Socket) -> Self {
         Self { socket, client: None, queues: Vec::new() }
     }
 
@@ -34,11 +36,12 @@ impl Remote {
         if seen.is_err() {
             (self.client, self.queues) = (None, Vec::new());
         }
-        seen
+        seen.map_err(|why| printable(&why))
     }
 
     fn try_to_look(&mut self, queue: usize) -> Result<(Snapshot, Vec<Bucket>), String> {
-        let report = self.client()?.snapshot().map_err(|error| error.to_string())?;
+        let mut report = self.client()?.snapshot().map_err(|error| error.to_string())?;
+        make_printable(&mut report);
         let snapshot: Snapshot = serde_json::from_value(report).map_err(|error| error.to_string())?;
         if self.queues.len() != snapshot.queues.len() {
             self.queues = self.directories()?;
@@ -51,13 +54,14 @@ impl Remote {
     /// Has the `queue`th queue's packets spread over the CPUs of `list`; what is in force then.
     pub(super) fn set_mask(&mut self, queue: usize, list: &str) -> Result<String, String> {
         let Some(directory) = self.queues.get(queue).cloned() else { return Err("there is no such queue".to_owned()) };
-        self.client()?.set(&format!("{directory}/rps_cpus_list"), list).map_err(|error| error.to_string())
+        let set = self.client()?.set(&format!("{directory}/rps_cpus_list"), list);
+        set.map(|list| printable_lines(&list)).map_err(|error| printable(&error.to_string()))
     }
 
     fn client(&mut self) -> Result<&mut Client, String> {
         if self.client.is_none() {
-            let failed = |error: io::Error| format!("no run answers at {}: {error}", self.socket.display());
-            self.client = Some(Client::connect(&self.socket).map_err(failed)?);
+            let failed = |error: io::Error| format!("no run answers at {}: {error}", self.socket.path.display());
+            self.client = Some(self.socket.connect().map_err(failed)?);
         }
         self.client.as_mut().ok_or_else(|| "not connected".to_owned())
     }
@@ -132,6 +136,22 @@ impl RemoteThread {
     /// What was answered meanwhile, if anything was.
     pub(super) fn told(&self) -> Option<Told> {
         self.told.try_recv().ok()
+    }
+}
+
+/// Takes from every text what a terminal would obey: another user's process may have written it.
+fn make_printable(report: &mut Value) {
+    match report {
+        Value::String(text) => *text = printable(text),
+        Value::Array(values) => values.iter_mut().for_each(make_printable),
+        Value::Object(entries) => {
+            let made = std::mem::take(entries).into_iter().map(|(name, mut value)| {
+                make_printable(&mut value);
+                (printable(&name), value)
+            });
+            *entries = made.collect();
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

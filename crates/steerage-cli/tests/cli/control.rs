@@ -144,7 +144,7 @@ fn get_and_set_ask_the_only_instance() {
     let place = Place::new();
     let nobody = place.run(&["get"]);
     assert_eq!(nobody.code, Some(1));
-    assert!(nobody.complaint().contains("no instance runs here"), "{nobody:?}");
+    assert!(nobody.complaint().contains("runs here: start one"), "{nobody:?}");
 
     let run = place.start(&[]);
     let paths = place.ok(&["get"]);
@@ -211,7 +211,7 @@ fn a_killed_instance_is_not_in_the_way() {
     run.signal(Signal::SIGKILL);
     run.end_unread();
     assert!(socket.exists());
-    assert!(place.run(&["get"]).complaint().contains("no instance runs"));
+    assert!(place.run(&["get"]).complaint().contains("runs here: start one"));
     assert!(!socket.exists());
 }
 
@@ -359,7 +359,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
 
     // A living one's is not taken, nor is a directory with files in it hidden.
     let second = place.run(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
-    assert!(second.complaint().contains("it is not empty"), "{second:?}");
+    let whose = format!("the tree of process {} is mounted there", heir.id());
+    assert!(second.complaint().contains(&whose), "{second:?}");
     stop(heir);
     assert!(!place.is_mounted());
     let missing = place.run(&["count", "-c", "1", "--control", "/no/such/directory"]);

@@ -31,6 +31,7 @@ mod run_files;
 mod runs;
 mod send;
 mod signals;
+mod strangers;
 mod suggestions;
 mod taking;
 mod terminal;

@@ -1,14 +1,18 @@
 //! The other end: what `steerage get` and `set` ask by.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
 use crate::history::Event;
-use crate::limits::{ANSWER_BYTES_MAX, ANSWERED_WITHIN};
+use crate::limits::{ANSWER_BYTES_MAX, ANSWERED_WITHIN, SET_WITHIN};
 
 /// A connection to a running instance.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub enum ClientError {
         /// Why, in one line.
         message: String,
     },
+    /// There was no answer for that long.
+    TimedOut(Duration),
     /// The connection failed.
     System(io::Error),
     /// What came is no answer to what was asked.
@@ -37,8 +43,11 @@ impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused { code, message } => write!(f, "{code}: {message}"),
+            Self::TimedOut(within) => {
+                write!(f, "timed out: the instance did not answer within {} s; is it stopped?", within.as_secs())
+            }
             Self::System(error) => write!(f, "the instance does not answer: {error}"),
-            Self::Nonsense => f.write_str("what answers there is no steerage of this version"),
+            Self::Nonsense => f.write_str("the process that answers there is no steerage of this version"),
         }
     }
 }
@@ -55,12 +64,29 @@ impl Client {
     /// Connects to the instance that listens at `path`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's; `TimedOut` if the instance accepts no clients, and too many are waiting already.
     pub fn connect(path: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(ANSWERED_WITHIN))?;
-        stream.set_write_timeout(Some(ANSWERED_WITHIN))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // It also limits how long `connect` waits.
+        set_socket_timeout(&socket, Timeout::Send, Some(ANSWERED_WITHIN))?;
+        match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+            Err(Errno::AGAIN) => {
+                let why = format!("timed out: no connection within {} s", ANSWERED_WITHIN.as_secs());
+                Err(io::Error::new(io::ErrorKind::TimedOut, why))
+            }
+            connected => {
+                connected?;
+                Ok(Self { stream: BufReader::new(socket.into()) })
+            }
+        }
+    }
+
+    /// The user that the process which answers belonged to when it began to listen.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn peer(&self) -> io::Result<u32> {
+        Ok(socket_peercred(self.stream.get_ref())?.uid.as_raw())
     }
 
     /// What the attribute at `path` says, with its newline.
@@ -68,7 +94,7 @@ impl Client {
     /// # Errors
     /// If there is none, or no answer.
     pub fn get(&mut self, path: &str) -> Result<String, ClientError> {
-        self.text(&json!({"get": path}))
+        self.text(&json!({"get": path}), ANSWERED_WITHIN)
     }
 
     /// Sets the attribute at `path`; returns what it says then.
@@ -76,7 +102,7 @@ impl Client {
     /// # Errors
     /// If there is none, it cannot be set to that or not by this user, or there is no answer.
     pub fn set(&mut self, path: &str, value: &str) -> Result<String, ClientError> {
-        self.text(&json!({"set": path, "value": value}))
+        self.text(&json!({"set": path, "value": value}), SET_WITHIN)
     }
 
     /// The names in the directory at `path`, and whether each is a directory; nothing of an attribute.
@@ -84,7 +110,7 @@ impl Client {
     /// # Errors
     /// If there is none, or no answer.
     pub fn list(&mut self, path: &str) -> Result<Vec<(String, bool)>, ClientError> {
-        let answer = self.ask(&json!({"list": path}), "entries")?;
+        let answer = self.ask(&json!({"list": path}), "entries", ANSWERED_WITHIN)?;
         let entry = |entry: &Value| Some((entry["name"].as_str()?.to_owned(), entry["type"] == "directory"));
         answer.as_array().and_then(|all| all.iter().map(entry).collect()).ok_or(ClientError::Nonsense)
     }
@@ -94,7 +120,7 @@ impl Client {
     /// # Errors
     /// If there is no answer.
     pub fn events(&mut self, after: u64) -> Result<Vec<Event>, ClientError> {
-        let answer = self.ask(&json!({"events": after}), "events")?;
+        let answer = self.ask(&json!({"events": after}), "events", ANSWERED_WITHIN)?;
         serde_json::from_value(answer).map_err(|_| ClientError::Nonsense)
     }
 
@@ -103,7 +129,7 @@ impl Client {
     /// # Errors
     /// If there is no answer.
     pub fn snapshot(&mut self) -> Result<Value, ClientError> {
-        self.ask(&json!({"snapshot": true}), "snapshot")
+        self.ask(&json!({"snapshot": true}), "snapshot", ANSWERED_WITHIN)
     }
 
     /// Who it is: protocol, version, pid and uid.
@@ -111,30 +137,62 @@ impl Client {
     /// # Errors
     /// If there is no answer.
     pub fn hello(&mut self) -> Result<Value, ClientError> {
-        self.ask(&json!({"hello": true}), "hello")
+        self.ask(&json!({"hello": true}), "hello", ANSWERED_WITHIN)
     }
 
-    fn text(&mut self, request: &Value) -> Result<String, ClientError> {
-        let answer = self.ask(request, "value")?;
+    fn text(&mut self, request: &Value, within: Duration) -> Result<String, ClientError> {
+        let answer = self.ask(request, "value", within)?;
         answer.as_str().map(str::to_owned).ok_or(ClientError::Nonsense)
     }
 
-    /// What stands under `key` in the answer.
-    fn ask(&mut self, request: &Value, key: &str) -> Result<Value, ClientError> {
-        // An instance that has too many clients says so and closes; its words are there to be read all the same.
+    /// The part of the answer under `key`.
+    fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
+        // An instance that has too many clients says so and closes. Its words can be read though nothing can be sent.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
-        let mut line = String::new();
-        let read = (&mut self.stream).take(ANSWER_BYTES_MAX as u64).read_line(&mut line);
-        match (sent, read) {
-            (_, Ok(1..)) => {}
-            (Err(error), _) | (_, Err(error)) => return Err(error.into()),
+        let line = match (sent, self.line(within)) {
+            (_, Ok(line)) if !line.is_empty() => line,
+            (Err(error), _) => return Err(of(error, ANSWERED_WITHIN)),
+            (Ok(()), Err(error)) => return Err(of(error, within)),
             (Ok(()), Ok(_)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-        }
-        let mut answer: Value = serde_json::from_str(&line).map_err(|_| ClientError::Nonsense)?;
+        };
+        let mut answer: Value = serde_json::from_slice(&line).map_err(|_| ClientError::Nonsense)?;
         if let Some(code) = answer["error"].as_str() {
             let message = answer["message"].as_str().unwrap_or("").to_owned();
             return Err(ClientError::Refused { code: code.to_owned(), message });
         }
         answer.get_mut(key).map(Value::take).ok_or(ClientError::Nonsense)
+    }
+
+    /// The next line, or what there is of it if it has no end. The whole of it has to come in time.
+    fn line(&mut self, within: Duration) -> io::Result<Vec<u8>> {
+        let deadline = Instant::now() + within;
+        let mut line = Vec::new();
+        while line.len() < ANSWER_BYTES_MAX {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.get_ref().set_read_timeout(Some(left))?;
+            let part = match self.stream.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                part => part?,
+            };
+            let end = part.iter().position(|byte| *byte == b'\n');
+            let length = end.map_or(part.len(), |end| end + 1);
+            line.extend_from_slice(&part[..length]);
+            self.stream.consume(length);
+            if end.is_some() || length == 0 {
+                break;
+            }
+        }
+        Ok(line)
+    }
+}
+
+fn of(error: io::Error, within: Duration) -> ClientError {
+    match error.kind() {
+        // What the kernel calls a time-out of a socket is EAGAIN.
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut(within),
+        _ => ClientError::System(error),
     }
 }

@@ -1,37 +1,56 @@
-//! The socket itself: where it stands, whose it was, and that it is gone afterwards.
+//! The socket itself: where it stands, whose it is, and that it is gone afterwards.
 
+use std::collections::hash_map::RandomState;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs;
+use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::fs::Stat;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::geteuid;
 
-/// Anybody who gets to its directory may connect and read; who may write is looked at when somebody does.
+use super::directory::{self, Directory};
+
+/// Everybody who gets to the directory may connect and read; the right to write is checked at each write.
 const MODE: u32 = 0o666;
 
-/// What a socket's name ends with.
-const SUFFIX: &str = "sock";
+/// How many clients the kernel keeps until they are accepted: as many as std asks for.
+const BACKLOG: i32 = 128;
 
-/// A socket that listens. Nobody is answered before [`serve`](Self::serve) is called; it is removed when this is dropped.
+/// What a socket's name ends with.
+const SUFFIX: &str = ".sock";
+
+/// A socket that listens. Clients are answered once [`serve`](Self::serve) is called; it is removed when this is dropped.
 #[derive(Debug)]
 pub struct Listening {
     pub(super) listener: UnixListener,
     path: PathBuf,
+    directory: Directory,
+    name: OsString,
     /// Device and inode: another's socket of the same name is not removed.
     file: (u64, u64),
 }
 
 /// Why there is no socket.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum SocketError {
-    /// Somebody answers there.
+    /// Another instance listens there.
     InUse(PathBuf),
     /// Something else has the name.
     NotASocket(PathBuf),
+    /// Another user's socket has the name.
+    NotOurs(PathBuf),
+    /// Another user could exchange the socket for something else, or chose where the path leads.
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The kernel refused.
     System {
         /// Where.
@@ -48,7 +67,14 @@ impl fmt::Display for SocketError {
                 write!(f, "another instance listens at {}: name another socket", path.display())
             }
             Self::NotASocket(path) => {
-                write!(f, "{} is there and is no socket: remove it, or name another", path.display())
+                write!(f, "{} exists and is not a socket: remove it, or name another", path.display())
+            }
+            Self::NotOurs(path) => {
+                write!(f, "{} is another user's socket: name another", path.display())
+            }
+            Self::Directory { path, why } => {
+                let what = "use a directory that belongs to you or root and that nobody else may write to";
+                write!(f, "no socket in {}: {why}; {what}", path.display())
             }
             Self::System { path, error } => {
                 write!(f, "cannot listen at {}: {error}; name a socket in a directory of yours", path.display())
@@ -60,35 +86,37 @@ impl fmt::Display for SocketError {
 impl std::error::Error for SocketError {}
 
 impl Listening {
-    /// Listens at `path`. A socket that nobody listens at any more is replaced; its directory is made if it isn't there.
+    /// Listens at `path`. If the last directory of the path is missing, it is made, and a socket of this user's that
+    /// nobody listens at any more is replaced.
+    ///
+    /// The directory has to belong to root or to this user, and nobody else may write to it, unless it is sticky as /tmp
+    /// is: whoever can rename files there could put something else in the place of the socket. Links on the way to it are
+    /// followed only if they belong to root or to this user.
     ///
     /// # Errors
-    /// If somebody else has the path, or the kernel refuses.
+    /// If the directory is not as it should be, the name is taken, or the kernel refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
-        let failed = |error| SocketError::System { path: path.to_owned(), error };
-        match fs::symlink_metadata(path) {
-            Ok(there) if !there.file_type().is_socket() => return Err(SocketError::NotASocket(path.to_owned())),
-            Ok(_) if answers(path) => return Err(SocketError::InUse(path.to_owned())),
-            _ => {}
-        }
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            if !directory.exists() {
-                fs::create_dir(directory).map_err(failed)?;
-            }
-        }
-        // Under another name until it listens: whoever cleans up must not take it for a dead one.
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let unready = path.with_file_name(format!(".{name}.{}", std::process::id()));
-        let _ = fs::remove_file(&unready);
-        let listener = UnixListener::bind(&unready).map_err(failed)?;
-        let ready = fs::set_permissions(&unready, fs::Permissions::from_mode(MODE))
-            .and_then(|()| fs::symlink_metadata(&unready))
-            .and_then(|file| fs::rename(&unready, path).map(|()| (file.dev(), file.ino())));
+        let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
+        let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+        let directory = Directory::open_or_make(directory::parent(path))?;
+        make_way(&directory, name, path)?;
+        // Under another name until it listens: a search would take it for a dead one and remove it.
+        let unready = unready_name(name);
+        let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
+            directory.rename(&unready, name)?;
+            Ok((listener, (stat.st_dev, stat.st_ino)))
+        });
         match ready {
-            Ok(file) => Ok(Self { listener, path: path.to_owned(), file }),
+            Ok((listener, file)) => {
+                Ok(Self { listener, path: path.to_owned(), directory, name: name.to_owned(), file })
+            }
             Err(error) => {
-                let _ = fs::remove_file(&unready);
-                Err(failed(error))
+                // It may be gone, or never have been there.
+                let _ = directory.remove(&unready);
+                match error.kind() {
+                    io::ErrorKind::AlreadyExists => Err(SocketError::InUse(path.to_owned())),
+                    _ => Err(failed(error)),
+                }
             }
         }
     }
@@ -101,41 +129,75 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|file| (file.dev(), file.ino()) == self.file);
-        if !ours {
+        let is_ours = |stat: Stat| (stat.st_dev, stat.st_ino) == self.file;
+        if !self.directory.stat(&self.name).is_ok_and(is_ours) {
             return;
         }
-        if let Err(error) = fs::remove_file(&self.path) {
+        if let Err(error) = self.directory.remove(&self.name) {
             tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }
 
-/// Whether somebody listens at a socket.
-pub fn answers(path: &Path) -> bool {
-    // Without waiting: one who is stopped has a queue that gets full.
-    let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC);
-    let connected =
-        socket_with(kind.0, kind.1, kind.2, None).and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
-    // Whoever may not connect cannot tell, and a full queue is somebody's.
-    !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
+/// Removes what a dead instance of this user's left under that name.
+fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), SocketError> {
+    let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
+    match directory.stat(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(error)),
+        Ok(there) if !directory::is_socket(&there) => Err(SocketError::NotASocket(path.to_owned())),
+        Ok(there) if there.st_uid != geteuid().as_raw() => Err(SocketError::NotOurs(path.to_owned())),
+        Ok(_) if directory.answers(name) => Err(SocketError::InUse(path.to_owned())),
+        Ok(_) => directory.remove(name).map_err(failed),
+    }
 }
 
-/// The sockets of running instances in `directories`, by name. Those of dead ones are removed on the way, as far as one may.
-pub fn find(directories: &[PathBuf]) -> Vec<PathBuf> {
-    let is_socket = |path: &PathBuf| {
-        path.extension().is_some_and(|end| end == SUFFIX)
-            && fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+/// Listens at a new socket. `bind` makes the file; it follows no link and fails if the name is taken.
+fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(directory.through(name))?)?;
+    // `bind` takes the umask from the mode. The umask belongs to all threads, so it cannot be changed for a moment: a file
+    // that another thread makes meanwhile would be open to everybody.
+    let stat = directory.set_socket_mode(name, MODE)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok((socket.into(), stat))
+}
+
+/// A hidden name that nobody can guess.
+fn unready_name(name: &OsStr) -> OsString {
+    // Each has random keys.
+    let random = RandomState::new().build_hasher().finish();
+    let mut unready = OsString::from(".");
+    unready.push(name);
+    unready.push(format!(".{random:016x}"));
+    unready
+}
+
+/// The sockets in a directory at which instances of root's or of this user's listen, by name. Dead sockets of this user's
+/// are removed on the way. A directory that does not exist has none.
+///
+/// # Errors
+/// If another user could have put sockets there, as for [`Listening::bind`], or the kernel refuses.
+pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
+    let opened = match Directory::open(directory) {
+        Err(SocketError::System { error, .. }) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened?,
     };
-    let files = directories.iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten();
-    let mut found: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).filter(is_socket).collect();
-    found.sort();
-    found.retain(|path| {
-        let alive = answers(path);
-        if !alive {
-            let _ = fs::remove_file(path);
+    let failed = |error| SocketError::System { path: directory.to_owned(), error };
+    let mut names = opened.names().map_err(failed)?;
+    names.sort();
+    let us = geteuid().as_raw();
+    let is_found = |name: &OsString| {
+        let Some(stat) = opened.stat(name).ok().filter(directory::is_socket) else { return false };
+        if ![0, us].contains(&stat.st_uid) || !name.as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
+            return false;
         }
-        alive
-    });
-    found
+        let is_alive = opened.answers(name);
+        if !is_alive && stat.st_uid == us {
+            let _ = opened.remove(name);
+        }
+        is_alive
+    };
+    names.retain(is_found);
+    Ok(names.iter().map(|name| directory.join(name)).collect())
 }

@@ -1,16 +1,19 @@
-//! Clients, a thread each: who hangs, hangs alone.
+//! A thread for each client: a client that hangs holds up no other.
 
-use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::clients::Clients;
 use super::listening::Listening;
 use super::protocol::{self, Report};
-use crate::limits::{CLIENT_IDLE_MAX, CLIENT_READS_WITHIN, CLIENTS_MAX, REQUEST_BYTES_MAX};
+use crate::limits::{
+    CLIENT_IDLE_MAX, CLIENT_READS_WITHIN, CLIENTS_MAX, CLIENTS_PER_USER_MAX, CLIENTS_RESERVED, REQUEST_BYTES_MAX,
+};
+use crate::places::{Full, Places};
 use crate::tree::Tree;
 
 /// How long no new client is taken after the kernel could not give us one: descriptors may be short for a while.
@@ -20,15 +23,22 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Serving {
     listening: Arc<Listening>,
-    clients: Arc<Mutex<Clients>>,
+    all: Arc<Mutex<All>>,
 }
 
-#[derive(Debug, Default)]
-struct Clients {
-    /// Their connections, to cut them at the end.
-    open: HashMap<u64, UnixStream>,
-    next: u64,
+/// All clients: their connections, to cut them off.
+#[derive(Debug)]
+struct All {
+    clients: Clients<UnixStream>,
     ended: bool,
+}
+
+/// What the thread of a client needs.
+#[derive(Clone)]
+struct Shared {
+    all: Arc<Mutex<All>>,
+    tree: Arc<Tree>,
+    report: Arc<Report>,
 }
 
 impl Listening {
@@ -37,18 +47,20 @@ impl Listening {
     /// # Errors
     /// If no thread can be started.
     pub fn serve(self, tree: Arc<Tree>, report: impl Fn() -> String + Send + Sync + 'static) -> io::Result<Serving> {
-        let report: Arc<Report> = Arc::new(Box::new(report));
-        let serving = Serving { listening: Arc::new(self), clients: Arc::default() };
+        let places =
+            Places { all: CLIENTS_MAX, reserved: CLIENTS_RESERVED, per_user: CLIENTS_PER_USER_MAX, owner: tree.uid() };
+        let all = Arc::new(Mutex::new(All { clients: Clients::new(places), ended: false }));
+        let serving = Serving { listening: Arc::new(self), all: Arc::clone(&all) };
+        let shared = Shared { all, tree, report: Arc::new(Box::new(report)) };
         let listener = serving.listening.listener.try_clone()?;
-        let clients = Arc::clone(&serving.clients);
         thread::Builder::new().name("control".to_owned()).spawn(move || {
             loop {
                 let accepted = listener.accept();
-                if locked(&clients).ended {
+                if locked(&shared.all).ended {
                     return;
                 }
                 match accepted {
-                    Ok((stream, _)) => begin(stream, &clients, &tree, &report),
+                    Ok((stream, _)) => begin(stream, &shared),
                     Err(error) => {
                         tracing::warn!("cannot take a client of the control socket: {error}");
                         thread::sleep(ACCEPT_AGAIN);
@@ -69,47 +81,66 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let mut clients = locked(&self.clients);
-        clients.ended = true;
+        let mut all = locked(&self.all);
+        all.ended = true;
         // It wakes whoever waits for a client.
         let _ = rustix::net::shutdown(&self.listening.listener, rustix::net::Shutdown::Both);
-        for (_, stream) in clients.open.drain() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        all.clients.drain().for_each(cut);
     }
 }
 
 /// Starts a thread for a client, or sends it away.
-fn begin(stream: UnixStream, clients: &Arc<Mutex<Clients>>, tree: &Arc<Tree>, report: &Arc<Report>) {
-    let mut all = locked(clients);
-    let copy = stream.try_clone().ok().filter(|_| all.open.len() < CLIENTS_MAX);
-    let Some(copy) = copy else {
-        drop(all);
-        let _ = stream.set_nonblocking(true);
-        let _ =
-            (&stream).write_all(b"{\"error\":\"EBUSY\",\"message\":\"too many clients at a time: try again later\"}\n");
-        return;
+fn begin(stream: UnixStream, shared: &Shared) {
+    let begun = rustix::net::sockopt::socket_peercred(&stream)
+        .map_err(io::Error::from)
+        .and_then(|peer| Ok((peer.uid.as_raw(), stream.try_clone()?)));
+    let (uid, copy) = match begun {
+        Ok(begun) => begun,
+        Err(error) => return tracing::warn!("cannot serve a client of the control socket: {error}"),
     };
-    let id = all.next;
-    all.next += 1;
-    all.open.insert(id, copy);
+    let mut all = locked(&shared.all);
+    if all.ended {
+        return;
+    }
+    let admitted = all.clients.admit(uid, Instant::now(), copy);
     drop(all);
-    let (at_end, tree, report) = (Arc::clone(clients), Arc::clone(tree), Arc::clone(report));
+    let id = match admitted {
+        Ok((id, silent)) => {
+            silent.into_iter().for_each(cut);
+            id
+        }
+        Err(full) => return send_away(&stream, uid, full),
+    };
+    let of_client = shared.clone();
     let started = thread::Builder::new().name("control/client".to_owned()).spawn(move || {
-        if let Err(error) = talk(&stream, &tree, &report) {
+        if let Err(error) = talk(&stream, id, uid, &of_client) {
             tracing::debug!("a client of the control socket is gone: {error}");
         }
-        locked(&at_end).open.remove(&id);
+        locked(&of_client.all).clients.leaves(id);
     });
     if let Err(error) = started {
         tracing::warn!("cannot start a thread for a client of the control socket: {error}");
-        locked(clients).open.remove(&id);
+        locked(&shared.all).clients.leaves(id);
     }
 }
 
+fn send_away(mut stream: &UnixStream, uid: u32, full: Full) {
+    let why = match full {
+        Full::User => format!("user {uid} has too many connections: close one, or try again later"),
+        Full::All => "too many clients at a time: try again later".to_owned(),
+    };
+    // The accepting thread waits for no client.
+    let _ = stream.set_nonblocking(true);
+    let _ = stream.write_all(format!("{{\"error\":\"EBUSY\",\"message\":\"{why}\"}}\n").as_bytes());
+}
+
+/// Ends a connection; the thread of its client notices.
+fn cut(stream: UnixStream) {
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
 /// Answers line by line, until the client has gone.
-fn talk(stream: &UnixStream, tree: &Tree, report: &Report) -> io::Result<()> {
-    let uid = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
+fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_IDLE_MAX))?;
     stream.set_write_timeout(Some(CLIENT_READS_WITHIN))?;
     let mut reader = BufReader::new(stream);
@@ -125,12 +156,16 @@ fn talk(stream: &UnixStream, tree: &Tree, report: &Report) -> io::Result<()> {
                 format!("{{\"error\":\"EINVAL\",\"message\":\"a request has at most {REQUEST_BYTES_MAX} bytes\"}}\n");
             return writer.write_all(too_long.as_bytes());
         }
-        let mut answer = protocol::answer(&line, uid, tree, report);
+        if !locked(&shared.all).clients.asks(id) {
+            return Ok(());
+        }
+        let mut answer = protocol::answer(&line, uid, &shared.tree, &shared.report);
         answer.push('\n');
         writer.write_all(answer.as_bytes())?;
+        locked(&shared.all).clients.answered(id, Instant::now());
     }
 }
 
-fn locked(clients: &Mutex<Clients>) -> MutexGuard<'_, Clients> {
-    clients.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(all: &Mutex<All>) -> MutexGuard<'_, All> {
+    all.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,0 +1,68 @@
+//! The kernel's table of mounts: whether the tree of another instance stands somewhere.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Of this process and its namespace.
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// A mount, as far as it matters here.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    at: PathBuf,
+    kind: String,
+    source: String,
+}
+
+/// The source of what is mounted on a directory, if it is of that kind. The directory itself is not looked at, since the
+/// process that would have to answer may be stopped.
+pub(super) fn source_at(directory: &Path, kind: &str) -> Option<String> {
+    // The parent alone: the last name is the mount.
+    let parent = fs::canonicalize(directory.parent()?.join(".")).ok()?;
+    let at = parent.join(directory.file_name()?);
+    let table = fs::read(TABLE).ok()?;
+    // The last mount hides those before it.
+    let mount = table.split(|byte| *byte == b'\n').filter_map(read).filter(|mount| mount.at == at).last()?;
+    (mount.kind == kind).then_some(mount.source)
+}
+
+/// `36 35 98:0 / /at ro,noatime master:1 - kind source options`, with any number of fields before the dash.
+fn read(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let at = PathBuf::from(OsString::from_vec(unescaped(fields.nth(4)?)));
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let mut text = || Some(String::from_utf8_lossy(&unescaped(rest.next()?)).into_owned());
+    Some(Mount { at, kind: text()?, source: text()? })
+}
+
+/// Spaces and the like stand there as `\040`.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, after)) = rest.split_first() {
+        let code = (first == b'\\').then(|| after.get(..3)).flatten();
+        let byte = code.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &after[3..] } else { after };
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_table() {
+        let mount = |line: &str| read(line.as_bytes());
+        let of = |at: &str, kind: &str, source: &str| {
+            Some(Mount { at: at.into(), kind: kind.to_owned(), source: source.to_owned() })
+        };
+        assert_eq!(mount("36 35 98:0 / / rw master:1 unbindable - ext4 /dev/vda rw"), of("/", "ext4", "/dev/vda"));
+        let line = r"61 36 0:41 / /tmp/a\040tree\134x rw - fuse.steerage steerage:4711 rw,user_id=0";
+        assert_eq!(mount(line), of("/tmp/a tree\\x", "fuse.steerage", "steerage:4711"));
+        assert_eq!((mount(""), mount("1 2 3 4 /x rw -")), (None, None));
+    }
+}

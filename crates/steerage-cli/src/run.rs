@@ -22,7 +22,7 @@ use crate::metrics::{self, Metrics};
 use crate::report::interval::Intervals;
 use crate::report::{EndedBy, Flows, ForwardReport, Interval, Printer, Recorded, Report, RespondReport};
 use crate::setup::Around;
-use crate::signals::{self, Asked};
+use crate::signals::{Asked, Caught};
 
 /// How long a run may wait for the next event when none is due: there is no event to be missed, so any time will do.
 const LONG: Duration = Duration::from_secs(3600);
@@ -51,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     /// How it is asked and told while it runs.
     pub(crate) control: Control,
+    /// How it is stopped.
+    pub(crate) signals: Caught,
     /// Who knows what was forwarded, if anything is.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     /// Who knows what was answered, if anything is.
@@ -78,6 +80,7 @@ impl Plan {
             live: !args.report.quiet && !verbose,
             capture: around.capture,
             control: around.control,
+            signals: around.signals,
             forwarding: None,
             responding: None,
             metrics: around.metrics,
@@ -141,14 +144,13 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, plan: &Plan) -> Result<E
     let (events_in, events) = mpsc::channel();
     // Before the start, so that no signal finds a run that it cannot end well.
     let (asked, hurry) = (events_in.clone(), plan.hurry.clone());
-    signals::listen(move |what| {
+    plan.signals.listen(move |what| {
         // Also of a run that is over, and only waits for a reader.
         if what == Asked::Stop {
             hurry.iter().for_each(Hurry::hurry);
         }
         asked.send(Event::Asked(what)).is_ok() || hurry.is_some()
-    })
-    .map_err(|error| Error::System { operation: "listen for signals", error })?;
+    })?;
 
     let (started, start) = (SystemTime::now(), Instant::now());
     let running = instance.start()?;

@@ -19,6 +19,7 @@ use crate::filter;
 use crate::machine;
 use crate::metrics::Metrics;
 use crate::privileges::{self, Files};
+use crate::signals::{self, Caught};
 
 /// Opens the devices, gives up the privileges that took, and puts an instance together around them. `maker`, told
 /// whether they can wait, says what makes each CPU's handler, and starts what writes to files of the name `written`.
@@ -53,6 +54,8 @@ pub(crate) struct Around {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     /// How it is asked and told while it runs.
     pub(crate) control: Control,
+    /// How it is stopped.
+    pub(crate) signals: Caught,
     /// Where Prometheus asks.
     pub(crate) metrics: Metrics,
 }
@@ -92,6 +95,8 @@ where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
+    // Before there is another thread, which could be the one that a signal comes to.
+    let signals = signals::catch()?;
     // The command line first: its mistakes are told whether the device is there or not.
     let cpus = Cpus::read(&args.cpus)?;
     let builder = cpus.apply(steer(&args.steering)?, &args.cpus)?;
@@ -129,7 +134,7 @@ where
     let make = maker(can_wait)?;
     let instance = builder.build(make)?;
     kept.let_go()?;
-    Ok((instance, Around { capture, control, metrics }))
+    Ok((instance, Around { capture, control, signals, metrics }))
 }
 
 /// How many CPUs it will be.

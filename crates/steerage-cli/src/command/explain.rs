@@ -22,6 +22,7 @@ use crate::report::Printer;
 use crate::report::explain::{self, Circumstances, Explanation, Interface, Machine, OfFlow, OfTraffic, Rate, RateFrom};
 use crate::run::{self, Plan, Stopper};
 use crate::setup;
+use crate::signals;
 
 /// How many packets of synthetic traffic without an end are looked at.
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
@@ -105,6 +106,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         live: !verbose && !args.json,
         capture: capture.clone(),
         control: Control::default(),
+        signals: signals::catch()?,
         forwarding: None,
         responding: None,
         metrics: Metrics::default(),

@@ -18,7 +18,7 @@ use super::listening::SocketError;
 /// How many links are followed on the way to a directory: as many as the kernel follows.
 const LINKS_MAX: usize = 40;
 
-/// The mode of a directory that is made for sockets, whatever the umask says.
+/// The mode of a directory that is made for sockets: nobody else may write to it, whatever the umask is.
 const NEW_DIRECTORY: u32 = 0o755;
 
 /// Write permission of the group and of everybody else.

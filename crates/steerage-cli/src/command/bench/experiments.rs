@@ -95,7 +95,7 @@ fn report(plans: Vec<Plan>, args: &ExperimentArgs, settings: &Settings) -> Resul
         }
         true
     };
-    signals::listen(listen).map_err(|error| Error::System { operation: "listen to signals", error })?;
+    signals::catch()?.listen(listen)?;
     tracing::info!("measuring; signals are listened to");
     let experiments = all(plans, || !stop.load(Ordering::Relaxed));
     if experiments.iter().all(|experiment| experiment.samples.is_empty()) {

@@ -24,7 +24,7 @@ pub(super) fn source_at(directory: &Path, kind: &str) -> Option<String> {
     let at = parent.join(directory.file_name()?);
     let table = fs::read(TABLE).ok()?;
     // The last mount hides those before it.
-    let mount = table.split(|byte| *byte == b'\n').filter_map(read).filter(|mount| mount.at == at).next_back()?;
+    let mount = table.split(|byte| *byte == b'\n').filter_map(read).rfind(|mount| mount.at == at)?;
     (mount.kind == kind).then_some(mount.source)
 }
 

@@ -124,7 +124,7 @@ impl FlowFile {
     pub(super) fn finish(mut self) -> Result<(), ExportError> {
         self.out.flush().map_err(|cause| self.error("write flows to", cause))?;
         let Some((new, path)) = self.named.take() else { return Ok(()) };
-        let part = new.part().display().to_string();
+        let part = new.part().to_string_lossy().into_owned();
         let named = new.finish().map(drop);
         named.map_err(|cause| {
             let cause = io::Error::new(cause.kind(), format!("{cause}; they are in {part} beside it"));

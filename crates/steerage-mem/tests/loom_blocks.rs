@@ -53,7 +53,7 @@ fn lender(blocks: usize) -> (Lender, Consumer) {
 
 /// The one place that knows how a frame is staged.
 fn stage(producer: &mut Producer, frame: Completion) -> Result<(), Completion> {
-    producer.stage(frame)
+    producer.stage(frame, 0)
 }
 
 impl Lender {

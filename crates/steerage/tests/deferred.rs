@@ -21,7 +21,7 @@ impl RxQueue for Frames {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let count = self.0.min(budget as u64) as usize;
-        out.fill(count, |_| Filled::whole(8));
+        out.fill(count, |_| Some(Filled::whole(8)));
         self.0 -= count as u64;
         Ok(if self.0 == 0 { Polled::Ended } else { Polled::More })
     }

@@ -23,6 +23,8 @@ enum Lie {
     OtherRegion,
     /// It is lent from blocks that the queue did not bring.
     OtherBlocks,
+    /// The length that a page is said to be filled to.
+    Filled(usize),
     /// The same for a page that was posted in a ring of the device's.
     Posted(u32, usize),
     /// And for the first page of a frame of two.
@@ -68,6 +70,11 @@ impl Liar {
                 out.give_page(page);
                 let (mut blocks, claim) = Blocks::map(1, 4096).unwrap();
                 out.push(blocks.lend(&claim, 0, 0, FRAME.len()).unwrap(), FRAME.len());
+            }
+            Lie::Filled(len) => {
+                out.give_page(page);
+                let filled = out.fill(2, |_| Some(Filled { wire_len: usize::MAX, ..Filled::whole(len) }));
+                assert_eq!(filled, 0, "nothing was handed over for it");
             }
             Lie::Posted(offset, len) => {
                 let number = page.number();
@@ -141,6 +148,8 @@ fn a_frame_that_does_not_lie_in_its_memory_is_counted_as_lost() {
         Lie::Offset(u32::MAX),
         Lie::OtherRegion,
         Lie::OtherBlocks,
+        Lie::Filled(1 << 14),
+        Lie::Filled(usize::MAX),
         Lie::Posted(AT, 1 << 14),
         Lie::Posted(AT, usize::MAX),
         Lie::Posted(u32::MAX, 60),

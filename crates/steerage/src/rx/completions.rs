@@ -77,14 +77,21 @@ impl Completions<'_> {
     /// Fills up to `count` pages by this CPU's own stores, for devices that have no pages posted anywhere. `write` gets the
     /// bytes behind a page's headroom and returns what it wrote, or `None` if nothing came. `None` ends the filling: no packet
     /// is made, and the page stays in the pool. Returns how many pages were filled. If that is less than `count` and `write`
-    /// never returned `None`, all pages are in use: poll again later.
+    /// never returned `None`, all pages are in use: poll again later. If `write` says that it wrote more than the bytes it was
+    /// given, the frame is lost, counted (`device`), and the filling ends as well.
     #[inline(always)]
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
         let mut wire_bytes = 0;
-        let Self { frames, pool, .. } = self;
+        let Self { frames, pool, lost, .. } = self;
         let filled = pool.take_while(count, |region, mut page| {
-            let Some(filled) = write(&mut region.page_mut(&mut page)[HEADROOM..]) else { return Some(page) };
-            wire_bytes += filled.wire_len as u64;
+            let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
+            let room = bytes.len();
+            let Some(filled) = write(bytes) else { return Some(page) };
+            if filled.len > room {
+                *lost += 1;
+                return Some(page);
+            }
+            wire_bytes += on_the_wire(filled.wire_len);
             let mut frame = Completion::new(page, HEADROOM as u32, filled.len);
             if let Some(hash) = filled.hash {
                 frame.set_hash(hash);

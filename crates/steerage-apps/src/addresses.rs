@@ -1,4 +1,4 @@
-//! Which addresses a packet may come from and go to: one rule, for whoever forwards packets and whoever answers them.
+//! The addresses that a packet may come from and go to. `forward` and `respond` share this rule.
 //!
 //! RFC 1122 (3.2.1.3) says it for hosts and RFC 1812 (4.2.2.11, 5.3.7) for routers; RFC 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) says it of
 //! IPv6.
@@ -21,7 +21,7 @@ pub(crate) fn is_of_a_host_v6(address: Ipv6Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.to_ipv4_mapped().is_some())
 }
 
-/// Of either family.
+/// An address of either family.
 pub(crate) fn is_of_a_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_of_a_host_v4(address),

@@ -54,7 +54,7 @@ fn catch_all() -> io::Result<Handlers> {
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().for_each(|signal| waiting.add(signal));
     waiting.thread_block()?;
     let installed = install();
-    // Also if whoever started the program had blocked them: it is to be stopped all the same.
+    // The parent process may have blocked them. A signal must stop the program all the same.
     waiting.thread_unblock()?;
     installed
 }

@@ -1,5 +1,5 @@
 //! What a crate without `unsafe` tries on the memory of a device that it was given. Blocks are written, read and lent from by
-//! whoever holds the claim to them, which no device gives away.
+//! the holder of the claim to them, and no device gives its claim away.
 #![forbid(unsafe_code)]
 
 #[path = "common/net.rs"]

@@ -35,7 +35,7 @@ fn target(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stuck-{name}"))
 }
 
-/// A FIFO, and a reader that takes nothing until it is told to, and then everything up to the end, which it returns.
+/// A FIFO and its reader. The reader reads nothing until the test lets it; then it reads to the end and returns what it read.
 fn fifo(name: &str) -> (PathBuf, mpsc::Sender<()>, thread::JoinHandle<Vec<u8>>) {
     let path = target(name);
     let _ = fs::remove_file(&path);

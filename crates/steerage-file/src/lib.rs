@@ -1,5 +1,5 @@
 //! Files that steerage creates. The program often runs as root and often writes to directories that other users may write to,
-//! such as `/tmp`. Whoever may write there can leave a link under the name that is about to be written.
+//! such as `/tmp`. Another user can leave a link there under the name that is about to be written.
 //!
 //! So a file is always a new one. It is made under a random name (`O_EXCL`, `O_NOFOLLOW`), in a directory that is opened once,
 //! and then renamed. A rename replaces a link instead of following it. What stood under the name until then is not written to.
@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::process::geteuid;
 
-/// Who may read a new file, before the umask.
+/// The readers of a new file, before the umask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// Its owner and group: captured packets, flows, and whatever else tells who talked to whom.
+    /// Its owner and group: for captured packets, flows, and everything else that shows who talked to whom.
     Group,
     /// Everybody: manual pages and the like.
     All,

@@ -106,7 +106,7 @@ fn a_link_of_ones_own_is_followed() {
 fn an_old_file_is_replaced_and_not_written_to() {
     let ground = Ground::new("old", 0o755);
     fs::write(ground.name(), "old").unwrap();
-    // Whoever has it open or linked keeps what was in it.
+    // A process that has the old file open, and another link to it, keep its content.
     fs::hard_link(ground.name(), ground.root.join("link")).unwrap();
     let new = NewFile::create(&ground.name(), Readers::Group).unwrap();
     new.file().write_all(b"half").unwrap();

@@ -57,7 +57,7 @@ pub struct Claim {
 /// # Ok::<(), steerage_mem::RegionError>(())
 /// ```
 ///
-/// Who has the blocks alone cannot reach their bytes:
+/// The blocks without the claim do not give access to their bytes:
 ///
 /// ```compile_fail,E0061
 /// # let (mut blocks, _claim) = steerage_mem::Blocks::map(1, 64).unwrap();
@@ -439,7 +439,7 @@ mod tests {
         frames.into_iter().for_each(|frame| blocks.recycle(frame).unwrap());
     }
 
-    /// Who was given the blocks alone, or the claim to others, does not reach a byte.
+    /// The blocks alone, or with the claim to other blocks, do not give access to a byte.
     #[test]
     fn a_claim_to_other_blocks_is_none() {
         let (mut blocks, claim) = Blocks::map(1, 128).unwrap();

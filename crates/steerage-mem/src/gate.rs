@@ -59,7 +59,8 @@ impl Gate {
         if word & STATE != from {
             return Err(Dead);
         }
-        // Relaxed where it fails: whoever rises from the dead takes the control lock first, under which it was declared dead.
+        // Relaxed if it fails: a CPU that was declared dead takes the control lock before it goes on, and it was declared dead under
+        // that lock.
         self.word.compare_exchange(word, to(word), order, Ordering::Relaxed).map(|_| ()).map_err(|_| Dead)
     }
 
@@ -114,7 +115,7 @@ mod tests {
         gate.leave().unwrap();
     }
 
-    /// Who declares a CPU dead has to have looked since it came back.
+    /// A CPU cannot be declared dead by a sign that was read before it came back.
     #[test]
     fn a_sign_from_before_a_death_is_out_of_date() {
         let gate = Gate::default();

@@ -23,8 +23,7 @@
 //!
 //! # What makes it sound
 //!
-//! A page's bytes may be written by whoever holds its token, and by nobody else; those of [blocks] by whoever holds the [`Claim`]
-//! to them. Tokens ([`Page`], [`Completion`], a slot between two ring positions, [`Kept`]) and claims are neither `Clone` nor constructible outside this crate, page numbers are
+//! Only the holder of a page's token may write the page's bytes, and only the holder of the [`Claim`] to [blocks] may write theirs. Tokens ([`Page`], [`Completion`], a slot between two ring positions, [`Kept`]) and claims are neither `Clone` nor constructible outside this crate, page numbers are
 //! never used twice in a process, and every access checks number, offset and length against the region it reads. Safe
 //! code can therefore leak a page (its memory then stays unused until the region ends) but can neither reach a page it
 //! does not hold nor one that was unmapped.

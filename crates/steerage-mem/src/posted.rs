@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(posted.out(), 1);
     }
 
-    /// Of those that were not asked for none is lost or counted wrongly.
+    /// Pages that were not asked for are neither lost nor counted wrongly.
     #[test]
     fn what_was_not_taken_back_is_still_posted() {
         let (region, pages) = Region::map(PAGES, PAGE_BYTES).unwrap();

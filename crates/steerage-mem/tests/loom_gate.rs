@@ -34,7 +34,7 @@ impl Shared {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The sign that whoever declares a CPU dead looks at.
+    /// The sign by which a CPU is declared dead.
     fn sign(&self) -> u64 {
         self.turn();
         self.gate.sign()

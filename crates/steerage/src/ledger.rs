@@ -258,7 +258,7 @@ pub(crate) struct TxLedger {
 }
 
 impl TxLedger {
-    /// Of an output that may finish packets of so many sources later.
+    /// For an output that may finish packets of so many sources later.
     pub(crate) fn deferring(sources: usize) -> Self {
         Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
     }

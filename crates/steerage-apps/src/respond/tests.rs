@@ -306,8 +306,8 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!((counts.get(Fate::Early), counts.opened, counts.open, counts.ended(End::Closed)), (1, 1, 0, 1));
 }
 
-/// Of a burst of SYNs each is answered, and then there is room for one: of the others each counts once, whatever the peer says of it
-/// before it hears.
+/// Each SYN of a burst is answered, but there is room for one connection only. Each other connection counts as refused once, even if
+/// its peer sends more segments before it hears of that.
 #[test]
 fn each_connection_that_is_refused_counts_once() {
     let responding = Responding::new(config().connections_max(1));

@@ -64,7 +64,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// A reader of a FIFO that takes nothing until it is told to.
+/// A reader of a FIFO that reads nothing until the test lets it.
 fn reader(pipe: &Path) -> File {
     mkfifo(pipe, Mode::S_IRWXU).unwrap();
     File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(pipe).unwrap()

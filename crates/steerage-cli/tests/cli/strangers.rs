@@ -139,7 +139,7 @@ fn another_users_instance_is_not_taken_for_ours() {
     }
     let named = place.run(&["get", "value", "--to", "4711"]);
     assert!(named.complaint().contains("no instance 4711 runs"), "{named:?}");
-    // Whoever owns the file: what counts is who listens.
+    // The owner of the file does not matter. The process that listens does.
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");

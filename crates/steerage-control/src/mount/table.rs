@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Of this process and its namespace.
+/// The mounts that this process sees in its namespace.
 const TABLE: &str = "/proc/self/mountinfo";
 
 /// A mount, as far as it matters here.

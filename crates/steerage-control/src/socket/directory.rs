@@ -89,7 +89,7 @@ impl Directory {
     }
 
     /// Sets the mode of a socket of this user's. It is set on the very file that was looked at: a link is not followed, and
-    /// nothing but a socket is changed, whoever may have put it there.
+    /// nothing but a socket is changed, even if another user put something else there.
     pub(super) fn set_socket_mode(&self, name: &OsStr, mode: u32) -> io::Result<Stat> {
         let file = rustix::fs::openat(&self.0, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let stat = rustix::fs::fstat(&file)?;
@@ -153,7 +153,7 @@ fn walk(path: &Path) -> Result<OwnedFd, SocketError> {
             }
             FileType::Symlink if links < LINKS_MAX => {
                 links += 1;
-                // Of the very link that was looked at.
+                // The target of the same link whose owner was checked.
                 let target = rustix::fs::readlinkat(&next, "", Vec::new()).map_err(failed)?;
                 let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
                 if target.is_absolute() {

@@ -90,7 +90,7 @@ impl Listening {
     /// nobody listens at any more is replaced.
     ///
     /// The directory has to belong to root or to this user, and nobody else may write to it, unless it is sticky as /tmp
-    /// is: whoever can rename files there could put something else in the place of the socket. Links on the way to it are
+    /// is: a user who can rename files there could put something else in the place of the socket. Links on the way to it are
     /// followed only if they belong to root or to this user.
     ///
     /// # Errors

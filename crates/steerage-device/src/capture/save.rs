@@ -23,10 +23,10 @@ const IF_TSRESOL: u16 = 9;
 /// Of a second: 10 to the minus 9th.
 const NANOSECONDS: u8 = 9;
 
-/// Of a packet's block, before its bytes: type, length, interface, time in two halves, and the packet's two lengths.
+/// The length of a packet block's head, in front of the packet's bytes: type, length, interface, time in two halves, and the packet's two lengths.
 const PACKET_HEAD: usize = 28;
 
-/// How often it is looked whether a FIFO has a reader.
+/// The pause between two attempts to open a FIFO that has no reader yet.
 const READER_LOOK: Duration = Duration::from_millis(20);
 
 /// What a packet takes besides its bytes, and their padding.

@@ -33,7 +33,7 @@ const WRITE_BYTES: usize = 256 << 10;
 /// How long less than that waits for more to come.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// How often it is looked whether the run still waits for an output that takes nothing.
+/// How often a writer checks whether the run still waits for an output that takes nothing.
 const STUCK_LOOK_MILLIS: u8 = 20;
 
 /// What one CPU has in the buffer.
@@ -50,7 +50,7 @@ struct Sent {
     lane: Arc<Lane>,
     source: TxSource,
     packets: u64,
-    /// Of the packets, without what the format adds.
+    /// Bytes of the packets, without what the file format adds.
     bytes: u64,
     /// Where they end in the chunk, and how long they are there.
     end: usize,

@@ -70,7 +70,7 @@ fn run<const BOTH: bool>(cpus: usize, link: LinkType, layers: Layers, frames: Ve
     let count = frames.len() as u64;
     let queue = Frames { frames: frames.into_iter(), link };
     let input = Input { name: "frames".into(), kind: "test", mode: "", queues: vec![Box::new(queue)] };
-    let builder = Builder::new().virtual_cpus(cpus).layers(layers).check_order(true).input(input);
+    let builder = Builder::new().virtual_cpus(cpus).layers(layers).check_order(true).always_hash(true).input(input);
     let outcome = builder.build(|_| Buckets::<BOTH>::default()).expect("it can be built").start().unwrap().join();
     assert_eq!(outcome.snapshot.delivered(), count);
     assert_eq!(outcome.snapshot.reordered(), Some(0));

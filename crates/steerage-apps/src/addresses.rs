@@ -3,7 +3,9 @@
 //! RFC 1122 (3.2.1.3) says it for hosts and RFC 1812 (4.2.2.11, 5.3.7) for routers; RFC 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) says it of
 //! IPv6.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+#[cfg(any(test, feature = "respond"))]
+use std::net::IpAddr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::Ipv4Net;
 
@@ -22,6 +24,7 @@ pub(crate) fn is_of_a_host_v6(address: Ipv6Addr) -> bool {
 }
 
 /// An address of either family.
+#[cfg(any(test, feature = "respond"))]
 pub(crate) fn is_of_a_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_of_a_host_v4(address),

@@ -104,7 +104,7 @@ fn at_most(each: u64) -> LibraryBenchmarkConfig {
 #[bench::alone(args = (0), setup = device_hash, config = at_most(230))]
 #[bench::device_hash_1_target(args = (1), setup = device_hash, config = at_most(235))]
 #[bench::device_hash_2_targets(args = (2), setup = device_hash, config = at_most(285))]
-#[bench::device_hash_16_targets(args = (16), setup = device_hash, config = at_most(343))]
+#[bench::device_hash_16_targets(args = (16), setup = device_hash, config = at_most(350))]
 #[bench::our_hash_2_targets(args = (2, Mix::Uniform), setup = our_hash, config = at_most(402))]
 #[bench::our_hash_2_targets_mixed(args = (2, Mix::Mixed), setup = our_hash, config = at_most(442))]
 #[bench::lists_of_one(args = (1), setup = single, config = at_most(1700))]

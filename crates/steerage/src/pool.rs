@@ -55,8 +55,6 @@ pub(crate) struct PagePool {
     home: Arc<Home>,
     /// Last in, first out: what came home last is what the caches still hold.
     cache: Vec<Page>,
-    /// Empty, but while pages that were not used go back to the cache.
-    unused: Vec<Page>,
     cache_max: usize,
     /// The numbers of its node's pages.
     own: Range<u32>,
@@ -87,7 +85,6 @@ impl PagePool {
             shared,
             home,
             cache: Vec::with_capacity(cache_max.max(POOL_BULK) + POOL_BULK),
-            unused: Vec::with_capacity(POOL_BULK),
             cache_max,
             spill: Vec::with_capacity(cache_max.max(POOL_BULK)),
             served: 0,
@@ -144,32 +141,29 @@ impl PagePool {
         }
     }
 
-    /// Hands up to `most` pages to `take`, one by one, with the region that they are part of. If `take` has no use for a
-    /// page, it returns the page; that ends it, and the page stays here. Returns how many pages were taken.
+    /// Up to `most` pages, with the region that they are part of: for filling many in one go.
     #[inline(always)]
-    pub(crate) fn take_while(&mut self, most: usize, mut take: impl FnMut(&Region, Page) -> Option<Page>) -> usize {
+    pub(crate) fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
         #[cfg(test)]
         let most = if fault::is_due() { 0 } else { most };
         if self.cache.len() < most {
             self.refill(most);
         }
         let rest = self.cache.len().saturating_sub(most);
-        let mut taken = 0;
-        let mut pages = self.cache.drain(rest..).rev();
-        for mut page in pages.by_ref() {
-            self.region.take(&mut page);
-            if let Some(mut page) = take(&self.region, page) {
-                self.region.release(&mut page);
-                self.unused.push(page);
-                break;
-            }
-            taken += 1;
-        }
-        self.unused.extend(pages);
-        // The first that was not used is the next to be taken.
-        self.cache.extend(self.unused.drain(..).rev());
-        self.served += taken as u64;
-        taken
+        self.served += (self.cache.len() - rest) as u64;
+        let region = &*self.region;
+        let taken = self.cache.drain(rest..).rev().map(|mut page| {
+            region.take(&mut page);
+            page
+        });
+        (region, taken)
+    }
+
+    /// Takes back a page that was taken and not used: the next to be taken.
+    pub(crate) fn put_back(&mut self, mut page: Page) {
+        self.region.release(&mut page);
+        self.served -= 1;
+        self.cache.push(page);
     }
 
     fn take_slowly(&mut self) -> Option<Page> {

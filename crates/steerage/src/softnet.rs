@@ -298,13 +298,19 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     /// The next ring with something in it, from the `nth` of this round on: own ones first, the others in rotation.
     fn to_handle(&self, nth: usize) -> Phase {
+        // A run that sends nothing holds nothing back.
+        let sends = !self.outputs.is_empty();
         (nth..self.inbound.len())
-            .find(|n| self.inbound[self.ring(*n)].consumer.waiting() > 0 && !self.is_held_back(self.ring(*n)))
+            .find(|n| {
+                let ring = self.ring(*n);
+                self.inbound[ring].consumer.waiting() > 0 && !(sends && self.is_held_back(ring))
+            })
             .map_or(Phase::Control, Phase::Handle)
     }
 
     /// Whether a ring's packets stay where they are for now: their source can wait, and an output is full. So a file is not
     /// read faster than it is written. Once a stop was asked for, half of the time to drain is left to find room in.
+    #[inline(never)]
     pub(crate) fn is_held_back(&self, ring: usize) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.cpu.now + DRAIN_MAX / 2 < until);
         self.inbound[ring].can_wait && time_left && self.outputs.iter().any(OwnedTx::is_full)

@@ -81,24 +81,35 @@ impl Completions<'_> {
     /// given, the frame is lost, counted (`device`), and the filling ends as well.
     #[inline(always)]
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
-        let mut wire_bytes = 0;
-        let Self { frames, pool, lost, .. } = self;
-        let filled = pool.take_while(count, |region, mut page| {
+        let Self { frames, pool, .. } = self;
+        let (first, mut filled, mut more, mut lost, mut wire_bytes) = (frames.len(), 0, true, 0, 0);
+        let (region, pages) = pool.take_many(count);
+        // As many frames as pages, so that the list needs no look at its capacity for each. The pages behind the last that was
+        // filled are taken out again below.
+        frames.extend(pages.map(|mut page| {
             let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
             let room = bytes.len();
-            let Some(filled) = write(bytes) else { return Some(page) };
-            if filled.len > room {
-                *lost += 1;
-                return Some(page);
+            let Some(written) = (if more { write(bytes) } else { None }) else {
+                more = false;
+                return Completion::new(page, 0, 0);
+            };
+            if written.len > room {
+                (more, lost) = (false, 1);
+                return Completion::new(page, 0, 0);
             }
-            wire_bytes += on_the_wire(filled.wire_len);
-            let mut frame = Completion::new(page, HEADROOM as u32, filled.len);
-            if let Some(hash) = filled.hash {
+            filled += 1;
+            wire_bytes += on_the_wire(written.wire_len);
+            let mut frame = Completion::new(page, HEADROOM as u32, written.len);
+            if let Some(hash) = written.hash {
                 frame.set_hash(hash);
             }
-            frames.push(frame);
-            None
-        });
+            frame
+        }));
+        if !more {
+            let unused = frames.drain(first + filled..).rev();
+            unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
+        }
+        self.lost += lost;
         self.wire_bytes += wire_bytes;
         filled
     }

@@ -58,10 +58,8 @@ impl PageLoop {
         }
         // As a poll: for all, or not at all.
         let count = if producer.room() < count as u64 { 0 } else { count };
-        pool.take_while(count, |_, page| {
-            frames.push(Completion::new(page, 0, 0));
-            None
-        });
+        let (_, pages) = pool.take_many(count);
+        frames.extend(pages.map(|page| Completion::new(page, 0, 0)));
         let sent = frames.len();
         producer.stage_all(frames, 0, |_| ());
         producer.publish();

@@ -59,7 +59,7 @@ pub(crate) struct ExplainArgs {
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
     pub(crate) packets: Option<u64>,
 
-    /// Listen to an interface for S seconds; 0: until Ctrl-C [default: 10, with -c 0]
+    /// Listen to an interface for S seconds (0: no end) [default: 10, with -c 0]
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
 

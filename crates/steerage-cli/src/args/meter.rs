@@ -10,10 +10,10 @@ use super::{RunArgs, duration, number};
 pub(super) const METER_HELP: &str = "\
 DEVICE is as for count. What a flow is, and every column of its records: see docs/meter.md.
 
-FILE ends in .csv, or in .jsonl for lines of JSON. It gets its name when it is complete; until then a
-random number and .part follow the name. In the name, %Y %m %d %H %M %S (and %F, %T, %s) stand for
-the time of its packets, in UTC. With `-` the flows go to standard output and the report goes to
-standard error.
+FILE ends in .csv, or in .jsonl for lines of JSON. It gets its name when it is complete; until
+then, a random number and .part follow the name. In the name, %Y %m %d %H %M %S (and %F, %T,
+%s) stand for the time of its packets, in UTC. With `-` the flows go to standard output and the
+report goes to standard error.
 
 DURATION is a number of seconds, or such as 500ms, 5m or 1h.
 

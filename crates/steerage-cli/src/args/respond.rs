@@ -40,11 +40,11 @@ pub(crate) struct RespondArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Host")]
 pub(crate) struct HostArgs {
-    /// An address to answer for, IPv4 or IPv6, with or without its network's prefix length: up to 8 of these
-    #[arg(long, value_name = "ADDRESS[/LEN]", required = true, action = clap::ArgAction::Append, value_parser = address)]
+    /// An address to answer for, IPv4 or IPv6; up to 8 of these
+    #[arg(long, value_name = "ADDR[/LEN]", required = true, action = clap::ArgAction::Append, value_parser = address)]
     pub(crate) address: Vec<IpNet>,
 
-    /// Its link address [default: the interface's; of a TAP one of its own]
+    /// Its link address [default: the interface's; for a TAP, one of its own]
     #[arg(long, value_name = "MAC", value_parser = mac)]
     pub(crate) mac: Option<[u8; 6]>,
 

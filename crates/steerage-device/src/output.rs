@@ -102,8 +102,8 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     open_when_read(spec, cpus, |_, _| true)
 }
 
-/// The same. `waits` is told of a FIFO that nobody reads yet, by its path, and says whether to go on waiting; it is asked again and
-/// again, and told how often before.
+/// Like [`open_for`], but a FIFO that has no reader yet does not block without a word. While it has none, `waits` is called again and
+/// again with the FIFO's path and the number of calls before. It returns whether to go on waiting.
 ///
 /// # Errors
 /// As [`open`], and if it is not to wait.

@@ -66,7 +66,7 @@ fn blocks_without_their_claim_show_no_byte() {
     assert_eq!(blocks.out_in_all(), 0);
 }
 
-/// A device around another one, which brings blocks of its own in the place of the inner one's if it is told to.
+/// A device around another one. If the test asks for it, this device replaces the inner device's blocks by its own.
 struct Around {
     inner: Box<dyn RxQueue>,
     own: (Option<Blocks>, Claim),

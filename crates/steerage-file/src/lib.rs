@@ -27,7 +27,7 @@ use rustix::process::geteuid;
 /// The readers of a new file, before the umask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// Its owner and group: for captured packets, flows, and everything else that shows who talked to whom.
+    /// Its owner and group: for captured packets, flows, and other records of traffic.
     Group,
     /// Everybody: manual pages and the like.
     All,

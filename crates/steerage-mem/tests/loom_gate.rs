@@ -54,8 +54,8 @@ impl Shared {
     }
 }
 
-/// Whoever declares a CPU dead sees all that it did before the batch in which it died (G1, G2), and the CPU does no more of it: it is
-/// told at the end of that very batch.
+/// The CPU that declares another one dead sees everything that the dead CPU did before its last batch (G1, G2). The dead CPU does
+/// nothing more: at the end of that batch it finds that it was declared dead.
 #[test]
 fn what_was_done_before_the_batch_is_seen_by_who_declares_it_dead() {
     loom::model(|| {

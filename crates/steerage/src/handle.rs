@@ -318,8 +318,8 @@ impl Handle {
 
     /// Waits until the outputs have finished what they hold: for as long as they get on, for at most [`OUTPUT_STUCK_AFTER`]
     /// without progress, and for at most [`DRAIN_MAX`](crate::DRAIN_MAX) in all once a stop was asked for. What they still hold
-    /// then drops as [`DropReason::TxLost`]. [`Running::join`](crate::Running::join) does this itself; it is for those who run
-    /// their own threads, once no CPU is stepped any more.
+    /// then drops as [`DropReason::TxLost`]. [`Running::join`](crate::Running::join) calls this. If you run your own threads, call it
+    /// when no CPU is stepped any more.
     ///
     /// [`OUTPUT_STUCK_AFTER`]: crate::OUTPUT_STUCK_AFTER
     /// [`DropReason::TxLost`]: crate::DropReason::TxLost

@@ -1,4 +1,4 @@
-//! The addresses that a packet may come from and go to. `forward` and `respond` share this rule.
+//! Addresses, and which of them a packet may come from and go to. `forward` and `respond` share these rules.
 //!
 //! RFC 1122 (3.2.1.3) says it for hosts and RFC 1812 (4.2.2.11, 5.3.7) for routers; RFC 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) says it of
 //! IPv6.
@@ -8,6 +8,9 @@ use std::net::IpAddr;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::Ipv4Net;
+
+/// A link address (IEEE 802).
+pub type Mac = [u8; 6];
 
 /// Whether a host on a link can have the address. 0/8 ("this network"), 127/8 (loopback), 224/4 (multicast) and 240/4 (reserved, and
 /// the limited broadcast) are nobody's.

@@ -12,7 +12,6 @@
 //!
 //! Who makes the [`Table`] and finds neighbours is the caller's part: nothing here knows a kernel.
 
-pub(crate) mod checksum;
 mod header;
 mod icmp;
 mod limit;
@@ -29,15 +28,15 @@ use std::time::Duration;
 
 use steerage::{Affinity, Batch, Cpu, Handler, LinkType, NoRoom, Packet, Timestamp, TxId};
 
-use checksum::adjusted;
+use crate::checksum::adjusted;
 use icmp::Problem;
 use limit::Bucket;
 use reason::Shared;
 
-pub use crate::addresses::broadcast_of;
+pub use crate::addresses::{Mac, broadcast_of};
 pub use limit::{ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND};
 pub use reason::{Fate, Forwarded};
-pub use table::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Shown, Table, Target};
+pub use table::{Hop, Interface, Neighbour, Neighbours, Routes, Shown, Table, Target};
 pub use wanted::{WANTED_MAX, Wanted, Wish};
 
 /// An Ethernet header without tags.

@@ -4,23 +4,24 @@
 //!
 //! | function | what it does |
 //! |---|---|
+//! | [`Analyze`] | analyzes how traffic would spread over CPUs, and what prevents that |
 //! | [`Count`] | counts packets and bytes |
 //! | [`Fanout`] | deals flows out to several outputs |
 //! | [`forward::Forward`] | forwards IPv4 and IPv6, as a router does |
-//! | [`Survey`] | tells how traffic would spread, and what stands in the way |
 //! | [`meter::Meter`] | meters flows, and writes them |
 //! | `respond::Respond` | answers ping, echo and requests; with the feature `respond`, for which Rust 1.91 is wanted |
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod analysis;
+mod checksum;
 mod count;
 mod fanout;
 pub mod forward;
 pub mod meter;
 #[cfg(feature = "respond")]
 pub mod respond;
-mod survey;
 
+pub use analysis::{ANALYSIS_FLOWS_MAX, Analysis, Analyze, AnalyzedFlow, PacketDetail, Volume};
 pub use count::{Count, Counted};
 pub use fanout::Fanout;
-pub use survey::{SURVEY_FLOWS_MAX, Specimen, Survey, Surveyed, SurveyedFlow, Weight};

@@ -1,37 +1,39 @@
 //! Meters flows: who talked to whom, when, how much, and how it ended.
 //!
-//! Each CPU has a table of the flows that are steered to it. What a flow, its records and their times are is told in
-//! `docs/meter.md`. In the order in which a packet meets them:
+//! Each CPU has a table of the flows that are steered to it. `docs/meter.md` says what a flow, its records and their times are.
+//! The modules, in the order in which a packet meets them:
 //!
-//! | module | what happens there |
+//! | module | what it does |
 //! |---|---|
-//! | `read`, `fragments` | from a packet to its flow and what is noted of it |
-//! | `key`, `index`, `table` | from the flow to its place; `lists`, `wheel`, `room` say who ends when, moves, or makes room |
-//! | `flow`, `timeouts` | what is counted, and when a record ends |
-//! | `record`, `export`, `file`, `pattern` | what is told of a flow, and where it is written |
-//! | `patience` | how long the end waits for that |
-//! | `totals`, `counts` | what all CPUs come to, at the end and so far |
+//! | `read`, `fragments` | reads a packet's headers, and finds its flow |
+//! | `key`, `index`, `table` | find the flow's place in the table |
+//! | `lists`, `wheel`, `flow_limit` | say which flow ends next, which flows move with a bucket, and how many flows there may be |
+//! | `flow`, `timeouts` | count the packet, and say when a record ends |
+//! | `record`, `output`, `pattern` | the record of a flow, its format, and its file's name |
+//! | `writer_state`, `file`, `export` | hand records over to a thread, which writes them |
+//! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and while they run |
 
 mod counts;
 mod export;
 mod file;
 mod flow;
+mod flow_limit;
 mod fragments;
 mod index;
 mod key;
 mod largest;
 mod lists;
-mod patience;
+mod output;
 mod pattern;
 mod read;
 mod record;
-mod room;
 mod table;
 #[cfg(test)]
 mod tests;
 mod timeouts;
 mod totals;
 mod wheel;
+mod writer_state;
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,22 +43,23 @@ use steerage::flow::Layers;
 use steerage::{Batch, BucketId, Cpu, FrameHeader, HANDLE_BUDGET, Handler, Packet, Received, Timestamp, WallTime};
 
 pub use counts::FlowCounts;
-pub use export::{ExportError, Exporter, FlowFormat, FlowWriter, FlowsTo, Rotation};
+pub use export::{Exporter, FlowWriter};
 pub use flow::{FlowEnd, Traffic};
-pub use patience::Hurry;
+pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
 pub use pattern::{FilePattern, ParsePatternError};
 pub use record::FlowRecord;
 pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
 pub use totals::{MeterReport, Metered, OpenFlows};
+pub use writer_state::Hurry;
 
-use counts::{AllTold, Told};
+use counts::{AllPublished, Published};
 use export::RECORDS_AT_A_TIME;
 use flow::{Flow, Seen};
+use flow_limit::FlowLimit;
 use fragments::{Datagrams, DepartedDatagrams};
 use index::NONE;
 use key::{Key, Seeds};
 use largest::Largest;
-use room::Room;
 use table::{Departed, Table};
 use timeouts::{Clock, Timeouts, nanos};
 use totals::Totals;
@@ -124,8 +127,8 @@ impl Default for MeterOptions {
 pub struct Metering {
     options: MeterOptions,
     seeds: Seeds,
-    room: Arc<Room>,
-    told: AllTold,
+    limit: Arc<FlowLimit>,
+    published: AllPublished,
     exporter: Option<Exporter>,
 }
 
@@ -150,20 +153,20 @@ impl Metering {
     /// ```
     pub fn new(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let flows_max = options.flows_max.clamp(1, FLOWS_MAX);
-        let (seeds, room) = (Seeds::by_chance(), Room::new(flows_max));
-        Self { options, seeds, room, told: AllTold::default(), exporter }
+        let (seeds, limit) = (Seeds::by_chance(), FlowLimit::new(flows_max));
+        Self { options, seeds, limit, published: AllPublished::default(), exporter }
     }
 
-    /// How many flows there are and were, while the meters run; once they are gone, what they told last. To be asked from any
-    /// thread.
+    /// How many flows there are and were, while the meters run; once they are gone, the last counts that they published. May be called
+    /// from any thread.
     pub fn so_far(&self) -> FlowCounts {
-        self.told.sum(&self.room)
+        self.published.sum(&self.limit)
     }
 
     /// The flows with the most bytes of those that go on, the most first, as many as [`MeterOptions::top`]; each with what it
-    /// had when it was last looked at, some seconds ago at most. Of sources that cannot wait: where one can, none are told.
+    /// had when it was last looked at, some seconds ago at most. Only for sources that cannot wait: otherwise there are none.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
-        self.told.largest(self.options.top)
+        self.published.largest(self.options.top)
     }
 
     /// A CPU's meter.
@@ -175,12 +178,12 @@ impl Metering {
             seeds: self.seeds,
             timeouts,
             clock: Clock::new(self.options.epoch.as_nanos(), timeouts.inactive),
-            table: Table::new(timeouts, &self.room),
+            table: Table::new(timeouts, &self.limit),
             datagrams: Datagrams::new(self.seeds),
             batch: Box::new([Seen::of(Key::other()); HANDLE_BUDGET]),
             places: [NONE; HANDLE_BUDGET],
             totals: Totals::new(self.options.top),
-            told: self.told.one_more(),
+            published: self.published.one_more(),
             largest: Largest::new(self.options.top),
             exporter: self.exporter.clone(),
             ended: Vec::new(),
@@ -203,8 +206,8 @@ pub struct Meter {
     batch: Box<[Seen; HANDLE_BUDGET]>,
     places: [u32; HANDLE_BUDGET],
     totals: Totals,
-    /// The same, for others to see.
-    told: Arc<Told>,
+    /// The same totals, published for other threads.
+    published: Arc<Published>,
     largest: Largest,
     exporter: Option<Exporter>,
     /// Records that wait for enough company to be handed over, and since when.
@@ -344,7 +347,7 @@ impl Meter {
 
     fn end(&mut self, record: FlowRecord) {
         self.totals.add(&record);
-        self.told.tell(&self.totals);
+        self.published.publish(&self.totals);
         if self.exporter.is_some() {
             if self.ended.is_empty() {
                 self.ended_since = self.clock.now();
@@ -360,7 +363,7 @@ impl Meter {
         if let (Some(exporter), false) = (&self.exporter, self.ended.is_empty()) {
             let records = std::mem::replace(&mut self.ended, Vec::with_capacity(RECORDS_AT_A_TIME));
             self.totals.lost += exporter.send(records, self.clock.now());
-            self.told.tell(&self.totals);
+            self.published.publish(&self.totals);
         }
     }
 
@@ -395,7 +398,7 @@ impl Handler for Meter {
         }
         self.clock.advance(cpu.now());
         self.expire(LOOKS_PER_TICK);
-        self.largest.go_on(&self.table, LOOKS_PER_TICK, &self.told);
+        self.largest.go_on(&self.table, LOOKS_PER_TICK, &self.published);
         self.hand_over();
         Some(cpu.now() + TICK)
     }

@@ -60,14 +60,14 @@ const LOOKS_MAX: usize = 64;
 pub struct Responding {
     config: Config,
     cookies: Cookies,
-    connections: Connections,
+    connections: Arc<Connections>,
     counts: Mutex<Vec<Arc<Shared>>>,
 }
 
 impl Responding {
     /// With no connection yet.
     pub fn new(config: Config) -> Arc<Self> {
-        let (cookies, connections) = (Cookies::default(), Connections::default());
+        let (cookies, connections) = (Cookies::default(), Arc::default());
         Arc::new(Self { config, cookies, connections, counts: Mutex::default() })
     }
 
@@ -258,7 +258,14 @@ impl Respond {
                 match self.cookies.read(&key, sequence, cookie, now_seconds) {
                     Read::First { mss } => {
                         let opening = Opening { sequence, cookie, mss, window: tcp.window, service };
-                        let opened = Connection::open(&self.shared, &mut self.stack, &key, &opening, cpu.now());
+                        let opened = Connection::open(
+                            &self.shared.config,
+                            &self.shared.connections,
+                            &mut self.stack,
+                            &key,
+                            &opening,
+                            cpu.now(),
+                        );
                         let Some(connection) = opened else {
                             self.counted.refused += u64::from(self.refusals.note(&key, sequence));
                             return self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset);

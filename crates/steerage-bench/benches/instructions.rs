@@ -22,7 +22,7 @@ use steerage_apps::Count;
 use steerage_apps::meter::{Meter, MeterOptions, Metering};
 use steerage_bench::capture::capture;
 use steerage_bench::frames::{FLOWS, FrameOptions, Mix};
-use steerage_bench::measure::ReadsHeaders;
+use steerage_bench::runs::ReadsHeaders;
 use steerage_device::capture::Capture;
 
 /// Enough that beginning and ending do not count.

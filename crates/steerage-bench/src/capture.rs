@@ -1,19 +1,20 @@
-//! A capture in memory, read again and again, and the least that a meter of it can do.
+//! A capture in memory that is read again and again, and the least that a meter of it can do.
 
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// A packet's length.
+/// The length of each packet.
 pub const FRAME_BYTES: usize = 60;
 
-/// Of a classic capture's head, and of each record's.
+/// The lengths of the header of a classic capture and of each record's header.
 const HEAD_BYTES: usize = 24;
 const RECORD_BYTES: usize = 16;
 
-/// One a microsecond.
+/// One packet per microsecond.
 const PACKETS_A_SECOND: u32 = 1_000_000;
 
-/// The flow of a packet: by chance (splitmix64), so that no cache foresees it.
+/// The flow of a packet: random, so that no cache can predict it. This is SplitMix64, since the flow of any packet can be computed
+/// by itself, and `peers/capture/generate.c` makes the same captures.
 fn flow_of(nth: u32, flows: u32) -> u32 {
     let mut mixed = u64::from(nth).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +22,7 @@ fn flow_of(nth: u32, flows: u32) -> u32 {
     ((mixed ^ mixed >> 31) % u64::from(flows)) as u32
 }
 
-/// A classic capture of UDP over IPv4, of so many flows at most.
+/// A classic capture of UDP over IPv4, of at most `flows` flows.
 pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + FRAME_BYTES));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
@@ -41,31 +42,31 @@ pub fn capture(packets: u32, flows: u32) -> Vec<u8> {
     file
 }
 
-/// How many flows there are in it.
+/// The number of flows in that capture.
 pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
     (0..packets).for_each(|nth| seen[flow_of(nth, flows) as usize] = true);
     seen.iter().filter(|seen| **seen).count() as u64
 }
 
-/// A [`capture`] without end: what is in it comes again and again, each time later than the last.
+/// A [`capture`] without end: its packets come again and again, each time with later times.
 #[derive(Debug)]
-pub struct Laps {
+pub struct RepeatedCapture {
     file: Arc<[u8]>,
     at: usize,
-    /// How many seconds later all is than in the file, and how many more the next time.
+    /// The seconds that are added to the times in the file, and how many more are added in the next repetition.
     later: u32,
     lap: u32,
 }
 
-impl Laps {
-    /// Of a capture of so many packets.
+impl RepeatedCapture {
+    /// Repeats a capture of `packets` packets.
     pub fn of(file: Arc<[u8]>, packets: u32) -> Self {
         Self { file, at: 0, later: 0, lap: packets.div_ceil(PACKETS_A_SECOND) }
     }
 
-    /// Puts the time into the records whose first bytes, the seconds, were just read.
-    fn put_off(&self, read: &mut [u8]) {
+    /// Corrects the times of the records whose first bytes, the seconds, were just read.
+    fn shift_times(&self, read: &mut [u8]) {
         const RECORD: usize = RECORD_BYTES + FRAME_BYTES;
         let first = self.at.saturating_sub(HEAD_BYTES) / RECORD * RECORD + HEAD_BYTES;
         for record in (first..self.at + read.len()).step_by(RECORD) {
@@ -80,7 +81,7 @@ impl Laps {
     }
 }
 
-impl Read for Laps {
+impl Read for RepeatedCapture {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if self.at == self.file.len() {
             (self.at, self.later) = (HEAD_BYTES, self.later.wrapping_add(self.lap));
@@ -89,14 +90,14 @@ impl Read for Laps {
         let read = &mut to[..len];
         read.copy_from_slice(&self.file[self.at..self.at + len]);
         if self.later > 0 {
-            self.put_off(read);
+            self.shift_times(read);
         }
         self.at += len;
         Ok(len)
     }
 }
 
-/// Both ends of a flow and its protocol, the lower end first; and what was counted of it.
+/// Both ends of a flow and its protocol, the lower end first, and its counts.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     ends: [u64; 2],
@@ -104,7 +105,7 @@ struct Flow {
     bytes: u64,
 }
 
-/// Flows in a table with open places, twice as many when it is half full.
+/// A hash table of flows with open addressing. It doubles when it is half full.
 struct Flows {
     places: Vec<Flow>,
     known: usize,
@@ -126,7 +127,8 @@ impl Flows {
 
     fn find(&self, ends: [u64; 2]) -> usize {
         let mask = self.places.len() - 1;
-        // One multiplication leaves flows that follow each other in runs: in a table that is half full, hundreds of looks each.
+        // After only one multiplication, flows that follow each other form runs, which cost hundreds of probes in a half-full
+        // table.
         let mixed = (ends[0] ^ ends[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut place = (mixed >> 32) as usize & mask;
@@ -146,8 +148,8 @@ impl Flows {
     }
 }
 
-/// Goes through a capture in this form and counts packets and bytes of each IPv4 flow, both directions together. One thread;
-/// no timeouts, no records, no fragments. Returns how many packets and flows there were.
+/// Reads a capture of this form and counts the packets and bytes of each IPv4 flow, both directions together: in one thread, and
+/// without timeouts, records and fragments. Returns the numbers of packets and flows.
 pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
     let mut flows = Flows { places: vec![Flow::default(); 1 << 16], known: 0 };
     let (mut rest, mut packets) = (file.get(HEAD_BYTES..).unwrap_or_default(), 0);
@@ -175,7 +177,7 @@ pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// In pieces of any size it is what it would be at once, second by second.
+    /// Reading in pieces of any size gives the same bytes as reading everything at once.
     #[test]
     fn laps_follow_each_other() {
         let once = capture(2000, 7);
@@ -186,7 +188,7 @@ mod tests {
         };
         let wanted = [&once[..], &later(1), &later(2)].concat();
         for piece in [1, 3, 75, 76, 77, 1000, 100_000] {
-            let mut laps = Laps::of(once.clone().into(), 2000);
+            let mut laps = RepeatedCapture::of(once.clone().into(), 2000);
             let mut read = vec![0; wanted.len()];
             let mut at = 0;
             while at < read.len() {

@@ -1,5 +1,5 @@
-//! Charts of an experiment as SVG, written by hand: a plotting library puts its colours into the picture, so that one picture
-//! cannot be light and dark, knows no spread around lines, no marks that tell their figures, and no crossing at 1.
+//! Charts of an experiment as SVG. They are written without a plotting library, since those that exist put fixed colours into the
+//! picture, which then cannot follow the page's light and dark style, and have no hints at marks: see CONTRIBUTING.md.
 
 mod axes;
 mod bars;
@@ -10,6 +10,8 @@ mod ratio;
 mod scale;
 mod svg;
 
+#[cfg(test)]
+pub(crate) use svg::SERIES_COLOURS;
 pub(crate) use svg::escape;
 
 use std::fmt::Write;
@@ -19,7 +21,7 @@ use crate::stats::groups;
 use data::Data;
 use ratio::Pairs;
 
-/// A figure with its heading, its legend and a panel for each placement; empty if nothing is in it.
+/// The `<figure>` of a chart: its heading, its legend and a panel for each placement. Empty if the chart has no samples.
 pub(crate) fn figure(experiment: &Experiment, chart: &Chart) -> String {
     let (names, panels) = match chart.kind {
         ChartKind::Ratio => {

@@ -1,42 +1,42 @@
-//! Why something could not be measured: one line each.
+//! Why something could not be measured, in one line each.
 
 use std::fmt;
 
 use steerage::BuildError;
 
-/// What went wrong.
+/// Why a run failed.
 #[derive(Debug)]
 pub enum BenchError {
-    /// A thread cannot be put on a CPU.
+    /// A thread cannot be pinned to a CPU.
     Pin {
-        /// Which.
+        /// The CPU.
         cpu: usize,
-        /// Why.
+        /// The reason.
         error: nix::Error,
     },
-    /// The path cannot be put together.
+    /// The instance cannot be built.
     Build(BuildError),
-    /// Something else that a run needs is not to be had.
+    /// Something else that a run needs is missing.
     SetUp {
-        /// What.
+        /// What is missing.
         what: &'static str,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Packets were lost where none may be: the figures would be of something else.
+    /// Packets were lost in a run that must not lose any, so its measurements mean nothing.
     Lost {
-        /// So many arrived.
+        /// The number of packets that arrived.
         delivered: u64,
-        /// Of so many.
+        /// The number of packets that were sent.
         sent: u64,
     },
-    /// What came out is not what has to: the figures would be of something else.
+    /// A run had a wrong result, so its measurements mean nothing.
     Wrong {
         /// What is counted.
         what: &'static str,
-        /// As it is.
+        /// The count that was seen.
         seen: u64,
-        /// As it has to be.
+        /// The count that was expected.
         expected: u64,
     },
     /// A thread of the run panicked.
@@ -44,7 +44,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// With the reason as text.
+    /// An error about something missing, with the reason as text.
     pub fn set_up(what: &'static str, why: impl fmt::Display) -> Self {
         Self::SetUp { what, why: why.to_string() }
     }

@@ -1,41 +1,46 @@
-//! Frames of 64 bytes, written as a device would: a template, then the few fields that tell flows apart.
+//! A device that writes frames of 64 bytes: a template, then the few fields that differ between flows.
 
+use fastrand::Rng;
 use steerage::{Affinity, Completions, DeviceError, Filled, FlowHash, Input, Polled, QueueMemory, RxQueue};
 
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;
 
-/// Flows: what hardware would call many.
+/// The default number of flows: many for hardware.
 pub const FLOWS: u32 = 65_536;
 
-/// What the frames are.
+/// Every run has the same frames.
+const SEED: u64 = 1;
+
+/// The kinds of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// UDP over IPv4 throughout.
+    /// Only UDP over IPv4.
     Uniform,
-    /// IPv4, IPv6, and IPv4 with a VLAN tag, TCP and UDP, at random: the parser's branches cannot be foretold.
+    /// IPv4, IPv6, and IPv4 with a VLAN tag, TCP and UDP, at random, so that the parser's branches cannot
+    /// be predicted.
     Mixed,
 }
 
-/// How the traffic comes.
+/// The traffic of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOptions {
-    /// What the frames are.
+    /// The kinds of frames.
     pub mix: Mix,
-    /// Whether the device sets a hash.
+    /// Whether the device provides a hash.
     pub device_hash: bool,
-    /// The most frames a poll gives: the list that is handed over.
+    /// The most frames per poll, which are handed over as one list.
     pub list: usize,
-    /// How many flows there are, up to 2^24: as many addresses.
+    /// The number of flows, at most 2^24: each has its own address.
     pub flows: u32,
-    /// How many frames in all.
+    /// The number of frames in all.
     pub frames: u64,
 }
 
 impl FrameOptions {
-    /// The device.
+    /// Makes the device.
     pub fn input(self) -> Input {
-        let queue = Frames { options: self, left: self.frames, chance: 0x9E37_79B9_7F4A_7C15 };
+        let queue = Frames { options: self, left: self.frames, rng: Rng::with_seed(SEED) };
         Input { name: "bench".into(), kind: "bench", mode: "", queues: vec![Box::new(queue)] }
     }
 }
@@ -43,10 +48,10 @@ impl FrameOptions {
 struct Frames {
     options: FrameOptions,
     left: u64,
-    chance: u64,
+    rng: Rng,
 }
 
-/// One of them, of UDP over IPv4.
+/// A frame of UDP over IPv4.
 pub const UDP4: [u8; FRAME_BYTES] = {
     let mut frame = [0; FRAME_BYTES];
     (frame[0], frame[6]) = (2, 2);
@@ -78,16 +83,9 @@ const VLAN4: [u8; FRAME_BYTES] = {
 };
 
 impl Frames {
-    fn draw(&mut self) -> u64 {
-        self.chance ^= self.chance >> 12;
-        self.chance ^= self.chance << 25;
-        self.chance ^= self.chance >> 27;
-        self.chance.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
     #[inline(always)]
     fn write(&mut self, frame: &mut [u8; FRAME_BYTES]) -> u32 {
-        let drawn = self.draw();
+        let drawn = self.rng.u64(..);
         let flow = (((drawn >> 32) * u64::from(self.options.flows)) >> 32) as u32;
         let address = (0x0a00_0000 + flow).to_be_bytes();
         let port = (flow.wrapping_mul(40_503) as u16).to_be_bytes();

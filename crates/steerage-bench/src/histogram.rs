@@ -1,99 +1,83 @@
-//! Times, counted in places whose width is a part of their height: as HdrHistogram's, so that a percentile is right to about
-//! a percent whatever it is.
+//! A histogram of times, and the steps in which a report holds it.
 
-/// Places to each doubling: a width of 1/64.
-const PLACES_BITS: u32 = 6;
-const PLACES: usize = 1 << PLACES_BITS;
-/// Steps to each doubling where they are drawn.
-const STEPS: usize = 8;
-/// Doublings: up to 2^40 ns, which is 18 minutes. What is longer is in the last place.
-const DOUBLINGS: usize = 40 - PLACES_BITS as usize;
+/// The longest time that is told apart: 2^40 ns, about 18 minutes. Longer times count as this.
+const NANOS_MAX: u64 = (1 << 40) - 1;
 
-/// Counts of times in nanoseconds.
+/// Significant decimal digits of each time: a percentile is right to within 1 %.
+const DIGITS: u8 = 2;
+
+/// A report has eight steps per doubling of the time.
+const STEPS_BITS: u32 = 3;
+
+/// How many times were about how long, in nanoseconds. The mean and the longest time are exact.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    counts: Vec<u64>,
-    count: u64,
+    counts: hdrhistogram::Histogram<u64>,
     max: u64,
     sum: u128,
 }
 
 impl Histogram {
-    /// Of nothing as yet.
+    /// A histogram without any time.
+    #[expect(clippy::missing_panics_doc, reason = "the bounds are constants that are valid")]
     pub fn new() -> Self {
-        Self { counts: vec![0; PLACES * (DOUBLINGS + 1)], count: 0, max: 0, sum: 0 }
+        let counts = hdrhistogram::Histogram::new_with_bounds(1, NANOS_MAX, DIGITS).expect("valid bounds");
+        Self { counts, max: 0, sum: 0 }
     }
 
-    fn place(nanos: u64) -> usize {
-        let doubling = (u64::BITS - (nanos >> PLACES_BITS).leading_zeros()) as usize;
-        let within = if doubling == 0 { nanos as usize } else { (nanos >> (doubling - 1)) as usize - PLACES };
-        (doubling * PLACES + within).min(PLACES * (DOUBLINGS + 1) - 1)
-    }
-
-    /// The lowest time of a place.
-    fn lowest(place: usize) -> u64 {
-        match (place / PLACES, (place % PLACES) as u64) {
-            (0, within) => within,
-            (doubling, within) => (within + PLACES as u64) << (doubling - 1),
-        }
-    }
-
-    /// The middle of a place.
-    fn value(place: usize) -> u64 {
-        let width = Self::lowest(place + 1) - Self::lowest(place);
-        Self::lowest(place) + width / 2
-    }
-
-    /// Counts one.
+    /// Counts a time.
     pub fn add(&mut self, nanos: u64) {
-        self.counts[Self::place(nanos)] += 1;
-        self.count += 1;
+        self.counts.saturating_record(nanos);
         self.max = self.max.max(nanos);
         self.sum += u128::from(nanos);
     }
 
-    /// Adds all of another's.
+    /// Adds all times of another histogram.
     pub fn merge(&mut self, other: &Self) {
-        self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
-        self.count += other.count;
+        self.counts += &other.counts;
         self.max = self.max.max(other.max);
         self.sum += other.sum;
     }
 
-    /// How many there are.
+    /// The number of times.
     pub fn count(&self) -> u64 {
-        self.count
+        self.counts.len()
     }
 
-    /// The longest.
+    /// The longest time; 0 if there are none.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The mean; 0 of none.
+    /// The mean time; 0 if there are none.
     pub fn mean(&self) -> u64 {
-        (self.sum / u128::from(self.count.max(1))) as u64
+        (self.sum / u128::from(self.count().max(1))) as u64
     }
 
-    /// What so many of a thousand are at most. 0 of none.
+    /// The time that `permille` of 1,000 times do not exceed; 0 if there are none.
     pub fn permille(&self, permille: u64) -> u64 {
-        let rank = (u128::from(self.count) * u128::from(permille)).div_ceil(1000).max(1) as u64;
-        let mut seen = 0;
-        let place = self.counts.iter().position(|count| {
-            seen += count;
-            seen >= rank
-        });
-        place.map_or(0, |place| Self::value(place).min(self.max))
+        self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }
 
-    /// Steps of it, eight to each doubling and in rising order: nanoseconds, and how many took so many at most and more than the
-    /// step before. For [`Sample::latencies`](crate::report::Sample::latencies).
+    /// The histogram in steps, in rising order: each is a time in nanoseconds, and how many times are at most that long and
+    /// longer than the step before. For [`Sample::latencies`](crate::report::Sample::latencies).
     pub fn latencies(&self) -> Vec<(u64, u64)> {
-        let each = PLACES / STEPS;
-        let steps = self.counts.chunks(each).enumerate();
-        let steps = steps.map(|(step, counts)| (Self::lowest((step + 1) * each) - 1, counts.iter().sum()));
-        steps.filter(|(_, count)| *count > 0).collect()
+        let mut steps: Vec<(u64, u64)> = Vec::new();
+        for recorded in self.counts.iter_recorded() {
+            let (step, count) = (step_of(recorded.value_iterated_to()), recorded.count_at_value());
+            match steps.last_mut() {
+                Some(last) if last.0 == step => last.1 += count,
+                _ => steps.push((step, count)),
+            }
+        }
+        steps
     }
+}
+
+/// The longest time of the step that `nanos` is in. The shortest steps are 8 ns wide.
+fn step_of(nanos: u64) -> u64 {
+    let width_bits = nanos.checked_ilog2().unwrap_or(0).saturating_sub(STEPS_BITS).max(STEPS_BITS);
+    nanos | ((1 << width_bits) - 1)
 }
 
 impl Default for Histogram {
@@ -107,12 +91,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_as_wide_as_it_may_be() {
+    fn a_time_is_kept_to_within_a_percent() {
         for nanos in (0..2000).chain((11..40).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 12_345])) {
-            let value = Histogram::value(Histogram::place(nanos));
-            assert!(value.abs_diff(nanos) * 64 <= nanos, "{nanos}: {value}");
+            let mut histogram = Histogram::new();
+            histogram.add(nanos);
+            let value = histogram.permille(1000);
+            assert!(value.abs_diff(nanos) * 100 <= nanos, "{nanos}: {value}");
         }
-        assert_eq!(Histogram::place(u64::MAX), PLACES * (DOUBLINGS + 1) - 1);
+        let mut histogram = Histogram::new();
+        histogram.add(u64::MAX);
+        assert_eq!(histogram.permille(1000), NANOS_MAX);
+        assert_eq!(histogram.latencies(), [(NANOS_MAX, 1)]);
     }
 
     #[test]
@@ -127,9 +116,10 @@ mod tests {
         times.sort_unstable();
         for permille in [1, 500, 900, 990, 999, 1000] {
             let right = times[10_000 * permille / 1000 - 1];
-            assert!(histogram.permille(permille as u64).abs_diff(right) * 64 <= right, "{permille}");
+            assert!(histogram.permille(permille as u64).abs_diff(right) * 100 <= right, "{permille}");
         }
         assert_eq!((histogram.max(), histogram.count()), (*times.last().unwrap(), 10_000));
+        assert_eq!(histogram.mean(), times.iter().sum::<u64>() / 10_000);
         assert_eq!(Histogram::new().permille(500), 0);
     }
 
@@ -142,5 +132,14 @@ mod tests {
         assert_eq!(latencies.iter().map(|(_, count)| count).sum::<u64>(), 1000);
         let below: u64 = latencies.iter().filter(|(nanos, _)| *nanos <= 250_000).map(|(_, count)| count).sum();
         assert!(below.abs_diff(500) < 40, "{below}");
+    }
+
+    #[test]
+    fn there_are_eight_steps_per_doubling() {
+        let mut histogram = Histogram::new();
+        (0..256).for_each(|nanos| histogram.add(nanos));
+        let steps: Vec<u64> = histogram.latencies().into_iter().map(|(step, _)| step).collect();
+        let narrow = (1..=16).map(|nth| 8 * nth - 1);
+        assert_eq!(steps, narrow.chain((1..=8).map(|nth| 127 + 16 * nth)).collect::<Vec<_>>());
     }
 }

@@ -7,15 +7,12 @@ mod tests;
 use std::fmt::Write;
 
 use crate::charts::{self, escape};
-use crate::figures::{counted, seconds};
+use crate::format::{duration, quantity};
 use crate::report::{Experiment, Machine, Report};
 use crate::stats::moved;
 
 /// Light and dark, by the reader's settings.
 const STYLE: &str = include_str!("html/style.css");
-
-/// How many colours it has for series: `s0`, `s1`, ...
-pub(crate) const COLOURS: usize = 8;
 
 /// The whole page.
 pub fn page(report: &Report) -> String {
@@ -47,7 +44,7 @@ spread is not called one.</p>\n";
 
 fn machine(page: &mut String, machine: &Machine) {
     let below = if machine.virtual_machine { ", in a virtual machine" } else { "" };
-    let cpus = format!("{}, {}{below}", machine.cpu, counted(machine.cpus, "CPU"));
+    let cpus = format!("{}, {}{below}", machine.cpu, quantity(machine.cpus, "CPU"));
     let mut rows = vec![
         ("machine", escape(&cpus)),
         ("kernel", format!("Linux {}", escape(&machine.kernel))),
@@ -57,7 +54,7 @@ fn machine(page: &mut String, machine: &Machine) {
         let beside: Vec<String> = machine.beside.iter().map(|one| escape(one)).collect();
         rows.push(("beside it", beside.join("<br/>")));
     }
-    rows.push(("begun", format!("{}, took {}", escape(&machine.started), seconds(machine.seconds))));
+    rows.push(("begun", format!("{}, took {}", escape(&machine.started), duration(machine.seconds))));
     let commands: Vec<String> = machine.command.lines().map(escape).collect();
     rows.push(("command", format!("<pre>{}</pre>", commands.join("\n"))));
     page.push_str("<dl class=\"machine\">\n");
@@ -67,14 +64,9 @@ fn machine(page: &mut String, machine: &Machine) {
     page.push_str("</dl>\n");
 }
 
-/// Where an experiment stands in the page.
-fn anchor(one: &Experiment) -> String {
-    one.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
-}
-
 fn experiment(page: &mut String, one: &Experiment) {
     let (name, title) = (escape(&one.name), escape(&one.title));
-    let _ = writeln!(page, "<section id=\"{}\">\n<h2>{title} <code>{name}</code></h2>", anchor(one));
+    let _ = writeln!(page, "<section id=\"{}\">\n<h2>{title} <code>{name}</code></h2>", tables::anchor(one));
     let _ = writeln!(page, "<p>{}</p>", escape(&one.question));
     if !one.published.is_empty() {
         let _ = writeln!(page, "<p class=\"published\">Published: {}</p>", escape(&one.published));
@@ -90,7 +82,7 @@ fn experiment(page: &mut String, one: &Experiment) {
 
 fn left_out(page: &mut String, one: &Experiment) {
     let moved = moved(one);
-    let moved = (moved > 0).then(|| format!("left out: {} in which the CPUs moved", counted(moved, "run")));
+    let moved = (moved > 0).then(|| format!("left out: {} in which the CPUs moved", quantity(moved, "run")));
     let lines: Vec<String> =
         moved.into_iter().chain(one.skipped.iter().map(|line| format!("skipped: {line}"))).collect();
     if lines.is_empty() {

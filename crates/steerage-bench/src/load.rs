@@ -1,37 +1,38 @@
-//! A source of packets at a rate or without end, and a packet function that takes so many nanoseconds for each.
+//! A source of packets at a fixed rate or as many as are taken, and a packet function that takes a given time per packet.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use steerage::{Batch, Completions, Cpu, DeviceError, Filled, Handler, Input, Polled, QueueMemory, RxQueue, Timestamp};
 
 use crate::frames::{FLOWS, FRAME_BYTES, UDP4};
 use crate::histogram::Histogram;
 
-/// Frames that the source holds while nobody polls it, as a NIC's ring.
+/// The frames that the source holds while it is not polled, as a NIC's ring does.
 const DEVICE_RING: u64 = 4096;
 
-/// Where a frame says when it was due.
+/// The bytes of a frame that hold the time at which it was due.
 const STAMP: std::ops::Range<usize> = 42..50;
 
-/// UDP flows at a steady rate, each frame with the time at which it was due.
+/// UDP flows at a steady rate. Each frame holds the time at which it was due.
 #[derive(Debug)]
 pub struct Paced {
-    /// Nanoseconds between frames; 0: as many as are asked for.
+    /// Nanoseconds between frames; 0 for as many frames as are asked for.
     gap: f64,
     next: f64,
-    chance: u64,
+    rng: Rng,
 }
 
 impl Paced {
-    /// So many packets a second, whether somebody takes them or not; or, without a number, as many as are taken.
+    /// A source of this many packets per second, whether they are taken or not; without a number, of as many as are taken.
     pub fn input(per_second: Option<f64>) -> Input {
-        let queue = Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, chance: 1 };
+        let queue = Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, rng: Rng::with_seed(1) };
         Input { name: "paced".into(), kind: "bench", mode: "", queues: vec![Box::new(queue)] }
     }
 
-    /// How many frames there are by now, at most a poll's.
+    /// The number of frames that are due by now, at most one poll's.
     fn due(&mut self, out: &mut Completions<'_>, budget: usize) -> usize {
         let now = out.now().as_nanos() as f64;
         if self.next == 0.0 {
@@ -53,10 +54,9 @@ impl RxQueue for Paced {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let count = if self.gap > 0.0 { self.due(out, budget) } else { budget };
-        let Self { gap, next, chance } = self;
+        let Self { gap, next, rng } = self;
         out.fill(count, |page| {
-            *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let flow = (*chance >> 33) as u32 % FLOWS;
+            let flow = rng.u32(..FLOWS);
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = UDP4;
             frame[26..30].copy_from_slice(&(0x0a00_0000 + flow).to_be_bytes());
@@ -76,14 +76,15 @@ impl RxQueue for Paced {
     }
 }
 
-/// So many rounds of arithmetic that nobody can shorten.
+/// Rounds of arithmetic that the compiler cannot shorten.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| black_box(x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17)))
 }
 
-/// How many rounds of [`spin`] take so long: measured once, at the best of a few times, which others disturb least.
-pub fn rounds_of(time: Duration) -> u64 {
+/// The number of rounds of [`spin`] that take this long. A round is measured once, as the fastest of a few tries, which other
+/// programs disturb least.
+pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
     static NANOS_EACH: OnceLock<f64> = OnceLock::new();
@@ -98,22 +99,22 @@ pub fn rounds_of(time: Duration) -> u64 {
     (time.as_nanos() as f64 / each) as u64
 }
 
-/// Works for a while on each packet, and where it is asked to notes how old packets are when their turn comes.
+/// Spins for each packet, and if asked to records how long each packet waited until then.
 #[derive(Debug)]
-pub struct Works {
+pub struct SpinHandler {
     rounds: u64,
     sum: u64,
-    ages: Option<Histogram>,
+    delays: Option<Histogram>,
 }
 
-impl Works {
-    /// So many rounds of [`spin`] for each.
-    pub fn new(rounds: u64, notes_ages: bool) -> Self {
-        Self { rounds, sum: 0, ages: notes_ages.then(Histogram::new) }
+impl SpinHandler {
+    /// A packet function of this many rounds of [`spin`] per packet.
+    pub fn new(rounds: u64, records_delays: bool) -> Self {
+        Self { rounds, sum: 0, delays: records_delays.then(Histogram::new) }
     }
 }
 
-impl Handler for Works {
+impl Handler for SpinHandler {
     type Moved = ();
     type Report = Histogram;
 
@@ -121,8 +122,8 @@ impl Handler for Works {
         let began = cpu.now().as_nanos();
         for packet in batch.iter_mut() {
             let stamp = packet.data().get(STAMP).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
-            if let Some(ages) = &mut self.ages {
-                ages.add(began.saturating_sub(stamp));
+            if let Some(delays) = &mut self.delays {
+                delays.add(began.saturating_sub(stamp));
             }
             self.sum = self.sum.wrapping_add(spin(self.rounds, stamp));
         }
@@ -130,6 +131,6 @@ impl Handler for Works {
 
     fn finish(self) -> Histogram {
         black_box(self.sum);
-        self.ages.unwrap_or_default()
+        self.delays.unwrap_or_default()
     }
 }

@@ -1,4 +1,5 @@
-//! Where two CPUs are from one another just now: on a virtual machine that changes, and costs with it.
+//! How far two CPUs are apart at the moment. On a virtual machine the distance changes over time, and with it the cost of sharing
+//! memory.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,25 +15,25 @@ use crate::error::BenchError;
 /// One-way time of a cache line above which two CPUs share no cache. Measured 60 ns near and 200 ns far.
 const FAR_NANOS: f64 = 110.0;
 
-/// How often the ball goes to and fro.
+/// The number of round trips of the cache line.
 const ROUNDS: u64 = 3_000;
 
-/// Where they were during a run.
+/// How far the CPUs were apart during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
     /// They share a cache.
     Near,
-    /// They don't.
+    /// They share none.
     Far,
-    /// It changed meanwhile: of no use.
+    /// It changed during the run, so the run is not used.
     Moved,
-    /// One CPU only is at work.
+    /// Only one CPU was used.
     Alone,
 }
 
 impl Placement {
-    /// From the one-way times before and after.
+    /// The placement, from the one-way times before and after the run.
     pub fn of(before: f64, after: f64) -> Self {
         match (before > FAR_NANOS, after > FAR_NANOS) {
             (false, false) => Self::Near,
@@ -53,7 +54,7 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Pins the calling thread.
+/// Pins the calling thread to a CPU.
 ///
 /// # Errors
 /// If this process may not use the CPU.

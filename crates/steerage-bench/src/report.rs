@@ -1,5 +1,5 @@
-//! What an experiment is, and what its runs came to: the form in which figures go from whoever measured them, ours or a
-//! peer's program, to a table, to JSON and to a page.
+//! A report: machine, experiments and samples. Our benchmarks and the programs of peers write samples in this form, and it is
+//! shown as a table, as JSON and as a page.
 
 use std::collections::BTreeMap;
 
@@ -7,107 +7,107 @@ use serde::{Deserialize, Serialize};
 
 use crate::placement::Placement;
 
-/// Everything of one report.
+/// A report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// The version of this form: [`SCHEMA`].
+    /// The version of the JSON form: [`SCHEMA`].
     pub schema: u32,
-    /// What was measured on.
+    /// The machine that ran the experiments.
     pub machine: Machine,
-    /// What was measured.
+    /// The experiments.
     pub experiments: Vec<Experiment>,
 }
 
 /// The version of the JSON form.
 pub const SCHEMA: u32 = 1;
 
-/// Where, when, and by what.
+/// The machine, the time, and the program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
-    /// How many CPUs this process may use.
+    /// The number of CPUs that this process may use.
     pub cpus: usize,
     /// The kernel's release.
     pub kernel: String,
-    /// Whether a hypervisor is below.
+    /// Whether it is a virtual machine.
     pub virtual_machine: bool,
     /// steerage's version.
     pub version: String,
-    /// The command as it was given; of several runs a line each.
+    /// The command line; one line for each run.
     pub command: String,
-    /// When it began: RFC 3339, in UTC.
+    /// When the first run began: RFC 3339, in UTC.
     pub started: String,
-    /// How long it took, in seconds.
+    /// How long all runs took, in seconds.
     pub seconds: f64,
-    /// What was measured beside it, with its version: a line each, such as `DPDK 22.11, peers/dpdk`.
+    /// The programs that were measured for comparison, with their versions: one line each, such as `DPDK 22.11, peers/dpdk`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
 }
 
-/// One published experiment, repeated: its question, its runs, and how to draw them.
+/// One experiment: its question, its runs, and its charts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Experiment {
-    /// As in `steerage bench NAME`; of one in several parts NAME-PART.
+    /// As in `steerage bench NAME`, or NAME-PART if the experiment has several parts.
     pub name: String,
-    /// One line.
+    /// Its title in one line.
     pub title: String,
-    /// What is asked, in a few sentences.
+    /// The question that it answers, in a few sentences.
     pub question: String,
-    /// What was published, by whom and where; empty if nothing was.
+    /// What was published about it, by whom and where; empty if nothing was.
     pub published: String,
-    /// What the figures are of. The first is what the experiment is about.
+    /// The metrics. The experiment is about the first one.
     pub metrics: Vec<Metric>,
-    /// What `x` of a sample means, with its unit, such as `work, ns a packet`; empty where samples have none.
+    /// The meaning of a sample's `x` with its unit, such as `work, ns a packet`; empty if samples have no `x`.
     pub x: String,
-    /// Which series are to be compared: pairs of (that one, with this one as 1).
+    /// The series that are compared.
     pub compared: Vec<Pair>,
-    /// How to draw it.
+    /// The charts.
     pub charts: Vec<Chart>,
     /// Every run, in the order in which they were made.
     pub samples: Vec<Sample>,
-    /// What could not be run, and why: one line each.
+    /// What could not be run and why, in one line each.
     pub skipped: Vec<String>,
 }
 
-/// A kind of figure.
+/// A metric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metric {
     /// As in [`Sample::values`].
     pub name: String,
-    /// For people: `received`.
+    /// Its name for people, such as `received`.
     pub title: String,
-    /// Such as `Mpps`, `ns`, `%`.
+    /// Its unit, such as `Mpps`, `ns`, `%`.
     pub unit: String,
-    /// Whether more is better.
+    /// Whether a higher value is better.
     pub more_is_better: bool,
 }
 
-/// Two series of which the first is said in terms of the second.
+/// Two series that are compared: the ratio is 1 if both are equally good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
-    /// Whose gain it is.
+    /// The series whose gain is computed.
     pub of: String,
-    /// Over what.
+    /// The series that it is compared with.
     pub over: String,
-    /// By which metric.
+    /// The metric.
     pub metric: String,
 }
 
-/// A picture of an experiment's samples.
+/// A chart of an experiment's samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chart {
     /// Its heading.
     pub title: String,
-    /// What is drawn.
+    /// The kind of chart.
     pub kind: ChartKind,
-    /// Of which metric; of a distribution empty.
+    /// The metric; empty for a distribution.
     pub metric: String,
-    /// The series in it, in order; all if there are none.
+    /// The series in the chart, in order; if empty, all series.
     pub series: Vec<String>,
 }
 
-/// How.
+/// The kinds of charts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChartKind {
@@ -115,29 +115,29 @@ pub enum ChartKind {
     Bars,
     /// A line for each series over `x`, with its spread.
     Lines,
-    /// As lines, of the ratio of each compared pair: above 1 it pays.
+    /// A line over `x` for the ratio of each compared pair, which is above 1 where the first series is better.
     Ratio,
-    /// The latencies of each series, by how many packets are above them.
+    /// The latencies of each series by percentile.
     Distribution,
 }
 
-/// What one run of one case came to.
+/// The measurements of one run of one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Of which [`Experiment::name`]: so that a line of JSON, as a peer's program prints, says where it belongs.
+    /// The [`Experiment::name`], so that a line of JSON that a peer's program prints says where it belongs.
     pub experiment: String,
-    /// What was run, such as `no steering` or `rte_ring`.
+    /// The series, such as `no steering` or `rte_ring`.
     pub series: String,
-    /// At which point.
+    /// The point on the axis.
     pub x: Option<f64>,
-    /// In which round: ratios are taken within a round.
+    /// The round. Ratios are taken within a round.
     pub round: usize,
     /// How far apart the CPUs were, before and after.
     pub placement: Placement,
-    /// By metric.
+    /// The values by metric.
     pub values: BTreeMap<String, f64>,
-    /// Steps of a histogram, in rising order: nanoseconds, and how many packets took so many at most and more than the step
-    /// before. Empty where nobody looked.
+    /// The steps of a histogram in rising order: a time in nanoseconds, and how many packets took at most that long and longer than
+    /// the step before. Empty if latencies were not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latencies: Vec<(u64, u64)>,
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use fastrand::Rng;
 use steerage::{
     Completions, DeviceError, Filled, Input, Outgoing, Output, Polled, QueueMemory, RxQueue, Sent, TxId, TxQueue,
 };
@@ -15,10 +16,10 @@ const FRAME_BYTES: usize = 64;
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
 
-/// UDP packets of 65,536 sources, each to an address by chance.
+/// UDP packets of 65,536 sources, each to a random address.
 struct Packets {
     left: u64,
-    chance: u64,
+    rng: Rng,
 }
 
 /// From 10.0.x.x to 100.x.x.x, its checksum right for an identification that makes up for both.
@@ -42,8 +43,7 @@ impl RxQueue for Packets {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let count = (budget as u64).min(self.left) as usize;
         let filled = out.fill(count, |page| {
-            self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let drawn = self.chance >> 16;
+            let drawn = self.rng.u64(..);
             let (source, network, host) = (drawn as u16, ((drawn >> 16) as u32 % ROUTES) as u16, (drawn >> 40) as u8);
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = PACKET;
@@ -119,7 +119,7 @@ fn table() -> Result<Table, BenchError> {
 pub fn router(packets: u64) -> Result<(Arc<Forwarding>, Input, Output), BenchError> {
     let forwarding = Forwarding::new(vec![0]).map_err(|error| BenchError::set_up("a socket for the router", error))?;
     forwarding.show(table()?);
-    let input = Input::new("packets", "bench", vec![Box::new(Packets { left: packets, chance: 1 })]);
+    let input = Input::new("packets", "bench", vec![Box::new(Packets { left: packets, rng: Rng::with_seed(1) })]);
     let output = Output { name: "sink".into(), kind: "bench", open: Box::new(|_| Ok(Box::new(Sink(0)))) };
     Ok((forwarding, input, output))
 }

@@ -1,13 +1,7 @@
-//! What runs come to: medians with their spread, and which differences may be told.
+//! Groups of runs, and their medians.
 //!
-//! Runs are pooled only where series, `x` and placement are the same. Runs during which the CPUs moved are in no pool:
-//! they are counted ([`moved`]), and that is all.
-
-mod compare;
-#[cfg(test)]
-mod tests;
-
-pub use compare::{ALIKE, Comparison, LEAST_TOLD, ROUNDS_MIN, Verdict, compare};
+//! Runs are pooled only if series, `x` and placement are the same. Runs during which the CPUs moved are in no group: they are
+//! only counted ([`moved`]).
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,57 +9,58 @@ use std::collections::BTreeMap;
 use crate::placement::Placement;
 use crate::report::{Experiment, Sample};
 
-/// A group of runs in three numbers, and how many there were.
+/// The median and the range of a group of runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The one in the middle; of an even number the mean of the two.
+    /// The value in the middle; of an even number of values, the mean of the two in the middle.
     pub median: f64,
-    /// The least.
+    /// The lowest value.
     pub least: f64,
-    /// The most.
+    /// The highest value.
     pub most: f64,
-    /// How many.
+    /// The number of runs.
     pub runs: usize,
 }
 
 impl Spread {
-    /// Of these, in any order; of none there is nothing.
+    /// The spread of values in any order; `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         Self::of_sorted(&sorted)
     }
 
-    fn of_sorted(sorted: &[f64]) -> Option<Self> {
+    /// The spread of sorted values.
+    pub(crate) fn of_sorted(sorted: &[f64]) -> Option<Self> {
         let (&least, &most) = (sorted.first()?, sorted.last()?);
         let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
-        // Infinite ones have no mean.
+        // Two infinite values have no mean.
         let median = if low == high { low } else { f64::midpoint(low, high) };
         Some(Self { median, least, most, runs: sorted.len() })
     }
 }
 
-/// The runs that may be pooled.
+/// Runs that may be pooled.
 #[derive(Clone, Debug)]
 pub struct Group<'a> {
-    /// What was run.
+    /// Their series.
     pub series: &'a str,
-    /// At which point.
+    /// Their point on the axis.
     pub x: Option<f64>,
-    /// Where the CPUs were.
+    /// How far apart their CPUs were.
     pub placement: Placement,
     /// The runs, in the order in which they were made.
     pub samples: Vec<&'a Sample>,
 }
 
 impl Group<'_> {
-    /// What they came to by a metric; nothing where none has it.
+    /// The spread of a metric; `None` if no run has it.
     pub fn spread(&self, metric: &str) -> Option<Spread> {
         let values: Vec<f64> = self.samples.iter().filter_map(|sample| sample.values.get(metric).copied()).collect();
         Spread::of(&values)
     }
 
-    /// The latencies of all its runs together: nanoseconds at most, and packets, in rising order.
+    /// The latencies of all runs together, in the form of [`Sample::latencies`].
     pub fn latencies(&self) -> Vec<(u64, u64)> {
         let mut all: BTreeMap<u64, u64> = BTreeMap::new();
         for (nanos, packets) in self.samples.iter().flat_map(|sample| &sample.latencies) {
@@ -76,7 +71,7 @@ impl Group<'_> {
     }
 }
 
-/// All groups of an experiment: by placement, then by `x`, then by series in the order of [`series`].
+/// All groups of an experiment, sorted by placement, then by `x`, then by series in the order of [`series`].
 pub fn groups<'a>(experiment: &'a Experiment) -> Vec<Group<'a>> {
     let order = series(experiment);
     let at = |sample: &Sample| order.iter().position(|name| *name == sample.series);
@@ -92,7 +87,7 @@ pub fn groups<'a>(experiment: &'a Experiment) -> Vec<Group<'a>> {
     samples.chunk_by(same).map(group).collect()
 }
 
-/// The series that were run, in the order in which they first were.
+/// The series of an experiment, in the order of their first runs.
 pub fn series(experiment: &Experiment) -> Vec<&str> {
     let mut seen: Vec<&str> = Vec::new();
     for sample in &experiment.samples {
@@ -103,7 +98,7 @@ pub fn series(experiment: &Experiment) -> Vec<&str> {
     seen
 }
 
-/// Where the CPUs were, of what is pooled.
+/// The placements of the runs that are pooled.
 pub fn placements(experiment: &Experiment) -> Vec<Placement> {
     let mut all: Vec<Placement> = pooled(experiment).map(|sample| sample.placement).collect();
     all.sort_unstable();
@@ -111,7 +106,7 @@ pub fn placements(experiment: &Experiment) -> Vec<Placement> {
     all
 }
 
-/// How many runs were left out, since the CPUs moved meanwhile.
+/// The number of runs that are left out because the CPUs moved during the run.
 pub fn moved(experiment: &Experiment) -> usize {
     experiment.samples.len() - pooled(experiment).count()
 }
@@ -120,7 +115,7 @@ fn pooled(experiment: &Experiment) -> impl Iterator<Item = &Sample> {
     experiment.samples.iter().filter(|sample| sample.placement != Placement::Moved)
 }
 
-/// The order of points; without one comes first.
+/// The order of points on the axis. Runs without a point come first.
 pub(crate) fn by_x(a: Option<f64>, b: Option<f64>) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) => a.total_cmp(&b),

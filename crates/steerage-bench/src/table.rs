@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::figures::{counted, cut, plain, point, seconds, spread};
+use crate::compare::{Comparison, compare};
+use crate::format::{axis_value, duration, printable, quantity, spread, truncated};
 use crate::report::{Experiment, Machine, Metric, Report};
-use crate::stats::{Group, compare, groups, moved};
+use crate::stats::{Group, groups, moved};
 
 /// No line is longer.
 const WIDTH: usize = 100;
@@ -35,8 +36,8 @@ fn machine(machine: &Machine) -> String {
     let below = if machine.virtual_machine { ", in a virtual machine" } else { "" };
     let mut text = String::new();
     for line in [
-        format!("steerage {}, {}, {}", machine.version, machine.started, seconds(machine.seconds)),
-        format!("{}, {}{below}, Linux {}", machine.cpu, counted(machine.cpus, "CPU"), machine.kernel),
+        format!("steerage {}, {}, {}", machine.version, machine.started, duration(machine.seconds)),
+        format!("{}, {}{below}, Linux {}", machine.cpu, quantity(machine.cpus, "CPU"), machine.kernel),
     ] {
         wrapped(&mut text, "", &line);
     }
@@ -63,7 +64,7 @@ fn one(text: &mut String, experiment: &Experiment) {
     let moved = moved(experiment);
     if moved > 0 {
         text.push('\n');
-        wrapped(text, INDENT, &format!("left out: {} in which the CPUs moved", counted(moved, "run")));
+        wrapped(text, INDENT, &format!("left out: {} in which the CPUs moved", quantity(moved, "run")));
     } else if !experiment.skipped.is_empty() {
         text.push('\n');
     }
@@ -92,10 +93,10 @@ fn figures(text: &mut String, experiment: &Experiment, groups: &[Group<'_>]) {
     };
     let mut fixed = vec![column("where", false, &|group| group.placement.to_string())];
     if groups.iter().any(|group| group.x.is_some()) {
-        let heading = cut(&plain(&experiment.x), X_WIDTH_MAX);
-        fixed.push(column(&heading, true, &|group| group.x.map_or(String::new(), point)));
+        let heading = truncated(&printable(&experiment.x), X_WIDTH_MAX);
+        fixed.push(column(&heading, true, &|group| group.x.map_or(String::new(), axis_value)));
     }
-    fixed.push(column("series", false, &|group| cut(&plain(group.series), SERIES_WIDTH_MAX)));
+    fixed.push(column("series", false, &|group| truncated(&printable(group.series), SERIES_WIDTH_MAX)));
     fixed.push(column("runs", true, &|group| group.samples.len().to_string()));
     let has = |metric: &&Metric| groups.iter().any(|group| group.spread(&metric.name).is_some());
     let metrics: Vec<Column> = experiment
@@ -103,7 +104,7 @@ fn figures(text: &mut String, experiment: &Experiment, groups: &[Group<'_>]) {
         .iter()
         .filter(has)
         .map(|metric| {
-            let heading = plain(&format!("{}, {}", metric.title, metric.unit));
+            let heading = printable(&format!("{}, {}", metric.title, metric.unit));
             column(&heading, false, &|group| group.spread(&metric.name).map_or(String::new(), |of| spread(&of)))
         })
         .collect();
@@ -136,7 +137,7 @@ fn table(text: &mut String, columns: &[&Column]) {
             let cell = &column.cells[row];
             let _ = if column.right { write!(line, "{cell:>width$}  ") } else { write!(line, "{cell:<width$}  ") };
         }
-        text.push_str(&cut(line.trim_end(), WIDTH));
+        text.push_str(&truncated(line.trim_end(), WIDTH));
         text.push('\n');
     }
 }
@@ -151,12 +152,12 @@ fn verdicts(text: &mut String, experiment: &Experiment) {
         let better = if metric.more_is_better { "more" } else { "less" };
         text.push('\n');
         wrapped(text, INDENT, &format!("{} over {}, {} ({better} is better):", pair.of, pair.over, metric.title));
-        let cells = |heading: &str, right: bool, cell: &dyn Fn(&crate::stats::Comparison) -> String| {
+        let cells = |heading: &str, right: bool, cell: &dyn Fn(&Comparison) -> String| {
             let heading = (!heading.is_empty()).then(|| heading.to_owned());
             Column { cells: heading.into_iter().chain(found.iter().map(cell)).collect(), right }
         };
         let place = cells("", false, &|one| one.placement.to_string());
-        let x = cells("", true, &|one| one.x.map_or(String::new(), point));
+        let x = cells("", true, &|one| one.x.map_or(String::new(), axis_value));
         let verdict = cells("", false, &|one| one.to_string());
         // No empty line between this and its heading.
         let mut lines = String::new();
@@ -167,10 +168,10 @@ fn verdicts(text: &mut String, experiment: &Experiment) {
 
 /// Words of `line` in lines of at most [`WIDTH`], the later ones as far in as the first. A word that is too long is cut.
 fn wrapped(text: &mut String, indent: &str, line: &str) {
-    let line = plain(line);
+    let line = printable(line);
     let room = WIDTH - indent.len();
     let mut written = 0;
-    for word in line.split_whitespace().map(|word| cut(word, room)) {
+    for word in line.split_whitespace().map(|word| truncated(word, room)) {
         let length = word.chars().count();
         if written > 0 && written + 1 + length > room {
             text.push('\n');
@@ -186,7 +187,7 @@ fn wrapped(text: &mut String, indent: &str, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made::{EVIL, POINTS, report};
+    use crate::test_report::{EVIL, POINTS, report};
 
     #[test]
     fn a_table_says_what_was_measured_and_what_may_be_said() {

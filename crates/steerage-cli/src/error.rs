@@ -1,4 +1,4 @@
-//! What ends a run badly: each error is one line that says what was tried and what to do.
+//! Every error of the program: one line that says what was tried and what to do, and the exit code.
 
 use std::fmt;
 use std::io;
@@ -13,21 +13,18 @@ use steerage_device::OpenError;
 use steerage_device::filter::FilterError;
 use steerage_device::output::OutputError;
 
-use crate::report::units::size;
-use crate::run_file::FileError;
-use crate::usage;
+use crate::units::{plural, size};
+use crate::usage::{self, WRONG_COMMAND_LINE};
 
 /// Exit code: an error.
 const FAILED: u8 = 1;
-/// Exit code: the command line is wrong.
-pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 /// Exit code: a packet was lost or out of order, and `--strict` was asked for.
 const NOT_STRICT: u8 = 3;
 
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// What stands behind a run file on the command line is wrong, or asks for help.
+    /// The arguments after a run file are wrong, or ask for help.
     Usage(clap::Error),
     /// An option's mask or list of CPUs cannot be read.
     Mask { option: &'static str, error: MaskError },
@@ -45,7 +42,7 @@ pub(crate) enum Error {
     NoInterface(String),
     /// `-f` says what cannot be compiled.
     Filter(FilterError),
-    /// What is to be explained looks like a flow and is none.
+    /// The argument of explain looks like a flow and is not one.
     Flow(ParseFlowKeyError),
     /// The device cannot be opened.
     Open(OpenError),
@@ -78,8 +75,8 @@ pub(crate) enum Error {
     /// Flows could not be written.
     Flows(ExportError),
     /// A run file is wrong.
-    RunFile(FileError),
-    /// What was checked would be refused.
+    RunFile(RunFileError),
+    /// The run file that was checked is wrong.
     Refused(String),
     /// A manual page could not be written.
     Page { path: PathBuf, error: io::Error },
@@ -99,9 +96,9 @@ pub(crate) enum Error {
     SeveralInstances { names: Vec<String> },
     /// An instance cannot be asked.
     Connect { path: PathBuf, error: io::Error },
-    /// It does not tell of itself.
+    /// The instance does not send its report.
     Watched(String),
-    /// It says no.
+    /// The instance refuses the request.
     Attribute { what: &'static str, path: String, error: ClientError },
     /// The report could not be written.
     Report(io::Error),
@@ -151,7 +148,7 @@ impl Error {
         }
     }
 
-    /// What the program exits with.
+    /// The exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace | Self::Flow(_) => WRONG_COMMAND_LINE,
@@ -256,9 +253,10 @@ impl fmt::Display for Error {
                 write!(f, "cannot write the report to standard output: {error}; send it somewhere else")
             }
             Self::Strict { dropped, in_flight, reordered } => {
+                let packets = plural(*dropped, "packet");
                 write!(
                     f,
-                    "--strict: {dropped} packets dropped, {in_flight} not finished, {reordered} out of order: the report says where"
+                    "--strict: {dropped} {packets} dropped, {in_flight} not finished, {reordered} out of order: the report says where"
                 )
             }
         }
@@ -274,5 +272,27 @@ impl From<OpenError> for Error {
 impl From<BuildError> for Error {
     fn from(error: BuildError) -> Self {
         Self::Build(error)
+    }
+}
+
+/// A mistake in a run file, with its line.
+#[derive(Clone, Debug)]
+pub(crate) struct RunFileError {
+    pub(crate) path: String,
+    pub(crate) line: Option<usize>,
+    pub(crate) message: String,
+}
+
+impl fmt::Display for RunFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path)?;
+        self.line.map_or(Ok(()), |line| write!(f, ":{line}"))?;
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl From<RunFileError> for Error {
+    fn from(error: RunFileError) -> Self {
+        Self::RunFile(error)
     }
 }

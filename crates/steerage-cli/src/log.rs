@@ -1,10 +1,10 @@
-//! `-v`: what the library traces, on standard error.
+//! `-v`: shows the library's traces on standard error.
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// Shows traces up to a level by how many `-v` there were; without one, none.
+/// Shows traces up to the level that the number of `-v` sets. Without `-v` it shows none.
 ///
-/// Errors are not shown either: a run that fails says so in its one line, and twice would be no clearer.
+/// It shows no errors then either: a run that fails reports that in its one line.
 pub(crate) fn start(verbose: u8) {
     let level = match verbose {
         0 => return,
@@ -14,6 +14,6 @@ pub(crate) fn start(verbose: u8) {
     };
     let subscriber =
         tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).finish();
-    // It fails only where there is a subscriber already, and nobody else sets one.
+    // This fails only if there is a subscriber already, and nothing else sets one.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }

@@ -1,28 +1,50 @@
 //! `steerage`: receive packet steering in user space, from the command line.
 //!
-//! Here is what becomes of a run: its exit code, and for an error its one line. Each command has a file in `command`.
+//! This file runs the command, prints the one line of an error, and sets the exit code. A module imports only modules
+//! that stand below it in this table:
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `command` | starts what the command line asks for: a file for each command |
+//! | `run` | runs an instance from its start to its end, with reports, signals and the live table |
+//! | `instance` | opens the devices, drops privileges, and builds an instance from the command line |
+//! | `bench`, `doctor`, `top` | the commands that need more than one file |
+//! | `control_tree`, `metrics` | the control tree and the metrics that a run serves |
+//! | `report` | writes reports and explanations, as text and as JSON |
+//! | `routing` | the kernel's routes and neighbours, for `forward` and `respond` |
+//! | `run_file` | reads a run file and merges it with the command line |
+//! | `privileges`, `signals` | capabilities that are dropped, signals that become events |
+//! | `instances`, `host_cpus` | the running instances of this machine, and its CPUs |
+//! | `stdout` | writes to standard output |
+//! | `error` | every error: its line and its exit code |
+//! | `usage` | help and mistakes of the command line, from clap |
+//! | `live_table` | the table that is redrawn on a terminal during a run |
+//! | `args` | the command line: commands, options, and the texts of `--help` |
+//! | `log`, `terminal`, `units` | traces; text that is safe for a terminal; numbers for people |
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
 mod command;
-mod control;
+mod control_tree;
 mod doctor;
 mod error;
-mod filter;
-mod forward;
-mod function;
-mod live;
+mod host_cpus;
+mod instance;
+mod instances;
+mod live_table;
 mod log;
-mod machine;
 mod metrics;
 mod privileges;
 mod report;
+mod routing;
 mod run;
 mod run_file;
-mod setup;
 mod signals;
+mod stdout;
+mod terminal;
 mod top;
+mod units;
 mod usage;
 
 use std::io::Write;
@@ -32,7 +54,7 @@ use clap::Parser;
 
 use args::Cli;
 use error::Error;
-use report::units::printable;
+use terminal::printable;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -43,7 +65,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => usage::answer(&error),
         Err(error) => {
-            // With standard error closed there is nobody left to tell but the exit code.
+            // An error means that standard error is closed. Then the exit code has to do.
             let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&error.to_string()));
             error.exit_code()
         }

@@ -1,4 +1,4 @@
-//! `--metrics`: what a run tells Prometheus.
+//! `--metrics`: the metrics that a run serves to Prometheus.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -13,25 +13,25 @@ use steerage_control::metrics::{Listener, Metric, More, Server, Source};
 use crate::args::RunArgs;
 use crate::error::Error;
 
-/// Where metrics are asked for, before there are any.
+/// The listener for metrics, until the run starts and serves them.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(RefCell<Option<Listener>>);
 
 impl Metrics {
-    /// Opens the door, if that is asked for: before privileges are given up, and before anything else is opened, so that a
-    /// port that is taken is told at once.
+    /// Binds the listener, if the command line asks for metrics. This comes before the devices are opened, so that a
+    /// port in use is reported at once, and before privileges are dropped.
     pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
         let listener = args.metrics.metrics.map(Listener::bind).transpose().map_err(Error::Metrics)?;
-        // Of a port that the kernel chose nobody knows but by this.
+        // Only this line tells the user which port the kernel chose.
         let asked = args.metrics.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !args.report.quiet) {
-            // With standard error closed there is nobody to tell.
+            // An error means that standard error is closed.
             let _ = writeln!(io::stderr(), "metrics at http://{}/metrics", listener.address());
         }
         Ok(Self(RefCell::new(listener)))
     }
 
-    /// Tells who asks, until the server is dropped.
+    /// Serves metrics until the returned server is dropped.
     pub(crate) fn serve(&self, handle: Handle, more: Option<More>) -> Result<Option<Server>, Error> {
         let Some(listener) = self.0.take() else { return Ok(None) };
         let source = Source { handle, version: env!("CARGO_PKG_VERSION"), more };
@@ -40,7 +40,7 @@ impl Metrics {
     }
 }
 
-/// What is told of flows.
+/// The metrics of `meter`.
 pub(crate) fn of_flows(meters: Metering) -> More {
     Box::new(move || flows(&meters.so_far()))
 }
@@ -55,7 +55,7 @@ fn flows(counts: &FlowCounts) -> Vec<Metric> {
     ]
 }
 
-/// What is told of forwarding.
+/// The metrics of `forward`.
 pub(crate) fn of_forwarding(forwarding: Arc<Forwarding>) -> More {
     Box::new(move || forwarded(&forwarding.so_far()))
 }
@@ -74,7 +74,7 @@ fn forwarded(counts: &Forwarded) -> Vec<Metric> {
     ]
 }
 
-/// What is told of responding.
+/// The metrics of `respond`.
 pub(crate) fn of_responding(responding: Arc<Responding>) -> More {
     Box::new(move || responded(&responding.so_far()))
 }
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// What docs/metrics.md names is what is served, and nothing else.
+    /// docs/metrics.md names all metrics that are served, and no others.
     #[test]
     fn the_page_of_metrics_names_all_of_them() {
         let own = [flows(&FlowCounts::default()), forwarded(&Forwarded::default()), responded(&Responded::default())];

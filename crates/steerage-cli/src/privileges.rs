@@ -1,12 +1,14 @@
-//! What the program may do once its devices are open: nothing that its packets' bytes could be the reason for.
+//! Drops the program's capabilities once its devices are open.
 //!
-//! A packet is what a stranger wrote. Opening an interface takes a capability; reading from it, and everything else that a
-//! run does, takes none. So between the two all capabilities go, and with `no_new_privs` none come back. Capabilities are
-//! a thread's own and a new thread inherits its maker's: they are given up before there is a second thread.
+//! Packets are written by strangers, so the code that handles them should have no privileges. Opening an interface
+//! needs a capability; reading from it, and everything else in a run, needs none. So all capabilities are dropped in
+//! between, and `no_new_privs` keeps them from coming back. Each thread has its own capabilities and inherits those of
+//! the thread that starts it, so they are dropped while there is one thread.
 //!
-//! Files are the exception. A capture file is opened when its turn comes, and flows go into new files while the run goes
-//! on. Where the user that we run as may do that anyway, nothing is kept for it; where only root's powers over files allow
-//! it (`sudo steerage meter eth1 --flows flows.csv` in a user's directory), just those stay: see [`Files`].
+//! Files are the exception. A capture file is opened when its turn comes, and flows are written to new files during the
+//! run. If the user may open these files, no capability is kept for them. If only root's access to all files allows it
+//! (`sudo steerage meter eth1 --flows flows.csv` in another user's directory), just these capabilities stay: see
+//! [`NeededFiles`].
 
 use std::io;
 use std::path::Path;
@@ -17,43 +19,46 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use crate::error::Error;
 
-/// To read any file and search any directory.
+/// Allows reading any file and searching any directory.
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
-/// To write to any file and directory. To rename in a sticky directory of another's takes more, which is not kept.
+/// Allows writing to any file and directory. Renaming in another user's sticky directory needs more, which is not kept.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 
-/// To pin as much memory as there is: AF_XDP's pages, once they are mapped.
+/// Allows pinning any amount of memory: AF_XDP's pages are pinned when they are mapped.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
 
-/// The files that a run opens after its devices, and what else it has to do until it starts.
+/// What a run still needs after its devices are open.
 #[derive(Debug, Default)]
-pub(crate) struct Files<'a> {
-    /// Capture files: read by the threads that handle packets.
+pub(crate) struct NeededFiles<'a> {
+    /// The capture files. Threads that handle packets read them.
     pub(crate) read: Vec<&'a Path>,
-    /// The name of the flows' files: written by a thread of its own, which handles records and no packet.
+    /// The name of the files for flows. A thread of its own writes them, which handles records and no packets.
     pub(crate) written: Option<&'a Path>,
-    /// Whether it pins its packets' memory. Who writes files may then do so too, which is of no use to it.
+    /// Whether the memory of packets is pinned. The thread that writes flows keeps this capability too, and has no use
+    /// for it.
     pub(crate) pins: bool,
 }
 
-/// Capabilities given up but for those to open files with, until [`Kept::let_go`].
+/// The capabilities that are left for the start-up, until [`KeptCapabilities::drop_start_up_capabilities`].
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Kept {
-    /// For all threads, to the end.
+pub(crate) struct KeptCapabilities {
+    /// The capabilities that all threads keep to the end.
     reading: CapabilitySet,
 }
 
-/// Gives up every capability but what the run's own files need, and takes none from now on. The thread that writes is to
-/// be started after this; then the caller lets go of what only that one needs.
+/// Drops every capability except those for the run's own files, and lets none come back.
+///
+/// Start the thread that writes flows after this. Then call [`KeptCapabilities::drop_start_up_capabilities`], which
+/// drops what only that thread needs.
 ///
 /// # Errors
-/// If the kernel does not let us: better no run than one that only seems to be confined.
-pub(crate) fn give_up(files: &Files<'_>) -> Result<Kept, Error> {
+/// If the kernel refuses. The run must not start then, since it would only seem to be confined.
+pub(crate) fn drop_privileges(files: &NeededFiles<'_>) -> Result<KeptCapabilities, Error> {
     let failed = |error: Errno| Error::System { operation: "give up privileges", error: io::Error::from(error) };
     set_no_new_privs(true).map_err(failed)?;
     let have = capabilities(None).map_err(failed)?.permitted;
-    // Whether a file can be opened is tried with nothing in effect.
+    // The access checks below run without effective capabilities.
     set(have, CapabilitySet::empty()).map_err(failed)?;
     let is_readable = |path: &&Path| may(path, Access::READ_OK);
     let reading = if files.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
@@ -64,20 +69,22 @@ pub(crate) fn give_up(files: &Files<'_>) -> Result<Kept, Error> {
     let pinning = if files.pins { PIN & have } else { CapabilitySet::empty() };
     set(reading | writing | pinning, reading | writing | pinning).map_err(failed)?;
     tracing::info!(kept = ?(reading | writing), "privileges are given up");
-    Ok(Kept { reading })
+    Ok(KeptCapabilities { reading })
 }
 
-/// Gives up all but what unmounting takes, and finding the way there: for a process that does nothing else.
-pub(crate) fn keep_to_unmount() -> Result<(), Error> {
+/// Drops all capabilities except those for unmounting and for searching directories. This is for a process that only
+/// unmounts.
+pub(crate) fn keep_unmount_only() -> Result<(), Error> {
     let failed = |error: Errno| Error::System { operation: "give up privileges", error: io::Error::from(error) };
     set_no_new_privs(true).map_err(failed)?;
     let kept = capabilities(None).map_err(failed)?.permitted & (CapabilitySet::SYS_ADMIN | READ);
     set(kept, kept).map_err(failed)
 }
 
-impl Kept {
-    /// The thread that writes has been started, and memory is pinned: everybody else gives up what that took.
-    pub(crate) fn let_go(self) -> Result<(), Error> {
+impl KeptCapabilities {
+    /// Drops the capabilities for writing files and pinning memory, once the writing thread runs and the memory is
+    /// pinned.
+    pub(crate) fn drop_start_up_capabilities(self) -> Result<(), Error> {
         set(self.reading, self.reading)
             .map_err(|error| Error::System { operation: "give up privileges", error: error.into() })
     }
@@ -87,13 +94,14 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Errno> 
     set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })
 }
 
-/// Whether the user that we run as may, by the capabilities in effect. What isn't there may as well be tried.
+/// Whether this process may access the file with its effective capabilities. A file that does not exist counts as
+/// accessible.
 fn may(path: &Path, how: Access) -> bool {
     !matches!(accessat(CWD, path, how, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
 }
 
-/// The directory in which a file of that name, or the first directory on its way, is made. Of a name with the time in it,
-/// it is where the time begins.
+/// The existing directory in which the file, or the first missing directory of its path, is created. Parts of the path
+/// that contain the time do not count.
 fn directory_of(name: &Path) -> &Path {
     let fixed = |path: &&Path| !path.to_string_lossy().contains('%') && !path.as_os_str().is_empty();
     name.ancestors().skip(1).find(|path| fixed(path) && path.exists()).unwrap_or(Path::new("."))

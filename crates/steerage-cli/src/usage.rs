@@ -1,18 +1,20 @@
-//! What clap has to say: help as it is, an error in one line.
+//! Help and mistakes of the command line: help as clap prints it, and a mistake in one line.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
-use crate::error::WRONG_COMMAND_LINE;
-use crate::report::units::printable;
+use crate::terminal::printable;
 
-/// Prints what clap answers to this command line, and says what to exit with.
+/// Exit code: the command line is wrong.
+pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
+
+/// Prints help, or the mistake in one line. Returns the exit code.
 pub(crate) fn answer(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // `steerage --help | head -1` closes the pipe early: no fault of anybody's.
+            // An error is harmless: `steerage --help | head -1` closes the pipe early.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -27,12 +29,12 @@ pub(crate) fn answer(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// What is wrong, in one line.
+/// The mistake in one line.
 pub(crate) fn message(error: &clap::Error) -> String {
     one_line(&error.render().to_string())
 }
 
-/// clap's message and its tips, without the usage that it repeats below them.
+/// Joins clap's message and its tips to one line, and leaves out the usage that follows them.
 fn one_line(rendered: &str) -> String {
     let mut line = String::new();
     for paragraph in rendered.split("\n\n") {

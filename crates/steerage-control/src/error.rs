@@ -1,4 +1,4 @@
-//! Errors as the kernel numbers them.
+//! Errors with the kernel's error numbers.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What was changed, when, by whom, and what it came to.
+//! The history of changes: which attribute, when, by whom, and the effect.
 
 use std::collections::VecDeque;
 use std::fmt::Write;

@@ -1,35 +1,38 @@
-//! The control tree of a running instance: attributes by path, as in the kernel's /sys and /proc, so that scripts and
-//! exporters written for RPS work when they are pointed at it.
+//! The control tree of a running instance: attributes with paths, as in the kernel's /sys and /proc. So scripts and
+//! exporters that were written for RPS work with it.
 //!
 //! | module | what |
 //! |---|---|
-//! | `tree` | the attributes, how they are read and written, and what is refused: [`Tree`] |
-//! | `machine` | which CPUs there are for a mask: [`CpuView`] |
-//! | `history` | what was changed: [`Event`] |
-//! | `socket` | the tree over a Unix socket, one line of JSON each way: [`Listening`], [`Client`] |
-//! | `mount` | the tree as files, by FUSE: [`Mounted`] |
-//! | [`metrics`] | what Prometheus reads, served over HTTP |
-//! | `places` | how the places for clients and open files are shared among users |
-//! | `error` | errors as the kernel numbers them: [`AttributeError`] |
+//! | `socket` | serves the tree over a Unix socket, with one line of JSON each way: [`Listening`], [`Client`] |
+//! | `mount` | serves the tree as files, by FUSE: [`Mounted`] |
+//! | `tree` | the attributes, how they are read and written, and which writes are refused: [`Tree`] |
+//! | `history` | the changes that were made: [`Event`] |
+//! | [`metrics`] | serves metrics to Prometheus over HTTP |
+//! | `cpu_view` | the CPUs that a mask may name: [`CpuView`] |
+//! | `quota` | shares the places for clients and open files among users |
+//! | `error` | errors with the kernel's numbers: [`AttributeError`] |
 //! | `limits` | every limit, with its reason |
 //!
-//! Nothing here touches the data path but by a [`steerage::Handle`]: whoever reads and hangs, hangs alone.
+//! A module imports only modules that stand below it in this table.
+//!
+//! This crate reaches the data path only through a [`steerage::Handle`]. So a client that hangs blocks nothing but
+//! itself.
 #![forbid(unsafe_code)]
 
+mod cpu_view;
 mod error;
 mod history;
 mod limits;
-mod machine;
 pub mod metrics;
 mod mount;
-mod places;
+mod quota;
 mod socket;
 mod tree;
 
+pub use cpu_view::CpuView;
 pub use error::{AttributeError, ErrorCode};
 pub use history::Event;
 pub use limits::*;
-pub use machine::CpuView;
 pub use mount::{MountError, Mounted, unmount};
 pub use socket::{Client, ClientError, Listening, Serving, SocketError, find};
 pub use tree::{Entry, NodeId, Options, Tree};

@@ -1,11 +1,12 @@
 //! Metrics for Prometheus, served over HTTP: `GET /metrics` and nothing else.
 //!
-//! [`Listener::bind`] opens the door, which may take a privilege; [`Listener::serve`] has one thread answer, until the
-//! [`Server`] that it returns is dropped. That thread reads the ledger when somebody asks, and the data path does not
-//! notice. It waits for no client: each has so much room and so much time, and when there are too many the oldest goes.
+//! [`Listener::bind`] binds the socket, which may need a privilege. [`Listener::serve`] starts one thread, which serves
+//! clients until the returned [`Server`] is dropped. The thread reads the ledger for each request, and does not disturb
+//! the data path. It waits for no client: each has a limited buffer and limited time, and if there are too many, the
+//! oldest is disconnected.
 //!
-//! docs/metrics.md says what each metric means. None is there once per flow or bucket: how many there are depends on queues
-//! and CPUs alone.
+//! docs/metrics.md describes each metric. No metric exists per flow or per bucket, so their number depends only on
+//! queues and CPUs.
 
 mod families;
 mod http;

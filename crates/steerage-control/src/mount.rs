@@ -1,4 +1,4 @@
-//! The tree as files.
+//! Serves the tree as files, by FUSE.
 
 mod table;
 
@@ -26,7 +26,7 @@ use crate::error::AttributeError;
 use crate::limits::{
     OPEN_FILES_MAX, OPEN_FILES_PER_USER_MAX, OPEN_FILES_RESERVED, WAITING_WRITES_MAX, WRITE_BYTES_MAX,
 };
-use crate::places::{Full, Places};
+use crate::quota::{Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
 
 /// What it is called in /proc/mounts: this, a colon and the process.
@@ -189,7 +189,7 @@ struct Files {
     mounted: SystemTime,
     writes: SyncSender<Write>,
     /// How many files may be open, and whose.
-    places: Places,
+    quota: Quota,
     open: Mutex<HashMap<u64, OpenFile>>,
     next: AtomicU64,
 }
@@ -205,13 +205,13 @@ struct OpenFile {
 
 impl Files {
     fn new(tree: Arc<Tree>, writes: SyncSender<Write>) -> Self {
-        let places = Places {
+        let quota = Quota {
             all: OPEN_FILES_MAX,
             reserved: OPEN_FILES_RESERVED,
             per_user: OPEN_FILES_PER_USER_MAX,
             owner: tree.uid(),
         };
-        Self { tree, mounted: SystemTime::now(), writes, places, open: Mutex::default(), next: AtomicU64::new(1) }
+        Self { tree, mounted: SystemTime::now(), writes, quota, open: Mutex::default(), next: AtomicU64::new(1) }
     }
 
     fn locked(&self) -> MutexGuard<'_, HashMap<u64, OpenFile>> {
@@ -307,10 +307,10 @@ impl Filesystem for Files {
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();
-        match self.places.admit(request.uid(), open.values().map(|file| file.uid)) {
+        match self.quota.admit(request.uid(), open.values().map(|file| file.uid)) {
             Ok(()) => {}
-            Err(Full::User) => return reply.error(Errno::EMFILE),
-            Err(Full::All) => return reply.error(Errno::ENFILE),
+            Err(QuotaFull::User) => return reply.error(Errno::EMFILE),
+            Err(QuotaFull::All) => return reply.error(Errno::ENFILE),
         }
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         open.insert(handle, OpenFile { uid: request.uid(), text: Vec::new() });

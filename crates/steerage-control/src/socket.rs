@@ -1,4 +1,4 @@
-//! The tree over a Unix socket: a request is one line of JSON, and so is its answer. docs/control.md tells all of them.
+//! The tree over a Unix socket: a request is one line of JSON, and so is its reply. docs/control.md lists them.
 
 mod client;
 mod clients;

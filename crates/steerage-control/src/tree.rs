@@ -1,7 +1,8 @@
 //! The tree: paths, and behind each an attribute.
 //!
-//! Its shape is settled when it is made, since the devices and queues of an instance are. What an attribute says is made
-//! when it is read, and so is the name of a device's directory: an interface may be renamed.
+//! The tree gets its shape when it is created, since the devices and queues of an instance do not change. An
+//! attribute's value is computed when it is read. So is the name of a device's directory, since an interface may be
+//! renamed.
 
 mod buckets;
 mod interface;
@@ -17,10 +18,10 @@ use std::time::Duration;
 
 use steerage::{Handle, Snapshot};
 
+use crate::cpu_view::CpuView;
 use crate::error::{AttributeError, ErrorCode};
 use crate::history::{Event, History};
 use crate::limits::WRITE_BYTES_MAX;
-use crate::machine::CpuView;
 use masks::{Form, Masks};
 use numbers::Number;
 use paths::Device;

@@ -80,17 +80,13 @@ impl Handler for Server {
 /// Draws connection ids.
 struct Issuer {
     hasher: FlowHasher,
-    /// Where chance stands: a generator good enough for an example. A server's ids must not be foreseen.
-    chance: u64,
+    /// Good enough for an example. The ids of a real server must not be predictable.
+    rng: fastrand::Rng,
 }
 
 impl Issuer {
     fn draw(&mut self) -> [u8; CID_BYTES] {
-        // SplitMix64 (Steele, Lea and Flood, 2014).
-        self.chance = self.chance.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.chance ^ (self.chance >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)).to_be_bytes()
+        self.rng.u64(..).to_be_bytes()
     }
 
     /// The bucket that packets to `cid` are in. A handler has it from [`steerage::Packet::bucket`].
@@ -196,9 +192,9 @@ pub(crate) struct Seen {
 
 /// Runs the same packets by connection id, and by address and port.
 pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn Error>> {
-    // A real one is of chance and secret: who knows it can send everything to one CPU.
+    // A real key must be random and secret: with it, a client can send everything to one CPU.
     let hasher = FlowHasher::keyed(&HashKey::new([0x51; HashKey::LEN]));
-    let frames = traffic(connections, &mut Issuer { hasher: hasher.clone(), chance: 1 });
+    let frames = traffic(connections, &mut Issuer { hasher: hasher.clone(), rng: fastrand::Rng::with_seed(1) });
     let builder = || {
         let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(Frames(frames.clone().into_iter()))];
         Builder::new().virtual_cpus(cpus).policy(Hash).hash(hasher.clone()).input(Input::new(

@@ -8,7 +8,8 @@
 //! Each CPU of the path is a future on a current-thread runtime, since a handler need not be `Send`; the threads are the
 //! caller's, and unpinned. The future hands packets to the handler while there are any and lets other tasks have their
 //! turn after each `BUDGET`. With nothing to do it arms, which makes the other CPUs ring from then on, and awaits its
-//! event file descriptor, or the time at which a tick, a timed device or a move wants it back.
+//! event file descriptor, or the time at which a tick, a timed device or a move wants it back. One more task lets the policy
+//! look at the load: without it, no CPU ever joins.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::error::Error;
@@ -17,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 
-use steerage::{Armed, Batch, Builder, Cpu, CpuPart, Handler, Kept, Machine, Snapshot, Softnet, Stepped};
+use steerage::{Armed, Batch, Builder, Cpu, CpuPart, Handle, Handler, Kept, Machine, Snapshot, Softnet, Stepped};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime;
@@ -118,6 +119,13 @@ fn runtime() -> io::Result<runtime::Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }
 
+/// Lets the policy look at the load whenever it wants to.
+async fn control(handle: Handle) {
+    while let Some(next) = handle.control(handle.now()) {
+        tokio::time::sleep(next.since(handle.now())).await;
+    }
+}
+
 // ---- the whole
 
 /// What came of it.
@@ -143,6 +151,8 @@ pub(crate) fn run(device: &str, cpus: usize) -> Result<Outcome, Box<dyn Error>> 
 
     // Async code, on this thread's runtime, until the last CPU has ended.
     let received = runtime()?.block_on(async {
+        // It ends with the runtime.
+        tokio::spawn(control(handle.clone()));
         let mut received = (0, 0);
         while let Some(packet) = receiver.recv().await {
             received.0 += 1;

@@ -1,15 +1,16 @@
-//! Live interfaces by AF_PACKET: it listens, and takes nothing from anybody. docs/interfaces.md is for those who use it.
+//! Live interfaces by AF_PACKET. The device listens, and takes no packets away from the kernel. docs/interfaces.md is
+//! the user's guide.
 //!
-//! A socket with a TPACKET_V3 ring is a queue. The kernel copies each frame into a block of the ring and shows the block when
-//! it is full or its time is over; its frames are lent where they lie, with a [`FrameHeader`](steerage::FrameHeader) in front
-//! of each. Several sockets share an interface by PACKET_FANOUT. What the kernel drops because the ring is full is
-//! [lost](steerage::Completions::lost), and counted.
+//! A queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the ring, and hands over
+//! the block when it is full or its time is over. The frames are lent where they lie, each with a
+//! [`FrameHeader`](steerage::FrameHeader) in front of it. Several sockets share an interface by PACKET_FANOUT. Frames
+//! that the kernel drops because the ring is full are counted as [lost](steerage::Completions::lost).
 //!
-//! The kernel fills a ring's blocks in turn and stops at the first that has not been given back. So that no handler can stop
-//! it, a block that stays out is replaced by a copy: `af_packet/ring.rs` tells how.
+//! The kernel fills the blocks of a ring in turn, and stops at the first that was not given back. So that no handler
+//! can stop it, a block that stays out is replaced by a copy: see `af_packet/ring.rs`.
 //!
-//! The order of setting up is libpcap's, so that nothing gets in that was not asked for: a socket without a protocol, its
-//! ring, a filter that lets nothing through, the interface, the group, and at last the filter that was wanted.
+//! Sockets are set up in libpcap's order, so that no unwanted frame gets in: a socket without a protocol, its ring, a
+//! filter that accepts nothing, the interface, the fanout group, and at last the real filter.
 
 mod interface;
 mod program;
@@ -27,9 +28,9 @@ use std::time::Duration;
 use steerage::{DeviceError, Input, RxQueue};
 
 use crate::filter::Filter;
-use crate::name;
+use crate::interface_name;
 use interface::Interface;
-use queue::{Parts, Queue};
+use queue::{Queue, QueueConfig};
 use ring::Ring;
 use sys::{Memory, Shape, Socket};
 
@@ -180,7 +181,7 @@ impl AfPacketOptions {
                 None => socket.detach(),
             }
             .map_err(|e| self.error("attach the filter", e))?;
-            let queue = Queue::new(Parts {
+            let queue = Queue::new(QueueConfig {
                 name: self.interface.clone(),
                 interface: interface.clone(),
                 promiscuous: self.promiscuous,
@@ -191,7 +192,7 @@ impl AfPacketOptions {
             });
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
-        let input = Input::new(name::of_interface(&self.interface), "af_packet", inputs);
+        let input = Input::new(interface_name::following(&self.interface), "af_packet", inputs);
         Ok(AfPacket { input, notes: interface.notes() })
     }
 

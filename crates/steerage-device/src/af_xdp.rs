@@ -1,13 +1,14 @@
-//! Live interfaces by AF_XDP: it takes packets away from the kernel, and is the fastest way to them. docs/af_xdp.md is for those
-//! who use it.
+//! Live interfaces by AF_XDP. The device takes packets away from the kernel, and is the fastest way to receive them.
+//! docs/af_xdp.md is the user's guide.
 //!
-//! A program of ours runs for each frame that the driver receives (XDP). It looks whether the frame is wanted; if so, it goes to
-//! the AF_XDP socket of its receive queue, else to the kernel as ever. Each receive queue has a socket, and all of them share one
-//! memory: the pages of the pool. They are posted in a queue's fill ring, the kernel fills them, and they come back by its rx
-//! ring as completions. A frame that did not fit a chunk comes in several, and goes on as it is: a chain of pages.
+//! An XDP program of ours runs for each frame that the driver receives. If the frame is wanted, it goes to the AF_XDP
+//! socket of its receive queue, and otherwise to the kernel as usual. Each receive queue has a socket. All sockets
+//! share one memory: the pages of the pool. Pages are posted in a queue's fill ring, the kernel fills them, and they
+//! return by its rx ring as completions. A frame that does not fit one chunk arrives in several, and stays like that: a
+//! chain of pages.
 //!
-//! The program is attached by a link, which is gone with the process however that ends, and a program that is there already
-//! stays. Frames are taken from the first poll on.
+//! The program is attached by a link, which the kernel removes when the process ends, however it ends. A program that
+//! is attached already stays. Frames are taken from the first poll on.
 
 mod assembler;
 mod attach;
@@ -164,7 +165,7 @@ impl AfXdpOptions {
             let queue = Queue::new(Arc::clone(&device), number, hashes, inputs.is_empty());
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
-        Ok(AfXdp { input: Input::new(crate::name::of_interface(&self.interface), "af_xdp", inputs), notes })
+        Ok(AfXdp { input: Input::new(crate::interface_name::following(&self.interface), "af_xdp", inputs), notes })
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {

@@ -1,22 +1,22 @@
-//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng; from files, pipes and standard input;
-//! as they are, or packed by gzip or zstd. docs/captures.md is for those who use them.
+//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng; from files, pipes and standard
+//! input; plain, or compressed by gzip or zstd. docs/captures.md is the user's guide.
 //!
-//! A file is read in stretches of [`READ_BYTES`] into [`BLOCKS`] blocks, and its frames are lent where they lie, uncopied.
-//! (Mapping it is no faster, docs/performance.md, and kills the process when another one truncates the file.) What a record's
-//! header tells is rewritten in its place as a [`FrameHeader`](steerage::FrameHeader): time, length on the wire, link type,
-//! interface. A record that lies across the end of a stretch is carried to the next one's block, or read on where it is.
-//! A block is filled again when all its frames are home; until then a poll hands over nothing, and nothing is lost: the
-//! device [can wait](steerage::RxQueue::can_wait).
+//! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks, and its frames are lent where they lie, without a
+//! copy. (Mapping the file is no faster, see docs/performance.md, and kills the process when another one truncates the
+//! file.) The header of each record is replaced in place by a [`FrameHeader`](steerage::FrameHeader) with time, length
+//! on the wire, link type and interface. A record that crosses the end of a piece is moved to the block of the next
+//! one, or read to its end where it is. A block is filled again when all its frames have returned. Until then a poll
+//! delivers nothing, and nothing is lost: the device [can wait](steerage::RxQueue::can_wait).
 //!
-//! What is read: whole packets of up to [`PACKET_BYTES_MAX`] bytes. In pcapng: any number of sections, of either byte
-//! order; up to [`INTERFACES_MAX`] interfaces in each, with their own link types and clocks; enhanced, simple and
-//! (obsolete) plain packet blocks; all other blocks are skipped. Snap lengths are not enforced, except where they alone
-//! give a length (simple packet blocks): what a packet says of itself is what lies there.
+//! Whole packets of up to [`PACKET_BYTES_MAX`] bytes are read. In pcapng, there may be any number of sections, of
+//! either byte order, and up to [`INTERFACES_MAX`] interfaces in each, with their own link types and clocks. Enhanced,
+//! simple and (obsolete) plain packet blocks are read, and all other blocks are skipped. Snap lengths are not enforced,
+//! except where nothing else gives a length (simple packet blocks): the length in the packet's own record counts.
 //!
-//! All link types are handed over as they are, never two of them in one poll.
+//! All link types are delivered, but never two of them in one poll.
 //!
-//! Nothing the file says is believed before it is checked. A file that breaks off, or lies, gives its packets up to
-//! that place and then an error with the offset.
+//! Every value in the file is checked before it is used. A file that is truncated or wrong delivers its packets up to
+//! that place, and then an error with the offset.
 
 mod classic;
 mod clock;
@@ -52,7 +52,7 @@ use source::Source;
 use walk::{Met, Stop, Walk, Wrong};
 use window::{Filled, Window};
 
-use crate::{ASK_ONCE, GIVEN};
+use crate::memory::{ASK_ONCE, GIVEN};
 
 /// How much of a file is read at a time. Large enough that a system call costs next to nothing a packet, small enough that
 /// another CPU has work meanwhile: the kernel's copy takes about 10 us, and a full backlog of cheap work is over in 20.

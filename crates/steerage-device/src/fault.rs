@@ -1,14 +1,15 @@
-//! A device around a device that does to frames what networks do: loses them, sends them twice, changes their order, damages
-//! them, holds them up. By a seed, so that a run can be repeated as far as its device allows.
+//! A wrapper that does to frames what networks do: it loses, duplicates, reorders, corrupts and delays them. A seed
+//! makes a run repeatable, as far as its device is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use steerage::{Completions, DeviceError, Input, Polled, RxQueue, Timestamp};
 
-use crate::around::as_the_queue_does;
+use crate::wrapper::delegate_to_queue;
 
 /// The most frames of a queue that are held up at a time; beyond, frames pass.
 pub const HELD_MAX: usize = 1024;
@@ -19,7 +20,7 @@ const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 /// How often each thing happens, of a thousand frames, and by which seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Where chance begins.
+    /// The seed of the random numbers that decide about each frame.
     pub seed: u64,
     /// The frame is gone.
     pub lose: u32,
@@ -67,7 +68,7 @@ struct Held {
 pub struct Fault {
     queue: Box<dyn RxQueue>,
     faults: Faults,
-    chance: u64,
+    rng: Rng,
     held: VecDeque<Held>,
     /// Copies for the poll under way.
     now: Vec<Vec<u8>>,
@@ -92,9 +93,9 @@ impl Fault {
     pub fn new(input: Input, faults: Faults) -> (Input, Arc<FaultCounts>) {
         let counts = Arc::new(FaultCounts::default());
         let faulty = |(queue, nth): (_, u64)| -> Box<dyn RxQueue> {
-            let chance = faults.seed ^ nth.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let rng = Rng::with_seed(faults.seed ^ nth.wrapping_mul(0x9E37_79B9_7F4A_7C15));
             let (held, now) = (VecDeque::new(), Vec::new());
-            Box::new(Self { queue, faults, chance, held, now, counts: Arc::clone(&counts) })
+            Box::new(Self { queue, faults, rng, held, now, counts: Arc::clone(&counts) })
         };
         let input = Input { queues: input.queues.into_iter().zip(0..).map(faulty).collect(), ..input };
         (input, counts)
@@ -103,9 +104,9 @@ impl Fault {
     /// Decides what happens to each frame that came, from the `from`th on.
     fn happen(&mut self, out: &mut Completions<'_>, from: usize) {
         let later = out.now();
-        let Self { faults, chance, held, now, counts, .. } = self;
+        let Self { faults, rng, held, now, counts, .. } = self;
         out.retain(from, |frame| {
-            let happens = what_happens(faults, chance);
+            let happens = what_happens(faults, rng);
             let is_full = held.len() >= HELD_MAX;
             let count = |of: &AtomicU64| of.fetch_add(1, Ordering::Relaxed);
             match happens {
@@ -121,7 +122,7 @@ impl Fault {
                 Happens::Corrupted if frame.len() > 14 => {
                     count(&counts.corrupted);
                     let mut frame = frame.to_vec();
-                    let bit = random(chance) as usize % ((frame.len() - 14) * 8);
+                    let bit = rng.usize(..(frame.len() - 14) * 8);
                     frame[14 + bit / 8] ^= 1 << (bit % 8);
                     now.push(frame);
                     false
@@ -160,17 +161,8 @@ impl Fault {
     }
 }
 
-fn random(chance: &mut u64) -> u64 {
-    // SplitMix64: Steele, Lea and Flood, 2014.
-    *chance = chance.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *chance;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-fn what_happens(faults: &Faults, chance: &mut u64) -> Happens {
-    let mut drawn = (random(chance) % 1000) as u32;
+fn what_happens(faults: &Faults, rng: &mut Rng) -> Happens {
+    let mut drawn = rng.u32(..1000);
     for (often, happens) in [
         (faults.lose, Happens::Lost),
         (faults.duplicate, Happens::Duplicated),
@@ -187,7 +179,7 @@ fn what_happens(faults: &Faults, chance: &mut u64) -> Happens {
 }
 
 impl RxQueue for Fault {
-    as_the_queue_does!();
+    delegate_to_queue!();
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let from = out.len();

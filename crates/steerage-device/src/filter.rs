@@ -1,8 +1,9 @@
-//! What a live interface hands over, chosen in the kernel: a program of classic BPF, as tcpdump compiles its expressions to.
+//! Filters of live interfaces, which run in the kernel: programs of classic BPF, as tcpdump compiles them from its
+//! expressions.
 //!
-//! There is no compiler here: the language is libpcap's, and a second compiler that differs from it now and then would let
-//! the wrong packets through without a word. So tcpdump itself compiles, or has compiled: the numbers that `tcpdump -ddd`
-//! prints are a filter as well. Either way the program is checked by the kernel's rules before a socket gets it.
+//! There is no compiler here. The language is libpcap's, and a second compiler that differs from it in details would
+//! let wrong packets through without notice. So tcpdump itself compiles, now or earlier: the numbers that `tcpdump
+//! -ddd` prints are a filter too. In both cases the program is checked by the kernel's rules before a socket gets it.
 
 mod check;
 mod numbers;

@@ -1,44 +1,43 @@
-//! Where packets come from: the devices of steerage.
+//! The devices of steerage: where packets come from, and where they go.
 //!
 //! | module | device |
 //! |---|---|
-//! | [`af_packet`] | interfaces of this machine, listened to and sent by |
-//! | [`af_xdp`] | interfaces of this machine, whose packets are taken away from the kernel |
-//! | [`capture`] | capture files, pcap or pcapng, packed or not, and pipes |
-//! | [`synthetic`] | frames made up, by the flow and the number |
+//! | [`af_packet`] | interfaces of this machine, to listen and to send |
+//! | [`af_xdp`] | interfaces of this machine whose packets are taken away from the kernel, to receive and to send |
+//! | [`capture`] | capture files: pcap or pcapng, compressed or not, and pipes |
+//! | [`synthetic`] | generated frames, with a number for each flow and frame |
 //! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
-//! | [`filter`] | what of an interface is wanted, in tcpdump's words |
+//! | [`filter`] | filters for interfaces, in tcpdump's language |
 //! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
-//! | [`rate`] | a device around a device: hands over so many frames a second |
-//! | [`fault`] | a device around a device: loses, duplicates, reorders, corrupts, delays frames |
-//! | [`limit`] | a device around a device: ends after so many frames |
+//! | [`rate`] | a wrapper that limits the rate in frames per second |
+//! | [`fault`] | a wrapper that loses, duplicates, reorders, corrupts and delays frames |
+//! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
-//! [`open`] makes one from what a person writes. A device is a [`steerage::RxQueue`] for each of its queues, and is
-//! tried out with [`steerage::testing::QueueTester`].
+//! [`open`] opens a device from the text that a user writes. A device is a [`steerage::RxQueue`] for each of its queues.
+//! [`steerage::testing::QueueTester`] tests it.
 //!
-//! Architecture invariant: no device knows of CPUs, hashes or handlers, and none has a clock or a thread of its own, except that each
-//! capture file that is written has a thread, since a file cannot be written without waiting.
-// But for the system calls of each device, in its `sys` module.
+//! Architecture invariant: no device knows about CPUs, hashes or handlers, and none has a clock or a thread of its own. The
+//! one exception is a thread for each capture file that is written, since writing a file may block.
+// The exceptions are the `sys` modules: one for the system calls of each device, and one for those that they share.
 #![deny(unsafe_code)]
 
 pub mod af_packet;
 pub mod af_xdp;
-mod around;
 pub mod capture;
 pub mod fault;
 pub mod filter;
-mod ifreq;
+mod interface_name;
 pub mod limit;
-mod name;
+mod memory;
 mod namespace;
-#[cfg(test)]
-#[path = "../tests/common/netns.rs"]
-mod netns;
 mod options;
 pub mod output;
 pub mod rate;
 pub mod synthetic;
+#[allow(unsafe_code)]
+mod sys;
 pub mod tap;
+mod wrapper;
 
 use std::fmt;
 use std::io;
@@ -50,12 +49,9 @@ use steerage::{DeviceError, Input};
 use af_packet::{AfPacketOptions, Named};
 use af_xdp::AfXdpOptions;
 use capture::{Capture, CaptureInfo, Pace};
-use synthetic::{SpecError, SyntheticOptions};
+use options::SpecError;
+use synthetic::SyntheticOptions;
 use tap::TapOptions;
-
-/// Why a device has no blocks to give, and what to do: there may be one owner of its memory.
-pub(crate) const GIVEN: &str = "its memory was given away before";
-pub(crate) const ASK_ONCE: &str = "ask a queue for its memory once";
 
 /// Opens what `spec` names: `synthetic`, `synthetic:option=value,...` ([`synthetic`]), an interface by its name or as
 /// `af_packet:NAME,option=value,...` ([`af_packet`]), one whose packets are taken as `af_xdp:NAME,option=value,...`

@@ -1,11 +1,11 @@
-//! A device around a device that ends after so many frames.
+//! A wrapper around a device that ends the input after a number of frames.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use steerage::{Completions, DeviceError, Input, Polled, RxQueue};
 
-use crate::around::as_the_queue_does;
+use crate::wrapper::delegate_to_queue;
 
 /// One queue of a limited device. All of them draw on one allowance.
 pub struct Limit {
@@ -65,7 +65,7 @@ impl Allowance {
 }
 
 impl RxQueue for Limit {
-    as_the_queue_does!();
+    delegate_to_queue!();
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);

@@ -1,4 +1,4 @@
-//! Which network namespace a thread is in: what an interface's name means depends on it.
+//! The network namespace of a thread. The meaning of an interface's name depends on it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

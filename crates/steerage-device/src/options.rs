@@ -1,11 +1,53 @@
-//! `option=value,...` behind a device's name.
+//! The options of a device, written `option=value,...` after its name, and the mistakes in them.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
-use crate::synthetic::SpecError;
+/// The most characters of a wrong text that an error shows.
+const SHOWN_CHARS_MAX: usize = 64;
 
-/// The options of a list and their values, none of them twice.
+/// A mistake in a device's options. Its text names the option, its value and what is allowed, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError {
+    device: &'static str,
+    option: String,
+    value: String,
+    wrong: String,
+}
+
+impl SpecError {
+    /// The error of `device`: its `option` with this value is wrong.
+    pub(crate) fn of(device: &'static str, option: &str, value: impl Display, wrong: impl Into<String>) -> Self {
+        Self { device, option: shown(option), value: shown(&value.to_string()), wrong: wrong.into() }
+    }
+
+    /// The option's name, as the user wrote it.
+    pub fn option(&self) -> &str {
+        &self.option
+    }
+}
+
+impl Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, option, value, wrong } = self;
+        match value.is_empty() {
+            true => write!(f, "{device}: option `{option}` {wrong}"),
+            false => write!(f, "{device}: option `{option}={value}` {wrong}"),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// Splits a list into options and values. An option may occur once.
 pub(crate) fn read<'a>(device: &'static str, list: &'a str) -> Result<Vec<(&'a str, &'a str)>, SpecError> {
     let mut read: Vec<(&str, &str)> = Vec::new();
     for item in list.split(',').filter(|item| !item.is_empty()) {
@@ -18,7 +60,7 @@ pub(crate) fn read<'a>(device: &'static str, list: &'a str) -> Result<Vec<(&'a s
     Ok(read)
 }
 
-/// A number from `least` to `most`.
+/// Parses a number from `least` to `most`.
 pub(crate) fn within<T: FromStr + PartialOrd + Display>(
     device: &'static str,
     option: &str,
@@ -31,7 +73,7 @@ pub(crate) fn within<T: FromStr + PartialOrd + Display>(
     number.ok_or_else(|| SpecError::of(device, option, value, wrong))
 }
 
-/// What one of these names stands for.
+/// Parses one of these names.
 pub(crate) fn one_of<T: Copy>(
     device: &'static str,
     option: &str,
@@ -47,7 +89,7 @@ pub(crate) fn one_of<T: Copy>(
     }
 }
 
-/// There is no such option.
+/// The error for an option that does not exist.
 pub(crate) fn unknown(device: &'static str, option: &str, value: &str, known: &[&str]) -> SpecError {
     SpecError::of(device, option, value, format!("does not exist: there are {}", known.join(", ")))
 }

@@ -1,4 +1,4 @@
-//! What a person writes for an output.
+//! Outputs, as the user writes them.
 
 use std::fmt;
 use std::num::NonZero;
@@ -9,7 +9,7 @@ use steerage::{DeviceError, Output};
 use crate::af_packet::{AfPacketOutput, Named};
 use crate::af_xdp::{self, AfXdpOutput};
 use crate::capture;
-use crate::synthetic::SpecError;
+use crate::options::SpecError;
 use crate::tap::{self, TapOptions};
 
 /// What an output that is a capture file begins with.

@@ -1,8 +1,8 @@
-//! A device around a device that can wait, which hands over so many frames a second and no more.
+//! A wrapper around a device that can wait. It limits the rate in frames per second.
 
 use steerage::{Completions, DeviceError, Input, Polled, RxQueue, Timestamp};
 
-use crate::around::as_the_queue_does;
+use crate::wrapper::delegate_to_queue;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
@@ -46,7 +46,7 @@ impl Rate {
 }
 
 impl RxQueue for Rate {
-    as_the_queue_does!();
+    delegate_to_queue!();
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let may = self.due(out.now()).saturating_sub(self.handed_over).min(budget as u64);

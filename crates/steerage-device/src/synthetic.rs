@@ -1,5 +1,5 @@
-//! A device that makes its packets up: real, valid Ethernet frames, with a number in each by which a loss or a
-//! reordering further on can be proved.
+//! A device that generates its packets: valid Ethernet frames, each with a number that proves a loss or a reordering
+//! further on.
 //!
 //! ```text
 //! synthetic
@@ -12,8 +12,8 @@
 //! | `size` | bytes of a frame in memory, without the checksum that ends it on the wire | 64 | [`SIZE_MIN`] to [`SIZE_MAX`] |
 //! | `zipf` | how uneven flows are: flow `f` has weight `1 / (f + 1)^zipf`; 0: all alike | 0 | 0 to [`ZIPF_MAX`] |
 //! | `packets` | how many frames there are, over all queues | no end | 1 or more |
-//! | `rate` | frames a second, over all queues | as fast as they are taken | 1 to [`RATE_MAX`] |
-//! | `seed` | what chance starts from: the same options and seed make the same frames | 1 | any number of 64 bits |
+//! | `rate` | frames per second, over all queues | as fast as they are taken | 1 to [`RATE_MAX`] |
+//! | `seed` | the seed of the random generator: the same options and seed make the same frames | 1 | any number of 64 bits |
 //! | `mix` | kinds of flows, equally many of each: `udp4`, `tcp4`, `udp6`, `tcp6`, `vlan` | `udp4` | up to [`MIX_MAX`] |
 //! | `queues` | receive queues; a flow is in one of them | 1 | 1 to 1024, and to the number of flows |
 //! | `buffer` | bytes of a receive buffer: a longer frame comes in several, a chain of pages | frames are whole | [`BUFFER_MIN`] to [`SIZE_MAX`], and a frame in 18 at most |
@@ -29,28 +29,28 @@
 //! `f % queues` and of kind number `f / queues % kinds`. TCP flows are in the midst of sending: every segment
 //! continues the one before.
 //!
-//! # In time
+//! # Timing
 //!
-//! Without `rate` the device [can wait](steerage::RxQueue::can_wait): it makes what it is asked for. With `rate` it is
-//! live: frames fall due by the clock of the path into a ring of [`RING`] descriptors for each queue, and what finds
-//! the ring full is lost, and counted, as at a network card. Frames lost so take no number: a gap in a flow's numbers
-//! is a loss further on. Queues share packets and rate in the proportion of the weights of their flows.
+//! Without `rate` the device [can wait](steerage::RxQueue::can_wait): it makes the frames that a poll asks for. With `rate` it is
+//! live: frames become due by the path's clock, and fill a ring of [`RING`] descriptors for each queue. Frames that find
+//! the ring full are lost and counted, as in a network card. They take no number, so a gap in a flow's numbers is a loss
+//! further on. Queues share packets and rate in proportion to the weights of their flows.
 //!
-//! # What it costs
+//! # Memory
 //!
-//! 8 bytes a flow; with `zipf` 16, and 20 while it starts.
+//! 8 bytes per flow; with `zipf` 16, and 20 during the start.
 
 mod frame;
-mod pace;
 mod queue;
 mod sample;
+mod schedule;
 mod spec;
 
 use steerage::{Input, RxQueue};
 
+pub use crate::options::SpecError;
 pub use frame::{Kind, MAGIC, parse_payload};
-pub use pace::RING;
-pub use spec::SpecError;
+pub use schedule::RING;
 
 use queue::SyntheticQueue;
 use sample::Sampler;

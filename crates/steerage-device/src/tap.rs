@@ -1,16 +1,16 @@
-//! TUN and TAP: interfaces of the kernel whose other end is here. docs/outputs.md is for those who use them.
+//! TUN and TAP: interfaces of the kernel whose other end is here. docs/outputs.md is the user's guide.
 //!
-//! What the kernel sends by the interface is received here, and what is sent here the kernel receives by it: a TAP's packets
-//! begin with an Ethernet header, a TUN's with IPv4 or IPv6. An interface is made if there is none, and gone when nobody has
-//! it open any more; one that exists is attached to. Each of its queues is a file descriptor, read by one CPU, packet by
-//! packet, into pages; any CPU writes to it, a packet at a time, which the kernel does not mix with others'.
+//! Packets that the kernel sends by the interface are received here, and packets sent here are received by the kernel.
+//! Packets of a TAP begin with an Ethernet header, those of a TUN with IPv4 or IPv6. An interface that does not exist
+//! is created, and removed when nobody has it open. Each queue is a file descriptor. One CPU reads it, packet by
+//! packet, into pages. Any CPU may write to it: the kernel takes each packet whole.
 //!
-//! An interface cannot be attached to twice, so an input and an output of one name share it: [`Tap`] gives both, and what
-//! [`open`](crate::open) and [`output::open`](crate::output::open) are asked for by name is shared within a process and
-//! network namespace.
+//! An interface cannot be attached to twice, so an input and an output with one name share it. [`Tap`] gives both.
+//! Within a process and network namespace, [`open`](crate::open) and [`output::open`](crate::output::open) share the
+//! interfaces that they open by name.
 //!
-//! No offload is asked for: the kernel finishes checksums and cuts segments before it hands packets over, so that what comes
-//! is what would be on a wire.
+//! The device asks for no offloads: the kernel completes checksums and segments packets before it delivers them, so
+//! that they look as on a wire.
 
 mod drops;
 mod queue;
@@ -32,11 +32,11 @@ use nix::net::if_::if_nametoindex;
 use steerage::{DeviceError, Input, LinkType, Output, RxQueue, TxQueue};
 
 use drops::Drops;
-pub(crate) use sys::Control;
 use sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 
-use crate::name;
+use crate::interface_name;
 use crate::namespace::Namespace;
+use crate::sys::InterfaceSocket;
 
 pub use spec::is_spec;
 
@@ -192,7 +192,7 @@ impl TapOptions {
             let wrong = format!("queues are 1 to {QUEUES_MAX}, an MTU {MTU_MIN} to {MTU_MAX}");
             return Err(self.error("open the interface", io::Error::new(io::ErrorKind::InvalidInput, wrong)));
         }
-        let control = Control::open().map_err(|e| self.error("open a socket", e))?;
+        let control = InterfaceSocket::open().map_err(|e| self.error("open a socket", e))?;
         let is_new = control.mtu(&self.name).is_err();
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
@@ -279,7 +279,7 @@ impl Tap {
             set.map_err(|e| error("make it non-blocking", e.into()))?;
         }
         first.set_offloads(0).map_err(|e| error("turn off its offloads", e))?;
-        let here = || Control::open().and_then(|control| control.mtu(&name)).unwrap_or(MTU_DEFAULT);
+        let here = || InterfaceSocket::open().and_then(|control| control.mtu(&name)).unwrap_or(MTU_DEFAULT);
         let mtu = mtu.unwrap_or_else(here);
         Ok(Self(Arc::new(Shared::new(name, layer, Namespace::here(), queues, header_bytes, mtu))))
     }
@@ -306,7 +306,7 @@ impl Tap {
         }
         let queue = |nth| Box::new(queue::Queue::new(Arc::clone(&self.0), nth)) as Box<dyn RxQueue>;
         Ok(Input::new(
-            name::of_interface(self.name()),
+            interface_name::following(self.name()),
             self.layer().name(),
             (0..self.0.queues.len()).map(queue).collect(),
         ))
@@ -321,7 +321,7 @@ impl Tap {
             next = (next + 1) % shared.queues.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
-        Output { name: name::of_interface(self.name()), kind: self.layer().name(), open }
+        Output { name: interface_name::following(self.name()), kind: self.layer().name(), open }
     }
 }
 

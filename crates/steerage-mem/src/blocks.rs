@@ -1,15 +1,20 @@
-//! Memory that holds many frames at once: a stretch of a capture file, a block of an AF_PACKET ring.
+//! Blocks: memory that holds many frames at once, such as a part of a capture file or a block of an AF_PACKET ring.
 //!
-//! Its frames are lent: read-only, without headroom, and the block may be filled again when the last of them is home.
-//! The count is the owner's alone (a frame comes home when the owner reads its slot back behind the finished index), so
-//! it is a plain number and no atomic.
+//! The frames of a block are lent. They are read-only and have no headroom, and writing or keeping one copies it to a page. The
+//! block may be filled again when its last frame has come back. Only the owner counts the frames: a frame comes back when the
+//! owner reads its slot behind the finished index. So the count is a plain number, not an atomic.
 //!
-//! A block is lent from front to back, so the part behind the last frame lent may be written while frames before it are
-//! out: a header in front of the next frame, or what a pipe brings in small pieces.
+//! A block is lent from front to back. The part behind the last lent frame ([`Tail`]) may be written while frames before it are
+//! out. So a capture reader can replace the record header in front of the next frame by a [`FrameHeader`](crate::FrameHeader),
+//! and a pipe can fill a block in small pieces.
 //!
-//! The path holds the [`Blocks`] and takes frames home. Their bytes belong to the device, which holds the [`Claim`]: without it
-//! nobody can write a block, read it, or lend a frame from it. So a device that is wrapped around another one cannot touch memory
-//! that the kernel is writing.
+//! The path holds the [`Blocks`] and takes frames back. The device holds the [`Claim`] to them, without which nobody can write a
+//! block, read it, or lend a frame from it. A device gives its blocks away once. So a device that wraps another one, and any other
+//! safe code, cannot reach memory that the kernel is writing.
+//!
+//! Two costs shape how blocks are used. A reader should fill a block in less time than its workers take for the work in their
+//! backlogs, or else reader and workers wait for each other in turn. And finished frames are looked for in every eighth poll only,
+//! because the finished index is in a cache line that the worker writes.
 
 mod tail;
 
@@ -17,13 +22,14 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::mapping::RegionError;
 use crate::page::{Completion, FRAME_BYTES_MAX};
-use crate::region::{Owner, Region, RegionError};
+use crate::region::{Owner, Region};
 
 pub use tail::{Spot, Tail};
 
-/// The right to the bytes of the [`Blocks`] that it was made with. There is one for them, and it cannot be copied: the device that
-/// brings the blocks keeps it.
+/// The right to access the bytes of the [`Blocks`] with which it was made. There is exactly one claim to them, and it cannot be
+/// copied. The device that brings the blocks keeps it.
 ///
 /// ```compile_fail,E0451
 /// // Nobody can make one.
@@ -36,11 +42,11 @@ pub use tail::{Spot, Tail};
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The number of the first block, which no other memory of this process ever has.
+    /// The number of the first block, which is unique in the process.
     first: u32,
 }
 
-/// The blocks of one queue, and what of each is out.
+/// The blocks of one queue, with the number of lent frames of each.
 ///
 /// ```
 /// use steerage_mem::Blocks;
@@ -67,21 +73,21 @@ pub struct Claim {
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
-    /// What may be taken besides, in bytes.
+    /// Additional memory that the device may take, in bytes.
     reserve: usize,
 }
 
-/// What of a block is out.
+/// The lent frames of a block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
-    /// How many frames.
+    /// The number of lent frames.
     frames: u32,
-    /// Where the last of them ends, or may end: nothing before is written while one is out.
+    /// The end of the last lent frame, or later. Nothing before it is written while a frame is out.
     end: u32,
 }
 
 impl Lent {
-    /// From where on the block may be written.
+    /// The offset from which on the block may be written.
     #[inline(always)]
     fn writable_from(self) -> u32 {
         if self.frames == 0 { 0 } else { self.end }
@@ -89,12 +95,12 @@ impl Lent {
 }
 
 impl Blocks {
-    /// Maps `count` blocks of `block_bytes` bytes, and gives out the claim to them.
+    /// Maps `count` blocks of `block_bytes` bytes, and returns them with the claim to them.
     ///
     /// # Errors
     /// As [`Region::map`].
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
-        // The tokens of single pages are not given out: a block is written through `tail` alone.
+        // The tokens of single pages are not given out, since a block is written only through `tail`.
         let (region, _tokens) = Region::map(count, block_bytes)?;
         Ok(Self::of(region, 0))
     }
@@ -105,18 +111,19 @@ impl Blocks {
         (Self { region, lent, reserve }, claim)
     }
 
-    /// Blocks in memory that somebody else mapped: `count` of them, of `block_bytes` bytes, from `base` on. `owner` is
-    /// dropped when nobody can reach them any more; what may be taken besides to keep them so, `reserve` bytes, counts as
+    /// Makes `count` blocks of `block_bytes` bytes in memory that the caller mapped, from `base` on. `owner` is dropped when
+    /// nobody can reach the blocks any more. `reserve` is additional memory that the owner may take, in bytes, and counts as
     /// theirs.
     ///
     /// # Errors
-    /// [`RegionError`] for a size of nothing or too much.
+    /// [`RegionError`] if the size is zero or too large.
     ///
     /// # Safety
     /// `base` points to `count * block_bytes` readable and writable bytes that stay mapped until `owner` is dropped. No other
-    /// `Blocks` are ever made of any of these bytes. The caller does not let the [`Claim`] out of its hands. It uses the claim for a
-    /// block only while nobody else writes that block, and nobody else changes the block's bytes, as they are read from there,
-    /// while a [`Tail`] of it is held, while it is borrowed by [`readable`](Self::readable), or while a frame lent from it is out.
+    /// `Blocks` are ever made of any of these bytes. The caller does not let the [`Claim`] out of its hands. It uses the claim
+    /// for a block only while nobody else writes that block, and nobody else changes the block's bytes, as they are read from
+    /// there, while a [`Tail`] of it is held, while it is borrowed by [`readable`](Self::readable), or while a frame lent from
+    /// it is out.
     pub unsafe fn foreign(
         base: NonNull<u8>,
         count: usize,
@@ -127,40 +134,40 @@ impl Blocks {
         Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, reserve))
     }
 
-    /// Whether these are the blocks that the claim was made with.
+    /// Whether `claim` is the claim to these blocks.
     #[inline(always)]
     pub fn are_claimed_by(&self, claim: &Claim) -> bool {
         claim.first == self.region.number_of(0)
     }
 
-    /// All the memory they may come to, in bytes.
+    /// The upper limit of their memory, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.region.bytes() + self.reserve
     }
 
-    /// The memory they lie in.
+    /// The region of the blocks.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub fn count(&self) -> usize {
         self.lent.len()
     }
 
-    /// How many frames of `block` are out. 0 for a block there isn't.
+    /// The number of frames of `block` that are out. 0 if there is no such block.
     #[inline(always)]
     pub fn out(&self, block: usize) -> u32 {
         self.lent.get(block).map_or(0, |lent| lent.frames)
     }
 
-    /// How many frames are out in all.
+    /// The number of frames of all blocks that are out.
     pub fn out_in_all(&self) -> u64 {
         self.lent.iter().map(|lent| u64::from(lent.frames)).sum()
     }
 
-    /// The part of `block` behind the last frame lent, all of it while none is out: to be written, and to be lent from.
-    /// `None` for a block there isn't, and by a claim to other blocks.
+    /// The part of `block` behind the last lent frame, or the whole block while no frame is out. It may be written, and frames
+    /// of it may be lent. `None` if there is no such block, or the claim is to other blocks.
     #[inline]
     pub fn tail(&mut self, claim: &Claim, block: usize) -> Option<Tail<'_>> {
         if !self.are_claimed_by(claim) {
@@ -179,8 +186,8 @@ impl Blocks {
         Some(Tail { bytes, number, lent })
     }
 
-    /// The bytes of `block`, to be read: by its owner while frames of it are out. Empty for a block there isn't, and by a claim to
-    /// other blocks.
+    /// The bytes of `block`, which its owner may read while frames of it are out. Empty if there is no such block, or the claim
+    /// is to other blocks.
     pub fn readable(&self, claim: &Claim, block: usize) -> &[u8] {
         if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];
@@ -194,8 +201,8 @@ impl Blocks {
         }
     }
 
-    /// Lends `len` bytes at `offset` of `block` as a frame: `None` if they do not lie within it, or are more than
-    /// [`FRAME_BYTES_MAX`], and by a claim to other blocks.
+    /// Lends `len` bytes at `offset` of `block` as a frame. `None` if they do not lie within the block or are more than
+    /// [`FRAME_BYTES_MAX`], or the claim is to other blocks.
     #[inline]
     pub fn lend(&mut self, claim: &Claim, block: usize, offset: u32, len: usize) -> Option<Completion> {
         if len > FRAME_BYTES_MAX || !self.are_claimed_by(claim) {
@@ -209,36 +216,36 @@ impl Blocks {
         Some(Completion::lent(number, offset, len))
     }
 
-    /// Takes a frame home. `Err` returns one that is not of these blocks.
+    /// Takes a frame back. `Err` returns a frame of other memory.
     #[inline]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         self.homecoming().recycle(frame)
     }
 
-    /// To take many frames home.
+    /// Begins to take many frames back.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
         Homecoming { number: self.region.number_of(0), block: 0, frames: 0, blocks: self }
     }
 }
 
-/// Frames on their way home: those of a block mostly come one behind the other, and are counted together. Each count on its own
-/// would have to wait for the one before (1.5 ns a frame).
+/// Takes many frames back. The frames of a block mostly come one after the other, and are counted together. If each was counted on
+/// its own, each count would have to wait for the one before (1.5 ns per frame).
 #[derive(Debug)]
 pub struct Homecoming<'a> {
     blocks: &'a mut Blocks,
-    /// The block that is being counted, and its page's number.
+    /// The block that is being counted, and its page number.
     block: u32,
     number: u32,
     frames: u32,
 }
 
 impl Homecoming<'_> {
-    /// As [`Blocks::recycle`]; counted when this ends.
+    /// As [`Blocks::recycle`]. The frames are counted when this value is dropped, at the latest.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
-        // A block's number is no other page's: whatever has it was lent.
+        // No other page has the number of a block, so a slot with this number was lent from it.
         if slot.page != self.number {
             let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
             self.count();

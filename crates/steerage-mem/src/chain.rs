@@ -1,46 +1,32 @@
-//! Frames of several pages: one slot, and a chain that leads from its page to those behind.
+//! Frames of several pages: one slot, and a chain of pages that starts at the slot's page.
 //!
-//! What travels through the rings is the slot of the frame's head, as that of any frame; a bit of it says that the frame goes
-//! on. Where it does stands in a table beside the pages, an entry a page, and in no page: so neither a packet function nor a
-//! device can write there, a page is as long and has as much headroom as ever, and a frame of one page reads none of it.
+//! Like any frame, a frame of several pages has one slot, that of its first page (its head). A bit of the slot says that more pages
+//! follow. A table beside the pages says which, with one entry per page.
 //!
-//! Whoever holds the slot holds all pages of the chain. Pages stay in it until it is [taken apart](Region::take_apart): what is
-//! cut off a frame, or was brought into its head, leaves parts of no bytes behind.
+//! The alternative is a slot per page, with a flag MORE in all but the last. Then a full ring, a parking lot, a budget, a
+//! revocation or a withdrawal could cut a frame in two, counts would count slots instead of frames, and every loop over slots
+//! would have to look for MORE. With one slot, nothing between poll and handler knows of chains: a frame is staged, parked,
+//! fenced, dropped, kept and counted as one. Only the code that takes pages back looks at the bit, in the comparison that
+//! already detects lent frames.
+//!
+//! The table is not in the pages. A device, a frame header, or a packet function that puts a header in front of the frame might
+//! write there. So following a chain relies on no code outside of this crate, a page keeps all of its headroom, and a frame of one
+//! page does not read the table.
+//!
+//! The holder of the slot holds all pages of the chain. They stay in the chain until it is [taken apart](Region::take_apart).
+//! If the end of a frame is cut off, or its parts are copied into its head (`linearise`), the other pages stay as empty parts.
+//! So a handler never holds a page alone. The hash and the flow are read from the head.
 
 use crate::header::FrameHeader;
+use crate::links::Link;
 use crate::memory::Memory;
 use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot};
 use crate::region::Region;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::Ordering;
 
-/// The most pages of a frame: of how many buffers the kernel sends or receives one at most by AF_XDP, `CONFIG_MAX_SKB_FRAGS`
-/// (17 by default) and one (Documentation/networking/af_xdp.rst).
+/// The largest number of pages of a frame. It is the kernel's limit for a frame in AF_XDP: `CONFIG_MAX_SKB_FRAGS` (17 by default)
+/// plus one (Documentation/networking/af_xdp.rst).
 pub const SEGMENTS_MAX: usize = 18;
-
-/// What of its frame lies behind a page.
-///
-/// Written and read by whoever holds the frame, so relaxed throughout: it is handed over as the slot is, by the ring's P1 and C1
-/// and by its C2 and P2, and with a kept frame.
-#[derive(Debug)]
-pub(crate) struct Link {
-    /// The page of the next part, `BLANK` behind the last.
-    next: AtomicU32,
-    offset: AtomicU32,
-    len: AtomicU32,
-    /// Of a head: how many bytes all parts behind it have.
-    rest: AtomicU32,
-}
-
-/// An entry for each of so many pages.
-pub(crate) fn links(pages: usize) -> Box<[Link]> {
-    let link = || Link {
-        next: AtomicU32::new(BLANK),
-        offset: AtomicU32::new(0),
-        len: AtomicU32::new(0),
-        rest: AtomicU32::new(0),
-    };
-    (0..pages).map(|_| link()).collect()
-}
 
 /// The parts of a frame, its head first.
 #[derive(Clone, Debug)]
@@ -57,7 +43,7 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // Before it is handed out: whoever gets its page may chain that anew.
+        // Read the link before the part is returned, since the receiver may put its page into another chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -81,8 +67,8 @@ impl Region {
         Parts { region: self, next: Some(*slot), left: SEGMENTS_MAX }
     }
 
-    /// Adds `len` bytes at `offset` of `page` to a frame, behind its last part. `Err` gives the page back, and the frame is as it
-    /// was, where the page is of another region than the frame's, the bytes do not lie in it, or the frame would have more than
+    /// Appends `len` bytes at `offset` of `page` to a frame. `Err` returns the page and leaves the frame as it was: if the page
+    /// belongs to another region than the frame, if the bytes do not lie in the page, or if the frame would have more than
     /// [`SEGMENTS_MAX`] parts or [`FRAME_BYTES_MAX`] bytes.
     pub fn append(&self, frame: &mut Completion, page: Page, offset: u32, len: usize) -> Result<(), Page> {
         let head = frame.slot();
@@ -104,7 +90,7 @@ impl Region {
         Ok(())
     }
 
-    /// The length of all of a frame, in bytes.
+    /// The length of a frame with all of its parts, in bytes.
     pub fn total_len(&self, frame: &Completion) -> usize {
         self.total_of(&frame.slot())
     }
@@ -114,16 +100,15 @@ impl Region {
         if slot.is_chained() { self.total_of_chain(slot.page, slot.len()) } else { slot.len() }
     }
 
-    /// By value: who asks for an ordinary frame's length then has its slot in registers.
+    /// Takes its arguments by value, so that the slot of an ordinary frame can stay in registers.
     #[cold]
     #[inline(never)]
     fn total_of_chain(&self, page: u32, len: usize) -> usize {
-        // Of one that was taken nothing is left.
+        // Nothing is left of a frame that was taken.
         self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
-    /// Gives a frame up and hands out its pages, each with where in it the frame's part lies and how long that is. A lent frame has
-    /// none.
+    /// Takes a frame apart, and passes each of its pages to `each`, with offset and length of its part. A lent frame has no pages.
     pub fn take_apart(&self, frame: Completion, mut each: impl FnMut(Page, u32, usize)) {
         let head = frame.slot();
         if !head.is_lent() {
@@ -131,8 +116,8 @@ impl Region {
         }
     }
 
-    /// Takes as many of `pages`, from their end, as `frame` has: a frame of no bytes with all of them. `None`, and nothing is
-    /// taken, if there are not as many or they are of another region.
+    /// Makes an empty frame of as many pages as `frame` has, taken from the end of `pages`. Returns `None` and takes nothing if
+    /// there are not enough pages, or they belong to another region.
     pub(crate) fn in_exchange(&self, frame: &Slot, pages: &mut Vec<Page>) -> Option<Completion> {
         let count = if frame.is_chained() { self.parts_of(frame).count() } else { 1 };
         let from = pages.len().checked_sub(count)?;
@@ -141,14 +126,14 @@ impl Region {
         }
         let mut empty = Completion::new(pages.pop()?, 0, 0);
         for page in pages.drain(from..) {
-            // As many fit one frame as did before.
+            // The pages fit into one frame, since their number is the same as before.
             let _ = self.append(&mut empty, page, 0, 0);
         }
         Some(empty)
     }
 }
 
-/// The bytes of a frame, part by part: none of them empty.
+/// The bytes of a frame, part by part, without empty parts.
 #[derive(Clone, Debug)]
 pub struct Segments<'a> {
     memory: &'a Memory,
@@ -160,7 +145,7 @@ impl<'a> Iterator for Segments<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        // SAFETY: whoever made this promised that the frame is held, and not written, for as long as it is borrowed.
+        // SAFETY: the code that made this iterator guarantees that the frame is held, and not written, while it is borrowed.
         self.parts.by_ref().map(|part| unsafe { self.memory.slice(&part) }).find(|bytes| !bytes.is_empty())
     }
 }
@@ -172,7 +157,7 @@ impl Memory {
         unsafe { self.segments_of(&frame.slot()) }
     }
 
-    /// The length of all of the frame, in bytes.
+    /// The length of the frame with all of its parts, in bytes.
     pub fn total_len(&self, frame: &Completion) -> usize {
         self.total_of(&frame.slot())
     }
@@ -188,12 +173,12 @@ impl Memory {
         self.pool().total_of(slot)
     }
 
-    /// The part that the frame ends with: its last of any bytes, or its head.
+    /// The last part of the frame that is not empty, or its head.
     pub(crate) fn last_part(&self, slot: &Slot) -> Slot {
         self.pool().parts_of(slot).filter(|part| part.len() > 0).last().unwrap_or(*slot)
     }
 
-    /// As [`resize`](Self::resize), of a frame of several parts.
+    /// As [`resize`](Self::resize), for a frame of several parts.
     ///
     /// # Safety
     /// As there.
@@ -204,7 +189,7 @@ impl Memory {
         if total > FRAME_BYTES_MAX {
             return None;
         }
-        // The front first: what is cut off at the end may reach into what was put in front.
+        // The front comes first, since the part that is cut off at the end may reach into the bytes that were added in front.
         chain.0[0] = chain.0[0].resized(front, 0)?;
         self.start(&chain.0[0])?;
         if back > 0 {
@@ -256,7 +241,7 @@ impl Memory {
     }
 }
 
-/// A frame's parts, to be changed.
+/// A copy of a frame's parts, which can be changed and written back.
 struct Chain([Slot; SEGMENTS_MAX], usize);
 
 impl Chain {
@@ -273,7 +258,7 @@ impl Chain {
         &self.0[..self.1]
     }
 
-    /// Leaves the frame its first `len` bytes.
+    /// Cuts the frame to its first `len` bytes.
     fn cut(&mut self, mut len: usize) {
         for part in &mut self.0[..self.1] {
             *part = part.with_len(part.len().min(len));
@@ -281,7 +266,7 @@ impl Chain {
         }
     }
 
-    /// The head's own length is in its slot alone.
+    /// Writes the lengths to the table. The head's own length is only in its slot.
     fn write(&self, region: &Region) {
         let parts = self.parts();
         for pair in parts.windows(2) {
@@ -304,7 +289,7 @@ mod tests {
 
     use super::*;
     use crate::ring::{RingOptions, ring};
-    use crate::{Blocks, Home};
+    use crate::{Blocks, KeptPages};
 
     const PAGE_BYTES: usize = 256;
     const PAGES: usize = 32;
@@ -429,10 +414,10 @@ mod tests {
             lens in prop::collection::vec(0..40_usize, 2..5), steps in prop::collection::vec((-200..200_i32, -200..200_i32), 1..6),
         ) {
             let (memory, mut pages) = memory();
-            let home = Home::new(memory.clone(), 1);
+            let kept_pages = KeptPages::new(memory.clone(), 1);
             let chained = frame(&memory, &mut pages, &lens);
             let mut kept = None;
-            let _ = in_hand(&memory, chained, |frame| kept = Some(home.keep(frame).unwrap()));
+            let _ = in_hand(&memory, chained, |frame| kept = Some(kept_pages.keep(frame).unwrap()));
             let mut kept = kept.unwrap();
             for (front, back) in steps {
                 let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
@@ -465,10 +450,10 @@ mod tests {
     #[test]
     fn a_cut_at_the_end_may_reach_into_what_was_put_in_front() {
         let (memory, mut pages) = memory();
-        let home = Home::new(memory.clone(), 1);
+        let kept_pages = KeptPages::new(memory.clone(), 1);
         let chained = frame(&memory, &mut pages, &[10, 20]);
         let mut kept = None;
-        let _ = in_hand(&memory, chained, |frame| kept = Some(home.keep(frame).unwrap()));
+        let _ = in_hand(&memory, chained, |frame| kept = Some(kept_pages.keep(frame).unwrap()));
         let mut kept = kept.unwrap();
         assert!(!kept.resize(8, -39), "that is one byte more than there is then");
         assert!(kept.resize(8, -33));
@@ -481,20 +466,20 @@ mod tests {
     #[test]
     fn a_kept_frame_comes_home_with_all_of_its_pages() {
         let (memory, mut pages) = memory();
-        let home = Home::new(memory.clone(), 1);
+        let kept_pages = KeptPages::new(memory.clone(), 1);
         let chained = frame(&memory, &mut pages, &[10, 20, 30]);
         let mut kept = None;
-        let by_ring = in_hand(&memory, chained, |frame| kept = Some(home.keep(frame).unwrap()));
+        let by_ring = in_hand(&memory, chained, |frame| kept = Some(kept_pages.keep(frame).unwrap()));
         let mut kept = kept.unwrap();
-        assert_eq!((by_ring.len(), kept.len(), kept.total_len(), Arc::strong_count(&home)), (0, 10, 60, 2));
+        assert_eq!((by_ring.len(), kept.len(), kept.total_len(), Arc::strong_count(&kept_pages)), (0, 10, 60, 2));
         assert_eq!(counted(kept.segments()), [10, 20, 30]);
         assert!(kept.linearise() && kept.linearise());
         assert_eq!(counted(kept.segments()), [60]);
         let other = std::thread::spawn(move || drop(kept));
         other.join().unwrap();
         let mut back = 0;
-        home.collect(|_| back += 1);
-        assert_eq!((back, home.kept()), (3, 0));
+        kept_pages.collect(|_| back += 1);
+        assert_eq!((back, kept_pages.kept()), (3, 0));
     }
 
     #[test]

@@ -1,14 +1,15 @@
-//! The gate between a handler and the world: what it does counts only if its CPU was not declared dead meanwhile.
+//! The gate decides whether a batch of a handler counts: it does only if its CPU was not declared dead during the batch.
 //!
-//! A CPU can be declared dead only while it is in its handler. Outside of it, it may be in the midst of sending by a map
-//! that is about to change; there it is merely late, and is waited for.
+//! A CPU can be declared dead only while it is in its handler. Outside of the handler it may be steering packets by a map that is
+//! about to change. There it is only slow, and other CPUs wait for it.
 //!
-//! One word a CPU, changed by compare-and-exchange at both ends of a batch, so that a declaration falls clearly before
-//! or after each end. It is that CPU's own line: two exchanges a batch are under a tick a packet.
+//! Each CPU has one word, which is changed by compare-and-exchange at both ends of a batch. So a declaration is clearly before or
+//! after each end. The word has a cache line of its own, and two exchanges per batch take less than a tick per packet.
 //!
-//! That a batch counts or its CPU is dead, and never both, takes no memory order: one word has one order of changes. What takes one
-//! is that the CPU that declares another one dead sees all that the other did before its batch: what it sent last has to be revoked,
-//! and what it counted is in the ledger. So the way in releases (G1) and the declaration acquires (G2). Everything else is relaxed.
+//! Either a batch counts or its CPU is dead, never both. This needs no memory order, since all changes of one word have a single
+//! order. But the CPU that declares another one dead must see everything that the other did before its batch: the last packets that
+//! it sent must be revoked, and the ledger must have its counts. So entering releases (G1), and the declaration acquires (G2).
+//! Everything else is relaxed.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -28,15 +29,15 @@ pub struct Dead;
 #[repr(align(128))]
 pub struct Gate {
     word: AtomicU64,
-    /// When it was last entered, in nanoseconds of the caller's clock. The entering CPU has the time in hand, and the line.
+    /// When it was last entered, in nanoseconds of the caller's clock. The entering CPU knows the time and has the cache line.
     entered: AtomicU64,
 }
 
 impl Gate {
-    /// Into the handler, at `now` in nanoseconds of the caller's clock.
+    /// Enters the handler, at `now` in nanoseconds of the caller's clock.
     ///
     /// # Errors
-    /// [`Dead`] if the CPU was declared dead and has not [risen](Self::rise).
+    /// [`Dead`] if the CPU was declared dead and has not been [revived](Self::revive).
     pub fn enter(&self, now: u64) -> Result<(), Dead> {
         // Relaxed: the change of the word follows, with release.
         self.entered.store(now, Ordering::Relaxed);
@@ -44,49 +45,50 @@ impl Gate {
         self.change(OUTSIDE, |word| word | INSIDE, Ordering::Release)
     }
 
-    /// Out of it: from here on what it did counts.
+    /// Leaves the handler. The batch counts from here on.
     ///
     /// # Errors
-    /// [`Dead`] if the CPU was declared dead meanwhile: nothing of the batch counts.
+    /// [`Dead`] if the CPU was declared dead in the meantime. Nothing of the batch counts.
     pub fn leave(&self) -> Result<(), Dead> {
-        // Relaxed: nobody acts on what a CPU that has left did; that is handed over by its rings and locks.
+        // Relaxed: nobody acts on the work of a CPU because it has left. The work is handed over by its rings and locks.
         self.change(INSIDE, |word| (word & !STATE) + NEXT_BATCH, Ordering::Relaxed)
     }
 
     fn change(&self, from: u64, to: impl Fn(u64) -> u64, order: Ordering) -> Result<(), Dead> {
-        // Only this CPU changes the word but for `declare_dead`, so a word that is not in the state `from` is dead.
+        // Apart from `declare_dead`, only this CPU changes the word, so a word that is not in the state `from` is dead.
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE != from {
             return Err(Dead);
         }
-        // Relaxed if it fails: a CPU that was declared dead takes the control lock before it goes on, and it was declared dead under
-        // that lock.
+        // Relaxed if it fails: a CPU that was declared dead takes the control lock before it continues, and it was declared dead
+        // under that lock.
         self.word.compare_exchange(word, to(word), order, Ordering::Relaxed).map(|_| ()).map_err(|_| Dead)
     }
 
-    /// Back from the dead, once everything is put in order: under the control lock.
-    pub fn rise(&self) {
-        // Relaxed: nobody else changes the word of a dead CPU, and who looks at it holds the control lock.
+    /// Lets a CPU that was declared dead take part again, after its state was cleaned up. Under the control lock.
+    pub fn revive(&self) {
+        // Relaxed: nobody else changes the word of a dead CPU, and any reader holds the control lock.
         let word = self.word.load(Ordering::Relaxed);
         self.word.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
     }
 
-    /// The word as it is: a CPU whose word does not change does nothing.
+    /// The present word. A CPU whose word does not change makes no progress.
     pub fn sign(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// When the CPU entered its handler, if it is there now: in nanoseconds of the clock that [`enter`](Self::enter) is told of.
+    /// When the CPU entered its handler, if it is there now, in nanoseconds of the clock that callers of [`enter`](Self::enter)
+    /// use.
     pub fn inside_since(&self) -> Option<u64> {
-        // Acquire: pairs with G1, so the time is not older than this stay. If the CPU moves on meanwhile, it may be that of the
-        // next stay, which is short as well.
+        // Acquire: pairs with G1, so the time is not older than this stay in the handler. If the CPU moves on in between, the time
+        // may be that of the next stay, which is short as well.
         let word = self.word.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Relaxed);
         (word & STATE != OUTSIDE).then_some(entered)
     }
 
-    /// Declares the CPU dead if it is in its handler and has been there since `sign`. Returns whether it is dead. Under the control
-    /// lock.
+    /// Declares the CPU dead if it is in its handler and its word has been `sign` all the time. Returns whether it is dead.
+    /// Under the control lock.
     pub fn declare_dead(&self, sign: u64) -> bool {
         // G2, acquire: pairs with G1.
         sign & STATE == INSIDE
@@ -110,7 +112,7 @@ mod tests {
         assert!(gate.declare_dead(gate.sign()));
         assert_eq!(gate.leave(), Err(Dead));
         assert_eq!(gate.enter(0), Err(Dead));
-        gate.rise();
+        gate.revive();
         gate.enter(0).unwrap();
         gate.leave().unwrap();
     }
@@ -123,7 +125,7 @@ mod tests {
         let sign = gate.sign();
         assert!(gate.declare_dead(sign) && !gate.declare_dead(sign));
         assert!(!gate.declare_dead(gate.sign()), "it is dead");
-        gate.rise();
+        gate.revive();
         assert!(!gate.declare_dead(gate.sign()), "it is not in its handler");
         gate.enter(0).unwrap();
         assert!(!gate.declare_dead(sign));
@@ -143,7 +145,7 @@ mod tests {
         gate.enter(9).unwrap();
         assert!(gate.declare_dead(gate.sign()));
         assert_eq!(gate.inside_since(), Some(9), "declared dead, it has still not returned");
-        gate.rise();
+        gate.revive();
         assert_eq!(gate.inside_since(), None);
     }
 }

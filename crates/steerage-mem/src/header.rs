@@ -1,34 +1,33 @@
-//! What a device knows of a frame besides its bytes, written in front of it and read only by those who ask.
+//! The header that a device writes in front of a frame: its time, its length on the wire, its link type and its interface.
+//!
+//! The header lies in the 16 bytes before the frame, and a bit of the slot says that it is there. Reading it checks its place
+//! against the page, as for the frame. Any 16 bytes are a valid header.
 
-use crate::memory::Memory;
-use crate::page::Slot;
-
-/// The device's own header of a frame: it stands in the [`BYTES`](Self::BYTES) bytes before the frame, in the page's
-/// headroom or where a capture had its record's header, wherever
-/// [`Completion::with_header`](crate::Completion::with_header) says that there is one.
+/// The device's header of a frame. It lies in the [`BYTES`](Self::BYTES) bytes before the frame: in the headroom of the page, or in
+/// place of a record header of a capture. [`Completion::with_header`](crate::Completion::with_header) notes that it is there.
 ///
-/// It does not travel through the rings: whoever wants it reads it where it lies, on a cache line that the frame's first
-/// bytes share or follow.
+/// The header does not travel through the rings. It is read in place, from the cache line of the frame's first bytes or the line
+/// before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// When the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or [`NO_TIME`](Self::NO_TIME).
     pub nanos: u64,
-    /// Its length on the wire in bytes, of which a capture may hold fewer.
+    /// The frame's length on the wire in bytes. A capture may hold fewer.
     pub wire_len: u32,
-    /// What it begins with, by tcpdump's numbers.
+    /// The link type, by tcpdump's numbers: the kind of header that the frame begins with.
     pub link: u16,
-    /// Which of its device's interfaces it came by.
+    /// The number of the device's interface that received the frame.
     pub interface: u16,
 }
 
 impl FrameHeader {
-    /// Its size in memory.
+    /// The size of the header in memory.
     pub const BYTES: usize = 16;
 
-    /// A time that nobody noted.
+    /// The value of `nanos` if the time is not known.
     pub const NO_TIME: u64 = u64::MAX;
 
-    /// As it stands in memory, in the machine's byte order.
+    /// The header as it lies in memory.
     #[inline(always)]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         Self::bytes_of(self.to_words())
@@ -45,7 +44,7 @@ impl FrameHeader {
         (u128::from(nanos) | u128::from(small) << 64).to_le_bytes()
     }
 
-    /// From memory. Any bytes are a header.
+    /// Reads a header from memory. Any bytes are a header.
     #[inline(always)]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let all = u128::from_le_bytes(bytes);
@@ -58,24 +57,10 @@ impl FrameHeader {
     }
 }
 
-impl Memory {
-    /// The header of the slot's frame, if it has one that lies within its page.
-    ///
-    /// # Safety
-    /// The caller holds the slot, and nobody writes its page before the frame meanwhile.
-    #[inline]
-    pub(crate) unsafe fn header(&self, slot: &Slot) -> Option<FrameHeader> {
-        let before = slot.has_header().then(|| slot.before(FrameHeader::BYTES))??;
-        // SAFETY: the caller's promise; it covers the bytes before the frame.
-        let bytes = unsafe { self.slice(&before) };
-        bytes.first_chunk().copied().map(FrameHeader::from_bytes)
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{Blocks, Completion, Region};
+    use crate::{Blocks, Completion, Memory, Region};
 
     const HEADER: FrameHeader =
         FrameHeader { nanos: 0x0102_0304_0506_0708, wire_len: 0x090a_0b0c, link: 101, interface: 65_535 };

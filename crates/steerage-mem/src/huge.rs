@@ -1,4 +1,4 @@
-//! Room for many entries that are looked up at random, such as a flow table: reserved once, in huge pages.
+//! Memory for many entries with random access, such as a flow table. It is reserved once, in huge pages.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
@@ -8,11 +8,11 @@ use std::ptr::NonNull;
 use crate::mapping::{HUGE_BYTES, map_small, map_transparent, unmap};
 use crate::region::prefetch_read;
 
-/// A vector that never moves: it has address space for all that it may ever hold, and takes memory as it is filled.
+/// A vector that never moves. It reserves address space for its full capacity, and takes memory as it is filled.
 ///
-/// What a packet function looks up in a large table costs it a cache miss, and in small pages a second one for the page
-/// table; besides, each small page is a fault when it is first touched (some microseconds on a virtual machine). From 2 MiB
-/// on it lies in transparent huge pages, where the kernel has them.
+/// A lookup in a large table costs a packet function a cache miss. In small pages it costs a second one for the page table, and
+/// each small page causes a fault on first access (a few microseconds on a virtual machine). From 2 MiB on, this vector lies in
+/// transparent huge pages if the kernel has them.
 ///
 /// ```
 /// let mut flows = steerage_mem::HugeVec::with_capacity(1 << 20);
@@ -27,17 +27,16 @@ pub struct HugeVec<T: Copy> {
     mapped: usize,
 }
 
-// SAFETY: it owns its entries, as a `Vec` does.
+// SAFETY: the vector owns its entries, as a `Vec` does.
 unsafe impl<T: Copy + Send> Send for HugeVec<T> {}
 // SAFETY: as a `Vec`: `&HugeVec` gives `&[T]` and nothing else.
 unsafe impl<T: Copy + Sync> Sync for HugeVec<T> {}
 
 impl<T: Copy> HugeVec<T> {
-    /// Reserves room for `capacity` entries and not one more. Ends the process if there is no address space for that, as
-    /// `Vec` does.
+    /// Reserves room for exactly `capacity` entries. Aborts the process if there is no address space for them, as `Vec` does.
     ///
     /// # Panics
-    /// If `capacity` or an entry's size is 0, or both together are more than can be addressed, or entries want to lie on
+    /// If `capacity` or the size of an entry is 0, if the total size cannot be addressed, or if entries need an alignment of
     /// more than 4096 bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
@@ -49,7 +48,7 @@ impl<T: Copy> HugeVec<T> {
         Self { base: base.cast(), len: 0, capacity, mapped }
     }
 
-    /// So many entries of one value.
+    /// A vector of `len` entries with the same value.
     ///
     /// # Panics
     /// As [`with_capacity`](Self::with_capacity).
@@ -63,7 +62,7 @@ impl<T: Copy> HugeVec<T> {
     /// Appends an entry.
     ///
     /// # Panics
-    /// If it is full.
+    /// If the vector is full.
     #[inline]
     pub fn push(&mut self, value: T) {
         assert!(self.len < self.capacity, "a HugeVec of {} entries is full", self.capacity);
@@ -72,11 +71,11 @@ impl<T: Copy> HugeVec<T> {
         self.len += 1;
     }
 
-    /// Asks for an entry that is going to be looked at soon: its first line and the next. Nothing, if there is no such entry.
+    /// Prefetches an entry: its first cache line and the next one. Does nothing if there is no such entry.
     #[inline(always)]
     pub fn prefetch(&self, at: usize) {
         if at < self.len {
-            // SAFETY: within the mapping, as checked.
+            // SAFETY: the entry lies within the mapping, as was checked.
             let entry = unsafe { self.base.add(at) }.as_ptr().cast::<u8>();
             prefetch_read(entry);
             if size_of::<T>() > LINE_BYTES {
@@ -86,7 +85,7 @@ impl<T: Copy> HugeVec<T> {
     }
 }
 
-/// Of a cache line, on all machines with huge pages of 2 MiB.
+/// The size of a cache line on all machines with huge pages of 2 MiB.
 const LINE_BYTES: usize = 64;
 
 impl<T: Copy> Deref for HugeVec<T> {

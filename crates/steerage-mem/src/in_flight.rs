@@ -1,9 +1,9 @@
-//! Pages that a device is sending from, until it says that it is done with them.
+//! Pages that a device is sending from, until it reports that it has sent them.
 //!
-//! Several CPUs may send by one queue of a device, each by a ring of its own, and the device tells all of them in one ring
-//! what it is done with. So a page that is given to the device has its token turned into an address and an entry in a table
-//! that says whose it is; whoever reads the device's ring gives each page back to its sender. An address that is not in the
-//! table, whoever wrote it, is no page.
+//! Several CPUs may send to one queue of a device, each by a ring of its own, and the device reports all sent pages in one
+//! ring. So a page that is given to the device has its token turned into an address and an entry in a table, which names the
+//! sender. The CPU that reads the device's ring gives each page back to its sender. An address that is not in the table is no
+//! page, whichever program wrote it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,24 +13,25 @@ use crate::region::Region;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The pages of a region that are being sent from by one queue. An address is a number of bytes from the region's beginning.
+/// The pages of a region that one queue is sending from. An address counts bytes from the beginning of the region.
 pub struct InFlight {
     region: Arc<Region>,
-    /// Of each page who sends from it, counted from 1, in the lower half; how often it has yet to be said that it was sent, in
-    /// the upper. 0: it is not here.
+    /// One entry per page. The lower half is its sender, counted from 1. The upper half is the number of parts that have not been
+    /// reported as sent. 0 means that the page is not in flight.
     pages: Box<[AtomicU32]>,
-    /// By sender.
+    /// Pages on their way back, by sender.
     back: Box<[PageStack]>,
 }
 
 const SENDER: u32 = 0xffff;
 const ONCE: u32 = 1 << 16;
 
-/// The most senders and the most parts that there can be.
+/// The maximum number of senders, and of parts of a page.
 pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
-    /// None of `region`'s pages, for so many senders, [`SENDERS_MAX`] at most; and who is told what was sent.
+    /// Begins with no page of `region` in flight, for `senders` senders, at most [`SENDERS_MAX`]. Also returns the end that
+    /// takes the device's reports.
     pub fn new(region: Arc<Region>, senders: usize) -> (Arc<Self>, Reaper) {
         let pages = (0..region.pages()).map(|_| AtomicU32::new(0)).collect();
         let back = (0..senders.min(SENDERS_MAX)).map(|_| PageStack::new()).collect();
@@ -38,19 +39,19 @@ impl InFlight {
         (Arc::clone(&in_flight), Reaper(in_flight))
     }
 
-    /// Takes a page's token for its address, to be sent from by `sender`, in so many parts: so often it has to be said that it
-    /// was sent before it comes back. `Err` returns a page of another region, and what makes no sense.
+    /// Takes a page's token and returns its address, to be sent by `sender` in `parts` parts. The page comes back when all
+    /// parts have been reported as sent. `Err` returns the page if it belongs to another region, or a number is out of range.
     #[inline]
     pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
-        // F1, release: pairs with F2, so that whoever has the page next has done so after us. Nobody else stores to the entry of
-        // a page whose token is held.
+        // F1, release: pairs with F2, so that the next holder of the page comes after us. Nobody else stores to the entry of a page
+        // whose token is held.
         self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
 
-    /// The pages that others took back for `sender`.
+    /// Passes the pages that other senders took back for `sender` to `each`.
     #[inline]
     pub fn collect(&self, sender: usize, each: impl FnMut(Page)) {
         if let Some(back) = self.back.get(sender).filter(|back| back.any()) {
@@ -65,13 +66,13 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// The end that is told what was sent: there is one.
+/// The end that takes the device's reports. There is one.
 #[derive(Debug)]
 pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
-    /// A part of the page that `address` lies in was sent. If it was the last, the page comes back: to `me` by `each` if it was
-    /// mine, else it waits for its sender. False for an address of no page that is in flight.
+    /// Notes that a part of the page in which `address` lies was sent. After the last part the page comes back: `each` gets it
+    /// if `me` is its sender, and otherwise it waits for its sender. Returns false if no page in flight has the address.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };
@@ -82,7 +83,7 @@ impl Reaper {
             return false;
         }
         let still = was - ONCE;
-        // Relaxed: but for us, only who has the page's token stores here.
+        // Relaxed: apart from us, only the holder of the page's token stores here.
         entry.store(if still < ONCE { 0 } else { still }, Ordering::Relaxed);
         if still < ONCE {
             let page = Page::new(self.0.region.number_of(index));
@@ -94,7 +95,7 @@ impl Reaper {
         true
     }
 
-    /// Takes all pages of a sender back: to be called when the device reads none of them any more.
+    /// Takes all pages of a sender back. Only call this when the device no longer reads any of them.
     pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
         self.0.collect(sender, &mut each);
         for (index, entry) in self.0.pages.iter().enumerate() {

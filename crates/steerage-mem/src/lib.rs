@@ -1,61 +1,76 @@
-//! The memory of steerage's receive path: everything on it that needs `unsafe`, behind an interface that safe code
-//! cannot misuse.
+//! The memory of steerage's receive path. All of the path's `unsafe` code is here, behind an interface that safe code cannot
+//! misuse.
 //!
 //! In the order in which a packet meets them:
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`region`], `mapping` | page memory from the kernel, and the process-wide numbers by which pages are told apart |
-//! | [`parts`] | a region's parts, each on a NUMA node of its own |
-//! | `lives` | in debug and fuzz builds, what notices that a page is used after its release |
+//! | [`region`], `mapping` | page memory from the kernel, and page numbers that are unique in the process |
+//! | [`parts`] | the parts of a region, each on its own NUMA node |
+//! | `generations` | debug and fuzz builds only: detects a page that is used after its release |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
-//! | [`chain`] | frames that lie in several pages |
-//! | [`blocks`] | memory that holds many frames at once and is lent out read-only, and the claim to it |
-//! | [`posted`] | pages that a device's own ring has, and what turns its addresses into tokens again |
-//! | [`in_flight`] | pages that a device sends from, and what gives them back to their senders |
-//! | [`memory`] | how a completion is turned into the bytes it stands for |
-//! | [`hash`] | flow hashes, a batch at a time |
+//! | [`chain`], `links` | frames that lie in several pages |
+//! | [`blocks`] | memory that holds many frames at once and is lent read-only, and the claim to it |
+//! | [`header`] | the header that a device writes in front of a frame |
+//! | [`posted`] | pages in a ring of the kernel's, whose addresses become tokens again |
+//! | [`in_flight`] | pages that a device sends from, and the way back to their senders |
+//! | [`memory`] | from a completion to its bytes |
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
-//! | [`park`] | who sleeps, and how they are woken without a wake-up being lost |
-//! | [`gate`] | what a handler did counts, or its CPU was declared dead |
-//! | [`home`] | the way back for pages that a worker keeps |
-//! | [`huge`] | room for tables that are looked up at random |
+//! | [`park`] | sleeping and waking without losing a wake-up |
+//! | [`round`] | debug builds: marks the rounds of packet CPUs, to check what must not happen there |
+//! | [`gate`] | decides whether a batch counts or its CPU was declared dead |
+//! | [`kept`], `stack` | pages that a handler keeps, and their way back |
+//! | [`page_cache`] | the sizes of the local page caches |
+//! | `shared_pool`, `bundles` | the pages that no queue has, by NUMA node, and the lock-free stack that they lie in |
+//! | [`huge`] | memory for tables with random access |
 //!
 //! # What makes it sound
 //!
-//! Only the holder of a page's token may write the page's bytes, and only the holder of the [`Claim`] to [blocks] may write theirs. Tokens ([`Page`], [`Completion`], a slot between two ring positions, [`Kept`]) and claims are neither `Clone` nor constructible outside this crate, page numbers are
-//! never used twice in a process, and every access checks number, offset and length against the region it reads. Safe
-//! code can therefore leak a page (its memory then stays unused until the region ends) but can neither reach a page it
-//! does not hold nor one that was unmapped.
+//! The bytes of a page are reached through a token: [`Page`], which allows writing, [`Completion`], a slot between two
+//! positions of a ring, or [`Kept`]. Only the holder of a page's token may write the page, and only the holder of the [`Claim`]
+//! to [blocks] may write these. Tokens and claims are not `Clone` and cannot be made outside of this crate. A page number is
+//! given out once in the life of a process, so a token of a region that is gone refers to nothing. There are 2^32 numbers, and
+//! a region that would need more is refused. Every access checks number, offset and length against its region, and a token of
+//! other memory reads as empty.
+//!
+//! Safe code can lose a token, and the page is then unused until its region ends. It cannot reach a page that it does not hold, or
+//! one that was unmapped.
 
 pub mod blocks;
+mod bundles;
 pub mod chain;
 pub mod gate;
-pub mod hash;
+mod generations;
 pub mod header;
-pub mod home;
+
 pub mod huge;
 pub mod in_flight;
-mod lives;
+pub mod kept;
+mod links;
 mod mapping;
 pub mod memory;
 pub mod page;
+pub mod page_cache;
 pub mod park;
 pub mod parts;
 pub mod posted;
 pub mod region;
 pub mod ring;
+pub mod round;
+mod shared_pool;
 mod stack;
 mod sync;
 
 pub use blocks::{Blocks, Claim, Homecoming, Spot, Tail};
 pub use chain::{SEGMENTS_MAX, Segments};
 pub use header::FrameHeader;
-pub use home::{Home, Kept};
 pub use huge::HugeVec;
 pub use in_flight::{InFlight, Reaper};
+pub use kept::{Kept, KeptPages};
+pub use mapping::{Backing, RegionError};
 pub use memory::Memory;
 pub use page::{Completion, FRAME_BYTES_MAX, Page};
 pub use parts::{Part, part_ends};
 pub use posted::Posted;
-pub use region::{Backing, Region, RegionError};
+pub use region::Region;
+pub use shared_pool::SharedPool;

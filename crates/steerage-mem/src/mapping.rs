@@ -1,17 +1,87 @@
-//! Memory from the kernel, in huge pages where it has some.
+//! Memory from the kernel, in huge pages if it has some.
 //!
-//! Miri has no kernel, so there it comes from the allocator: in pieces of 4 KiB, since Miri takes its time for each byte.
+//! Miri has no kernel, so there the memory comes from the allocator, in pieces of 4 KiB, since Miri is slow for each byte.
 
+use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-
-use crate::region::{Backing, RegionError};
 
 #[cfg(miri)]
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, unmap};
 
-/// Huge pages are 2 MiB on the machines we know; a region is a multiple of it so that it can be made of them.
+/// The size of huge pages on the machines that we know. A region is a multiple of it, so that it can consist of huge pages.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
+
+/// The kind of pages that the kernel used for the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Reserved 2 MiB pages (`vm.nr_hugepages`).
+    HugePages,
+    /// 2 MiB pages as far as the kernel finds them (transparent huge pages).
+    TransparentHugePages,
+    /// 4 KiB pages only.
+    SmallPages,
+    /// Memory that a device mapped and lends.
+    Foreign,
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HugePages => "huge pages",
+            Self::TransparentHugePages => "transparent huge pages",
+            Self::SmallPages => "small pages",
+            Self::Foreign => "foreign memory",
+        })
+    }
+}
+
+/// Why a region could not be made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// There are no pages, the pages have no bytes, or the size cannot be addressed.
+    Size {
+        /// The requested number of pages.
+        pages: usize,
+        /// The requested size of a page, in bytes.
+        page_bytes: usize,
+    },
+    /// The process has used up its 2^32 page numbers (they are never given out twice).
+    OutOfNumbers,
+    /// The kernel has no memory.
+    Map {
+        /// The requested size, in bytes.
+        bytes: usize,
+        /// The kernel's error.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for RegionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Size { pages, page_bytes } => {
+                write!(f, "cannot map {pages} pages of {page_bytes} bytes: ask for at least one of at least one byte")
+            }
+            Self::OutOfNumbers => {
+                f.write_str("this process has mapped 2^32 pages in its life and has no numbers left: restart it")
+            }
+            Self::Map { bytes, error } => {
+                write!(f, "cannot map {bytes} bytes of packet memory: {error}; use fewer queues, CPUs or backlog slots")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RegionError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Map { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
 
 #[cfg(miri)]
 mod by_allocator {
@@ -46,7 +116,7 @@ mod by_allocator {
     }
 }
 
-/// Maps `bytes`, a multiple of 2 MiB: reserved huge pages, else normal memory aligned for transparent ones.
+/// Maps `bytes`, a multiple of 2 MiB. It takes reserved huge pages, or else normal memory aligned for transparent huge pages.
 #[cfg(not(miri))]
 pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize), RegionError> {
     if let Ok(base) = mmap(bytes, libc::MAP_HUGETLB) {
@@ -59,15 +129,15 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize
     Ok((base, backing, bytes))
 }
 
-/// Address space for `bytes` or a little more, in transparent huge pages where the kernel has them. What is not touched
-/// takes no memory and is promised none. Returns with it how much to [unmap].
+/// Address space for `bytes` or a little more, in transparent huge pages if the kernel has them. Untouched pages take no
+/// memory, and none is reserved for them. Also returns the number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     let bytes = bytes.checked_next_multiple_of(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     map_aligned(bytes, libc::MAP_NORESERVE).map(|(base, _)| (base, bytes))
 }
 
-/// `bytes` in small pages. Returns with it how much to [unmap].
+/// `bytes` in small pages. Also returns the number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     mmap(bytes, 0).map(|base| (base, bytes))
@@ -81,10 +151,10 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
 }
 
-/// Maps `bytes`, a multiple of 2 MiB, aligned to that. Returns whether the kernel took the advice to use huge pages.
+/// Maps `bytes`, a multiple of 2 MiB, aligned to 2 MiB. Returns whether the kernel accepts the advice to use huge pages.
 #[cfg(not(miri))]
 fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, bool)> {
-    // One huge page more than needed, so that an aligned stretch of the full size lies inside; the rest is given back.
+    // One huge page more than needed, so that it contains an aligned range of the full size. The rest is given back.
     let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     let base = mmap(more, extra)?;
     let skip = base.as_ptr().align_offset(HUGE_BYTES);
@@ -99,7 +169,7 @@ fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, boo
         }
         NonNull::new_unchecked(aligned)
     };
-    // SAFETY: the range is ours. The call is advice: where it fails, pages stay small.
+    // SAFETY: the range is ours. The call is advice: if it fails, pages stay small.
     let advised = unsafe { libc::madvise(aligned.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) } == 0;
     Ok((aligned, advised))
 }

@@ -1,4 +1,4 @@
-//! From a completion to its bytes: the two memories a queue's frames can lie in.
+//! From a completion to its bytes. The frames of a queue lie in one of two memories: the pages of the pool, or lent blocks.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, Slot};
 use crate::region::{Region, View, prefetch_read};
 
-/// Where the frames of one queue lie: in pages of the pool, or in blocks that its device lends.
+/// The memory of one queue's frames: the pages of the pool, and the blocks that its device lends.
 #[derive(Clone, Debug)]
 pub struct Memory {
     pool: Arc<Region>,
@@ -14,7 +14,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Frames lie in `pool`'s pages, and lent ones in `blocks`.
+    /// For frames in the pages of `pool`, and lent frames in `blocks`.
     pub fn new(pool: Arc<Region>, blocks: Option<Arc<Region>>) -> Self {
         Self { pool, blocks }
     }
@@ -24,19 +24,20 @@ impl Memory {
         &self.pool
     }
 
-    /// The frame's bytes, of one of several pages its head's. Empty for a completion of other memory, or whose span lies outside of its page.
+    /// The frame's bytes, or those of its first part if it has several pages. Empty for a completion of other memory, or one
+    /// that does not lie in its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
-        // SAFETY: the completion is borrowed for as long as the slice, so nobody else holds the frame; what is lent is
-        // only ever read while a frame of its block is out.
+        // SAFETY: the completion is borrowed for as long as the slice, so nobody else holds the frame. Lent memory is only read
+        // while a frame of its block is out.
         unsafe { self.slice(&frame.slot()) }
     }
 
-    /// What the device knows of the frame, where it wrote that down.
+    /// The header that the device wrote for the frame, if it did.
     #[inline]
     pub fn header_of(&self, frame: &Completion) -> Option<FrameHeader> {
-        // SAFETY: as `bytes`; whoever holds the completion of a page has the page, and a block is not written before the
-        // end of a frame that is out.
+        // SAFETY: as `bytes`. The holder of the completion of a page has the page, and a block is not written before the end of a
+        // frame that is out.
         unsafe { self.header(&frame.slot()) }
     }
 
@@ -45,13 +46,13 @@ impl Memory {
         self.start_of(slot, slot.offset, slot.len())
     }
 
-    /// Where `len` bytes at `offset` of the slot's page start.
+    /// The address of `len` bytes at `offset` of the slot's page.
     #[inline(always)]
     fn start_of(&self, slot: &Slot, offset: u32, len: usize) -> Option<*mut u8> {
         if slot.is_lent() {
             self.blocks.as_ref()?.start_of(slot.page, offset, len)
         } else {
-            self.pool.check_out(slot.page);
+            self.pool.check_in_use(slot.page);
             self.pool.start_of(slot.page, offset, len)
         }
     }
@@ -67,7 +68,19 @@ impl Memory {
         }
     }
 
-    /// The frame's header, if it has one, and its bytes: the same as asking for one after the other, with one check.
+    /// The header of the slot's frame, if it has one and it lies within the page.
+    ///
+    /// # Safety
+    /// The caller holds the slot, and nobody writes its page before the frame meanwhile.
+    #[inline]
+    pub(crate) unsafe fn header(&self, slot: &Slot) -> Option<FrameHeader> {
+        let before = slot.has_header().then(|| slot.before(FrameHeader::BYTES))??;
+        // SAFETY: the caller's promise; it covers the bytes before the frame.
+        let bytes = unsafe { self.slice(&before) };
+        bytes.first_chunk().copied().map(FrameHeader::from_bytes)
+    }
+
+    /// The frame's header, if it has one, and its bytes. The result is that of two calls, with one check.
     ///
     /// # Safety
     /// As [`slice`](Self::slice), of the page before the frame too.
@@ -100,8 +113,7 @@ impl Memory {
         }
     }
 
-    /// How many bytes there are before the slot's frame in its page, and behind it in that of its last part; none for lent
-    /// frames.
+    /// The number of bytes before the frame in its page, and behind it in the page of its last part. 0 for lent frames.
     #[inline]
     pub(crate) fn room(&self, slot: &Slot) -> (usize, usize) {
         if slot.is_lent() || self.start(slot).is_none() {
@@ -112,9 +124,13 @@ impl Memory {
         (slot.offset as usize, self.pool.page_bytes().saturating_sub(end))
     }
 
-    /// The slot's frame, `front` bytes longer at its front and `back` at its end: negative for shorter. The bytes that join
-    /// are as they lie. What the device noted of it goes with its front, its length on the wire corrected; where there is no
-    /// room for that, it is gone. `None`, and nothing was done, if the page does not reach so far or is lent.
+    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end. Negative numbers make it shorter.
+    /// The bytes that are added keep their contents. The device's header moves with the front, with its length on the wire
+    /// corrected. If there is no room for the header, it is lost. Returns `None` and changes nothing if the page is too short
+    /// or the frame is lent.
+    ///
+    /// Nothing is copied but the header, since the frame's slot belongs to its handler. A handler that puts another header in
+    /// front of the frame, or removes one, notes the new kind of header in the slot too.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of all of its pages.
@@ -132,7 +148,7 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// Takes the header along to where the frame begins now, which is `longer` bytes longer.
+    /// Moves the header to the new beginning of the frame, which is now `longer` bytes longer.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of the whole page.
@@ -147,7 +163,7 @@ impl Memory {
         resized
     }
 
-    /// The memory that the slot's frame lies in, for many that lie there too.
+    /// The memory of the slot's frame, for loops over many frames.
     #[inline(always)]
     pub(crate) fn view(&self, slot: &Slot) -> View {
         match &self.blocks {
@@ -163,7 +179,7 @@ impl Memory {
         }
     }
 
-    /// Fetches the frame's first line: to be called for a whole batch before its first frame is read.
+    /// Prefetches the frame's first cache line. Call it for a whole batch before reading the first frame.
     #[inline(always)]
     pub fn prefetch_frame(&self, frame: &Completion) {
         self.prefetch(&frame.slot());

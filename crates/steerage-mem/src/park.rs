@@ -1,60 +1,64 @@
 //! Sleeping and waking without losing a wake-up.
 //!
-//! To sleep: set the bit, fence, look again for work, then wait on the bell. To wake: publish the work, fence, then look
-//! at the bit. Of the two fences one comes first, so either the sleeper sees the work or the waker sees the bit.
+//! A CPU that goes to sleep sets its bit, fences, looks for work once more, and then waits on its bell. A CPU that wakes
+//! another one publishes the work, fences, and then looks at the bit. One of the two fences comes first, so either the sleeper
+//! sees the work or the waker sees the bit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use crate::sync::{AtomicU64, Line, Ordering, fence};
+use crossbeam_utils::CachePadded;
 
-/// Which CPUs sleep: a bit each, 64 to a line, so that a producer reads one line for all of its targets.
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// The CPUs that sleep, with one bit each. 64 CPUs share a cache line, so that a producer reads one line for all of its targets.
 #[derive(Debug)]
 pub struct Sleepers {
-    words: Box<[Line<AtomicU64>]>,
+    words: Box<[CachePadded<AtomicU64>]>,
 }
 
 impl Sleepers {
     /// For `cpus` CPUs, numbered from 0, all awake.
     pub fn new(cpus: usize) -> Self {
-        Self { words: (0..cpus.div_ceil(64).max(1)).map(|_| Line(AtomicU64::new(0))).collect() }
+        Self { words: (0..cpus.div_ceil(64).max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect() }
     }
 
-    /// Says that `cpu` is about to sleep. The caller then looks for work once more, and sleeps only if there is none.
+    /// Notes that `cpu` is about to sleep. The caller then looks for work once more, and sleeps only if there is none.
     pub fn about_to_sleep(&self, cpu: usize) {
         // S1. Relaxed: ordered by the fence.
-        self.words[cpu / 64].0.fetch_or(1 << (cpu % 64), Ordering::Relaxed);
+        self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
         // F1: pairs with F2.
         fence(Ordering::SeqCst);
     }
 
-    /// Says that `cpu` is awake, by its own doing or because it was woken. Returns whether the bit was still set, that
-    /// is, whether nobody woke it.
+    /// Notes that `cpu` is awake, either by itself or because it was woken. Returns whether the bit was still set, that is, whether
+    /// nobody woke it.
     pub fn awake(&self, cpu: usize) -> bool {
         let bit = 1 << (cpu % 64);
         // Relaxed: only this CPU sets the bit.
-        self.words[cpu / 64].0.fetch_and(!bit, Ordering::Relaxed) & bit != 0
+        self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Whether `cpu` has said that it is about to sleep and nobody has woken it since.
+    /// Whether `cpu` is about to sleep or asleep, and nobody has woken it since.
     pub fn is_about_to_sleep(&self, cpu: usize) -> bool {
-        self.words[cpu / 64].0.load(Ordering::Relaxed) & (1 << (cpu % 64)) != 0
+        self.words[cpu / 64].load(Ordering::Relaxed) & (1 << (cpu % 64)) != 0
     }
 
-    /// Orders what was published before against the looks that follow: once a poll, for all targets.
+    /// Orders everything that was published before against the following calls of [`must_wake`](Self::must_wake). Called once
+    /// per poll, for all targets.
     #[inline(always)]
     pub fn after_publishing(&self) {
         // F2: pairs with F1.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether `cpu` has to be woken: true for one caller only, who then rings its bell. After
-    /// [`after_publishing`](Self::after_publishing).
+    /// Whether the caller must wake `cpu` by its bell. True for one caller only. Call [`after_publishing`](Self::after_publishing)
+    /// first.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
-        let (word, bit) = (&self.words[cpu / 64].0, 1 << (cpu % 64));
-        // S2: pairs with S1 by the fences. The read comes first: the line stays shared while nobody sleeps.
+        let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
+        // S2: pairs with S1 by the fences. The read comes first, so that the line stays shared while nobody sleeps.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
@@ -67,21 +71,22 @@ impl Bell {
     /// A silent bell.
     ///
     /// # Errors
-    /// The kernel's, where the process has no file descriptor left.
+    /// The kernel's error if the process has no file descriptor left.
     pub fn new() -> io::Result<Self> {
         let flags = nix::sys::eventfd::EfdFlags::EFD_CLOEXEC | nix::sys::eventfd::EfdFlags::EFD_NONBLOCK;
         Ok(Self(nix::sys::eventfd::EventFd::from_value_and_flags(0, flags)?.into()))
     }
 
-    /// Rings: whoever waits, or will wait next, wakes. Some 7 us on a virtual machine when somebody waits.
+    /// Rings the bell. The thread that waits for it, or waits next, wakes up. This takes about 7 us on a virtual machine if a
+    /// thread waits.
     pub fn ring(&self) {
-        // It can fail only when 2^64 - 2 rings were not heard, and then it rings already.
+        // It can fail only if 2^64 - 2 rings were not heard, and then the bell is ringing already.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Silences it.
+    /// Silences the bell.
     pub fn hush(&self) {
-        // EAGAIN says that it was silent.
+        // EAGAIN means that it was silent.
         let _ = nix::unistd::read(&self.0, &mut [0; 8]);
     }
 }
@@ -92,11 +97,55 @@ impl AsFd for Bell {
     }
 }
 
-/// Sleeps until the bell rings, one of `devices` is readable or `timeout` is over (`None`: for ever). A signal ends it
-/// early, without an error. The bell rings on until it is silenced.
+/// One file descriptor for a bell and devices (an epoll instance), for a caller with a runtime of its own.
+#[derive(Debug)]
+pub struct Events(nix::sys::epoll::Epoll);
+
+impl Events {
+    /// Listens to the bell and to all `devices`.
+    ///
+    /// # Errors
+    /// The kernel's error if the process has no file descriptor left.
+    pub fn new<'a>(bell: &Bell, devices: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
+        use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+        let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        events.add(bell.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        devices.into_iter().try_for_each(|device| events.add(device, EpollEvent::new(EpollFlags::EPOLLIN, 0)))?;
+        Ok(Self(events))
+    }
+
+    /// Starts or stops listening to a device.
+    ///
+    /// # Errors
+    /// The kernel's error if the device was never added.
+    pub fn listen(&self, device: BorrowedFd<'_>, yes: bool) -> io::Result<()> {
+        use nix::sys::epoll::{EpollEvent, EpollFlags};
+        let flags = if yes { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+        Ok(self.0.modify(device, &mut EpollEvent::new(flags, 0))?)
+    }
+
+    /// Removes a device.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn forget(&self, device: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.0.delete(device)?)
+    }
+
+    /// Another file descriptor of the same epoll instance.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.0.0.try_clone()
+    }
+}
+
+/// Sleeps until the bell rings, one of `devices` is readable, or `timeout` is over (`None`: forever). A signal ends the sleep
+/// early, without an error. The bell rings until it is silenced.
 ///
 /// # Errors
-/// `ppoll`'s, such as a file descriptor that was closed.
+/// The error of `ppoll`, for example if a file descriptor was closed.
 pub fn wait(bell: &Bell, devices: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
     use nix::poll::{PollFd, PollFlags, ppoll};
     let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(1 + devices.len());
@@ -120,7 +169,7 @@ mod tests {
         bell.ring();
         wait(&bell, &[], None).unwrap();
         bell.hush();
-        // Both rings were heard as one: the next wait runs into its timeout.
+        // Both rings were heard as one, so the next wait runs into its timeout.
         wait(&bell, &[], Some(Duration::ZERO)).unwrap();
     }
 

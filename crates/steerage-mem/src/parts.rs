@@ -1,28 +1,27 @@
-//! A region's parts, each on a NUMA node of its own.
+//! The parts of a region, each on its own NUMA node.
 
 use std::io;
 use std::ptr::NonNull;
 
-use crate::mapping::HUGE_BYTES;
-use crate::region::RegionError;
+use crate::mapping::{HUGE_BYTES, RegionError};
 
-/// So many pages of a region, one after the other.
+/// Consecutive pages of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// How many, at least one.
+    /// The number of pages, at least 1.
     pub pages: usize,
-    /// The node that their memory is to be of; `None` for wherever it is first touched.
+    /// The node of their memory. `None` takes the node that first touches it.
     pub node: Option<u32>,
 }
 
-/// The highest node number that can be asked for, and one more: the kernel's own most (`CONFIG_NODES_SHIFT` is 10 at most).
+/// The highest node number plus one: the kernel's maximum (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES_MAX: u32 = 1024;
 
-/// Where each part ends, in pages from the region's beginning. A part that another follows is up to 2 MiB longer than was asked
-/// for, so that the next one's memory begins with a huge page of its own; the page across that border belongs to the former.
+/// The end of each part, in pages from the region's beginning. Every part but the last is up to 2 MiB longer than requested, so
+/// that the next part's memory begins with a new huge page. The page across the border belongs to the part before it.
 ///
 /// # Errors
-/// [`RegionError::Size`] for no parts, one without pages, and more than can be addressed.
+/// [`RegionError::Size`] if there are no parts, a part has no pages, or the size cannot be addressed.
 pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, RegionError> {
     let asked = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.pages));
     let wrong = || RegionError::Size { pages: asked, page_bytes };
@@ -42,12 +41,12 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
     Ok(ends)
 }
 
-/// Has the kernel take each part's memory, none of which was touched yet, from its node where that has some. Returns what it
-/// said if it would not: the memory is then of whatever node touches it first.
+/// Asks the kernel to take each part's memory from its node, if that has free memory. No page may have been touched yet.
+/// Returns the kernel's error if it refuses. Then each page is on the node that first touches it.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
-        // The last part ends with the mapping, which is a multiple of huge pages as well.
+        // The last part ends with the mapping, which is a multiple of huge pages too.
         let border = (end * page_bytes) / HUGE_BYTES * HUGE_BYTES;
         let to = if nth + 1 < parts.len() { border } else { (end * page_bytes).next_multiple_of(HUGE_BYTES) };
         if let Some(node) = part.node {
@@ -59,14 +58,15 @@ pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes
 }
 
 fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(), io::Error> {
-    // Miri knows of no nodes.
+    // Miri has no NUMA nodes.
     if node >= NODES_MAX || cfg!(miri) {
         return Err(io::Error::other("a node beyond those that there can be"));
     }
     let mut mask = [0_u64; NODES_MAX as usize / 64];
     mask[node as usize / 64] |= 1 << (node % 64);
-    // SAFETY: the range lies within the mapping, of which nobody has a byte yet, and the mask outlives the call. Preferred, not
-    // bound: of a node without free memory the kernel takes another's, where bound it would kill the process.
+    // SAFETY: the range lies within the mapping, of which nobody has a byte yet, and the mask outlives the call. The node is
+    // preferred, not bound: if it has no free memory, the kernel uses another node. If it was bound, the kernel would kill the
+    // process.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -74,7 +74,7 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
             bytes,
             libc::MPOL_PREFERRED,
             mask.as_ptr(),
-            // The kernel counts one more than there are bits.
+            // The kernel expects one more than the number of bits.
             libc::c_ulong::from(NODES_MAX + 1),
             0_u32,
         )

@@ -1,8 +1,15 @@
-//! Pages that a device has been given to fill in a ring of its own, such as AF_XDP's fill ring.
+//! Pages in a ring of the kernel's, which the device fills, such as AF_XDP's fill ring.
 //!
-//! A device's ring holds addresses, not tokens. So a page that is posted gives its token up for a bit in a table and an
-//! address; when the device says that it has filled the page at an address, the bit becomes the token again. An address that
-//! was not posted, whoever wrote it, becomes none.
+//! Such a ring holds addresses, not tokens. So posting a page turns its token into an address, and sets a bit in a table of the
+//! queue. When the device reports that it has filled the page at an address, the set bit becomes the token again. An address whose
+//! bit is not set becomes no token, whichever program wrote it, and the device counts and ignores it.
+//!
+//! The pages of the pool are therefore the chunks of the UMEM, of any length (unaligned chunks). All queues of an interface share
+//! one UMEM, so one queue can post a page that another one received. A queue learns of the region before its first poll
+//! (`RxQueue::mapped`), and says how many pages it keeps posted at most (`posted_max`), so that this many more are mapped.
+//!
+//! When a queue ends, its socket is closed first. After that nobody fills pages any more, and the posted pages are taken back. The
+//! pages of a zero-copy socket are not taken back, because its driver may still be writing to them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,33 +17,33 @@ use std::sync::Arc;
 use crate::page::Page;
 use crate::region::Region;
 
-/// The pages of a region that are posted in one ring. An address is a number of bytes from the region's beginning.
+/// The pages of a region that are posted in one ring. An address counts bytes from the beginning of the region.
 pub struct Posted {
     region: Arc<Region>,
-    /// A bit a page.
+    /// One bit per page.
     bits: Box<[u64]>,
     out: usize,
 }
 
 impl Posted {
-    /// None of `region`'s pages.
+    /// Begins with no page of `region` posted.
     pub fn new(region: Arc<Region>) -> Self {
         let bits = vec![0; region.pages().div_ceil(64)].into();
         Self { region, bits, out: 0 }
     }
 
-    /// The memory that the pages are of.
+    /// The region of the pages.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// How many pages are posted.
+    /// The number of posted pages.
     #[inline(always)]
     pub fn out(&self) -> usize {
         self.out
     }
 
-    /// Takes a page's token for its address. `Err` returns a page of another region.
+    /// Posts a page: takes its token and returns its address. `Err` returns a page of another region.
     #[inline]
     pub fn post(&mut self, page: Page) -> Result<u64, Page> {
         let Some(index) = self.region.index_of(page.number()) else { return Err(page) };
@@ -45,7 +52,7 @@ impl Posted {
         Ok(self.region.address_of(index))
     }
 
-    /// The token of the page that `address` lies in, if it is posted, and how far into it the address lies.
+    /// The token of the page in which `address` lies, if that page is posted, and the offset of the address in the page.
     #[inline]
     pub fn take(&mut self, address: u64) -> Option<(Page, u32)> {
         let (index, offset) = self.region.find(address)?;
@@ -58,8 +65,8 @@ impl Posted {
         Some((Page::new(self.region.number_of(index)), offset))
     }
 
-    /// Takes all pages back: to be called when the device writes to none of them any more. Those that the caller does not ask for
-    /// stay posted.
+    /// Takes all pages back. Only call this when the device no longer writes to any of them. Pages that the caller does not
+    /// take from the iterator stay posted.
     pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
         let Self { region, bits, out } = self;
         let mut at = 0;

@@ -1,5 +1,5 @@
-//! Page memory: mapped once, divided into pages of one size, each with a number that no other page of this process
-//! ever had or will have.
+//! Page memory. It is mapped once and divided into pages of one size. Each page has a number that is unique in the life of the
+//! process.
 
 mod view;
 
@@ -9,93 +9,22 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-// Not loom's: numbers are handed out once a region, far from anything that is model-checked.
+// The real atomics, also under loom: numbers are handed out once per region, and no checked code depends on them.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
-use crate::chain::{Link, links};
-use crate::lives::{Life, Lives};
-use crate::mapping::{HUGE_BYTES, map_anonymous, unmap};
+use crate::generations::{Generation, Generations};
+use crate::links::{Link, links};
+use crate::mapping::{Backing, HUGE_BYTES, RegionError, map_anonymous, unmap};
 use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page};
 use crate::parts::{Part, bind, part_ends};
 use crate::sync::AtomicU32;
 
 pub(crate) use view::View;
 
-/// Whether the lives of pages are looked after: not where speed counts.
-const CHECKS_LIVES: bool = cfg!(any(debug_assertions, fuzzing));
+/// Whether the use of released pages is detected: in debug and fuzz builds only.
+const CHECKS_USE: bool = cfg!(any(debug_assertions, fuzzing));
 
-/// What the kernel made the memory of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backing {
-    /// Reserved 2 MiB pages (`vm.nr_hugepages`).
-    HugePages,
-    /// 2 MiB pages where the kernel finds them (transparent huge pages).
-    TransparentHugePages,
-    /// 4 KiB pages only.
-    SmallPages,
-    /// Memory that somebody else mapped and lends.
-    Foreign,
-}
-
-impl fmt::Display for Backing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::HugePages => "huge pages",
-            Self::TransparentHugePages => "transparent huge pages",
-            Self::SmallPages => "small pages",
-            Self::Foreign => "foreign memory",
-        })
-    }
-}
-
-/// Why there is no region.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum RegionError {
-    /// No pages, or pages of no bytes, or more than can be addressed.
-    Size {
-        /// How many pages were asked for.
-        pages: usize,
-        /// Of how many bytes each.
-        page_bytes: usize,
-    },
-    /// The process has used up its 2^32 page numbers (they are never given out twice).
-    OutOfNumbers,
-    /// The kernel gave no memory.
-    Map {
-        /// How much was asked for, in bytes.
-        bytes: usize,
-        /// What the kernel said.
-        error: io::Error,
-    },
-}
-
-impl fmt::Display for RegionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Size { pages, page_bytes } => {
-                write!(f, "cannot map {pages} pages of {page_bytes} bytes: ask for at least one of at least one byte")
-            }
-            Self::OutOfNumbers => {
-                f.write_str("this process has mapped 2^32 pages in its life and has no numbers left: restart it")
-            }
-            Self::Map { bytes, error } => {
-                write!(f, "cannot map {bytes} bytes of packet memory: {error}; use fewer queues, CPUs or backlog slots")
-            }
-        }
-    }
-}
-
-impl std::error::Error for RegionError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Map { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
-
-/// What foreign memory is kept mapped by: it goes when the region goes.
+/// Keeps foreign memory mapped. It is dropped with the region.
 pub(crate) struct Owner(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
 
 impl fmt::Debug for Owner {
@@ -110,29 +39,29 @@ impl Owner {
     }
 }
 
-/// Page memory, unmapped when the last that refers to it is gone.
+/// Page memory. It is unmapped when the last reference to it is dropped.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
-    /// 2^64 / page size, rounded up: times an address, shifted right by 64, it is the page's place. Exact below an address of
-    /// 2^64 / page size, which no region comes near; `find` checks all the same.
+    /// 2^64 / page size, rounded up. Multiplied by an address and shifted right by 64, it gives the page's index. The result is
+    /// exact below an address of 2^64 / page size, which no region comes near. `find` checks it anyway.
     reciprocal: u64,
     first: u32,
     count: u32,
     backing: Backing,
-    /// Where its parts end, in pages from the beginning.
+    /// The end of each part, in pages from the beginning.
     ends: Box<[u32]>,
-    /// Why the parts are not on the nodes that were asked for.
+    /// The error if the parts could not be placed on their nodes.
     unbound: Option<io::Error>,
-    /// Bytes to unmap at the end; 0 for memory that belongs to somebody else.
+    /// The number of bytes to unmap at the end. 0 for foreign memory.
     mapped: usize,
-    /// Whoever keeps memory of somebody else's mapped.
+    /// Keeps foreign memory mapped.
     _owner: Option<Owner>,
-    /// For each page, the one below it in a [`Home`](crate::Home)'s stack. A page is in one stack at most.
+    /// For each page, the one below it in a [`KeptPages`](crate::KeptPages)'s stack. A page is in one stack at most.
     pub(crate) below: Box<[AtomicU32]>,
-    pub(crate) lives: Lives,
-    /// For each page, what lies behind it of a frame of several. Memory that is lent has none.
+    pub(crate) generations: Generations,
+    /// The links of the pages of chained frames, one entry per page. Lent memory has none.
     pub(crate) links: Box<[Link]>,
 }
 
@@ -141,12 +70,12 @@ unsafe impl Send for Region {}
 // SAFETY: as above; `&Region` alone reaches no byte.
 unsafe impl Sync for Region {}
 
-/// The next page number that nobody had. 64 bits wide so that running out is seen, not wrapped around.
+/// The next unused page number. It has 64 bits, so that running out of numbers is detected instead of wrapping around.
 static NEXT_NUMBER: NumberCounter = NumberCounter::new(0);
 
 fn take_numbers(count: usize) -> Result<u32, RegionError> {
     let count = u64::try_from(count).map_err(|_| RegionError::OutOfNumbers)?;
-    // Relaxed: the counter is all that is shared, and an atomic add gives each caller another range.
+    // Relaxed: only the counter is shared, and an atomic update gives each caller another range.
     NEXT_NUMBER
         .fetch_update(NumberOrdering::Relaxed, NumberOrdering::Relaxed, |next| {
             next.checked_add(count).filter(|end| *end <= u64::from(BLANK))
@@ -160,18 +89,18 @@ fn reciprocal(page_bytes: usize) -> u64 {
 }
 
 impl Region {
-    /// Maps `pages` pages of `page_bytes` bytes, zeroed, and gives out the token of each.
+    /// Maps `pages` pages of `page_bytes` bytes, zeroed, and returns the token of each.
     ///
-    /// Huge pages are taken where they are to be had; [`backing`](Self::backing) says what it came to.
+    /// Huge pages are used if they are available: see [`backing`](Self::backing).
     ///
     /// # Errors
-    /// [`RegionError`] for a size of nothing or too much, and where the kernel has no memory.
+    /// [`RegionError`] if the size is zero or too large, or the kernel has no memory.
     pub fn map(pages: usize, page_bytes: usize) -> Result<(Arc<Self>, Vec<Page>), RegionError> {
         Self::map_parts(&[Part { pages, node: None }], page_bytes)
     }
 
-    /// The same in several parts, each on its node; a part that another follows may come out longer, see [`part_ends`]. Where the
-    /// kernel does not place memory, [`unbound`](Self::unbound) says why, and all else is as asked for.
+    /// Maps a region of several parts, each on its node. Every part but the last may become longer: see [`part_ends`]. If the
+    /// kernel does not place the memory, [`unbound`](Self::unbound) says why, and the region is usable all the same.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -198,14 +127,15 @@ impl Region {
             mapped,
             _owner: None,
             below: (0..pages).map(|_| AtomicU32::new(BLANK)).collect(),
-            lives: Lives::new(pages),
+            generations: Generations::new(pages),
             links: links(pages),
         };
         let tokens = (first..first + pages as u32).map(Page::new).collect();
         Ok((Arc::new(region), tokens))
     }
 
-    /// Memory that somebody else mapped: see [`Blocks::foreign`](crate::Blocks::foreign), which keeps the promises.
+    /// A region of memory that the caller mapped. See [`Blocks::foreign`](crate::Blocks::foreign) for what the caller must
+    /// guarantee.
     pub(crate) fn foreign(
         base: NonNull<u8>,
         blocks: usize,
@@ -232,12 +162,12 @@ impl Region {
             mapped: 0,
             _owner,
             below,
-            lives: Lives::new(0),
+            generations: Generations::new(0),
             links,
         }))
     }
 
-    /// What the memory is made of.
+    /// The kind of pages that back the memory.
     pub fn backing(&self) -> Backing {
         self.backing
     }
@@ -247,45 +177,45 @@ impl Region {
         self.page_bytes
     }
 
-    /// How many pages it has.
+    /// The number of pages.
     pub fn pages(&self) -> usize {
         self.count as usize
     }
 
-    /// The whole of it in bytes.
+    /// The size of the region in bytes.
     pub fn bytes(&self) -> usize {
         self.pages() * self.page_bytes
     }
 
-    /// How many parts it has.
+    /// The number of parts.
     pub fn parts(&self) -> usize {
         self.ends.len()
     }
 
-    /// The numbers of a part's pages; of no page for a part that there isn't.
+    /// The numbers of a part's pages. Empty if there is no such part.
     pub fn numbers(&self, part: usize) -> Range<u32> {
         let end = self.ends.get(part).copied().unwrap_or(0);
         let begin = part.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0).min(end);
         self.first + begin..self.first + end
     }
 
-    /// The part that a page is of; 0 for a page of another region.
+    /// The part of a page. 0 for a page of another region.
     pub fn part_of(&self, page: &Page) -> usize {
         let of = |index: u32| self.ends.iter().position(|end| index < *end);
         self.index_of(page.number()).and_then(of).unwrap_or(0)
     }
 
-    /// Why the kernel did not place its parts on the nodes that were asked for, if it didn't.
+    /// The error if the kernel did not place the parts on their nodes.
     pub fn unbound(&self) -> Option<&io::Error> {
         self.unbound.as_ref()
     }
 
-    /// Where it begins: for a device to tell the kernel, which then writes pages that are [posted](crate::Posted).
+    /// The address of the region. Devices pass it to the kernel, which then writes [posted](crate::Posted) pages.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The place of the page that an address, counted in bytes from the beginning, lies in, and how far into it.
+    /// The index of the page in which an address lies, and the offset in the page. The address counts bytes from the beginning.
     #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(u32, u32)> {
         let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
@@ -294,24 +224,24 @@ impl Region {
         (offset < self.page_bytes as u64).then_some((index, offset as u32))
     }
 
-    /// Where a page begins, in bytes from the beginning.
+    /// The address of a page, in bytes from the beginning.
     #[inline(always)]
     pub(crate) fn address_of(&self, index: u32) -> u64 {
         u64::from(index) * self.page_bytes as u64
     }
 
-    /// Where a page of its own begins, in bytes from the beginning.
+    /// The address of a page of this region, in bytes from the beginning.
     pub fn address(&self, page: &Page) -> Option<u64> {
         self.index_of(page.number()).map(|index| self.address_of(index))
     }
 
-    /// Whether `page` is one of its own.
+    /// Whether `page` belongs to this region.
     #[inline(always)]
     pub fn holds(&self, page: &Page) -> bool {
         self.index_of(page.number()).is_some()
     }
 
-    /// A page's place among the region's own, from 0.
+    /// The index of a page in the region, from 0.
     #[inline(always)]
     pub(crate) fn index_of(&self, number: u32) -> Option<u32> {
         self.view().index_of(number)
@@ -321,7 +251,7 @@ impl Region {
         self.first + index
     }
 
-    /// The bytes of a page that its holder may fill. Empty for a page of another region.
+    /// The bytes of a page, which its holder may write. Empty for a page of another region.
     #[inline(always)]
     pub fn page_mut<'a>(&'a self, page: &'a mut Page) -> &'a mut [u8] {
         let Some(start) = self.start_of(page.number(), 0, self.page_bytes) else { return &mut [] };
@@ -330,52 +260,52 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
-    /// Says that a page is free: for whoever pools pages. In debug and fuzz builds it is then filled with a pattern, and a second
-    /// release, a write to it and a use of it are seen; else nothing is done.
+    /// Notes that a page is free. Page pools call this. In debug and fuzz builds it fills the page with a pattern, so that a second
+    /// release, a write or a use of the page is detected. In other builds it does nothing.
     ///
     /// # Panics
-    /// In those builds, if it is free already.
+    /// In debug and fuzz builds, if the page is free already.
     #[inline(always)]
     pub fn release(&self, page: &mut Page) {
-        if let (true, Some(index)) = (CHECKS_LIVES, self.index_of(page.number())) {
-            self.lives.release(index, self.page_mut(page));
+        if let (true, Some(index)) = (CHECKS_USE, self.index_of(page.number())) {
+            self.generations.release(index, self.page_mut(page));
         }
     }
 
-    /// Says that a page that was [released](Self::release) is in use again.
+    /// Notes that a page that was [released](Self::release) is in use again.
     ///
     /// # Panics
-    /// In debug and fuzz builds, if it was written meanwhile.
+    /// In debug and fuzz builds, if the page was written in the meantime.
     #[inline(always)]
     pub fn take(&self, page: &mut Page) {
-        if let (true, Some(index)) = (CHECKS_LIVES, self.index_of(page.number())) {
-            self.lives.take(index, self.page_mut(page));
+        if let (true, Some(index)) = (CHECKS_USE, self.index_of(page.number())) {
+            self.generations.take(index, self.page_mut(page));
         }
     }
 
     #[inline(always)]
-    pub(crate) fn life_of(&self, number: u32) -> Life {
-        self.lives.now(self.index_of(number).unwrap_or(u32::MAX))
+    pub(crate) fn generation_of(&self, number: u32) -> Generation {
+        self.generations.current(self.index_of(number).unwrap_or(u32::MAX))
     }
 
-    /// In debug and fuzz builds: that the page is not released.
+    /// Checks that the page is not released, in debug and fuzz builds.
     #[inline(always)]
-    pub(crate) fn check_out(&self, number: u32) {
-        if let (true, Some(index)) = (CHECKS_LIVES, self.index_of(number)) {
-            self.lives.check_out(index);
+    pub(crate) fn check_in_use(&self, number: u32) {
+        if let (true, Some(index)) = (CHECKS_USE, self.index_of(number)) {
+            self.generations.check_in_use(index);
         }
     }
 
-    /// And that it is in the life that it was in.
+    /// Checks that the page is still in this generation, in debug and fuzz builds.
     #[inline(always)]
-    pub(crate) fn check_life(&self, number: u32, life: Life) {
-        if let (true, Some(index)) = (CHECKS_LIVES, self.index_of(number)) {
-            self.lives.check(index, life);
+    pub(crate) fn check_generation(&self, number: u32, generation: Generation) {
+        if let (true, Some(index)) = (CHECKS_USE, self.index_of(number)) {
+            self.generations.check(index, generation);
         }
     }
 
-    /// Where `len` bytes at `offset` of page `number` start, if they lie within that page and the page within this
-    /// region: the one check on which every access rests.
+    /// The address of `len` bytes at `offset` of page `number`, if they lie within the page and the page belongs to this
+    /// region. Every access goes through this check.
     #[inline(always)]
     pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         self.view().start_of(number, offset, len)

@@ -1,14 +1,14 @@
 //! The slot ring between the CPU that receives and a CPU that handles: one producer, one consumer, no lock.
 //!
-//! Four positions run round it, each never ahead of the one before:
+//! Five positions run around the ring, in this order:
 //!
 //! ```text
 //!        reclaimed <= finished <= taken <= published <= staged
 //!
-//!  reclaimed .. finished    the producer's again: it reads its own slots back, and the pages come home
-//!  finished  .. taken       in the handler's hands
+//!  reclaimed .. finished    the producer's again: it reads its own slots back, and the pages return to the pool
+//!  finished  .. taken       held by the handler
 //!  taken     .. published   the backlog
-//!  published .. staged      written, not yet shown: the list being staged is this tail, so nothing is copied
+//!  published .. staged      written and not yet visible: this tail is the list being staged, so nothing is copied
 //! ```
 //!
 //! | | producer | consumer |
@@ -20,73 +20,76 @@
 //! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
 //! | slots `finished .. published` | | reads; blanks those whose page it keeps |
 //!
-//! P1 synchronises with C1: a slot is whole before it can be taken. C2 synchronises with P2: the handler is done with a
-//! page, and a blank is visible, before the slot is read back and the page used again. That one index serves as fence of
-//! a move, as return of the pages and as ledger.
+//! P1 synchronises with C1: a slot is complete before it can be taken. C2 synchronises with P2: the handler is done with a
+//! page, and a blanked slot is visible, before the slot is read back and the page is used again. So the index `finished` serves
+//! three purposes: it is the fence of a move, it returns pages, and it shows the ledger what is no longer in flight.
 
 mod frames;
 mod lists;
 
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
+
 use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Slot};
 use crate::region::prefetch_write;
-use crate::sync::{AtomicU64, Line, Ordering, UnsafeCell, fence};
+use crate::sync::{AtomicU64, Ordering, UnsafeCell, fence};
 
 pub use frames::{Frame, Frames};
 pub use lists::LISTS_MAX;
 
-/// The most slots a ring can have. 2^20 x 16 bytes is 16 MiB for each queue and CPU: past that, drop earlier.
+/// The largest number of slots of a ring. 2^20 slots of 16 bytes are 16 MiB per queue and CPU. A longer backlog should be dropped
+/// earlier.
 pub const RING_SLOTS_MAX: usize = 1 << 20;
 
-/// Slots to a cache line.
+/// Slots per cache line.
 const SLOTS_A_LINE: u64 = 64 / size_of::<Slot>() as u64;
 
-/// `wake_at` when the producer is awake.
+/// The value of `wake_at` while the producer is awake.
 const NO_WISH: u64 = u64::MAX;
 
 #[derive(Debug)]
-struct Shared {
-    to_consumer: Line<ToConsumer>,
-    finished: Line<AtomicU64>,
+struct RingBuffer {
+    to_consumer: CachePadded<ToConsumer>,
+    finished: CachePadded<AtomicU64>,
     slots: Box<[UnsafeCell<Slot>]>,
-    /// The arrival number of each slot's frame, if the ring keeps them; otherwise empty.
+    /// The arrival number of each slot's frame if the ring keeps them, otherwise empty.
     arrivals: Box<[AtomicU64]>,
 }
 
-/// What the producer tells the consumer: one line, so that looking at all of it costs what looking at one does.
+/// The fields that the producer writes and the consumer reads. They share a cache line, so reading all of them costs one miss.
 #[derive(Debug)]
 struct ToConsumer {
     published: AtomicU64,
-    /// Slots before this position are to be discarded, not handled.
+    /// Slots before this position should be discarded, not handled.
     revoke_until: AtomicU64,
-    /// The producer sleeps until no more than this many slots wait; `NO_WISH` while it doesn't.
+    /// The producer sleeps until at most this many slots wait. `NO_WISH` while it is awake.
     wake_at: AtomicU64,
 }
 
-impl Shared {
+impl RingBuffer {
     fn revoke_until(&self, tail: u64) {
-        // Relaxed: a late look handles a few frames more, which the fence waits for all the same; where it must not be
-        // late, a lock orders it. The greatest wins: what was revoked once stays so.
-        self.to_consumer.0.revoke_until.fetch_max(tail, Ordering::Relaxed);
+        // Relaxed: if the consumer sees it late, it handles a few more frames, which the fence waits for anyway. If it must not be
+        // late, a lock orders it. The largest position wins, so a revoked slot stays revoked.
+        self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
 
-// SAFETY: a slot's cell is reached by the producer outside of finished..published and by the consumer inside of it; the
-// two positions are handed over by release and acquire. There is one of each, neither can be cloned.
-unsafe impl Sync for Shared {}
+// SAFETY: the producer accesses a slot's cell only outside of finished..published, and the consumer only inside. The two positions
+// are handed over by release and acquire. There is one producer and one consumer, and neither can be cloned.
+unsafe impl Sync for RingBuffer {}
 // SAFETY: as above; slots are plain bits.
-unsafe impl Send for Shared {}
+unsafe impl Send for RingBuffer {}
 
-/// How a ring is made.
+/// The settings of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
-    /// How many slots: rounded up to a power of two, at most [`RING_SLOTS_MAX`].
+    /// The number of slots. It is rounded up to a power of two, at most [`RING_SLOTS_MAX`].
     pub slots: usize,
-    /// How many of them may be occupied from staging to finish; the rest stays free until the limit is raised.
+    /// The number of slots that may be occupied, from staging to finish. The others stay free until the limit is raised.
     pub limit: usize,
-    /// Whether each slot carries its frame's arrival number, for checking order. 8 bytes more a slot.
+    /// Whether each slot has its frame's arrival number, for checking order. This takes 8 more bytes per slot.
     pub arrivals: bool,
 }
 
@@ -99,46 +102,46 @@ pub fn ring(options: RingOptions, memory: Memory) -> (Producer, Consumer) {
     (producer, Consumer { shared, slots, mask, finished: 0, taken: 0, memory })
 }
 
-/// Makes a parking lot: a ring that nobody else sees. What is staged on it is taken out again by its owner with
-/// [`Producer::unpark`]. To the steering loop it is one more target.
+/// Makes a parking lot: a ring without a consumer. Its owner takes the staged frames out again with [`Producer::unpark`]. For the
+/// steering loop it is one more target.
 pub fn parking_lot(options: RingOptions) -> Producer {
     Producer::new(options, true)
 }
 
-/// The receiving CPU's end: one cache line, since a receiver with many targets has many of them.
+/// The receiving CPU's end. It is one cache line, since a receiver with many targets has many of them.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Producer {
     slots: *const UnsafeCell<Slot>,
     mask: u64,
     staged: u64,
-    /// `reclaimed + limit`: where staging has to stop.
+    /// `reclaimed + limit`: the position at which staging must stop.
     room_until: u64,
     published: u64,
     reclaimed: u64,
-    shared: Arc<Shared>,
+    shared: Arc<RingBuffer>,
     limit: u32,
     lot: bool,
-    /// Whether `shared.arrivals` is kept: here, so that staging reads no other cache line to find out.
+    /// Whether the ring keeps arrival numbers. The flag is here so that staging does not read another cache line.
     numbered: bool,
 }
 
 const _: () = assert!(size_of::<Producer>() == 64 && RING_SLOTS_MAX <= u32::MAX as usize);
 
-// SAFETY: the pointer is into `shared`, which is Sync and lives as long as the producer.
+// SAFETY: the pointer points into `shared`, which is Sync and lives as long as the producer.
 unsafe impl Send for Producer {}
 
 impl Producer {
     fn new(options: RingOptions, lot: bool) -> Self {
         let capacity = options.slots.clamp(2, RING_SLOTS_MAX).next_power_of_two();
         let limit = options.limit.clamp(1, capacity) as u32;
-        let shared = Arc::new(Shared {
-            to_consumer: Line(ToConsumer {
+        let shared = Arc::new(RingBuffer {
+            to_consumer: CachePadded::new(ToConsumer {
                 published: AtomicU64::new(0),
                 revoke_until: AtomicU64::new(0),
                 wake_at: AtomicU64::new(NO_WISH),
             }),
-            finished: Line::default(),
+            finished: CachePadded::default(),
             slots: (0..capacity).map(|_| UnsafeCell::new(Slot::default())).collect(),
             arrivals: (0..if options.arrivals { capacity } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
         });
@@ -156,25 +159,25 @@ impl Producer {
         }
     }
 
-    /// How many slots it has.
+    /// The number of slots.
     pub fn capacity(&self) -> usize {
         self.mask as usize + 1
     }
 
-    /// How many may be occupied.
+    /// The number of slots that may be occupied.
     pub fn limit(&self) -> usize {
         self.limit as usize
     }
 
-    /// Sets how many may be occupied, from 1 to the capacity. In force for the next slot; what is there stays.
+    /// Sets how many slots may be occupied, from 1 to the capacity. It applies to the next slot, and staged frames stay.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit.clamp(1, self.capacity()) as u32;
         self.room_until = self.reclaimed + u64::from(self.limit);
     }
 
-    /// Writes a frame's slot behind the last one; the consumer sees it after the next [`publish`](Self::publish). A ring that
-    /// keeps arrival numbers keeps `arrival` with the slot, any other ring ignores it. `Err` returns the frame if the limit is
-    /// reached: [`reclaim`](Self::reclaim) may make room.
+    /// Stages a frame behind the last one. The consumer sees it after the next [`publish`](Self::publish). A ring with arrival
+    /// numbers keeps `arrival` with the slot, and any other ring ignores it. `Err` returns the frame if the limit is reached.
+    /// Then [`reclaim`](Self::reclaim) may make room.
     #[inline(always)]
     pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {
@@ -192,7 +195,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Notes the arrival number of the frame whose slot is at `position`. Out of line: only runs that check order come here.
+    /// Notes the arrival number of the frame whose slot is at `position`. Out of line, since only runs that check order need it.
     #[cold]
     #[inline(never)]
     fn note_arrival(&self, position: u64, arrival: u64) {
@@ -202,31 +205,31 @@ impl Producer {
         }
     }
 
-    /// The position behind the last staged slot: what has to be finished before a move of its frames may end.
+    /// The position behind the last staged slot. A move of its frames may end when all slots before this position are finished.
     #[inline(always)]
     pub fn tail(&self) -> u64 {
         self.staged
     }
 
-    /// How many slots are staged and not yet published.
+    /// The number of slots that are staged and not yet published.
     #[inline(always)]
     pub fn unpublished(&self) -> u64 {
         self.staged - self.published
     }
 
-    /// How many slots may still be staged before [`reclaim`](Self::reclaim) has to look.
+    /// The number of slots that can be staged before the next [`reclaim`](Self::reclaim).
     #[inline(always)]
     pub fn room(&self) -> u64 {
         self.room_until.saturating_sub(self.staged)
     }
 
-    /// How many slots are occupied as far as this end has looked: from staging to being read back.
+    /// The number of slots that are occupied, from staging to being read back, as far as this end knows.
     #[inline(always)]
     pub fn occupied(&self) -> u64 {
         self.staged - self.reclaimed
     }
 
-    /// Shows all that is staged to the consumer. Returns whether there was anything.
+    /// Makes all staged frames visible to the consumer. Returns whether there were any.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.lot || self.staged == self.published {
@@ -235,8 +238,8 @@ impl Producer {
         let count = self.staged - self.published;
         self.published = self.staged;
         // P1, release: pairs with C1.
-        self.shared.to_consumer.0.published.store(self.staged, Ordering::Release);
-        // The consumer has the lines that come next: taken back now, they are here when they are written. As many as
+        self.shared.to_consumer.published.store(self.staged, Ordering::Release);
+        // The next lines are in the consumer's cache. Fetched now, they are here when they are written. As many are fetched as
         // were written this time.
         for line in 0..count.div_ceil(SLOTS_A_LINE) {
             let at = (self.staged + line * SLOTS_A_LINE) & self.mask;
@@ -246,16 +249,16 @@ impl Producer {
         true
     }
 
-    /// Reads back the slots that are finished and hands over the frames whose pages came home. Those that a worker kept
-    /// are passed over: they come by their [`Home`](crate::Home). Returns how many slots were read.
+    /// Reads the finished slots back, and passes their frames to `home`. Frames that a handler kept are skipped, since their
+    /// pages come back by [`KeptPages`](crate::KeptPages). Returns the number of slots.
     #[inline]
     pub fn reclaim(&mut self, mut home: impl FnMut(Completion)) -> u64 {
         if self.lot {
             return 0;
         }
         // P2, acquire: pairs with C2.
-        let finished = self.shared.finished.0.load(Ordering::Acquire);
-        // Noted first: should `home` panic, pages are lost, but none comes home twice.
+        let finished = self.shared.finished.load(Ordering::Acquire);
+        // Noted first: if `home` panics, pages are lost, but none comes back twice.
         let first = std::mem::replace(&mut self.reclaimed, finished);
         self.room_until = finished + u64::from(self.limit);
         for at in first..finished {
@@ -271,24 +274,24 @@ impl Producer {
     /// Whether everything before `tail` is finished.
     #[inline]
     pub fn passed(&self, tail: u64) -> bool {
-        // P2 as well: whoever acts on it sees what the handler did.
-        self.shared.finished.0.load(Ordering::Acquire) >= tail
+        // P2 as well: code that acts on the result sees what the handler did.
+        self.shared.finished.load(Ordering::Acquire) >= tail
     }
 
-    /// Tells the consumer to discard what it has not yet taken before position `tail`.
+    /// Tells the consumer to discard the frames before position `tail` that it has not taken yet.
     pub fn revoke_until(&mut self, tail: u64) {
         self.shared.revoke_until(tail);
     }
 
-    /// Says that this end is about to sleep until no more than `waiting` slots wait in the backlog; the caller then
-    /// looks for room once more.
+    /// Notes that this end is about to sleep until at most `waiting` slots wait in the backlog. The caller then looks for room once
+    /// more.
     pub fn wake_at(&mut self, waiting: u64) {
-        self.shared.to_consumer.0.wake_at.store(waiting, Ordering::Relaxed);
-        // Pairs with the fence in `Consumer::producer_waits`: either we see its finish or it sees our wish.
+        self.shared.to_consumer.wake_at.store(waiting, Ordering::Relaxed);
+        // Pairs with the fence in `Consumer::producer_waits`: either we see its finish, or it sees our wish.
         fence(Ordering::SeqCst);
     }
 
-    /// Takes back the unpublished frames, oldest first: for a producer that was declared dead meanwhile and whose
+    /// Takes the unpublished frames back, oldest first. This is for a producer that was declared dead in the meantime, so that its
     /// steering is out of date.
     pub fn withdraw(&mut self, mut each: impl FnMut(Completion)) {
         // Noted first, as in `reclaim`.
@@ -300,14 +303,14 @@ impl Producer {
         }
     }
 
-    /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 where none are kept).
+    /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 if the lot keeps none).
     pub fn unpark(&mut self) -> Option<(Completion, u64)> {
         if !self.lot || self.reclaimed == self.staged {
             return None;
         }
         let at = (self.reclaimed & self.mask) as usize;
-        // SAFETY: the masked position is under the capacity. A lot has no consumer and never publishes, so all that is
-        // staged on it is ours alone; `reclaimed` moves on, so each frame is taken once.
+        // SAFETY: the masked position is under the capacity. A lot has no consumer and never publishes, so all staged slots are
+        // ours alone. `reclaimed` moves on, so each frame is taken once.
         let slot = unsafe { (*self.slots.add(at)).with(|slot| *slot) };
         let arrival = self.shared.arrivals.get(at).map_or(0, |a| a.load(Ordering::Relaxed));
         self.reclaimed += 1;
@@ -316,35 +319,36 @@ impl Producer {
         Some((Completion::from_slot(slot), arrival))
     }
 
-    /// A view of this ring for those who only count.
+    /// A view of this ring that only counts.
     pub fn gauge(&self) -> Gauge {
         Gauge(Arc::clone(&self.shared))
     }
 }
 
-/// How full a ring is, for the report: readable from any thread.
+/// Shows how full a ring is, for the report. Any thread can read it.
 #[derive(Clone, Debug)]
-pub struct Gauge(Arc<Shared>);
+pub struct Gauge(Arc<RingBuffer>);
 
 impl Gauge {
     /// The positions published and finished. Finished is read first, so that the difference is never negative.
     pub fn read(&self) -> (u64, u64) {
         // Acquire on both: a reader that sees a position also sees what was counted before it was set (P1, C2).
-        let finished = self.0.finished.0.load(Ordering::Acquire);
-        let published = self.0.to_consumer.0.published.load(Ordering::Acquire);
+        let finished = self.0.finished.load(Ordering::Acquire);
+        let published = self.0.to_consumer.published.load(Ordering::Acquire);
         (published.max(finished), finished)
     }
 
-    /// Has the consumer discard all that was published and not yet taken: for a producer that cannot say so itself.
+    /// Tells the consumer to discard all published frames that it has not taken yet. This is for a producer that cannot do so
+    /// itself.
     pub fn revoke_published(&self) {
-        self.0.revoke_until(self.0.to_consumer.0.published.load(Ordering::Acquire));
+        self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }
 }
 
 /// The handling CPU's end.
 #[derive(Debug)]
 pub struct Consumer {
-    shared: Arc<Shared>,
+    shared: Arc<RingBuffer>,
     slots: *const UnsafeCell<Slot>,
     mask: u64,
     finished: u64,
@@ -360,7 +364,7 @@ impl Consumer {
     #[inline(always)]
     pub fn waiting(&self) -> u64 {
         // C1, acquire: pairs with P1.
-        self.shared.to_consumer.0.published.load(Ordering::Acquire) - self.taken
+        self.shared.to_consumer.published.load(Ordering::Acquire) - self.taken
     }
 
     /// Takes up to `most` of the waiting slots in hand, none while others still are, and fetches their frames' first
@@ -388,50 +392,50 @@ impl Consumer {
         self.in_hand()
     }
 
-    /// How many slots are in hand.
+    /// The number of slots that the consumer holds.
     #[inline(always)]
     pub fn in_hand(&self) -> usize {
         (self.taken - self.finished) as usize
     }
 
-    /// How many of the slots still to be taken the producer has revoked: they are to be finished unhandled.
+    /// The number of slots not taken yet that the producer has revoked. They should be finished without being handled.
     pub fn revoked(&self) -> u64 {
-        let until = self.shared.to_consumer.0.revoke_until.load(Ordering::Relaxed);
+        let until = self.shared.to_consumer.revoke_until.load(Ordering::Relaxed);
         until.saturating_sub(self.taken).min(self.waiting())
     }
 
-    /// Whether the producer sleeps and now has the room it wished for: asked after [`finish`](Self::finish). Asking
-    /// takes the wish, so that one wake-up follows from it.
+    /// Whether the producer sleeps and now has the room that it waits for. Call this after [`finish`](Self::finish). It clears the
+    /// producer's wish, so that one wake-up follows.
     pub fn producer_waits(&self) -> bool {
         // Pairs with the fence in `Producer::wake_at`.
         fence(Ordering::SeqCst);
-        let wish = &self.shared.to_consumer.0.wake_at;
+        let wish = &self.shared.to_consumer.wake_at;
         let waiting = wish.load(Ordering::Relaxed);
         waiting != NO_WISH && self.waiting() <= waiting && wish.swap(NO_WISH, Ordering::Relaxed) != NO_WISH
     }
 
-    /// The frames in hand, in order.
+    /// The frames that the consumer holds, in order.
     #[inline]
     pub fn frames(&mut self) -> Frames<'_> {
         Frames { at: self.finished, end: self.taken, ring: self }
     }
 
-    /// Where the frames lie.
+    /// The memory of the frames.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Gives the slots in hand back: whatever was to be done with their frames is done.
+    /// Gives the held slots back. The caller is done with their frames.
     #[inline]
     pub fn finish(&mut self) {
         self.finished = self.taken;
         // C2, release: pairs with P2.
-        self.shared.finished.0.store(self.finished, Ordering::Release);
+        self.shared.finished.store(self.finished, Ordering::Release);
     }
 
     #[inline(always)]
     fn slot(&self, at: u64) -> Slot {
-        // SAFETY: the masked position is under the capacity, and all callers stay within finished..published.
+        // SAFETY: the masked position is under the capacity, and all callers stay within finished..published, which is ours.
         unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) }
     }
 }

@@ -1,54 +1,101 @@
-//! A stack of pages that any thread may put on and only its owner empties, whole, so that the usual trap of such stacks (ABA)
-//! cannot be set.
+//! A lock-free stack of pages. Any thread may push pages to it and take some or all of them.
 
 use crate::page::{BLANK, Page};
 use crate::region::Region;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
-/// Pages of one region. The links between them stand in the region, since a page is in one stack at most.
+/// One push, in the upper half of `top`.
+const PUSH: u64 = 1 << 32;
+
+/// A stack of pages of one region. The region holds the links between them, since a page is in at most one stack.
 #[derive(Debug)]
 pub(crate) struct PageStack {
-    /// The page put on last, or `BLANK`.
-    top: AtomicU32,
+    /// The lower half is the page that was pushed last, or `BLANK`. The upper half is the number of pushes. Between two pushes the
+    /// stack only gets shorter, so a `top` that is unchanged means that the stack is unchanged. (A thread would have to stand for
+    /// a multiple of 2^32 pushes to be wrong about it.)
+    top: AtomicU64,
 }
 
 impl PageStack {
     pub(crate) fn new() -> Self {
-        Self { top: AtomicU32::new(BLANK) }
+        Self { top: AtomicU64::new(u64::from(BLANK)) }
     }
 
-    /// Puts a page of `region` on: from any thread.
+    /// Pushes a page of `region`.
     pub(crate) fn put(&self, region: &Region, page: Page) {
         let Some(index) = region.index_of(page.number()) else { return };
         let below = &region.below[index as usize];
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
-            // Relaxed: shown by the exchange below.
-            below.store(top, Ordering::Relaxed);
-            // H1, release: pairs with H2. Those put on earlier are shown too, since each put is a read-modify-write
-            // and so continues their release sequence.
-            match self.top.compare_exchange_weak(top, page.number(), Ordering::Release, Ordering::Relaxed) {
+            // Relaxed: the exchange below makes it visible.
+            below.store(top as u32, Ordering::Relaxed);
+            let pushed = (top & !u64::from(BLANK)).wrapping_add(PUSH) | u64::from(page.number());
+            // H1, release: pairs with H2. Pages that were pushed earlier become visible too, since each change of `top` is a
+            // read-modify-write operation and so continues their release sequences.
+            match self.top.compare_exchange_weak(top, pushed, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => top = now,
             }
         }
     }
 
-    /// Whether there are pages: a look that costs one shared read.
+    /// Whether there are pages. This costs one shared read.
     #[inline(always)]
     pub(crate) fn any(&self) -> bool {
-        self.top.load(Ordering::Relaxed) != BLANK
+        self.top.load(Ordering::Relaxed) as u32 != BLANK
     }
 
-    /// Takes all pages off and hands each over.
+    /// Takes all pages off the stack, and passes each to `each`.
     pub(crate) fn collect(&self, region: &Region, mut each: impl FnMut(Page)) {
-        // H2, acquire: pairs with H1.
-        let mut top = self.top.swap(BLANK, Ordering::Acquire);
+        // H2, acquire: pairs with H1. Release: a thread that finds the stack empty sees what this thread did before, such as pages
+        // that it gave to the shared pool. All bits of the lower half become ones, which is `BLANK`.
+        let mut top = self.top.fetch_or(u64::from(BLANK), Ordering::AcqRel) as u32;
         while top != BLANK {
-            let page = Page::new(top);
-            let index = region.index_of(top).expect("only pages of this region were put on");
-            top = region.below[index as usize].load(Ordering::Relaxed);
-            each(page);
+            // The link is read first: the page's next holder may push it again.
+            let below = below(region, top);
+            each(Page::new(top));
+            top = below;
         }
     }
+
+    /// Takes up to `most` pages off the stack, and passes each to `each`. Returns their number. The other pages stay there the whole
+    /// time.
+    pub(crate) fn take(&self, region: &Region, most: usize, mut each: impl FnMut(Page)) -> usize {
+        // H2, acquire: pairs with H1, for the links and the pages.
+        let mut top = self.top.load(Ordering::Acquire);
+        loop {
+            // If another thread takes one of the pages, its link may change meanwhile, but then the exchange fails. `most` ends the
+            // loop even then.
+            let (mut count, mut rest) = (0, top as u32);
+            while rest != BLANK && count < most.min(region.pages()) {
+                rest = below(region, rest);
+                count += 1;
+            }
+            if count == 0 {
+                return 0;
+            }
+            let shorter = (top & !u64::from(BLANK)) | u64::from(rest);
+            // H3, release: pairs with H2 of the thread that takes a page whose link was read here, so that this thread has read the link
+            // before the other one changes it. On failure acquire: H2 of the next attempt.
+            match self.top.compare_exchange_weak(top, shorter, Ordering::Release, Ordering::Acquire) {
+                Ok(_) => {
+                    let mut next = top as u32;
+                    for _ in 0..count {
+                        let below = below(region, next);
+                        each(Page::new(next));
+                        next = below;
+                    }
+                    return count;
+                }
+                Err(now) => top = now,
+            }
+        }
+    }
+}
+
+/// The page below another one.
+fn below(region: &Region, number: u32) -> u32 {
+    let index = region.index_of(number).expect("only pages of this region were put on");
+    // Relaxed: `top` orders it.
+    region.below[index as usize].load(Ordering::Relaxed)
 }

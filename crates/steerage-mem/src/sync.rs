@@ -30,8 +30,3 @@ impl<T> UnsafeCell<T> {
         f(self.0.get())
     }
 }
-
-/// Two cache lines to itself: the adjacent-line prefetcher of x86 pulls lines in pairs.
-#[repr(align(128))]
-#[derive(Debug, Default)]
-pub(crate) struct Line<T>(pub(crate) T);

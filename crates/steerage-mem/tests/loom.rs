@@ -10,7 +10,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 use steerage_mem::park::Sleepers;
 use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
-use steerage_mem::{Completion, Home, InFlight, Kept, Memory, Page, Region};
+use steerage_mem::{Completion, InFlight, Kept, KeptPages, Memory, Page, Region};
 
 const PAGE_BYTES: usize = 64;
 
@@ -212,16 +212,16 @@ fn lists_are_staged_beside_reclaim() {
 fn keep_and_return() {
     loom::model(|| {
         let (memory, mut pages) = memory(2);
-        let home = Home::new(memory.clone(), 2);
+        let kept_pages = KeptPages::new(memory.clone(), 2);
         let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
         send(&memory, &mut producer, pages.pop().unwrap(), 1).unwrap();
         send(&memory, &mut producer, pages.pop().unwrap(), 2).unwrap();
         producer.publish();
         let worker = {
-            let home = Arc::clone(&home);
+            let kept_pages = Arc::clone(&kept_pages);
             thread::spawn(move || {
                 consumer.take(2);
-                let kept: Vec<Kept> = consumer.frames().take(1).map(|frame| home.keep(frame).unwrap()).collect();
+                let kept: Vec<Kept> = consumer.frames().take(1).map(|frame| kept_pages.keep(frame).unwrap()).collect();
                 consumer.finish();
                 kept
             })
@@ -232,14 +232,14 @@ fn keep_and_return() {
         assert_eq!(kept[0][0], 1);
         kept[0][0] = 7;
         let elsewhere = thread::spawn(move || drop(kept));
-        home.collect(|page| back.push(page));
+        kept_pages.collect(|page| back.push(page));
         elsewhere.join().unwrap();
         producer.reclaim(|frame| back.push(frame.into_page().unwrap()));
-        home.collect(|page| back.push(page));
+        kept_pages.collect(|page| back.push(page));
         back.sort_by_key(Page::number);
         back.dedup();
         assert_eq!(back.len(), 2, "a page is lost or came home twice");
-        assert_eq!(home.kept(), 0);
+        assert_eq!(kept_pages.kept(), 0);
     });
 }
 
@@ -286,18 +286,18 @@ fn a_chain_is_handed_over_whole() {
 fn a_kept_chain_comes_home_whole() {
     loom::model(|| {
         let (memory, mut pages) = memory(2);
-        let home = Home::new(memory.clone(), 1);
+        let kept_pages = KeptPages::new(memory.clone(), 1);
         let (mut producer, mut consumer) = ring(two_slots(), memory.clone());
         let mut frame = Completion::new(pages.pop().unwrap(), 0, 1);
         memory.pool().append(&mut frame, pages.pop().unwrap(), 0, 1).unwrap();
         producer.stage(frame, 1).unwrap();
         producer.publish();
         consumer.take(2);
-        let kept = home.keep(consumer.frames().next().unwrap()).unwrap();
+        let kept = kept_pages.keep(consumer.frames().next().unwrap()).unwrap();
         consumer.finish();
         let elsewhere = thread::spawn(move || drop(kept));
         let mut back = Vec::new();
-        home.collect(|page| back.push(page));
+        kept_pages.collect(|page| back.push(page));
         // What has come is used anew at once.
         if back.len() == 1 {
             let other = Completion::new(back.pop().unwrap(), 0, 1);
@@ -305,10 +305,10 @@ fn a_kept_chain_comes_home_whole() {
             back.push(other.into_page().unwrap());
         }
         elsewhere.join().unwrap();
-        home.collect(|page| back.push(page));
+        kept_pages.collect(|page| back.push(page));
         back.sort_by_key(Page::number);
         back.dedup();
-        assert_eq!((back.len(), home.kept()), (2, 0), "a page is lost or came home twice");
+        assert_eq!((back.len(), kept_pages.kept()), (2, 0), "a page is lost or came home twice");
     });
 }
 
@@ -317,14 +317,14 @@ fn a_kept_chain_comes_home_whole() {
 fn the_stack_loses_nothing() {
     loom::model(|| {
         let (memory, pages) = memory(3);
-        let home = Home::new(memory.clone(), 3);
-        let keep = |page| home.keep_copy(page, 0, None, b"x").unwrap();
+        let kept_pages = KeptPages::new(memory.clone(), 3);
+        let keep = |page| kept_pages.keep_copy(page, 0, None, b"x").unwrap();
         let kept: Vec<Kept> = pages.into_iter().map(keep).collect();
         let threads: Vec<_> = kept.into_iter().map(|kept| thread::spawn(move || drop(kept))).collect();
         let mut back = 0;
-        home.collect(|_| back += 1);
+        kept_pages.collect(|_| back += 1);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        home.collect(|_| back += 1);
+        kept_pages.collect(|_| back += 1);
         assert_eq!(back, 3);
     });
 }
@@ -335,30 +335,30 @@ fn the_stack_loses_nothing() {
 fn two_who_collect_share_what_there_is() {
     loom::model(|| {
         let (memory, pages) = memory(2);
-        let home = Home::new(memory.clone(), 2);
-        let keep = |page| home.keep_copy(page, 0, None, b"x").unwrap();
+        let kept_pages = KeptPages::new(memory.clone(), 2);
+        let keep = |page| kept_pages.keep_copy(page, 0, None, b"x").unwrap();
         let mut kept: Vec<Kept> = pages.into_iter().map(keep).collect();
         let (first, second) = (kept.pop(), kept.pop());
-        let collect = |home: &Home| {
+        let collect = |kept_pages: &KeptPages| {
             let mut back = Vec::new();
-            home.collect(|page| back.push(page.number()));
+            kept_pages.collect(|page| back.push(page.number()));
             back
         };
         let other = {
-            let home = Arc::clone(&home);
+            let kept_pages = Arc::clone(&kept_pages);
             thread::spawn(move || {
                 drop(first);
-                collect(&home)
+                collect(&kept_pages)
             })
         };
         drop(second);
-        let mut back = collect(&home);
+        let mut back = collect(&kept_pages);
         back.extend(other.join().unwrap());
-        back.extend(collect(&home));
+        back.extend(collect(&kept_pages));
         back.sort_unstable();
         back.dedup();
         assert_eq!(back.len(), 2, "a page is lost or came home twice");
-        assert_eq!(home.kept(), 0);
+        assert_eq!(kept_pages.kept(), 0);
     });
 }
 

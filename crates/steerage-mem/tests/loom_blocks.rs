@@ -57,7 +57,8 @@ fn stage(producer: &mut Producer, frame: Completion) -> Result<(), Completion> {
 }
 
 impl Lender {
-    /// Writes the next byte behind what is out of a block, and hands it over. False if there is no room, in the block or in the ring.
+    /// Writes the next byte behind what is out of a block, and hands it over. False if there is no room, in the block or in the
+    /// ring.
     fn send(&mut self, block: usize) -> bool {
         if self.producer.room() == 0 {
             return false;

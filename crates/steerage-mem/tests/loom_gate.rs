@@ -13,9 +13,9 @@ use steerage_mem::gate::{Dead, Gate};
 struct Shared {
     gate: Gate,
     done: UnsafeCell<u64>,
-    /// Written by both sides, to no effect. Loom tries another order of two threads if one comes upon the other's last access to the
-    /// same atomic; a CPU that reads its gate's word before it changes it hides what the other side did there. Without this loom
-    /// tries a single history.
+    /// Written by both sides, to no effect. Loom tries another order of two threads if one comes upon the other's last access
+    /// to the same atomic; a CPU that reads its gate's word before it changes it hides what the other side did there. Without
+    /// this loom tries a single history.
     turns: AtomicU64,
 }
 
@@ -123,7 +123,7 @@ fn a_cpu_dies_once_and_rises() {
         let there = other.join().unwrap();
         assert!(here != there, "one of the two declared it dead");
         assert_eq!(shared.gate.leave(), Err(Dead));
-        shared.gate.rise();
+        shared.gate.revive();
         shared.gate.enter(0).unwrap();
         assert!(!shared.gate.declare_dead(sign), "a sign from before its death");
         shared.gate.leave().unwrap();

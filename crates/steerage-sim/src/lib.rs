@@ -9,18 +9,21 @@
 //! | [`chance`] | the random numbers, and Zipf's law |
 //! | [`traffic`] | a receive queue with frames whose order can be checked |
 //! | [`wire`] | outputs that notice what leaves out of order |
+//! | [`racer`] | another thread, which holds the control lock |
 //! | [`witness`] | a packet function that notices what must never be |
 //! | [`world`] | CPUs, their clocks, and what happens when |
 #![forbid(unsafe_code)]
 
 pub mod chance;
+pub mod racer;
 pub mod traffic;
 pub mod wire;
 pub mod witness;
 pub mod world;
 
 pub use chance::Chance;
+pub use racer::Racer;
 pub use traffic::{Traffic, TrafficOptions};
 pub use wire::Wire;
 pub use witness::{Mood, Witness, WitnessHandler};
-pub use world::{Costs, World};
+pub use world::{Control, Costs, World};

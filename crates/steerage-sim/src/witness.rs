@@ -2,13 +2,14 @@
 //! order, state left behind when its bucket moves.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use steerage::{BUCKETS, Batch, BucketId, Cpu, CpuId, Handler, Kept, Packet, TxId};
 
 use crate::chance::Chance;
+use crate::racer::Racer;
 use crate::traffic;
 
 /// Nobody has the bucket.
@@ -61,7 +62,12 @@ pub struct Witness {
     pub moved: AtomicU64,
     /// Handlers made so far.
     made: AtomicU64,
+    /// Takes the control lock while a handler gives up state or takes it over.
+    racer: OnceLock<Arc<Racer>>,
 }
+
+/// Once in so many buckets that move, the control lock is taken.
+const RACES_ONCE_IN: u64 = 500;
 
 impl Witness {
     /// For handlers of this mood.
@@ -77,7 +83,14 @@ impl Witness {
             seen: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             made: AtomicU64::new(0),
+            racer: OnceLock::new(),
         })
+    }
+
+    /// From now on, the control lock is taken now and then while a handler gives up state or takes it over.
+    pub fn race(&self, racer: &Arc<Racer>) {
+        // A witness is in one world.
+        let _ = self.racer.set(Arc::clone(racer));
     }
 
     /// A handler for `cpu`. Each has random numbers of its own: a handler that panicked in its first batch would otherwise be
@@ -130,6 +143,15 @@ fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
         _ => packet.linearise().map(drop),
     };
     done.expect("pages are longer than that");
+}
+
+impl WitnessHandler {
+    /// Has the control lock taken now and then, if it is raced for.
+    fn race(&mut self) {
+        if let Some(racer) = self.witness.racer.get().filter(|_| self.chance.once_in(RACES_ONCE_IN)) {
+            racer.hold();
+        }
+    }
 }
 
 impl Handler for WitnessHandler {
@@ -189,6 +211,7 @@ impl Handler for WitnessHandler {
     fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Self::Moved> {
         self.witness.owner_of(bucket).store(NOBODY, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
+        self.race();
         let state = self.flows.remove(&bucket)?;
         self.witness.moved.fetch_add(1, Ordering::Relaxed);
         Some(state)
@@ -197,6 +220,7 @@ impl Handler for WitnessHandler {
     fn bucket_arrives(&mut self, bucket: BucketId, state: Self::Moved) {
         self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
+        self.race();
         // Where two groups became one there is state of both; that of a queue that had left may be old.
         let here = self.flows.entry(bucket).or_default();
         for (flow, number) in state {

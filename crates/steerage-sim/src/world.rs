@@ -6,11 +6,13 @@ use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::{Armed, Bell, Handle, Handler, Instance, Phase, Platform, Softnet, Stepped, Timestamp};
 
 use crate::chance::Chance;
+use crate::racer::Racer;
 
 /// The clock of one virtual CPU, and its luck.
 #[derive(Debug)]
@@ -33,7 +35,25 @@ impl Platform for Virtual {
     }
 }
 
-/// What things cost, in virtual time, and how often a CPU is held up.
+/// When the world calls for control ([`Handle::control`]), as a thread would. Packets must not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// At the time that it asks for.
+    OnTime,
+    /// Later by up to so long. Short delays are as frequent as long ones.
+    Late(Duration),
+    /// Never.
+    Stopped,
+    /// On time. In addition, some other thread takes the control lock once in so many phases, and holds it for up to so many phases.
+    Racing {
+        /// Once in so many phases.
+        once_in: u64,
+        /// For up to so many phases.
+        phases: u64,
+    },
+}
+
+/// What things cost, in virtual time, how often a CPU is held up, and when control is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// A phase by itself.
@@ -50,6 +70,8 @@ pub struct Costs {
     pub stalls_once_in: u64,
     /// ... for up to this long.
     pub stall: Duration,
+    /// When control is called.
+    pub control: Control,
 }
 
 impl Default for Costs {
@@ -62,6 +84,7 @@ impl Default for Costs {
             held_up: Duration::from_micros(200),
             stalls_once_in: 0,
             stall: Duration::ZERO,
+            control: Control::OnTime,
         }
     }
 }
@@ -93,6 +116,10 @@ pub struct World<H: Handler> {
     steps: u64,
     /// When the last phase began.
     clock: Timestamp,
+    /// When control is called next, if it is.
+    next_control: Option<Timestamp>,
+    /// Holds the control lock now and then.
+    racer: Option<Arc<Racer>>,
 }
 
 impl<H: Handler> std::fmt::Debug for World<H> {
@@ -112,7 +139,15 @@ impl<H: Handler> World<H> {
             VirtualCpu { softnet: part.enter(platform), now, state: Doing::Running }
         };
         let cpus = parts.into_iter().map(enter).collect();
-        Self { cpus, handle, chance, costs, history: DefaultHasher::new(), steps: 0, clock: Timestamp::ZERO }
+        let (history, clock) = (DefaultHasher::new(), Timestamp::ZERO);
+        let next_control = (costs.control != Control::Stopped).then_some(clock);
+        let racer = matches!(costs.control, Control::Racing { .. }).then(|| Racer::new(handle.clone()));
+        Self { cpus, handle, chance, costs, history, steps: 0, clock, next_control, racer }
+    }
+
+    /// The thread that holds the control lock now and then, if there is one.
+    pub fn racer(&self) -> Option<&Arc<Racer>> {
+        self.racer.as_ref()
     }
 
     /// To change things while it runs.
@@ -135,11 +170,49 @@ impl<H: Handler> World<H> {
         self.history.finish()
     }
 
-    /// Runs the next phase of the CPU whose turn it is. False when all have finished.
+    /// Runs the next phase of the CPU whose turn it is, and control before it if that is due. If another thread takes the control lock,
+    /// runs all phases until it releases the lock: between two calls the lock is free. False when all have finished.
     ///
     /// # Panics
-    /// If no CPU can go on though not all have finished: a wake-up was lost.
+    /// If no CPU can go on though not all have finished: a wake-up was lost. Control is not waited for, since nothing may depend on it.
     pub fn step(&mut self) -> bool {
+        let (Some(racer), Control::Racing { once_in, phases }) = (self.racer.clone(), self.costs.control) else {
+            self.control();
+            return self.phase();
+        };
+        if self.chance.once_in(once_in) {
+            racer.hold();
+        } else {
+            self.control();
+        }
+        let mut goes_on = self.phase();
+        // A handler may have had it taken, too.
+        if racer.is_held() {
+            let more = self.chance.below(phases);
+            goes_on = goes_on && (0..more).all(|_| self.phase());
+            racer.release();
+        }
+        goes_on
+    }
+
+    /// Calls for control if that is due before the next CPU's turn.
+    fn control(&mut self) {
+        self.hear_bells();
+        let Some((turn, _)) = self.whose_turn() else { return };
+        let Some(now) = self.next_control.filter(|due| *due <= turn) else { return };
+        let delay = match self.costs.control {
+            Control::Late(most) => {
+                let magnitude = self.chance.below(u64::from(most.as_nanos().max(1).ilog2()) + 1);
+                Duration::from_nanos(self.chance.below(2 << magnitude))
+            }
+            _ => Duration::ZERO,
+        };
+        self.next_control = self.handle.control(now).map(|next| next + delay);
+        ("control", now, self.next_control).hash(&mut self.history);
+    }
+
+    /// Runs the next phase of the CPU whose turn it is.
+    fn phase(&mut self) -> bool {
         self.hear_bells();
         let Some((turn, at)) = self.whose_turn() else {
             assert!(self.cpus.iter().all(|cpu| cpu.state == Doing::Finished), "all sleep, and not all is finished");

@@ -4,98 +4,76 @@
 //! What Linux does inside (RPS, hand-off of packet lists, metadata built late, a page cache local to each queue) for
 //! programs above the kernel. A packet function is a [`Handler`], built once for each CPU; a device is an [`RxQueue`].
 //!
-//! The modules, in the order in which a packet meets them:
+//! This crate is what programs depend on. It puts the parts together, each of which is a crate that imports only crates below it:
 //!
-//! | module | what happens there |
-//! |---|---|
-//! | `rx` | a device fills buffers and hands over completions: [`RxQueue`], [`Completions`] |
-//! | `pool`, `lpc`, `numa` | where the pages come from and go home to, how many are kept local, on which node they lie |
-//! | `flow`, `hashing` | from the headers to a flow key to its hash |
-//! | `rps_map` | hash to bucket to CPU |
-//! | `queue` | poll, steer, publish, reclaim: all that the receiving CPU does |
-//! | `softnet`, `sleep` | the round of one CPU, in phases, and how it sleeps: [`Softnet`] |
-//! | `packet`, `handler` | metadata built late; the packet function: [`Packet`], [`Handler`] |
-//! | `tx` | where packets go that a function transmits: [`TxQueue`], [`Output`] |
-//! | `gate` | what a handler did counts, or its CPU was declared dead |
-//! | `policy`, `load` | which CPUs have buckets, and which, by their load: [`Balance`], [`Hash`](struct@Hash), [`Policy`] |
-//! | `origin` | packets of a function's own making |
-//! | `moves`, `duties` | buckets change their CPU, and nothing is reordered |
-//! | `ledger`, `shared` | received = delivered + dropped by reason + in flight |
-//! | `builder`, `plan`, `instance`, `handle` | putting it together, running it: [`Builder`], [`Running`], [`Handle`] |
-//! | `topology` | which CPUs are near, which are ours, which went: [`Topology`] |
-//! | `limits`, `platform`, `cpu`, `counter`, `device_name` | every limit; clock, sleep and chance; CPUs and masks; counts; names |
+//! | module | what it holds | crate |
+//! |---|---|---|
+//! | here | [`Builder`], [`Instance`], [`Running`], [`Handle`]: putting an instance together, running it, changing it; and the names of all other modules that programs need most | `steerage` |
+//! | [`policy`](mod@policy) | which CPUs of a mask have work: [`Balance`], [`Hash`](struct@Hash), [`Policy`] | `steerage-policy` |
+//! | [`device`] | what a device is: [`RxQueue`], [`TxQueue`], [`Completions`] | `steerage-core` |
+//! | [`stats`] | the ledger: counts, drops by reason, [`Snapshot`] | `steerage-ledger` |
+//! | [`flow`] | from a frame's headers to its flow, and to a hash | `steerage-flow` |
+//! | [`topology`] | the CPUs of the machine, their caches, NUMA nodes and control groups | `steerage-topology` |
+//! | [`testing`] | for authors of devices: polls a queue without the path | `steerage-testing` |
+//! | [`prelude`] | what nearly every program imports | |
 #![forbid(unsafe_code)]
 
-// What tests of the whole path share names the crate as its users do.
-#[cfg(test)]
-extern crate self as steerage;
-
 mod builder;
-mod counter;
-mod cpu;
-mod device_name;
-mod distance;
-mod duties;
-pub mod flow;
-mod flow_limit;
-mod gate;
 mod handle;
-mod handler;
-mod hashing;
 mod instance;
-mod ledger;
-mod limits;
-mod load;
-mod lpc;
-mod moves;
-mod numa;
-mod origin;
-mod packet;
-mod plan;
-mod platform;
-mod policy;
-mod pool;
-mod queue;
-mod rps_map;
-mod rx;
-mod shared;
-mod sleep;
-mod softnet;
-pub mod testing;
-pub mod topology;
-mod tx;
-mod watching;
 
-pub use builder::{BuildError, Builder};
-pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
-pub use device_name::DeviceName;
-pub use handle::Handle;
-pub use handler::{Affinity, BucketId, Cpu, Handler};
-pub use hashing::{SteeringKey, SteeringKeys};
-pub use instance::{CpuPart, Instance, Outcome, Running};
-pub use ledger::{
-    BucketSnapshot, CpuSnapshot, DropReason, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError,
-    QueueSnapshot, Snapshot, Verdicts,
+pub use steerage_core::Armed;
+pub use steerage_core::completions::{Completions, Filled, Gather, Lending};
+pub use steerage_core::device::{DeviceError, DeviceName};
+pub use steerage_core::error::BuildError;
+pub use steerage_core::handler::{Cpu, Handler};
+pub use steerage_core::ids::{BucketId, DropReason, MoveCause, TxId, TxSource};
+pub use steerage_core::limits::*;
+pub use steerage_core::packet::{Batch, NoRoom, Packet, Packets, Received};
+pub use steerage_core::placement::{Elephant, Findings, GroupSnapshot, Plan};
+pub use steerage_core::platform::{Machine, Platform};
+pub use steerage_core::rps_map::{bucket_of, even_share};
+pub use steerage_core::rx::{Input, Polled, QueueMemory, RxQueue};
+pub use steerage_core::softnet::{CpuPart, Phase, Softnet, Stepped};
+pub use steerage_core::tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxQueue};
+pub use steerage_flow::limits::*;
+pub use steerage_flow::{
+    Affinity, FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, LinkType, ParseFlowKeyError, ParseHashKeyError,
+    SteeringKey, SteeringKeys, Timestamp, WallTime, protocol,
 };
-pub use limits::*;
-pub use lpc::{LpcMemory, usable_memory};
-pub use numa::NodeMap;
-pub use packet::{Batch, NoRoom, Packet, Packets, Received};
-pub use platform::{Machine, Platform, Timestamp, WallTime};
-pub use policy::{
-    Balance, CpuLoad, Elephant, Findings, GroupLoad, GroupSnapshot, Hash, POLICIES, Policy, Window, Wish, policy,
+pub use steerage_ledger::{
+    BucketSnapshot, CpuSnapshot, Drops, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot,
+    TxAccount, Verdicts,
 };
-pub use rps_map::{bucket_of, even_share};
-pub use rx::{Completions, DeviceError, Filled, Gather, Input, Lending, LinkType, Polled, QueueMemory, RxQueue};
-pub use sleep::Armed;
-pub use softnet::{Phase, Softnet, Stepped};
-pub use steerage_mem::hash::{
-    FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, ParseFlowKeyError, ParseHashKeyError, protocol,
-};
+pub use steerage_mem::page_cache::*;
 pub use steerage_mem::park::Bell;
 pub use steerage_mem::{
     Backing, Blocks, Claim, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, InFlight, Kept, Page, Posted, Reaper,
     Region, RegionError, SEGMENTS_MAX, Segments, Spot,
 };
-pub use topology::Topology;
-pub use tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxAccount, TxId, TxQueue, TxSource};
+pub use steerage_policy::limits::*;
+pub use steerage_policy::{Balance, CpuLoad, GroupLoad, Hash, POLICIES, Policy, Window, Wish, policy};
+pub use steerage_topology::{CpuId, CpuMask, MaskError, MaskErrorKind, NodeMap, Topology, usable_memory};
+
+pub use builder::Builder;
+pub use handle::Handle;
+pub use instance::{Instance, Outcome, Running};
+pub use {
+    steerage_ledger as stats, steerage_policy as policy, steerage_testing as testing, steerage_topology as topology,
+};
+
+/// What a device is: for authors of devices.
+pub mod device {
+    pub use steerage_core::{completions::*, device::*, rx::*, tx::*};
+}
+
+/// From a frame's headers to its [`FlowKey`], and to a hash.
+pub mod flow {
+    pub use steerage_flow::dissect::*;
+    pub use steerage_flow::*;
+}
+
+/// What nearly every program imports.
+pub mod prelude {
+    pub use crate::{Batch, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Input, Packet, Running, Snapshot};
+}

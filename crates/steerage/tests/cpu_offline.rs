@@ -1,4 +1,6 @@
-//! CPUs that the kernel takes away and gives back: by its own switch, where this machine has one, and by a cpuset.
+//! CPUs that the kernel takes away and gives back: by its own switch, if this machine has one, and by a cpuset.
+//!
+//! A test binary of its own: these tests take CPUs away from the whole process and machine, so no other test may run meanwhile.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -9,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use steerage::topology::Watch;
 use steerage::{
-    Batch, Builder, Completion, Completions, Cpu, CpuId, CpuMask, DeviceError, HEADROOM, Handle, Handler, Hash, Input,
-    Polled, QueueMemory, Running, RxQueue, Topology,
+    Builder, Completion, Completions, CpuId, CpuMask, DeviceError, HEADROOM, Handle, Hash, Input, Polled, QueueMemory,
+    Running, RxQueue, Topology,
 };
+use steerage_fixtures::HANG;
+use steerage_fixtures::handlers::Nothing;
 
 /// Switches a CPU off; on again when dropped, and when this process ends in whatever way: a shell waits for that.
 struct Off {
@@ -79,17 +83,6 @@ impl RxQueue for Endless {
     }
 }
 
-struct Nothing;
-
-impl Handler for Nothing {
-    type Moved = ();
-    type Report = ();
-
-    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
-
-    fn finish(self) {}
-}
-
 fn started(cpus: &CpuMask) -> Running<()> {
     let input = Input { name: "endless".into(), kind: "test", mode: "", queues: vec![Box::new(Endless(0))] };
     let builder = Builder::new().cpus(cpus.clone()).policy(Hash).check_order(true).input(input);
@@ -115,9 +108,6 @@ fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
-
-/// Long enough for any machine, and an end where something hangs.
-const HANG: Duration = Duration::from_secs(60);
 
 /// Either test takes CPUs away from all of this process.
 static CPUS: Mutex<()> = Mutex::new(());

@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::checksum::{finish, sum};
 use super::reason::Fate;
 use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
+use crate::checksum::{finish, sum};
 
 pub(super) const IPV4_HEADER_BYTES: usize = 20;
 pub(super) const IPV6_HEADER_BYTES: usize = 40;

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use steerage::{NoRoom, Packet};
 
-use super::checksum::{finish, sum};
 use super::header::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES};
+use crate::checksum::{finish, sum};
 
 const ICMP_HEADER_BYTES: usize = 8;
 const MAC_BYTES: usize = 6;

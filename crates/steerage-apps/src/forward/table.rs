@@ -12,8 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use steerage::TxId;
 
-/// A link address (IEEE 802).
-pub type Mac = [u8; 6];
+use crate::addresses::Mac;
 
 /// An interface that packets come and go by, known by its place in [`Table::interfaces`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,13 +1,13 @@
-//! How many flows there are and were, for whoever asks while the meters run.
+//! The number of flows that there are and were, for other threads to read while the meters run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::flow_limit::FlowLimit;
 use super::record::FlowRecord;
-use super::room::Room;
 use super::totals::Totals;
 
-/// What the meters of all CPUs have come to so far.
+/// The counts of the meters of all CPUs so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCounts {
@@ -21,68 +21,68 @@ pub struct FlowCounts {
     pub lost: u64,
 }
 
-/// What one meter has told. It alone writes it, when a record ends, on cache lines of its own.
+/// The counts that one meter has published. Only that meter writes them, when a record ends, and they have cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Told {
-    // Relaxed throughout: each is a number by itself, and no other memory hangs on them.
+pub(super) struct Published {
+    // Relaxed throughout: these are independent counts, and no other memory depends on them.
     ended: AtomicU64,
     evicted: AtomicU64,
     lost: AtomicU64,
-    /// As they were found last.
+    /// The flows with the most bytes, as of the last look at all flows.
     largest: Mutex<Vec<FlowRecord>>,
 }
 
-impl Told {
-    /// Tells what has been counted.
-    pub(super) fn tell(&self, totals: &Totals) {
+impl Published {
+    /// Publishes the totals.
+    pub(super) fn publish(&self, totals: &Totals) {
         self.ended.store(totals.total, Ordering::Relaxed);
         self.evicted.store(totals.evicted, Ordering::Relaxed);
         self.lost.store(totals.lost, Ordering::Relaxed);
     }
 
-    /// Tells its flows with the most bytes. Where somebody reads just now, not until the next time.
-    pub(super) fn tell_largest(&self, flows: Vec<FlowRecord>) {
-        if let Ok(mut told) = self.largest.try_lock() {
-            *told = flows;
+    /// Publishes the flows with the most bytes. If another thread is reading them, they stay as they are until the next time.
+    pub(super) fn publish_largest(&self, flows: Vec<FlowRecord>) {
+        if let Ok(mut published) = self.largest.try_lock() {
+            *published = flows;
         }
     }
 }
 
-/// What all meters have told.
+/// The counts that all meters have published.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AllTold(Arc<Mutex<Vec<Arc<Told>>>>);
+pub(super) struct AllPublished(Arc<Mutex<Vec<Arc<Published>>>>);
 
-impl AllTold {
-    /// Room for one more meter's. A meter that is gone by now panicked, and another takes its place: what it counted is in no
-    /// report, so neither is it here.
-    pub(super) fn one_more(&self) -> Arc<Told> {
-        let told = Arc::new(Told::default());
+impl AllPublished {
+    /// Adds the counts of one more meter. A meter that is gone by now has panicked, and the new one replaces it: what it counted is
+    /// in no report, so it is dropped here too.
+    pub(super) fn one_more(&self) -> Arc<Published> {
+        let published = Arc::new(Published::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|told| Arc::strong_count(told) > 1);
-        all.push(Arc::clone(&told));
-        told
+        all.retain(|published| Arc::strong_count(published) > 1);
+        all.push(Arc::clone(&published));
+        published
     }
 
-    /// The flows with the most bytes of all, so many at most.
+    /// At most `most` flows, those with the most bytes on all CPUs.
     pub(super) fn largest(&self, most: usize) -> Vec<FlowRecord> {
         let mut flows = Vec::new();
-        for told in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            flows.extend_from_slice(&told.largest.lock().unwrap_or_else(PoisonError::into_inner));
+        for published in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            flows.extend_from_slice(&published.largest.lock().unwrap_or_else(PoisonError::into_inner));
         }
         flows.sort_unstable_by(FlowRecord::rank);
         flows.truncate(most);
         flows
     }
 
-    /// Their sum, with the flows that have places. They are not read at one moment, so one may count what another does not
-    /// yet.
-    pub(super) fn sum(&self, room: &Room) -> FlowCounts {
-        let mut counts = FlowCounts { active: room.taken() as u64, ..FlowCounts::default() };
-        for told in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            counts.total += told.ended.load(Ordering::Relaxed);
-            counts.evicted += told.evicted.load(Ordering::Relaxed);
-            counts.lost += told.lost.load(Ordering::Relaxed);
+    /// The sum of all counts, and the number of flows that have slots. They are not read at the same moment, so one count may include
+    /// what another does not include yet.
+    pub(super) fn sum(&self, limit: &FlowLimit) -> FlowCounts {
+        let mut counts = FlowCounts { active: limit.taken() as u64, ..FlowCounts::default() };
+        for published in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            counts.total += published.ended.load(Ordering::Relaxed);
+            counts.evicted += published.evicted.load(Ordering::Relaxed);
+            counts.lost += published.lost.load(Ordering::Relaxed);
         }
         counts.total += counts.active;
         counts

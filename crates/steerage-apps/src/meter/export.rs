@@ -2,20 +2,18 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
-use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread;
-use std::time::Duration;
 
 use super::file::{FlowFile, STDOUT};
-use super::patience::{Hurry, Shared};
-use super::pattern::FilePattern;
+use super::output::{ExportError, FlowFormat, FlowsTo};
 use super::record::FlowRecord;
-use super::timeouts::{LATE_MAX, nanos};
+use super::timeouts::nanos;
+use super::writer_state::{Hurry, Message, WriterEnd, WriterState};
 
 /// Records that are handed over at a time: 34 KiB, and one hand-over costs each record next to nothing.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
@@ -27,112 +25,11 @@ const WAITING_MAX: usize = 16;
 /// all.
 const OPEN_MAX: usize = 128;
 
-/// How records are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowFormat {
-    /// RFC 4180, with a header line; lines end as those of text files do here.
-    Csv,
-    /// An object on each line.
-    JsonLines,
-}
-
-impl FlowFormat {
-    /// By the end of a file's name: `.csv`, or `.jsonl`, `.ndjson` or `.json`.
-    pub fn of_name(name: &str) -> Option<Self> {
-        let (_, suffix) = name.rsplit_once('.')?;
-        match suffix {
-            "csv" => Some(Self::Csv),
-            "jsonl" | "ndjson" | "json" => Some(Self::JsonLines),
-            _ => None,
-        }
-    }
-}
-
-/// Where records go.
-#[derive(Clone, Debug)]
-pub enum FlowsTo {
-    /// Standard output.
-    Stdout,
-    /// A file, or one after the other.
-    Files {
-        /// Its name.
-        name: FilePattern,
-        /// One for each period, if it is to be so.
-        rotate: Option<Rotation>,
-    },
-}
-
-/// A file after the other. A record is in the file of the period in which the flow's last packet was.
-#[derive(Clone, Copy, Debug)]
-pub struct Rotation {
-    /// How long a file's period is. Periods begin at multiples of it since 1970.
-    pub period: Duration,
-    /// The meters' inactive timeout: for so long after a period, and some more, flows may end that had their last packet in
-    /// it. Then its file is complete.
-    pub inactive: Duration,
-}
-
-impl Rotation {
-    /// How long a file stays open after its period. Twice the timeout: flows are not looked at the moment they are over, and
-    /// one CPU may be ahead of another.
-    fn late(&self) -> u64 {
-        nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
-    }
-}
-
-/// Why records could not be written.
-#[derive(Debug)]
-pub struct ExportError {
-    operation: &'static str,
-    path: PathBuf,
-    cause: io::Error,
-    advice: &'static str,
-}
-
-impl ExportError {
-    pub(super) fn new(operation: &'static str, path: impl Into<PathBuf>, cause: io::Error) -> Self {
-        Self { operation, path: path.into(), cause, advice: "let it be another file or directory" }
-    }
-
-    fn is_closed_pipe(&self) -> bool {
-        self.cause.kind() == io::ErrorKind::BrokenPipe
-    }
-}
-
-impl fmt::Display for ExportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} {}: {}; {}", self.operation, self.path.display(), self.cause, self.advice)
-    }
-}
-
-impl std::error::Error for ExportError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.cause)
-    }
-}
-
-#[derive(Debug)]
-pub(super) enum Message {
-    /// Records, and what time it was when they ended.
-    Ended(Vec<FlowRecord>, u64),
-    /// There will be no more.
-    End,
-}
-
-/// How the writer came to its end.
-#[derive(Debug)]
-pub(super) enum Ended {
-    /// By itself, if need be with a panic.
-    Itself(thread::Result<Result<(), ExportError>>),
-    /// Nobody took what it wrote.
-    GivenUp,
-}
-
 /// Where a meter leaves its records.
 #[derive(Clone, Debug)]
 pub struct Exporter {
     to: SyncSender<Message>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     waits: bool,
 }
 
@@ -160,8 +57,8 @@ impl Exporter {
 #[derive(Debug)]
 pub struct FlowWriter {
     to: SyncSender<Message>,
-    shared: Arc<Shared>,
-    ended: Receiver<Ended>,
+    shared: Arc<WriterState>,
+    ended: Receiver<WriterEnd>,
     /// What the messages call the place that it writes to.
     name: PathBuf,
 }
@@ -183,7 +80,7 @@ impl FlowWriter {
         };
         let (sender, messages) = mpsc::sync_channel(WAITING_MAX);
         let (told, ended) = mpsc::channel();
-        let shared = Shared::new(messages, told);
+        let shared = WriterState::new(messages, told);
         let mut sink = Sink::new(to, format, Arc::clone(&shared))?;
         let of_thread = Arc::clone(&shared);
         let write = move || {
@@ -192,7 +89,7 @@ impl FlowWriter {
                 on_failure();
             }
             // Last, so that whoever finds nobody there knows that the failure was told.
-            of_thread.end(Ended::Itself(match result {
+            of_thread.end(WriterEnd::Itself(match result {
                 // Whoever read has seen enough.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
                 other => other,
@@ -228,13 +125,13 @@ impl FlowWriter {
         let _ = self.to.send(Message::Ended(rest, end));
         let _ = self.to.send(Message::End);
         match self.ended.recv() {
-            Ok(Ended::Itself(Ok(result))) => result,
-            Ok(Ended::Itself(Err(panic))) => resume_unwind(panic),
-            Ok(Ended::GivenUp) | Err(_) => {
+            Ok(WriterEnd::Itself(Ok(result))) => result,
+            Ok(WriterEnd::Itself(Err(panic))) => resume_unwind(panic),
+            Ok(WriterEnd::GivenUp) | Err(_) => {
                 let left = self.shared.left();
                 let cause = io::Error::other(format!("nothing is taken there any more, and {left} flows were left"));
                 let error = ExportError::new("write flows to", self.name, cause);
-                Err(ExportError { advice: "let its reader read on, or write to a file", ..error })
+                Err(error.with_advice("let its reader read on, or write to a file"))
             }
         }
     }
@@ -242,7 +139,7 @@ impl FlowWriter {
 
 /// What the thread writes to.
 struct Sink {
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     to: FlowsTo,
     format: FlowFormat,
     /// Files that are not complete, by the start of their period; what has no periods is one that starts at 0.
@@ -254,7 +151,7 @@ struct Sink {
 }
 
 impl Sink {
-    fn new(to: FlowsTo, format: FlowFormat, shared: Arc<Shared>) -> Result<Self, ExportError> {
+    fn new(to: FlowsTo, format: FlowFormat, shared: Arc<WriterState>) -> Result<Self, ExportError> {
         let mut sink = Self { shared, to, format, open: BTreeMap::new(), from: 0, names: HashSet::new() };
         match &sink.to {
             FlowsTo::Stdout => drop(sink.open.insert(0, FlowFile::stdout(format, &sink.shared)?)),
@@ -325,7 +222,7 @@ impl Sink {
         if !self.names.insert(path.clone()) {
             let cause = io::Error::new(io::ErrorKind::AlreadyExists, "another period has the same name");
             let error = ExportError::new("write flows to", path, cause);
-            return Err(ExportError { advice: "put more of the time into the name, such as %Y%m%d-%H%M", ..error });
+            return Err(error.with_advice("put more of the time into the name, such as %Y%m%d-%H%M"));
         }
         Ok(entry.insert(FlowFile::create(path, self.format)?))
     }
@@ -334,11 +231,14 @@ impl Sink {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use steerage::BucketId;
 
     use super::super::flow::{Flow, FlowEnd, Seen};
     use super::super::key::Key;
+    use super::super::output::Rotation;
+    use super::super::pattern::FilePattern;
     use super::*;
 
     const S: u64 = 1_000_000_000;
@@ -355,9 +255,9 @@ mod tests {
         seconds.iter().map(record).collect()
     }
 
-    fn shared() -> (SyncSender<Message>, Arc<Shared>) {
+    fn shared() -> (SyncSender<Message>, Arc<WriterState>) {
         let (messages_in, messages) = mpsc::sync_channel(1);
-        (messages_in, Shared::new(messages, mpsc::channel().0))
+        (messages_in, WriterState::new(messages, mpsc::channel().0))
     }
 
     #[test]
@@ -409,12 +309,5 @@ mod tests {
             assert!(sink.open.len() <= OPEN_MAX);
         }
         fs::remove_dir_all(&directory).unwrap();
-    }
-
-    #[test]
-    fn formats_by_name() {
-        let formats = ["a.csv", "a.b.jsonl", "x.ndjson", "x.json", "csv", "a.txt"].map(FlowFormat::of_name);
-        let (csv, json) = (Some(FlowFormat::Csv), Some(FlowFormat::JsonLines));
-        assert_eq!(formats, [csv, json, json, json, None, None]);
     }
 }

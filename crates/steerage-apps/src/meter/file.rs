@@ -8,11 +8,11 @@ use std::sync::Arc;
 use steerage::BucketId;
 use steerage_file::{NewFile, Readers, parent_of};
 
-use super::export::{ExportError, FlowFormat};
 use super::flow::{Flow, FlowEnd, Seen};
 use super::key::Key;
-use super::patience::Shared;
+use super::output::{ExportError, FlowFormat};
 use super::record::FlowRecord;
+use super::writer_state::WriterState;
 
 /// Written at a time.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -39,7 +39,7 @@ const PIECE_BYTES: usize = 4096;
 /// Standard output, and who looks whether anything is taken there.
 struct Watched {
     out: Stdout,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
 }
 
 impl Write for Watched {
@@ -71,7 +71,7 @@ impl Write for Out {
 }
 
 impl FlowFile {
-    pub(super) fn stdout(format: FlowFormat, shared: &Arc<Shared>) -> Result<Self, ExportError> {
+    pub(super) fn stdout(format: FlowFormat, shared: &Arc<WriterState>) -> Result<Self, ExportError> {
         let watched = Watched { out: io::stdout(), shared: Arc::clone(shared) };
         let out = Out::Stdout(BufWriter::with_capacity(BUFFER_BYTES, watched));
         Self { out, format, named: None }.begin()

@@ -1,7 +1,7 @@
 //! The flows with the most bytes of those that go on, for whoever asks while the meter runs: the table is looked through a part
 //! at a time, again and again.
 
-use super::counts::Told;
+use super::counts::Published;
 use super::flow::FlowEnd;
 use super::record::FlowRecord;
 use super::table::Table;
@@ -20,12 +20,12 @@ impl Largest {
     }
 
     /// Looks at so many places more. Once all were looked at, tells what was found, and begins anew.
-    pub(super) fn go_on(&mut self, table: &Table, looks: usize, told: &Told) {
+    pub(super) fn go_on(&mut self, table: &Table, looks: usize, published: &Published) {
         for _ in 0..looks {
             let Some(flow) = table.at(self.next) else {
                 let found = std::mem::replace(&mut self.found, Top::new(self.most));
                 self.next = 0;
-                return told.tell_largest(found.into_records());
+                return published.publish_largest(found.into_records());
             };
             self.next += 1;
             if !flow.is_vacant() && self.found.has_place_for(flow.bytes()) {

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use steerage::{BUCKETS, BucketId, HugeVec};
 
 use super::flow::Flow;
+use super::flow_limit::{FlowLimit, FlowSlots};
 use super::index::Index;
 use super::key::Key;
 use super::lists::Lists;
-use super::room::{Room, Seats};
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 use super::wheel::Wheel;
 
@@ -31,7 +31,7 @@ pub(super) struct Table {
     len: usize,
     wheel: Wheel,
     buckets: Lists,
-    seats: Seats,
+    slots: FlowSlots,
     timeouts: Timeouts,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) struct Departed {
     pub(super) flows: Vec<Flow>,
-    seats: Seats,
+    slots: FlowSlots,
 }
 
 fn list_of(bucket: BucketId) -> usize {
@@ -47,8 +47,8 @@ fn list_of(bucket: BucketId) -> usize {
 }
 
 impl Table {
-    pub(super) fn new(timeouts: Timeouts, room: &Arc<Room>) -> Self {
-        let flows_max = room.flows_max();
+    pub(super) fn new(timeouts: Timeouts, limit: &Arc<FlowLimit>) -> Self {
+        let flows_max = limit.flows_max();
         Self {
             index: Index::new(),
             flows: HugeVec::with_capacity(flows_max),
@@ -56,7 +56,7 @@ impl Table {
             len: 0,
             wheel: Wheel::new(timeouts.inactive.saturating_add(nanos(LATE_MAX)), flows_max),
             buckets: Lists::new(0, flows_max),
-            seats: Seats::none(room),
+            slots: FlowSlots::none(limit),
             timeouts,
         }
     }
@@ -101,7 +101,7 @@ impl Table {
     /// Takes room for one more flow. If there is none, the flow that has been idle for the longest time makes some, and is
     /// returned.
     pub(super) fn make_room(&mut self) -> Option<Flow> {
-        if self.seats.take() {
+        if self.slots.take() {
             return None;
         }
         let evicted = self.longest_idle()?;
@@ -112,7 +112,7 @@ impl Table {
     /// Where there are too many flows, of all CPUs together: takes out the one here that has been idle for the longest time,
     /// unless it is the last. To be called until it has nothing to say.
     pub(super) fn shed(&mut self) -> Option<Flow> {
-        if !self.seats.is_surplus() || self.len <= 1 {
+        if !self.slots.is_surplus() || self.len <= 1 {
             return None;
         }
         let idle = self.longest_idle()?;
@@ -140,7 +140,7 @@ impl Table {
 
     /// Ends a flow.
     pub(super) fn remove(&mut self, place: u32) -> Flow {
-        self.seats.give();
+        self.slots.give();
         self.take_out(place)
     }
 
@@ -198,19 +198,19 @@ impl Table {
         while let Some(place) = self.buckets.first(list) {
             flows.push(self.take_out(place));
         }
-        let seats = self.seats.split(flows.len());
-        Some(Departed { flows, seats })
+        let slots = self.slots.split(flows.len());
+        Some(Departed { flows, slots })
     }
 
     /// The flows of a bucket from another CPU. One that is here already is one flow from now on.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
-        self.seats.absorb(departed.seats);
+        self.slots.absorb(departed.slots);
         for mut flow in departed.flows {
             flow.bucket = bucket;
             match self.find(&flow.key, flow.hash).and_then(|place| self.at_mut(place)) {
                 Some(here) => {
                     here.merge(&flow);
-                    self.seats.give();
+                    self.slots.give();
                 }
                 None => self.insert(flow),
             }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use steerage::BucketId;
 
-use super::counts::AllTold;
+use super::counts::AllPublished;
 use super::flow::{Flow, FlowEnd, Seen};
+use super::flow_limit::FlowLimit;
 use super::key::{Key, Seeds};
 use super::largest::Largest;
-use super::room::Room;
 use super::table::Table;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 
@@ -39,8 +39,8 @@ fn seen(flow: u32, time: u64, seeds: &Seeds) -> Seen {
 #[test]
 fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     const FLOWS: u32 = 100;
-    let (seeds, told) = (Seeds::by_chance(), AllTold::default());
-    let mut table = Table::new(timeouts(), &Room::new(1000));
+    let (seeds, published) = (Seeds::by_chance(), AllPublished::default());
+    let mut table = Table::new(timeouts(), &FlowLimit::new(1000));
     for nth in 1..=FLOWS {
         let seen = seen(nth, START, &seeds);
         let mut flow = Flow::begin(&seen, bucket_of(nth));
@@ -52,9 +52,9 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     }
     let gone = seen(FLOWS, START, &seeds);
     table.remove(table.find(&gone.flow.key, gone.hash).unwrap());
-    let (mut largest, one) = (Largest::new(5), told.one_more());
-    let packets = || told.largest(3).iter().map(|flow| flow.forth().packets).collect::<Vec<_>>();
-    // Nothing is told before all were looked at.
+    let (mut largest, one) = (Largest::new(5), published.one_more());
+    let packets = || published.largest(3).iter().map(|flow| flow.forth().packets).collect::<Vec<_>>();
+    // Nothing is published before all were looked at.
     for _ in 0..10 {
         assert!(packets().is_empty());
         largest.go_on(&table, 10, &one);
@@ -92,7 +92,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// The tables of some CPUs, and what a map says.
 struct World {
     tables: Vec<Table>,
-    room: Arc<Room>,
+    limit: Arc<FlowLimit>,
     seeds: Seeds,
     /// Which table a bucket is at.
     at: [usize; BUCKETS as usize],
@@ -105,11 +105,11 @@ struct World {
 
 impl World {
     fn new(flows_max: usize) -> Self {
-        let room = Room::new(flows_max);
-        let tables = (0..TABLES).map(|_| Table::new(timeouts(), &room)).collect();
+        let limit = FlowLimit::new(flows_max);
+        let tables = (0..TABLES).map(|_| Table::new(timeouts(), &limit)).collect();
         Self {
             tables,
-            room,
+            limit,
             seeds: Seeds::by_chance(),
             at: [0; BUCKETS as usize],
             open: BTreeMap::new(),
@@ -237,7 +237,7 @@ proptest! {
                 Step::Move(bucket, to) => world.move_bucket(bucket, to),
             }
             world.check();
-            // Each table may have one flow without a seat: there is always room for one.
+            // Each table may have one flow without a slot: there is always room for one.
             prop_assert!(world.open.len() < flows_max + TABLES);
         }
         let left: BTreeMap<u32, u64> = world.open.iter().map(|(id, (packets, _))| (*id, *packets)).collect();
@@ -249,7 +249,7 @@ proptest! {
         }
         prop_assert_eq!(flows, left);
         // All places are free again.
-        let mut heir = super::room::Seats::none(&world.room);
+        let mut heir = super::flow_limit::FlowSlots::none(&world.limit);
         prop_assert!((0..flows_max).all(|_| heir.take()) && !heir.take());
     }
 }
@@ -285,6 +285,6 @@ fn flows_merge_on_arrival() {
     let flow = *world.tables[1].at(place).expect("it is there");
     assert_eq!((flow.traffic().0.packets, flow.reason_at_the_end(START, &timeouts())), (2, FlowEnd::Forced));
     // It needs one seat, not two.
-    let mut heir = super::room::Seats::none(&world.room);
+    let mut heir = super::flow_limit::FlowSlots::none(&world.limit);
     assert!((0..9).all(|_| heir.take()) && !heir.take());
 }

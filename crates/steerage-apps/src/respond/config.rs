@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 
-use super::connection::bytes_of;
-use super::packet::Mac;
-use crate::addresses::{broadcast_of, is_of_a_host};
+use crate::addresses::{Mac, broadcast_of, is_of_a_host};
 
 /// The most addresses: so many an interface of smoltcp is built for.
 pub const ADDRESSES_MAX: usize = 8;
@@ -25,6 +23,9 @@ pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 /// Each connection's buffer in each direction: five segments of Ethernet, so that a peer whose acknowledgements are for every
 /// second segment does not stand still.
 pub const BUFFER_DEFAULT: usize = 8 * 1024;
+
+/// The most memory that a connection takes besides its two buffers: its socket, and its entries in tables and timers.
+pub(super) const CONNECTION_OVERHEAD_BYTES: usize = 2048;
 
 /// The least: two segments.
 pub const BUFFER_MIN: usize = 3 * 1024;
@@ -86,7 +87,7 @@ impl Config {
     /// # Errors
     /// For no address, more than [`ADDRESSES_MAX`], one that is there twice or that no host can have, a link address of a
     /// group, and an MTU that IPv6 does not allow.
-    pub fn new(addresses: Vec<IpAddr>, mac: [u8; 6], mtu: usize) -> Result<Self, ConfigError> {
+    pub fn new(addresses: Vec<IpAddr>, mac: Mac, mtu: usize) -> Result<Self, ConfigError> {
         let wrong = |what: String| Err(ConfigError(what));
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
             return wrong(format!("{} addresses: give 1 to {ADDRESSES_MAX}", addresses.len()));
@@ -189,7 +190,7 @@ impl Config {
 
     /// Bytes that one connection takes at most, and so all of them times [`connections_max`](Self::connections_max).
     pub fn connection_bytes(&self) -> usize {
-        bytes_of(self.buffer)
+        2 * self.buffer + CONNECTION_OVERHEAD_BYTES
     }
 
     /// The most bytes that connections take together.

@@ -8,10 +8,11 @@ use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::wire::IpListenEndpoint;
 use steerage::Timestamp;
 
-use super::counts::{End, Responded};
-use super::packet::{ACKNOWLEDGED_AT, Key, Mac, long};
+use super::config::{CONNECTION_OVERHEAD_BYTES, Config, Service};
+use super::counts::{Connections, End, Responded};
+use super::packet::{ACKNOWLEDGED_AT, IPV4_BYTES, IPV6_BYTES, Key, long};
 use super::stack::Stack;
-use super::{Responding, Service};
+use crate::addresses::Mac;
 
 /// What responses are made of: the bytes 0 to 250 again and again, so that a peer can tell whether any is missing.
 const PATTERN: [u8; PATTERN_BYTES] = {
@@ -56,13 +57,13 @@ pub(super) struct Connection {
 /// Counts a connection as ended when it is dropped: lost, unless it is said how.
 #[derive(Debug)]
 struct Counted {
-    of: Arc<Responding>,
+    connections: Arc<Connections>,
     end: End,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.of.connections.end(self.end);
+        self.connections.end(self.end);
     }
 }
 
@@ -81,18 +82,18 @@ pub(super) struct Opening {
 impl Connection {
     /// Makes a connection of which the peer has acknowledged the answer to its SYN. `None` if there are too many.
     pub(super) fn open(
-        of: &Arc<Responding>,
+        config: &Config,
+        connections: &Arc<Connections>,
         stack: &mut Stack,
         key: &Key,
         opening: &Opening,
         now: Timestamp,
     ) -> Option<Box<Self>> {
-        let config = &of.config;
-        if !of.connections.open(config.connections_max as u64) {
+        if !connections.open(config.connections_max as u64) {
             return None;
         }
         // From here on it counts as open.
-        let counted = Counted { of: Arc::clone(of), end: End::Lost };
+        let counted = Counted { connections: Arc::clone(connections), end: End::Lost };
         let buffer = || SocketBuffer::new(vec![0; config.buffer]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
@@ -110,7 +111,7 @@ impl Connection {
         stack.put_in(&mut sockets, now);
         stack.take_out(&mut sockets, now);
         let answer = if stack.replies.len() == 1 { stack.replies.frame(0) } else { return None };
-        let tcp = if ours.is_ipv4() { super::packet::IPV4_BYTES } else { super::packet::IPV6_BYTES };
+        let tcp = if ours.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
         let shift = opening.cookie.wrapping_sub(long(answer, tcp + 4));
         let lacks = match opening.service {
             Service::Echo => 0,
@@ -263,10 +264,6 @@ fn respond(
     }
 }
 
-/// Bytes that a connection takes at most, with buffers of that many each.
-pub(super) const fn bytes_of(config_buffer: usize) -> usize {
-    // The socket and what is around it, and its places in tables and in the timers, rounded up.
-    2 * config_buffer + 2048
-}
-
-const _: () = assert!(size_of::<Connection>() + size_of::<SocketStorage<'static>>() <= 1536);
+// The rest is for entries in tables and timers.
+const _: () =
+    assert!(size_of::<Connection>() + size_of::<SocketStorage<'static>>() <= CONNECTION_OVERHEAD_BYTES * 3 / 4);

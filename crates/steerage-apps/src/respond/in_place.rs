@@ -5,12 +5,13 @@ use std::net::Ipv6Addr;
 
 use steerage::{NoRoom, Packet};
 
-use super::Config;
+use super::config::Config;
 use super::counts::Fate;
 use super::packet::{
-    ACK, ETHERNET_BYTES, FIN, ICMPV6, IPV4_BYTES, IPV6_BYTES, Ip, Mac, RST, SYN, TCP, TCP_BYTES, Tcp, word,
+    ACK, ETHERNET_BYTES, FIN, ICMPV6, IPV4_BYTES, IPV6_BYTES, Ip, RST, SYN, TCP, TCP_BYTES, Tcp, word,
 };
-use crate::forward::checksum::{adjusted, finish, sum};
+use crate::addresses::Mac;
+use crate::checksum::{adjusted, finish, sum};
 
 /// What answers start with: the recommended default (IANA, "IP parameters").
 pub(super) const HOP_LIMIT: u8 = 64;

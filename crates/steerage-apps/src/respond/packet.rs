@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use steerage::LinkType;
 
-use super::Config;
+use super::config::Config;
 use super::counts::Fate;
 use crate::addresses::{is_of_a_host_v6, is_source_v4};
-use crate::forward::checksum::{finish, sum};
+use crate::checksum::{finish, sum};
 
 pub(super) const ETHERNET_BYTES: usize = 14;
 pub(super) const IPV4_BYTES: usize = 20;
@@ -25,9 +25,6 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
-
-/// A link address.
-pub(super) type Mac = [u8; 6];
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

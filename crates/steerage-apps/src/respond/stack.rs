@@ -14,7 +14,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 use steerage::Timestamp;
 
-use super::Config;
+use super::config::Config;
 use super::packet::{IPV4_BYTES, IPV6_BYTES, Key, SYN, TCP, TCP_BYTES};
 
 /// The most segments that a connection says in answer to one: what the largest buffer holds in segments of Ethernet, and one

@@ -2,7 +2,7 @@
 
 use super::scale::Scale;
 use super::svg::{Anchor, Svg};
-use crate::figures::point;
+use crate::format::axis_value;
 
 /// Every panel is so wide, in its own units; the page scales it. Text of 13 units is then still 11 pixels on a telephone.
 pub(super) const WIDTH: f64 = 420.0;
@@ -114,5 +114,5 @@ pub(super) fn room(labels: impl Iterator<Item = String>) -> f64 {
 /// A tick as it is written.
 pub(super) fn tick(value: f64) -> String {
     // 0.30000000000000004 is 0.3.
-    point((value * 1e9).round() / 1e9)
+    axis_value((value * 1e9).round() / 1e9)
 }

@@ -4,7 +4,7 @@ use super::axes::{Plot, WIDTH, Words, tick};
 use super::data::{Data, Line, has_axis};
 use super::scale::Scale;
 use super::svg::{Anchor, class_of};
-use crate::figures::{counted, cut, figure, point, spread};
+use crate::format::{axis_value, number, quantity, spread, truncated};
 use crate::stats::groups;
 
 /// A bar and what is around it.
@@ -78,14 +78,14 @@ impl Row<'_> {
         let middle = plot.py(-top - self.height() / 2.0);
         let Self::Bar { line, at } = self else {
             let Self::Heading(x) = self else { return };
-            plot.svg.text("group", (0.0, middle + 8.0), Anchor::Start, &point(*x));
+            plot.svg.text("group", (0.0, middle + 8.0), Anchor::Start, &axis_value(*x));
             return;
         };
         let of = &line.points[*at].spread;
-        plot.svg.text("name", (left - 8.0, middle + 4.5), Anchor::End, &cut(line.name, NAME_MAX));
+        plot.svg.text("name", (left - 8.0, middle + 4.5), Anchor::End, &truncated(line.name, NAME_MAX));
         let (from, to) = (plot.px(0.0), plot.px(of.median));
         let class = class_of(line.index);
-        let title = format!("{}: {}, {}", line.name, spread(of), counted(of.runs, "run"));
+        let title = format!("{}: {}, {}", line.name, spread(of), quantity(of.runs, "run"));
         let (start, length) = (from.min(to), (to - from).abs().max(0.5));
         plot.svg.rect(&format!("mark bar {class}"), (start, middle - BAR / 2.0), (length, BAR), &title);
         let (least, most) = (plot.px(of.least), plot.px(of.most));
@@ -94,6 +94,6 @@ impl Row<'_> {
             plot.svg.line("whisker", (end, middle - 3.5), (end, middle + 3.5));
         }
         let behind = (most.max(to) + 7.0).min(WIDTH).min(right - 10.0);
-        plot.svg.text("value", (behind, middle + 4.5), Anchor::Start, &figure(of.median));
+        plot.svg.text("value", (behind, middle + 4.5), Anchor::Start, &number(of.median));
     }
 }

@@ -5,7 +5,7 @@ use super::axes::{Plot, Words, room};
 use super::data::{drawn, has_axis, heading};
 use super::scale::Scale;
 use super::svg::class_of;
-use crate::figures::{counted, figure, point};
+use crate::format::{axis_value, number, quantity};
 use crate::report::{Chart, Experiment};
 use crate::stats::{Group, by_x, groups};
 
@@ -38,7 +38,7 @@ pub(super) fn draw(experiment: &Experiment, chart: &Chart) -> Vec<String> {
     let same = |(_, a, _): &Drawn<'_>, (_, b, _): &Drawn<'_>| (a.placement, a.x) == (b.placement, b.x);
     let panel = |these: &[Drawn<'_>]| {
         let (_, first, _) = &these[0];
-        let at = first.x.filter(|_| with_x).map_or(String::new(), |x| format!("{}: {}; ", experiment.x, point(x)));
+        let at = first.x.filter(|_| with_x).map_or(String::new(), |x| format!("{}: {}; ", experiment.x, axis_value(x)));
         let heading = format!("{at}{}", heading(first.placement));
         let words = Words { heading: &heading, x: "latency", y: "percentile" };
         let mut plot = Plot::new(&words, x, y, room(y.ticks().into_iter().map(percentile)), HEIGHT);
@@ -85,7 +85,7 @@ fn curve(plot: &mut Plot, (index, group, steps): &Drawn<'_>) {
         group.series,
         told.join(", "),
         time(steps.last().map_or(0.0, |(nanos, _)| *nanos as f64)),
-        counted(group.samples.len(), "run")
+        quantity(group.samples.len(), "run")
     );
     let through = stairs(plot, steps);
     plot.svg.path(&format!("mark line {class}"), &through, false, &title);
@@ -132,7 +132,7 @@ fn time(nanos: f64) -> String {
         _ if nanos < 999.5e6 => (nanos / 1e6, "ms"),
         _ => (nanos / 1e9, "s"),
     };
-    let text = if value.fract() == 0.0 { point(value) } else { figure(value) };
+    let text = if value.fract() == 0.0 { axis_value(value) } else { number(value) };
     format!("{text} {unit}")
 }
 

@@ -4,7 +4,7 @@ use super::axes::{Plot, Words, measured, room, tick};
 use super::data::{Data, Line};
 use super::scale::Scale;
 use super::svg::class_of;
-use crate::figures::{counted, point, spread};
+use crate::format::{axis_value, quantity, spread};
 
 /// How high a plot is.
 const HEIGHT: f64 = 220.0;
@@ -46,8 +46,13 @@ fn through(plot: &mut Plot, line: &Line<'_>) {
     let medians: Vec<(f64, f64)> = line.points.iter().map(|one| plot.at(one.x, one.spread.median)).collect();
     plot.svg.path(&format!("line {}", class_of(line.index)), &medians, false, "");
     for (one, at) in line.points.iter().zip(medians) {
-        let title =
-            format!("{} at {}: {}, {}", line.name, point(one.x), spread(&one.spread), counted(one.spread.runs, "run"));
+        let title = format!(
+            "{} at {}: {}, {}",
+            line.name,
+            axis_value(one.x),
+            spread(&one.spread),
+            quantity(one.spread.runs, "run")
+        );
         plot.svg.mark(line.index, false, at, &title);
     }
 }

@@ -4,10 +4,11 @@ use super::axes::{Plot, Words, measured, room, tick};
 use super::data::heading;
 use super::scale::Scale;
 use super::svg::{Anchor, class_of};
-use crate::figures::{figure, point};
+use crate::compare::{Comparison, Verdict, compare};
+use crate::format::{axis_value, number};
 use crate::placement::Placement;
 use crate::report::{Chart, Experiment, Pair};
-use crate::stats::{Comparison, Verdict, compare, placements, series};
+use crate::stats::{placements, series};
 
 /// How high a plot is.
 const HEIGHT: f64 = 220.0;
@@ -153,7 +154,7 @@ fn through(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison]) {
             index,
             !is_told(one),
             at,
-            &format!("{} at {}: {one}", name(pair), one.x.map_or(String::new(), point)),
+            &format!("{} at {}: {one}", name(pair), one.x.map_or(String::new(), axis_value)),
         );
     }
 }
@@ -180,7 +181,7 @@ fn crossings(plot: &mut Plot, index: usize, pair: &Pair, found: &[Comparison], l
         let part = if (before - after).is_normal() { (before / (before - after)).clamp(0.0, 1.0) } else { 1.0 };
         let place = plot.x.at(from) + part * (plot.x.at(to) - plot.x.at(from));
         // Between 0 and the first point there is no scale.
-        let value = if from == 0.0 { point(to) } else { rounded(plot.x.value(place)) };
+        let value = if from == 0.0 { axis_value(to) } else { rounded(plot.x.value(place)) };
         let words = match (pays, from == 0.0) {
             (true, true) => "pays before",
             (true, false) => "pays from about",
@@ -209,7 +210,7 @@ fn crossing(plot: &mut Plot, index: usize, place: f64, name: &str, text: &str, l
 /// With two digits that tell something.
 fn rounded(value: f64) -> String {
     let power = 10_f64.powf(value.abs().log10().floor() - 1.0);
-    if power.is_normal() { tick((value / power).round() * power) } else { figure(value) }
+    if power.is_normal() { tick((value / power).round() * power) } else { number(value) }
 }
 
 /// Without an axis: a mark with its spread for each pair.
@@ -224,7 +225,7 @@ fn rows(pairs: &[Told<'_>], scale: Scale, words: &Words<'_>) -> Plot {
     let each = pairs.iter().flat_map(|(index, pair, found)| found.iter().map(move |one| (*index, *pair, one)));
     for (row, (index, pair, one)) in each.enumerate() {
         let middle = plot.py(-(row as f64 * ROW) - 28.0);
-        let at = one.x.map_or(String::new(), |x| format!(", at {}", point(x)));
+        let at = one.x.map_or(String::new(), |x| format!(", at {}", axis_value(x)));
         plot.svg.text("name over", (12.0, middle - 12.0), Anchor::Start, &format!("{}{at}", name(pair)));
         let class = class_of(index);
         let (low, high, ratio) = (plot.px(one.low), plot.px(one.high), plot.px(one.ratio));

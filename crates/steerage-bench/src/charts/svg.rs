@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use crate::figures::plain;
+use crate::format::printable;
 
 /// A picture that grows and shrinks with the page.
 #[derive(Debug)]
@@ -20,7 +20,10 @@ pub(crate) enum Anchor {
     End,
 }
 
-/// How many kinds of marks there are.
+/// The number of colours for series. The page's style has a class for each: `s0`, `s1`, ...
+pub(crate) const SERIES_COLOURS: usize = 8;
+
+/// The number of different marks.
 const SHAPES: usize = 6;
 
 impl Svg {
@@ -100,7 +103,7 @@ pub(crate) fn swatch(index: usize) -> String {
 
 /// The class that gives a series its colour and its dashes.
 pub(crate) fn class_of(index: usize) -> String {
-    format!("s{}", index % crate::html::COLOURS)
+    format!("s{}", index % SERIES_COLOURS)
 }
 
 fn shape(index: usize, at: (f64, f64)) -> String {
@@ -126,7 +129,7 @@ fn hint(title: &str) -> String {
 /// Text for a page, between tags or in quotes.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for c in plain(text).chars() {
+    for c in printable(text).chars() {
         match c {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),

@@ -6,14 +6,15 @@ use std::time::Duration;
 use steerage::{Builder, POLL_BUDGET};
 use steerage_apps::forward::Fate;
 
-use super::{About, Figures, Plan, Settings};
+use crate::benchmark::{Benchmark, Description, Settings};
 use crate::error::BenchError;
 use crate::frames::{FLOWS, FrameOptions, Mix};
-use crate::measure::{Pair, ReadsHeaders, none_lost, run, run_alone};
+use crate::measurement::Measurement;
 use crate::report::ChartKind;
 use crate::router::router;
+use crate::runs::{CpuPair, ReadsHeaders, none_lost, run, run_alone};
 
-const ABOUT: About = About {
+const DESCRIPTION: Description = Description {
     name: "handoff",
     title: "Handing over in lists: a CPU that only collects, and none",
     question: "Packets of 64 bytes are forwarded (1,000 routes behind 16 routers, 65,536 sources, an output that costs nothing), or their \
@@ -40,8 +41,8 @@ enum Work {
 
 const WORKS: [(&str, Work); 2] = [("forwarding", Work::Forward), ("headers only", Work::Look)];
 
-pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
-    let mut plan = Plan::new(ABOUT, settings)
+pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
+    let mut benchmark = Benchmark::new(DESCRIPTION, settings)
         .metric("mpps", "handled", "Mpps", true)
         .metric("receive_ns", "CPU that receives", "ns a packet", false)
         .metric("work_ns", "CPU that handles", "ns a packet", false)
@@ -49,7 +50,7 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
         .chart(ChartKind::Lines, "receive_ns", "What a packet costs the CPU that receives")
         .chart(ChartKind::Ratio, "mpps", "What the collector gains, by length of list");
     for (work, _) in WORKS {
-        plan = plan.compare(&format!("{work}, a collector"), &format!("{work}, one CPU"));
+        benchmark = benchmark.compare(&format!("{work}, a collector"), &format!("{work}, one CPU"));
     }
     let on = settings.pair();
     for list in settings.points(&LISTS) {
@@ -57,15 +58,15 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
         for (name, work) in WORKS {
             let alone = move || once(on, work, false, list as usize, frames);
             let collector = move || once(on, work, true, list as usize, frames);
-            plan.takes(settings.measured + Duration::from_millis(20));
-            plan.case(format!("{name}, one CPU"), Some(list.into()), 1, alone);
-            plan.case(format!("{name}, a collector"), Some(list.into()), 2, collector);
+            benchmark.takes(settings.measured + Duration::from_millis(20));
+            benchmark.case(format!("{name}, one CPU"), Some(list.into()), 1, alone);
+            benchmark.case(format!("{name}, a collector"), Some(list.into()), 2, collector);
         }
     }
-    vec![plan]
+    vec![benchmark]
 }
 
-fn once(on: Pair, work: Work, collects: bool, list: usize, frames: u64) -> Result<Figures, BenchError> {
+fn once(on: CpuPair, work: Work, collects: bool, list: usize, frames: u64) -> Result<Measurement, BenchError> {
     let builder = Builder::new().dev_weight(list);
     let times = match work {
         Work::Look => {
@@ -86,5 +87,5 @@ fn once(on: Pair, work: Work, collects: bool, list: usize, frames: u64) -> Resul
             times
         }
     };
-    Ok(times.of_all(frames)?.figures())
+    Ok(times.of_all(frames)?.measurement())
 }

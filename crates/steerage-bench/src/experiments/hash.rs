@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use steerage::flow::{self, Layers};
 use steerage::{FlowHash, FlowHasher, FlowKey, HashKey, LinkType, POLL_BUDGET};
-use steerage_mem::hash::Hashing;
+use steerage_flow::Hashing;
 
-use super::{About, Figures, Plan, Settings};
+use crate::benchmark::{Benchmark, Description, Settings};
+use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::report::ChartKind;
-use crate::samples::{SAMPLES, frames};
+use crate::traffic::{TRAFFIC_KINDS, frames};
 
-const ABOUT: About = About {
+const DESCRIPTION: Description = Description {
     name: "hash",
     title: "Reading headers: key and keyed hash, by traffic",
     question: "What does it take to get from a frame to its flow's key and the key's hash, both directions alike, in batches of 64? And \
@@ -55,24 +56,24 @@ impl Hashing<Item> for BothDirections {
     }
 }
 
-pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
+pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
     let settings = Settings { measured: settings.measured / PART, ..settings.clone() };
-    let mut plan = Plan::new(ABOUT, &settings)
+    let mut benchmark = Benchmark::new(DESCRIPTION, &settings)
         .metric("hash_ns", "key and hash", "ns a frame", false)
         .metric("dissect_ns", "dissected", "ns a frame", false)
         .chart(ChartKind::Bars, "hash_ns", "Key and hash, by traffic")
         .chart(ChartKind::Bars, "dissect_ns", "Dissected, by traffic");
-    let plain = SAMPLES[0].name;
-    for sample in &SAMPLES[1..] {
-        plan = plan.compare(plain, sample.name);
+    let plain = TRAFFIC_KINDS[0].name;
+    for kind in &TRAFFIC_KINDS[1..] {
+        benchmark = benchmark.compare(plain, kind.name);
     }
     let passes = (settings.frames(2.0 * NANOS) as usize / FRAMES).max(1);
     let cpu = settings.pair().receive;
-    for sample in &SAMPLES {
+    for kind in &TRAFFIC_KINDS {
         let mut items: Vec<Item> =
-            frames(sample, FRAMES).into_iter().map(|frame| Item { frame, hash: FlowHash(0) }).collect();
+            frames(kind, FRAMES).into_iter().map(|frame| Item { frame, hash: FlowHash(0) }).collect();
         let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
-        plan.case(sample.name, None, 1, move || {
+        benchmark.case(kind.name, None, 1, move || {
             pin(cpu)?;
             let hashed = nanos_each(passes, || {
                 for batch in black_box(&mut *items).chunks_mut(POLL_BUDGET) {
@@ -84,10 +85,10 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
                     black_box(flow::dissect(&item.frame, LinkType::ETHERNET, Layers::Inner));
                 }
             });
-            Ok(Figures::of("hash_ns", hashed).and("dissect_ns", dissected))
+            Ok(Measurement::of("hash_ns", hashed).and("dissect_ns", dissected))
         });
     }
-    vec![plan]
+    vec![benchmark]
 }
 
 /// Of a frame, where `work` goes through all of them. The first pass fetches them.

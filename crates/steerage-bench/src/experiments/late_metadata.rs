@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use steerage::Builder;
 
-use super::{About, Figures, Plan, Settings};
-use crate::measure::run;
+use crate::benchmark::{Benchmark, Description, Settings};
+use crate::measurement::Measurement;
 use crate::nic::{Metadata, NicOptions};
 use crate::report::ChartKind;
+use crate::runs::run;
 
-const ABOUT: About = About {
+const DESCRIPTION: Description = Description {
     name: "late-metadata",
     title: "Metadata made late: throughput by frame size",
     question: "A device with a ring of 4,096 posted pages writes each frame whole; one CPU receives, another reads the header and the \
@@ -21,7 +22,7 @@ const ABOUT: About = About {
     rounds: 5,
 };
 
-const LOSS: About = About {
+const LOSS: Description = Description {
     name: "late-metadata-loss",
     title: "Metadata made late: loss at a fixed rate",
     question: "The same device, and frames of 64 bytes that come at a rate whether its ring has room or not. How many are lost?",
@@ -42,12 +43,12 @@ const LATE: &str = "late";
 const EARLY: &str = "early";
 const COPIED: &str = "late, copied";
 
-pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
+pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
     vec![by_size(settings), loss(settings)]
 }
 
-fn by_size(settings: &Settings) -> Plan {
-    let mut plan = Plan::new(ABOUT, settings)
+fn by_size(settings: &Settings) -> Benchmark {
+    let mut benchmark = Benchmark::new(DESCRIPTION, settings)
         .metric("mpps", "handled", "Mpps", true)
         .metric("receive_ns", "receiving CPU", "ns a packet", false)
         .metric("work_ns", "worker", "ns a packet", false)
@@ -62,18 +63,18 @@ fn by_size(settings: &Settings) -> Plan {
             let (frames, frame_bytes) = (settings.frames(NANOS), bytes as usize);
             let nic = NicOptions { frame_bytes, frames, metadata, rate: None };
             let on = settings.pair();
-            plan.case(name, Some(bytes.into()), 2, move || {
+            benchmark.case(name, Some(bytes.into()), 2, move || {
                 let (input, make) = nic.input();
                 let builder = Builder::new().copybreak(if copies { frame_bytes } else { 0 });
-                Ok(run(on, builder, input, frames, 1, make)?.of_all(frames)?.figures())
+                Ok(run(on, builder, input, frames, 1, make)?.of_all(frames)?.measurement())
             });
         }
     }
-    plan
+    benchmark
 }
 
-fn loss(settings: &Settings) -> Plan {
-    let mut plan = Plan::new(LOSS, settings)
+fn loss(settings: &Settings) -> Benchmark {
+    let mut benchmark = Benchmark::new(LOSS, settings)
         .metric("lost_percent", "lost", "%", false)
         .metric("mpps", "handled", "Mpps", true)
         .compare(LATE, EARLY)
@@ -81,23 +82,23 @@ fn loss(settings: &Settings) -> Plan {
         .chart(ChartKind::Lines, "mpps", "Packets handled, by offered rate");
     // Long enough for the ring to overflow many times.
     let time = settings.measured / 2;
-    plan.takes(time);
+    benchmark.takes(time);
     for millions in settings.points(&RATES) {
         for (name, metadata) in [(EARLY, Metadata::Early), (LATE, Metadata::Late)] {
             let on = settings.pair();
             let rate = 1_000_000 * u64::from(millions);
             let frames = frames_in(time, rate);
             let nic = NicOptions { frame_bytes: 64, frames, metadata, rate: Some(rate) };
-            plan.case(name, Some(millions.into()), 2, move || {
+            benchmark.case(name, Some(millions.into()), 2, move || {
                 let (input, make) = nic.input();
                 let times = run(on, Builder::new(), input, frames, 1, make)?;
                 let lost = 100.0 * (1.0 - times.delivered as f64 / frames as f64);
                 let handled = 1e3 / times.whole * times.delivered as f64 / frames as f64;
-                Ok(Figures::of("lost_percent", lost).and("mpps", handled))
+                Ok(Measurement::of("lost_percent", lost).and("mpps", handled))
             });
         }
     }
-    plan
+    benchmark
 }
 
 fn frames_in(time: Duration, rate: u64) -> u64 {

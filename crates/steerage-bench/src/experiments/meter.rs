@@ -10,14 +10,15 @@ use steerage_apps::Count;
 use steerage_apps::meter::{MeterOptions, Metered, Metering};
 use steerage_device::capture::Capture;
 
-use super::{About, Figures, Plan, Settings};
-use crate::capture::{Laps, capture, count_by_flow, flows_in};
+use crate::benchmark::{Benchmark, Description, Settings};
+use crate::capture::{RepeatedCapture, capture, count_by_flow, flows_in};
 use crate::error::BenchError;
-use crate::measure::{none_lost, run_alone};
+use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::report::ChartKind;
+use crate::runs::{none_lost, run_alone};
 
-const ABOUT: About = About {
+const DESCRIPTION: Description = Description {
     name: "meter",
     title: "Metering a capture: packets a second, by flows",
     question: "A capture of UDP packets of 60 bytes in memory is read and metered: both directions of each flow, with timeouts and \
@@ -59,8 +60,8 @@ impl Traffic {
     }
 }
 
-pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
-    let mut plan = Plan::new(ABOUT, settings)
+pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
+    let mut benchmark = Benchmark::new(DESCRIPTION, settings)
         .metric("mpps", "metered", "Mpps", true)
         .compare(ONE, LOOP)
         .compare(ONE, COUNT)
@@ -76,19 +77,19 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
         {
             let warm_up = settings.warm_up_of(balances);
             let run = Run { cpus, balances, warm_up, measured: settings.measured };
-            plan.takes(warm_up + settings.measured);
+            benchmark.takes(warm_up + settings.measured);
             let (traffic, x) = of();
-            plan.case(name, x, run.cpus.len(), move || run.once(&traffic));
+            benchmark.case(name, x, run.cpus.len(), move || run.once(&traffic));
         }
         let (traffic, x) = of();
-        plan.case(COUNT, x, 1, move || {
+        benchmark.case(COUNT, x, 1, move || {
             let input = Capture::from_reader("bench", Cursor::new(traffic.get().0)).into_input();
             let packets = u64::from(traffic.packets);
             let (times, _) = run_alone(on.receive, Builder::new(), input, packets, Count::default)?;
-            Ok(Figures::of("mpps", 1e3 / times.whole))
+            Ok(Measurement::of("mpps", 1e3 / times.whole))
         });
         let (traffic, x) = of();
-        plan.case(LOOP, x, 1, move || {
+        benchmark.case(LOOP, x, 1, move || {
             pin(on.receive)?;
             let (file, expected) = traffic.get();
             let start = Instant::now();
@@ -96,10 +97,10 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
             let time = start.elapsed();
             none_lost(packets, traffic.packets.into())?;
             each_is_one(flows, expected)?;
-            Ok(Figures::of("mpps", packets as f64 / time.as_secs_f64() / 1e6))
+            Ok(Measurement::of("mpps", packets as f64 / time.as_secs_f64() / 1e6))
         });
     }
-    vec![plan]
+    vec![benchmark]
 }
 
 fn each_is_one(seen: u64, expected: u64) -> Result<(), BenchError> {
@@ -116,11 +117,11 @@ struct Run {
 }
 
 impl Run {
-    fn once(&self, traffic: &Traffic) -> Result<Figures, BenchError> {
+    fn once(&self, traffic: &Traffic) -> Result<Measurement, BenchError> {
         let (file, expected) = traffic.get();
         // However many laps: no record is cut.
         let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
-        let input = Capture::from_reader("bench", Laps::of(file, traffic.packets)).into_input();
+        let input = Capture::from_reader("bench", RepeatedCapture::of(file, traffic.packets)).into_input();
         let mask: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let builder = Builder::new().cpus(mask.clone()).rps_cpus(mask);
         let builder = if self.balances { builder.policy(Balance::new()) } else { builder.policy(Hash) };
@@ -141,6 +142,6 @@ impl Run {
             let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 1);
             each_is_one(metered.total, expected)?;
         }
-        Ok(Figures::of("mpps", delivered as f64 / (after.elapsed - before.elapsed).as_secs_f64() / 1e6))
+        Ok(Measurement::of("mpps", delivered as f64 / (after.elapsed - before.elapsed).as_secs_f64() / 1e6))
     }
 }

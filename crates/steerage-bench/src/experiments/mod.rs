@@ -1,8 +1,4 @@
-//! The experiments: each repeats the shape of one that was published. One file each; what they have in common is in [`plan`]
-//! and [`conduct()`].
-
-pub mod conduct;
-pub mod plan;
+//! The experiments, in one file each. Each repeats the shape of an experiment that was published.
 
 mod handoff;
 mod hash;
@@ -12,29 +8,28 @@ mod page_cache;
 mod path;
 mod rps;
 
-pub use conduct::{Progress, conduct};
-pub use plan::{About, Figures, Plan, Settings};
+use crate::benchmark::{Benchmark, Settings};
 
-/// A name on the command line, and what it stands for: some are experiments in several parts.
-type Named = (&'static str, fn(&Settings) -> Vec<Plan>);
+/// A name on the command line, and the function that makes its benchmarks. Some experiments have several parts.
+type Named = (&'static str, fn(&Settings) -> Vec<Benchmark>);
 
-/// All of them, in the order in which they are run.
+/// All experiments, in the order in which they run.
 const ALL: [Named; 7] = [
-    ("rps", rps::plans),
-    ("handoff", handoff::plans),
-    ("late-metadata", late_metadata::plans),
-    ("page-cache", page_cache::plans),
-    ("path", path::plans),
-    ("hash", hash::plans),
-    ("meter", meter::plans),
+    ("rps", rps::benchmarks),
+    ("handoff", handoff::benchmarks),
+    ("late-metadata", late_metadata::benchmarks),
+    ("page-cache", page_cache::benchmarks),
+    ("path", path::benchmarks),
+    ("hash", hash::benchmarks),
+    ("meter", meter::benchmarks),
 ];
 
-/// What there is to be measured.
+/// The names of all experiments.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
-/// The experiments of one name, ready to run; none if there is no such name.
-pub fn plans(name: &str, settings: &Settings) -> Vec<Plan> {
-    ALL.iter().find(|(known, _)| *known == name).map_or_else(Vec::new, |(_, plans)| plans(settings))
+/// The benchmarks of the experiment with this name; none if there is no such experiment.
+pub fn benchmarks(name: &str, settings: &Settings) -> Vec<Benchmark> {
+    ALL.iter().find(|(known, _)| *known == name).map_or_else(Vec::new, |(_, benchmarks)| benchmarks(settings))
 }

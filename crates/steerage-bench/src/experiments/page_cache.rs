@@ -8,13 +8,14 @@ use steerage::testing::PageLoop;
 use steerage::{LPC_SIZE_DEFAULT, POLL_BUDGET};
 use steerage_mem::ring::Consumer;
 
-use super::{About, Figures, Plan, Settings};
+use crate::benchmark::{Benchmark, Description, Settings};
 use crate::error::BenchError;
-use crate::measure::{Busy, Pair};
+use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::report::ChartKind;
+use crate::runs::{Busy, CpuPair};
 
-const ABOUT: About = About {
+const DESCRIPTION: Description = Description {
     name: "page-cache",
     title: "The local page cache: queues that contend for pages",
     question: "Pages go round in polls of 64, and nobody touches their bytes. The queues are dealt out to two CPUs, each of which works \
@@ -36,8 +37,8 @@ const NANOS: f64 = 12.0;
 
 const CACHES: [(&str, usize); 2] = [("cache on", LPC_SIZE_DEFAULT), ("cache off", 0)];
 
-pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
-    let mut plan = Plan::new(ABOUT, settings)
+pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
+    let mut benchmark = Benchmark::new(DESCRIPTION, settings)
         .metric("page_ns", "a page's round", "ns", false)
         .metric("receive_ns", "receiving CPU", "ns a page", false)
         .metric("work_ns", "worker", "ns a page", false)
@@ -48,13 +49,14 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
     for queues in settings.points(&QUEUES) {
         for (name, lpc_size) in CACHES {
             let cpus = if queues > 1 { 2 } else { 1 };
-            plan.case(name, Some(queues.into()), cpus, move || contend(on, loops(queues as usize, lpc_size)?, pages));
+            benchmark
+                .case(name, Some(queues.into()), cpus, move || contend(on, loops(queues as usize, lpc_size)?, pages));
         }
     }
     for (name, lpc_size) in CACHES {
-        plan.case(format!("across, {name}"), Some(1.0), 2, move || across(on, loops(1, lpc_size)?, pages));
+        benchmark.case(format!("across, {name}"), Some(1.0), 2, move || across(on, loops(1, lpc_size)?, pages));
     }
-    vec![plan]
+    vec![benchmark]
 }
 
 fn loops(queues: usize, lpc_size: usize) -> Result<Vec<(PageLoop, Consumer)>, BenchError> {
@@ -81,12 +83,12 @@ fn go_round(queues: &mut [(PageLoop, Consumer)], pages: usize) -> Duration {
 }
 
 /// The queues on both CPUs, each CPU with its own.
-fn contend(on: Pair, mut first: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Figures, BenchError> {
+fn contend(on: CpuPair, mut first: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Measurement, BenchError> {
     let each = |time: Duration| time.as_nanos() as f64 / pages as f64;
     let mut second = first.split_off(first.len().div_ceil(2));
     pin(on.receive)?;
     if second.is_empty() {
-        return Ok(Figures::of("page_ns", each(go_round(&mut first, pages))));
+        return Ok(Measurement::of("page_ns", each(go_round(&mut first, pages))));
     }
     let start = Barrier::new(2);
     thread::scope(|scope| {
@@ -98,14 +100,14 @@ fn contend(on: Pair, mut first: Vec<(PageLoop, Consumer)>, pages: usize) -> Resu
         start.wait();
         let mine = go_round(&mut first, pages);
         let theirs = other.join().unwrap_or(Err(BenchError::Panicked))?;
-        Ok(Figures::of("page_ns", each(mine.max(theirs))))
+        Ok(Measurement::of("page_ns", each(mine.max(theirs))))
     })
 }
 
 /// One queue, from CPU to CPU.
-fn across(on: Pair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Figures, BenchError> {
+fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Measurement, BenchError> {
     let each = |time: Duration| time.as_nanos() as f64 / pages as f64;
-    let Some((mut queue, consumer)) = loops.pop() else { return Ok(Figures::default()) };
+    let Some((mut queue, consumer)) = loops.pop() else { return Ok(Measurement::default()) };
     pin(on.receive)?;
     let (ready, is_ready) = mpsc::channel();
     thread::scope(|scope| {
@@ -128,7 +130,7 @@ fn across(on: Pair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Resul
             });
         }
         let work = worker.join().unwrap_or(Err(BenchError::Panicked))?;
-        let whole = Figures::of("page_ns", each(begin.elapsed()));
+        let whole = Measurement::of("page_ns", each(begin.elapsed()));
         Ok(whole.and("receive_ns", each(busy.time())).and("work_ns", each(work)))
     })
 }

@@ -2,12 +2,12 @@
 
 use steerage::{Builder, LPC_SIZE_DEFAULT, POLL_BUDGET};
 
-use super::{About, Plan, Settings};
+use crate::benchmark::{Benchmark, Description, Settings};
 use crate::frames::{FLOWS, FrameOptions, Mix};
-use crate::measure::{ReadsHeaders, run};
 use crate::report::ChartKind;
+use crate::runs::{ReadsHeaders, run};
 
-const ABOUT: About = About {
+const DESCRIPTION: Description = Description {
     name: "path",
     title: "The receive path: what a packet costs",
     question: "Frames of 64 bytes in 65,536 flows, written by the receiving CPU as a device would. It receives and does nothing \
@@ -56,8 +56,8 @@ fn cases(frames: u64) -> Vec<Case> {
     ]
 }
 
-pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
-    let mut plan = Plan::new(ABOUT, settings)
+pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
+    let mut benchmark = Benchmark::new(DESCRIPTION, settings)
         .metric("receive_ns", "receiving CPU", "ns a packet", false)
         .metric("work_ns", "worker", "ns a packet", false)
         .metric("mpps", "handled", "Mpps", true)
@@ -66,15 +66,15 @@ pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
     let (frames, on) = (settings.frames(NANOS), settings.pair());
     let cases = cases(frames);
     for case in &cases[1..] {
-        plan = plan.compare(FIRST, case.name);
+        benchmark = benchmark.compare(FIRST, case.name);
     }
-    plan = plan.compare(MANY_FLOWS, FEW_FLOWS);
+    benchmark = benchmark.compare(MANY_FLOWS, FEW_FLOWS);
     for case in cases {
-        plan.case(case.name, None, 2, move || {
+        benchmark.case(case.name, None, 2, move || {
             let builder = Builder::new().lpc_size(case.lpc_size);
             let times = run(on, builder, case.frames.input(), frames, case.targets, ReadsHeaders::default)?;
-            Ok(times.of_all(frames)?.figures())
+            Ok(times.of_all(frames)?.measurement())
         });
     }
-    vec![plan]
+    vec![benchmark]
 }

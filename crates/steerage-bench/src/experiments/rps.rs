@@ -7,13 +7,14 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use steerage::{Balance, Builder, CpuId, CpuMask, Hash, Instance, Snapshot};
 
-use super::{About, Figures, Plan, Settings};
+use crate::benchmark::{Benchmark, Description, Settings};
 use crate::error::BenchError;
 use crate::histogram::Histogram;
-use crate::load::{Paced, Works, rounds_of};
+use crate::load::{Paced, SpinHandler, spin_rounds};
+use crate::measurement::Measurement;
 use crate::report::ChartKind;
 
-const ABOUT: About = About {
+const DESCRIPTION: Description = Description {
     name: "rps",
     title: "Receive packet steering: with and without, by work per packet",
     question: "One queue brings more packets of 64 bytes in 65,536 flows than anybody can handle. How many are handled a second \
@@ -25,7 +26,7 @@ const ABOUT: About = About {
     rounds: 5,
 };
 
-const DELAY: About = About {
+const DELAY: Description = Description {
     name: "rps-delay",
     title: "Receive packet steering: delay at a part of the load",
     question: "Packets that take 500 ns each come at a steady rate: 1 %, 50 % and 150 % of what one CPU can do. How old are they when \
@@ -78,7 +79,7 @@ struct Measured {
     busy: f64,
     /// CPU seconds a second.
     cpus: f64,
-    ages: Histogram,
+    delays: Histogram,
 }
 
 impl Run {
@@ -103,8 +104,8 @@ impl Run {
         };
         let builder = Builder::new().cpus(cpus).rps_cpus(mask).input_on(Paced::input(per_second), &[rx], None);
         let builder = if self.way == Way::Balance { builder.policy(Balance::new()) } else { builder.policy(Hash) };
-        let (rounds, notes_ages) = (rounds_of(work), per_second.is_some());
-        let running = builder.build(move |_| Works::new(rounds, notes_ages)).and_then(Instance::start)?;
+        let (rounds, records_delays) = (spin_rounds(work), per_second.is_some());
+        let running = builder.build(move |_| SpinHandler::new(rounds, records_delays)).and_then(Instance::start)?;
         let handle = running.handle();
         thread::sleep(self.warm_up);
         let (before, cpu_before) = (handle.snapshot(), cpu_time()?);
@@ -115,8 +116,8 @@ impl Run {
         if !outcome.failed.is_empty() {
             return Err(BenchError::Panicked);
         }
-        let mut ages = Histogram::new();
-        outcome.reports.iter().for_each(|(_, report)| ages.merge(report));
+        let mut delays = Histogram::new();
+        outcome.reports.iter().for_each(|(_, report)| delays.merge(report));
         let seconds = (after.elapsed - before.elapsed).as_secs_f64();
         let delivered = (after.delivered() - before.delivered()) as f64;
         let busy = busy(&after).saturating_sub(busy(&before));
@@ -124,7 +125,7 @@ impl Run {
             per_second: delivered / seconds,
             busy: busy.as_nanos() as f64 / delivered.max(1.0),
             cpus: cpu_after.saturating_sub(cpu_before).as_secs_f64() / seconds,
-            ages,
+            delays,
         })
     }
 }
@@ -157,12 +158,12 @@ fn ways(cpus: usize) -> Vec<(String, Way, usize)> {
     ways
 }
 
-pub(super) fn plans(settings: &Settings) -> Vec<Plan> {
+pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
     vec![throughput(settings), delay(settings)]
 }
 
-fn throughput(settings: &Settings) -> Plan {
-    let mut plan = Plan::new(ABOUT, settings)
+fn throughput(settings: &Settings) -> Benchmark {
+    let mut benchmark = Benchmark::new(DESCRIPTION, settings)
         .metric("mpps", "handled", "Mpps", true)
         .metric("busy_ns", "all CPUs, busy", "ns a packet", false)
         .chart(ChartKind::Lines, "mpps", "Packets handled, by work per packet")
@@ -170,24 +171,24 @@ fn throughput(settings: &Settings) -> Plan {
     let ways = ways(settings.cpus.len());
     // Last, with all CPUs, is balance: what is told in terms of others, and of peers.
     for (name, ..) in ways[1..].iter().rev() {
-        plan = plan.compare(name, INLINE);
+        benchmark = benchmark.compare(name, INLINE);
     }
-    plan = plan.compare(BALANCE, WORKER).compare(BALANCE, ALL);
+    benchmark = benchmark.compare(BALANCE, WORKER).compare(BALANCE, ALL);
     for cost in settings.points(&COSTS) {
         for (name, way, cpus) in &ways {
             let run = Run::new(*way, *cpus, settings);
-            plan.takes(run.takes());
-            plan.case(name, Some(f64::from(cost)), *cpus, move || {
+            benchmark.takes(run.takes());
+            benchmark.case(name, Some(f64::from(cost)), *cpus, move || {
                 let measured = run.once(Duration::from_nanos(cost.into()), None)?;
-                Ok(Figures::of("mpps", measured.per_second / 1e6).and("busy_ns", measured.busy))
+                Ok(Measurement::of("mpps", measured.per_second / 1e6).and("busy_ns", measured.busy))
             });
         }
     }
-    plan
+    benchmark
 }
 
-fn delay(settings: &Settings) -> Plan {
-    let mut plan = Plan::new(DELAY, settings)
+fn delay(settings: &Settings) -> Benchmark {
+    let mut benchmark = Benchmark::new(DELAY, settings)
         .metric("p50_us", "median delay", "us", false)
         .metric("p99_us", "delay, 99 of 100", "us", false)
         .metric("cpus", "CPU time", "CPUs", false)
@@ -203,17 +204,17 @@ fn delay(settings: &Settings) -> Plan {
             let run = Run::new(way, cpus, settings);
             // One CPU can do a packet in the time that its work takes; what is around it is little beside that.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
-            plan.takes(run.takes());
-            plan.case(name, Some(f64::from(load)), cpus, move || {
+            benchmark.takes(run.takes());
+            benchmark.case(name, Some(f64::from(load)), cpus, move || {
                 let measured = run.once(DELAY_COST, Some(per_second))?;
-                let micros = |permille| measured.ages.permille(permille) as f64 / 1e3;
-                let figures = Figures::of("p50_us", micros(500)).and("p99_us", micros(990));
-                let figures = figures.and("cpus", measured.cpus).and("mpps", measured.per_second / 1e6);
-                Ok(Figures { latencies: measured.ages.latencies(), ..figures })
+                let micros = |permille| measured.delays.permille(permille) as f64 / 1e3;
+                let measurement = Measurement::of("p50_us", micros(500)).and("p99_us", micros(990));
+                let measurement = measurement.and("cpus", measured.cpus).and("mpps", measured.per_second / 1e6);
+                Ok(Measurement { latencies: measured.delays.latencies(), ..measurement })
             });
         }
     }
-    plan
+    benchmark
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use super::anchor;
 use crate::charts::escape;
-use crate::figures::{point, spread};
+use crate::compare::{Comparison, Verdict, compare};
+use crate::format::{axis_value, spread};
 use crate::placement::Placement;
 use crate::report::{Experiment, Metric, Pair, Report};
-use crate::stats::{Comparison, Verdict, compare, groups};
+use crate::stats::{by_x, groups};
 
 /// For each experiment what it is about: its first pair.
 pub(super) fn at_a_glance(page: &mut String, report: &Report) {
@@ -39,6 +39,11 @@ pub(super) fn at_a_glance(page: &mut String, report: &Report) {
     page.push_str("</table>\n</div>\n");
 }
 
+/// The id of an experiment's section in the page.
+pub(super) fn anchor(one: &Experiment) -> String {
+    one.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
 /// Several points in one line: the best and the worst that are told, and how many are.
 fn summary(one: &Experiment, found: &[Comparison]) -> (&'static str, String) {
     if let [only] = found {
@@ -46,7 +51,7 @@ fn summary(one: &Experiment, found: &[Comparison]) -> (&'static str, String) {
     }
     let with = |verdict: Verdict| found.iter().filter(move |one| one.verdict == verdict);
     let by_ratio = |a: &&Comparison, b: &&Comparison| a.ratio.total_cmp(&b.ratio);
-    let at = |told: &Comparison| format!("{told} at {} {}", told.x.map_or(String::new(), point), unit(&one.x));
+    let at = |told: &Comparison| format!("{told} at {} {}", told.x.map_or(String::new(), axis_value), unit(&one.x));
     let extremes = [with(Verdict::Better).max_by(by_ratio), with(Verdict::Worse).min_by(by_ratio)];
     let mut parts: Vec<String> = extremes.into_iter().flatten().map(at).collect();
     let all = [
@@ -97,7 +102,7 @@ pub(super) fn verdicts(page: &mut String, one: &Experiment) {
         let mut placements: Vec<Placement> = found.iter().map(|one| one.placement).collect();
         placements.dedup();
         let mut xs: Vec<Option<f64>> = found.iter().map(|one| one.x).collect();
-        xs.sort_by(|a, b| crate::stats::by_x(*a, *b));
+        xs.sort_by(|a, b| by_x(*a, *b));
         xs.dedup();
         let caption = format!("{} over {}, {}", pair.of, pair.over, title(one, pair));
         let _ = write!(page, "<div class=\"wide\"><table>\n<caption>{}</caption>\n<tr>", escape(&caption));
@@ -112,7 +117,7 @@ pub(super) fn verdicts(page: &mut String, one: &Experiment) {
         for x in xs {
             page.push_str("<tr>");
             if with_x {
-                let _ = write!(page, "<td class=\"number\">{}</td>", x.map_or(String::new(), point));
+                let _ = write!(page, "<td class=\"number\">{}</td>", x.map_or(String::new(), axis_value));
             }
             for placement in &placements {
                 let here = found.iter().find(|one| one.x == x && one.placement == *placement);
@@ -149,7 +154,7 @@ pub(super) fn figures(page: &mut String, one: &Experiment) {
     for group in &groups {
         let _ = write!(page, "<tr><td>{}</td>", group.placement);
         if with_x {
-            let _ = write!(page, "<td class=\"number\">{}</td>", group.x.map_or(String::new(), point));
+            let _ = write!(page, "<td class=\"number\">{}</td>", group.x.map_or(String::new(), axis_value));
         }
         let (series, runs) = (escape(group.series), group.samples.len());
         let _ = write!(page, "<td>{series}</td><td class=\"number\">{runs}</td>");

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use roxmltree::{Document, Node, ParsingOptions};
 
 use super::*;
-use crate::made::{EVIL, POINTS, report};
+use crate::charts::SERIES_COLOURS;
 use crate::report::ChartKind;
 use crate::stats::groups;
+use crate::test_report::{EVIL, POINTS, report};
 
 /// The page as XML, which it has to be as well.
 fn parsed<T>(page: &str, look: impl FnOnce(&Document<'_>) -> T) -> T {
@@ -40,7 +41,7 @@ fn there_is_a_mark_for_each_group() {
             assert_eq!(marks.len(), groups.len(), "{kind:?} {xs:?}");
             // Each tells its figures.
             for group in &groups {
-                let told = crate::figures::spread(&group.spread("v").unwrap());
+                let told = crate::format::spread(&group.spread("v").unwrap());
                 let tells = |mark: &Node<'_, '_>| {
                     let title = text(*mark);
                     title.starts_with(group.series) && title.contains(&told) && title.ends_with("3 runs")
@@ -219,7 +220,7 @@ fn both_themes_can_be_read() {
     let (light, dark) = (colours(light), colours(dark));
     assert_eq!(light.keys().collect::<Vec<_>>(), dark.keys().collect::<Vec<_>>());
     for (theme, of) in [("light", light), ("dark", dark)] {
-        let series: Vec<String> = (0..COLOURS).map(|at| format!("s{at}")).collect();
+        let series: Vec<String> = (0..SERIES_COLOURS).map(|at| format!("s{at}")).collect();
         let text = ["text", "quiet", "link", "better", "worse"];
         for name in series.iter().map(String::as_str).chain(text) {
             for ground in ["page", "card"] {
@@ -230,6 +231,6 @@ fn both_themes_can_be_read() {
         // Lines that carry something: WCAG 2.1, 1.4.11.
         assert!(contrast(of["base"], of["card"]) >= 3.0, "{theme}");
     }
-    assert!((0..COLOURS).all(|at| STYLE.contains(&format!(".s{at} {{ --c: var(--s{at}); }}"))));
-    assert!(!STYLE.contains(&format!("--s{COLOURS}")));
+    assert!((0..SERIES_COLOURS).all(|at| STYLE.contains(&format!(".s{at} {{ --c: var(--s{at}); }}"))));
+    assert!(!STYLE.contains(&format!("--s{SERIES_COLOURS}")));
 }

@@ -1,4 +1,4 @@
-//! `steerage bench`, and what it can measure.
+//! The options of `steerage bench`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::bench_report::{BenchReportArgs, REPORT_HELP};
-use super::{duration, number};
+use super::values::{duration, number};
 
 pub(super) const BENCH_HELP: &str = "\
 Each experiment repeats the shape of a published one, on this machine: see docs/bench.md. All of

@@ -1,4 +1,4 @@
-//! `steerage bench report`.
+//! The options of `steerage bench report`.
 
 use std::path::PathBuf;
 

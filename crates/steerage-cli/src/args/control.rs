@@ -1,4 +1,4 @@
-//! What a run can be asked and told while it goes on, and `steerage get` and `set`, which ask and tell.
+//! The options for the control tree of a run, and those of `steerage get` and `set`.
 
 use std::path::PathBuf;
 

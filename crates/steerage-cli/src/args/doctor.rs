@@ -1,4 +1,4 @@
-//! `steerage doctor`.
+//! The options of `steerage doctor`.
 
 use clap::Args;
 

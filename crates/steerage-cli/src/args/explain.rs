@@ -1,12 +1,12 @@
-//! What `explain` can be told.
+//! The options of `steerage explain`.
 
 use std::time::Duration;
 
 use clap::Args;
 use steerage::CPUS_MAX;
 
-use super::{DirectionArg, HashArgs, number, packets, seconds};
-use crate::function::Function;
+use super::values::{number, packets, seconds};
+use super::{DirectionArg, HashArgs, SteeringCommand};
 
 pub(super) const EXPLAIN_HELP: &str = "\
 For a flow, this prints its key, hash and bucket, and its CPU among 2, 4, 8 and more. For a
@@ -45,7 +45,7 @@ pub(crate) struct ExplainArgs {
         hide_possible_values = true,
         verbatim_doc_comment
     )]
-    pub(crate) function: Function,
+    pub(crate) command: SteeringCommand,
 
     /// Look closely at the Nth packet, from 1
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = packets)]

@@ -1,4 +1,4 @@
-//! `steerage fanout`.
+//! The options of `steerage fanout`.
 
 use clap::Args;
 

@@ -1,9 +1,8 @@
-//! `steerage forward`.
+//! The options of `steerage forward`.
 
 use clap::Args;
 
-use super::RunArgs;
-use crate::forward::RouteArg;
+use super::{RouteArg, RunArgs};
 
 pub(super) const FORWARD_HELP: &str = "\
 DEVICE is an interface that takes part: IFACE, which is listened to; af_xdp:IFACE with --take, whose

@@ -1,4 +1,4 @@
-//! How much memory, and how it is divided.
+//! The options for memory.
 
 use clap::Args;
 use steerage::LPC_SIZE_MAX;

@@ -1,11 +1,12 @@
-//! What `meter` can be told besides what all commands can that receive packets.
+//! The options of `steerage meter`.
 
 use std::time::Duration;
 
 use clap::Args;
 use steerage_apps::meter::{FLOWS_DEFAULT, FLOWS_MAX};
 
-use super::{RunArgs, duration, number};
+use super::RunArgs;
+use super::values::{duration, number};
 
 pub(super) const METER_HELP: &str = "\
 DEVICE is as for count. What a flow is, and every column of its records: see docs/meter.md.

@@ -1,4 +1,4 @@
-//! `--metrics`, of every command that receives packets.
+//! The option `--metrics`.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! `steerage respond`.
+//! The options of `steerage respond`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,8 +7,9 @@ use clap::Args;
 use ipnet::IpNet;
 use steerage_apps::respond::{BUFFER_DEFAULT, BUFFER_MAX, BUFFER_MIN, CONNECTIONS_DEFAULT, ECHO_PORT};
 
+use super::RunArgs;
 use super::memory::size;
-use super::{RunArgs, duration, number};
+use super::values::{duration, number};
 
 pub(super) const RESPOND_HELP: &str = "\
 DEVICE is one of IFACE, af_xdp:IFACE, tap:NAME. Behind it is then another host, with addresses

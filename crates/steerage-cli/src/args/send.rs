@@ -1,9 +1,10 @@
-//! `steerage send`.
+//! The options of `steerage send`.
 
 use clap::Args;
 use steerage_device::rate::RATE_MAX;
 
 use super::RunArgs;
+use super::values::number;
 
 pub(super) const SEND_HELP: &str = "\
 OUTPUT is an interface, af_xdp:IFACE, tap:NAME, tun:NAME or pcap:FILE: see docs/outputs.md. DEVICE
@@ -33,7 +34,7 @@ pub(crate) struct SendArgs {
 
     /// Send capture files N times over
     #[arg(long = "loop", value_name = "N", default_value_t = 1, allow_negative_numbers = true,
-        value_parser = |text: &str| super::number(text, LOOPS_MAX))]
+        value_parser = |text: &str| number(text, LOOPS_MAX))]
     pub(crate) times: usize,
 
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The commands around those that receive packets.
+//! The options of `steerage run`, `check`, `completions` and `man`.
 
 use std::path::PathBuf;
 

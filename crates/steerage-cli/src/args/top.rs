@@ -1,10 +1,11 @@
-//! `steerage top`.
+//! The options of `steerage top`.
 
 use std::time::Duration;
 
 use clap::Args;
 
-use super::{ToArgs, interval};
+use super::ToArgs;
+use super::values::interval;
 
 pub(super) const TOP_HELP: &str = "\
 In a terminal it goes on until q; h tells the other keys. Into a pipe, and with --once, it prints

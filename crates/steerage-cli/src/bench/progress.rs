@@ -1,30 +1,30 @@
-//! How far the experiments are: a line on a terminal that is written over, and gone at the end.
+//! The progress of the experiments: a line on a terminal that is redrawn, and disappears at the end.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use steerage_bench::experiments::Progress;
+use steerage_bench::runner::Progress;
 
-use crate::live;
-use crate::report::units::time;
+use crate::terminal;
+use crate::units::time;
 
-/// The longest line that is written: what a terminal would wrap could not be taken away again.
+/// The longest line. A longer one would wrap, and could not be erased.
 const WIDTH: usize = 79;
 
-/// The line.
+/// The progress line.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct ProgressLine {
     wanted: bool,
 }
 
-impl Line {
-    /// On a terminal; elsewhere nothing is written.
+impl ProgressLine {
+    /// A progress line on a terminal. If there is none, nothing is written.
     pub(crate) fn new() -> Self {
-        Self { wanted: live::is_possible() }
+        Self { wanted: terminal::can_redraw() }
     }
 
-    /// Shows what is run next, where other experiments come `later`.
+    /// Shows the next run. The experiments after this one take the time `later`.
     pub(crate) fn show(&self, progress: Progress<'_>, later: Duration) {
         if self.wanted {
             self.write(&text(progress, later));
@@ -33,12 +33,13 @@ impl Line {
 
     fn write(&self, text: &str) {
         let mut err = io::stderr().lock();
-        // Nobody is told where standard error is gone. To its start, the text, and away with what is right of it.
+        // This moves to the start of the line, writes the text, and erases the rest. An error means that standard error
+        // is closed.
         let _ = write!(err, "\r{text}\x1b[K").and_then(|()| err.flush());
     }
 }
 
-impl Drop for Line {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.wanted {
             self.write("");

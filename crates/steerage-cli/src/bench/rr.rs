@@ -1,4 +1,5 @@
-//! Requests and responses over many connections, each of which has one under way: the shape of netperf's TCP_RR and UDP_RR.
+//! The request-response load, like netperf's TCP_RR and UDP_RR: many connections, each with one request or response in
+//! flight.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -11,72 +12,72 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::machine::CpuTime;
+use super::cpu_time::CpuTime;
 use crate::error::Error;
 use steerage_bench::histogram::Histogram;
 
-/// How long a connection may take to be made.
+/// How long connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// After how long a datagram is taken for lost, and sent again: netperf's UDP_RR would stand still.
+/// After this time a datagram counts as lost, and is sent again. netperf's UDP_RR would stall.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
-/// How often it is looked for what was lost, and whether the time is over.
+/// How often the load looks for lost datagrams, and whether the time is over.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
-/// Events that are taken at a time: as many as connections by default.
+/// The most events that are read at a time: the default number of connections.
 pub(super) const EVENTS: usize = 512;
 
-/// Files that the process needs besides its connections.
+/// The files that the process needs besides its connections.
 pub(super) const OTHER_FILES: u64 = 64;
 
-/// How much is read or written at a time.
+/// The most bytes that are read or written at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What is asked, of whom and for how long.
+/// The options of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(crate) target: SocketAddr,
     pub(crate) udp: bool,
     pub(crate) connections: usize,
     pub(crate) threads: usize,
-    /// Bytes of a request, and of a response.
+    /// The bytes of a request, and of a response.
     pub(crate) request: usize,
     pub(crate) response: usize,
     pub(crate) warm_up: Duration,
     pub(crate) seconds: Duration,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) elapsed: Duration,
     pub(crate) latency: Histogram,
-    /// CPUs' worth of time.
+    /// The CPUs that were busy on average: in this process, and in the machine.
     pub(crate) process_cpus: f64,
     pub(crate) machine_cpus: Option<f64>,
-    /// Connections that broke.
+    /// The connections that broke.
     pub(crate) broken: u64,
-    /// Datagrams that were sent again.
+    /// The datagrams that were sent again.
     pub(crate) lost: u64,
     /// Why the first connection broke.
     pub(crate) first_error: Option<String>,
 }
 
 impl Measured {
-    /// Transactions a second.
+    /// Transactions per second.
     pub(crate) fn per_second(&self) -> f64 {
         self.latency.count() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 }
 
-/// Makes the connections, warms up, and measures.
+/// Connects, warms up, and measures.
 pub(crate) fn measure(args: &Load) -> Result<Measured, Error> {
     allow_files(args.connections as u64 + OTHER_FILES);
     let threads = args.threads.min(args.connections);
     let share = |nth: usize| args.connections / threads + usize::from(nth < args.connections % threads);
     let mut shares: Vec<Share> = (0..threads).map(|nth| Share::connect(args, share(nth))).collect::<Result<_, _>>()?;
-    // All begin together, and end by the same clock.
+    // All threads start together, and end at the same time.
     let barrier = Barrier::new(threads + 1);
     let results: Vec<io::Result<Tally>> = thread::scope(|scope| {
         let run = |share| scope.spawn(|| run_share(share, &barrier, args));
@@ -102,7 +103,7 @@ pub(crate) fn measure(args: &Load) -> Result<Measured, Error> {
         measured.broken += tally.broken;
         measured.lost += tally.lost;
         measured.first_error = measured.first_error.or(tally.first_error);
-        // Of the one that took longest: they differ by how long it takes to notice the end.
+        // The longest of the threads' times. They differ by the time that it takes to notice the end.
         if tally.elapsed > measured.elapsed {
             measured.elapsed = tally.elapsed;
             (measured.process_cpus, measured.machine_cpus) = tally.cpus;
@@ -115,7 +116,7 @@ pub(crate) fn measure(args: &Load) -> Result<Measured, Error> {
     }
 }
 
-/// Asks for as many open files as are needed. If there may not be so many, connecting will say so.
+/// Raises the limit of open files. If that is refused, connecting returns the error.
 pub(super) fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -171,7 +172,7 @@ impl AsFd for Stream {
     }
 }
 
-/// A connection, and how far it is.
+/// A connection and its state.
 struct Connection {
     stream: Stream,
     to_write: usize,
@@ -179,10 +180,10 @@ struct Connection {
     asked: Instant,
 }
 
-/// One thread's connections.
+/// The connections of a thread.
 struct Share {
     epoll: std::os::fd::OwnedFd,
-    /// `None`: it broke.
+    /// `None` if the connection broke.
     connections: Vec<Option<Connection>>,
     piece: Vec<u8>,
 }
@@ -207,7 +208,7 @@ impl Share {
                 Error::Bench(format!("cannot connect to {target}, with {made} connections made: {error}"))
             };
             let stream = Stream::connect(args.target, args.udp).map_err(refused)?;
-            // Edges: what is written or read until there is no more is not told twice.
+            // Edge-triggered: each connection is written or read until it would block.
             let flags = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
             epoll::add(&epoll, &stream, EventData::new_u64(nth as u64), flags).map_err(system("wait for a socket"))?;
             let (to_write, to_read) = (args.request, args.response);
@@ -240,7 +241,7 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &Load) -> io::Result<Ta
             Err(error) => return Err(error.into()),
         }
         for event in &events {
-            // It is packed on some machines: copied, not referred to.
+            // The field is copied, since it is not aligned on some architectures.
             let data = event.data;
             let at = data.u64() as usize;
             share.go_on(at, args, is_warm, &mut tally);
@@ -268,7 +269,7 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &Load) -> io::Result<Ta
 }
 
 impl Share {
-    /// Goes on with a connection as far as it can go.
+    /// Continues a connection until it would block.
     fn go_on(&mut self, at: usize, args: &Load, is_warm: bool, tally: &mut Tally) {
         let Some(connection) = &mut self.connections[at] else { return };
         if let Err(error) = connection.go_on(&mut self.piece, args, is_warm, tally) {
@@ -283,7 +284,7 @@ impl Share {
             if now.duration_since(connection.asked) >= LOST_AFTER {
                 (connection.to_write, connection.to_read, connection.asked) = (args.request, args.response, now);
                 tally.lost += 1;
-                // If there is no room, the socket will say when there is.
+                // If the socket's buffer is full, an event follows when there is space.
                 let _ = connection.write(&self.piece);
             }
         }
@@ -314,10 +315,10 @@ impl Connection {
                 }
                 (self.to_write, self.to_read, self.asked) = (args.request, args.response, now);
             } else if read < piece.len() {
-                // There was no more: an edge will say when there is.
+                // There was no more data: an event follows when there is.
                 return Ok(());
             }
-            // Nothing can be there before the request is written: one read less.
+            // No response can arrive before the request is written, so this saves a read.
             if self.to_write > 0 {
                 self.write(piece)?;
                 return Ok(());
@@ -325,7 +326,7 @@ impl Connection {
         }
     }
 
-    /// Writes what is left of the request. Whether it is all written.
+    /// Writes the rest of the request. Returns whether all of it is written.
     fn write(&mut self, piece: &[u8]) -> io::Result<bool> {
         while self.to_write > 0 {
             match self.stream.write(&piece[..self.to_write.min(piece.len())]) {

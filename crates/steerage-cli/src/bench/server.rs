@@ -1,4 +1,4 @@
-//! A server of requests by the kernel's sockets: one thread, one epoll, a response for each request.
+//! A server on the kernel's sockets: one thread with one epoll sends a response to each request.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,17 +9,17 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::rr::{EVENTS, LOOK};
 
-/// What stands for the listener among connections.
+/// The epoll data of the listener.
 const LISTENER: u64 = u64::MAX;
 
-/// How much is read at a time.
+/// The most bytes that are read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Listens; nobody is answered before [`Server::serve`].
+/// A server that listens. It accepts connections in [`Server::serve`].
 pub(super) struct Server {
     listener: TcpListener,
     epoll: std::os::fd::OwnedFd,
-    /// Connections, each with how much of its request has not come yet.
+    /// The connections, each with the number of bytes that its request still lacks.
     connections: Vec<Option<(TcpStream, usize)>>,
     request: usize,
     response: Vec<u8>,
@@ -27,7 +27,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// At an address of this namespace.
+    /// Listens at an address of this network namespace.
     pub(super) fn listen(at: SocketAddr, request: usize, response: usize) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
@@ -37,11 +37,11 @@ impl Server {
         Ok(Self { listener, epoll, connections: Vec::new(), request, response, piece })
     }
 
-    /// Answers until somebody says stop.
+    /// Answers requests until `stop` is set.
     pub(super) fn serve(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         let mut events = Vec::with_capacity(EVENTS);
-        // Relaxed: nothing else is told by it.
+        // Relaxed: no other data depends on it.
         while !stop.load(Ordering::Relaxed) {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
@@ -49,7 +49,7 @@ impl Server {
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
-                // It is packed on some machines: copied, not referred to.
+                // The field is copied, since it is not aligned on some architectures.
                 let data = event.data;
                 match data.u64() {
                     LISTENER => self.accept()?,
@@ -61,9 +61,9 @@ impl Server {
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // One that went away before it was accepted is nothing to stop for.
+        // A connection that was closed before it was accepted is no reason to stop.
         while let Ok((stream, _)) = self.listener.accept() {
-            // It blocks: it is only read when something has come, and a response is written whole.
+            // The stream blocks: it is read only after an event, and a response is written whole.
             stream.set_nodelay(true)?;
             let at = self.connections.len() as u64;
             epoll::add(&self.epoll, &stream, EventData::new_u64(at), EventFlags::IN)?;
@@ -72,7 +72,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes what has come of a request, and answers it once it is whole. One that fails or ends is closed.
+    /// Reads a part of a request, and answers when the request is complete. A connection that fails or ends is closed.
     fn answer(&mut self, at: usize) {
         let Some(place @ Some(_)) = self.connections.get_mut(at) else { return };
         let Some((stream, lacks)) = place else { return };

@@ -1,4 +1,4 @@
-//! `steerage bench`: measures, and tells.
+//! `steerage bench`: runs experiments, or a load against a server.
 
 mod experiments;
 
@@ -11,13 +11,14 @@ use serde_json::json;
 use crate::args::{Bench, BenchArgs, RrArgs};
 use crate::bench::rr::{self, Load, Measured};
 use crate::error::Error;
-use crate::report::units::grouped;
+use crate::stdout;
+use crate::units::{counted, grouped};
 
-/// How long a load is measured, and runs before that, where nobody says so.
+/// How long a load is measured by default, and how long it runs before that.
 const SECONDS: Duration = Duration::from_secs(10);
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Measures what is asked for.
+/// Runs the benchmark of the command line.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Error> {
     match &args.what {
         Bench::All(args) => experiments::run("all", args),
@@ -49,7 +50,7 @@ fn load(args: &RrArgs, target: SocketAddr) -> Result<(), Error> {
     };
     let measured = rr::measure(&load)?;
     let text = if args.experiment.json { rr_json(&load, &measured) } else { rr_text(&load, &measured) };
-    super::print(text.as_bytes())
+    stdout::print(text.as_bytes())
 }
 
 fn rr_text(load: &Load, measured: &Measured) -> String {
@@ -57,11 +58,11 @@ fn rr_text(load: &Load, measured: &Measured) -> String {
     let latency = &measured.latency;
     let micros = |nanos: u64| format!("{:.1}", Duration::from_nanos(nanos).as_secs_f64() * 1e6);
     let mut text = format!(
-        "{}  {} {protocol} connections, {} bytes / {} bytes  measured for {:.1} s\n\n",
+        "{}  {}, {} / {}  measured for {:.1} s\n\n",
         load.target,
-        grouped(load.connections as u64),
-        grouped(load.request as u64),
-        grouped(load.response as u64),
+        counted(load.connections as u64, &format!("{protocol} connection")),
+        counted(load.request as u64, "byte"),
+        counted(load.response as u64, "byte"),
         measured.elapsed.as_secs_f64()
     );
     let rate = grouped(measured.per_second().round() as u64);
@@ -72,11 +73,11 @@ fn rr_text(load: &Load, measured: &Measured) -> String {
     let machine = measured.machine_cpus.map_or(String::new(), |cpus| format!(", the whole machine {cpus:.2}"));
     let _ = writeln!(text, "cpus        this process {:.2}{machine}", measured.process_cpus);
     if measured.lost > 0 {
-        let _ = writeln!(text, "lost        {} datagrams, sent again", grouped(measured.lost));
+        let _ = writeln!(text, "lost        {}, sent again", counted(measured.lost, "datagram"));
     }
     if measured.broken > 0 {
         let why = measured.first_error.as_deref().unwrap_or("unknown");
-        let _ = writeln!(text, "broken      {} connections, the first: {why}", grouped(measured.broken));
+        let _ = writeln!(text, "broken      {}, the first: {why}", counted(measured.broken, "connection"));
     }
     text
 }

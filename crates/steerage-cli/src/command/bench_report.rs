@@ -1,22 +1,23 @@
-//! `steerage bench report`: puts together what was measured, and shows it.
+//! `steerage bench report`: merges reports and samples, and shows the result.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use steerage_bench::fold::Fold;
+use steerage_bench::merge::Merger;
 use steerage_bench::report::Report;
 use steerage_bench::{html, table};
 
 use crate::args::BenchReportArgs;
-use crate::bench::page;
+use crate::bench::html_page;
 use crate::error::Error;
+use crate::stdout;
 
-/// The largest file: a run of all experiments has some hundred kilobytes.
+/// The largest file. A report of all experiments has some hundred kilobytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 pub(super) fn run(args: &BenchReportArgs) -> Result<(), Error> {
-    let mut fold = Fold::new();
+    let mut merger = Merger::new();
     for path in &args.files {
         let name = path.display().to_string();
         let text = read(path).map_err(|cause| {
@@ -24,24 +25,24 @@ pub(super) fn run(args: &BenchReportArgs) -> Result<(), Error> {
                 "{name}: cannot read it: {cause}; give files of reports and samples, or - for standard input"
             ))
         })?;
-        fold.read(&name, &text).map_err(|error| Error::Bench(error.to_string()))?;
+        merger.read(&name, &text).map_err(|error| Error::Bench(error.to_string()))?;
     }
-    let report = fold.finish().map_err(|error| Error::Bench(error.to_string()))?;
+    let report = merger.finish().map_err(|error| Error::Bench(error.to_string()))?;
     show(&report, args.html.as_deref(), args.json)
 }
 
-/// What every bench does with a report at its end: a page if one is asked for, and text or JSON.
+/// Writes a report: an HTML page if the user asks for one, and text or JSON.
 pub(super) fn show(report: &Report, page: Option<&Path>, json: bool) -> Result<(), Error> {
     if let Some(path) = page {
-        page::write(path, &html::page(report))?;
+        html_page::write(path, &html::page(report))?;
     }
     let text = if json {
-        // Nothing in it can fail to be written down: keys are text.
+        // This cannot fail, since all keys are text.
         serde_json::to_string(report).map(|text| text + "\n").map_err(|error| Error::Report(error.into()))?
     } else {
         table::render(report)
     };
-    super::print(text.as_bytes())
+    stdout::print(text.as_bytes())
 }
 
 fn read(path: &Path) -> io::Result<String> {

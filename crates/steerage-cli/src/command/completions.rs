@@ -1,13 +1,14 @@
-//! `steerage completions`: what a shell needs to complete the command line, from the command line's own definition.
+//! `steerage completions`: generates shell completions from the definition of the command line.
 
 use clap::CommandFactory;
 
 use crate::args::{Cli, CompletionsArgs};
 use crate::error::Error;
+use crate::stdout;
 
-/// Prints it.
+/// Prints the completion script.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Error> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "steerage", &mut script);
-    super::print(&script)
+    stdout::print(&script)
 }

@@ -1,4 +1,4 @@
-//! `steerage get` and `steerage set`: what a running instance shows, and changes.
+//! `steerage get` and `steerage set`: read and change attributes of a running instance.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use steerage_control::{Client, ClientError, unmount};
 
-use super::print;
 use crate::args::{GetArgs, SetArgs, UnmountArgs};
-use crate::control;
 use crate::error::Error;
+use crate::instances;
 use crate::privileges;
-use crate::report::units::{printable, printable_lines};
+use crate::stdout;
+use crate::terminal::{printable, printable_lines};
 
-/// How deep a tree may be: ours has six levels of directories.
+/// How deep a tree may be. Ours has six levels of directories.
 const DEPTH_MAX: usize = 16;
 
 /// Prints an attribute, or the paths below a directory.
 pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
-    let mut client = control::connect(args.to.to.as_deref())?;
+    let mut client = instances::connect(args.to.to.as_deref())?;
     let path = args.path.trim_matches('/');
     let failed = |error| Error::Attribute { what: "get", path: path.to_owned(), error };
     let text = match client.get(path) {
@@ -29,13 +29,13 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
         }
         answer => answer.map_err(failed)?,
     };
-    // Another user's process may have written it, for our terminal.
-    print(printable_lines(&text).as_bytes())
+    // The instance may be another user's process, which could send escape sequences to our terminal.
+    stdout::print(printable_lines(&text).as_bytes())
 }
 
-/// Changes one.
+/// Changes an attribute.
 pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
-    let mut client = control::connect(args.to.to.as_deref())?;
+    let mut client = instances::connect(args.to.to.as_deref())?;
     let path = args.path.trim_matches('/');
     match client.set(path, &args.value) {
         Ok(_in_force) => Ok(()),
@@ -43,7 +43,8 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Error> {
     }
 }
 
-/// The paths of all attributes below a directory, one a line, a directory's own before those of the directories in it.
+/// The paths of all attributes below a directory, one per line. Its own attributes come before those of its
+/// directories.
 fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, ClientError> {
     let depth = depth.checked_sub(1).ok_or(ClientError::Nonsense)?;
     let (mut paths, mut deeper) = (String::new(), String::new());
@@ -52,7 +53,7 @@ fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, C
         if is_directory {
             deeper += &below(client, &path, depth)?;
         } else {
-            // A name is part of a line, and cannot end it.
+            // A name must not contain a line break.
             paths += &printable(&path);
             paths.push('\n');
         }
@@ -60,15 +61,15 @@ fn below(client: &mut Client, directory: &str, depth: usize) -> Result<String, C
     Ok(paths + &deeper)
 }
 
-/// Waits until standard input ends, however the run that holds its other end does, and unmounts.
+/// Waits until standard input ends, which happens when the run ends in any way, and unmounts the tree.
 pub(crate) fn unmount_at_end(args: &UnmountArgs) -> Result<(), Error> {
-    privileges::keep_to_unmount()?;
-    // Whoever ends the run by a signal to all of its processes means the run; we are to outlive it.
+    privileges::keep_unmount_only()?;
+    // A signal to the whole process group is meant for the run. This process must outlive it.
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         flag::register(signal, Arc::new(AtomicBool::new(false)))
             .map_err(|error| Error::System { operation: "listen for signals", error })?;
     }
-    // Nothing is sent.
+    // The run sends nothing. The end is all that matters.
     let _ = io::stdin().lock().read_to_end(&mut Vec::new());
     unmount(&args.directory).map_err(|error| Error::System { operation: "unmount the control tree", error })
 }

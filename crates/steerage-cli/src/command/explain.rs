@@ -1,11 +1,10 @@
-//! `steerage explain`: why a packet goes where it goes, and whether traffic can be spread at all.
+//! `steerage explain`: why a packet goes to its CPU, and whether traffic can be spread.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use steerage::{Builder, FlowHasher, FlowKey, HashKey};
-use steerage_apps::{Survey, Surveyed};
+use steerage::{Builder, FlowHasher, FlowKey};
+use steerage_apps::{Analysis, Analyze};
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::capture::CaptureInfo;
@@ -13,44 +12,49 @@ use steerage_device::limit::Limit;
 use steerage_device::synthetic::SyntheticOptions;
 
 use crate::args::ExplainArgs;
-use crate::control::Control;
+use crate::control_tree::ControlTree;
 use crate::error::Error;
-use crate::machine;
+use crate::host_cpus;
+use crate::instance;
 use crate::metrics::Metrics;
-use crate::privileges::{self, Files};
+use crate::privileges::{self, NeededFiles};
 use crate::report::Printer;
-use crate::report::explain::{self, Circumstances, Explanation, Interface, Machine, OfFlow, OfTraffic, Rate, RateFrom};
-use crate::run::{self, Plan, Stopper};
-use crate::setup;
+use crate::report::explain::{
+    self, AdviceBasis, CandidateCpus, Explanation, FlowExplanation, InterfaceQueues, Rate, RateFrom, TrafficExplanation,
+};
+use crate::run::{self, RunOptions, Stopper};
 use crate::signals;
 
-/// How many packets of synthetic traffic without an end are looked at.
+/// How many packets of endless synthetic traffic are examined.
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
-/// How long an interface is listened to by default: long enough for most of what comes only now and then.
+/// How long an interface is listened to by default. Most flows that send rarely appear in that time.
 const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
-/// Explains a flow that is written out, or the traffic of a device.
+/// Explains a flow that the user wrote out, or the traffic of a device.
 pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
-    let hasher = setup::hasher(&args.hash)?.map_or_else(random, Ok)?;
-    let function = args.function;
-    let explanation = |what, hash| {
-        // A device has a key of its own.
-        let key_by_chance = args.hash.has_key_by_chance() && hash == hasher.name();
-        Explanation { what, function, hash, key_by_chance, top: args.top }
+    let hasher = match instance::hasher(&args.hash)? {
+        Some(hasher) => hasher,
+        None => FlowHasher::keyed(&instance::random_key()?),
     };
-    // A flow is told from a file by the sign that no path of sense has: a file's can be written ./a>b.
+    let command = args.command;
+    let explanation = |what, hash| {
+        // The device's hash has a key of its own.
+        let random_key = args.hash.has_random_key() && hash == hasher.name();
+        Explanation { what, command, hash, random_key, top: args.top }
+    };
+    // A `>` means a flow. A file with that character can be written ./a>b.
     if let [what] = args.what.as_slice()
         && what.contains('>')
         && !what.contains('/')
     {
         let key: FlowKey = what.parse().map_err(Error::Flow)?;
-        let hashed = function.affinity().key(key);
-        let of_flow = OfFlow { flow: key, key: hashed, hash: hasher.hash(&hashed) };
-        return print(&explanation(explain::What::Flow(of_flow), hasher.name()), args.json);
+        let hashed = command.affinity().key(key);
+        let flow = FlowExplanation { flow: key, key: hashed, hash: hasher.hash(&hashed) };
+        return explain::print(&explanation(explain::Subject::Flow(flow), hasher.name()), args.json);
     }
-    let Seen { survey, hash, circumstances, error } = match function.keeps_both_directions() {
+    let Seen { survey, hash, basis, error } = match command.keeps_both_directions() {
         true => survey::<true>(args, &hasher, verbose)?,
         false => survey::<false>(args, &hasher, verbose)?,
     };
@@ -60,53 +64,50 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
         return Err(error);
     }
     let (device, layers) = (args.what.join(" "), args.hash.layers());
-    let of_traffic = OfTraffic { device, survey, packet: args.packet, layers, circumstances };
-    print(&explanation(explain::What::Traffic(Box::new(of_traffic)), hash), args.json)?;
-    // What came before a fault is explained all the same.
+    let traffic = TrafficExplanation { device, survey, packet: args.packet, layers, basis };
+    explain::print(&explanation(explain::Subject::Traffic(Box::new(traffic)), hash), args.json)?;
+    // If the input failed, the packets before that are explained all the same.
     error.map_or(Ok(()), Err)
 }
 
-fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
-    match explain::print(explanation, json) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(Error::Report),
-    }
-}
-
-/// What came, and what the advice goes by.
+/// The traffic that was examined, and the basis of the advice.
 struct Seen {
-    survey: Surveyed,
-    /// The hash by which packets were steered: its name, or `device`.
+    survey: Analysis,
+    /// The name of the hash that steered the packets, or `device`.
     hash: &'static str,
-    circumstances: Circumstances,
-    /// Why it ended, if it was not the end of the input.
+    basis: AdviceBasis,
+    /// The error that ended the input, if there was one.
     error: Option<Error>,
 }
 
-/// Runs the traffic through the path on one CPU, so that packets are numbered in their order. They are hashed there as they
-/// are for many CPUs, with the fragment table.
+/// Runs the traffic through the path on one CPU, so that packets are numbered in their order. They are hashed as on
+/// many CPUs, with the fragment table.
 fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bool) -> Result<Seen, Error> {
     let layers = args.hash.layers();
     let wanted = args.packet;
-    let builder = setup::hashing(Builder::new(), &args.hash, Some(hasher.clone())).virtual_cpus(1).always_hash(true);
+    let builder = instance::hashing(Builder::new(), &args.hash, Some(hasher.clone())).virtual_cpus(1).always_hash(true);
     let Opened { inputs, capture, .. } = open(args)?;
     let live = inputs.iter().filter(|input| is_live(input.kind)).map(|input| input.name.get());
     let live: Vec<String> = live.collect();
     let by_default = !live.is_empty() && args.packets.is_none() && args.seconds.is_none();
-    privileges::give_up(&Files { read: args.what.iter().map(Path::new).collect(), ..Files::default() })?.let_go()?;
+    privileges::drop_privileges(&NeededFiles {
+        read: args.what.iter().map(Path::new).collect(),
+        ..NeededFiles::default()
+    })?
+    .drop_start_up_capabilities()?;
     let builder = inputs.into_iter().fold(builder, Builder::input);
     let hasher = hasher.clone();
-    let instance = builder.build(move |_cpu| Survey::<BOTH>::new(hasher.clone(), layers, wanted))?;
-    let plan = Plan {
+    let instance = builder.build(move |_cpu| Analyze::<BOTH>::new(hasher.clone(), layers, wanted))?;
+    let options = RunOptions {
         seconds: args.seconds.or(by_default.then_some(LISTENING)).filter(|seconds| !seconds.is_zero()),
         packets: args.packets,
         printer: Printer::to_stdout(args.json),
         interval: None,
         note: (by_default && !args.json).then_some(LISTENING_NOTE),
-        live: !verbose && !args.json,
+        live_table: !verbose && !args.json,
         capture: capture.clone(),
-        control: Control::default(),
-        signals: signals::catch()?,
+        control: ControlTree::default(),
+        signals: signals::install()?,
         forwarding: None,
         responding: None,
         metrics: Metrics::default(),
@@ -114,7 +115,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         hurry: None,
         stopper: Stopper::default(),
     };
-    let ended = run::to_end(instance, &plan)?;
+    let ended = run::to_end(instance, &options)?;
     let error = ended.report.input_error().map(|error| Error::Device(error.message.clone()));
     let rate = if live.is_empty() {
         capture.and_then(|capture| recorded(&capture)).or_else(|| asked(args))
@@ -122,21 +123,21 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         rate(ended.report.snapshot.received(), ended.report.elapsed, RateFrom::Listening)
     };
     let hash = ended.report.snapshot.queues.first().map_or("", |queue| queue.hash);
-    let circumstances = Circumstances {
-        function: args.function,
-        machine: args.virtual_cpus.map_or_else(|| Machine::this(machine::nr_cpu_ids()), Machine::even),
+    let basis = AdviceBasis {
+        command: args.command,
+        candidates: args.virtual_cpus.map_or_else(|| CandidateCpus::this(host_cpus::nr_cpu_ids()), CandidateCpus::even),
         rate,
         work: args.work,
         devices: args.what.clone(),
-        interfaces: live.iter().map(|name| Interface::read(name)).collect(),
+        interfaces: live.iter().map(|name| InterfaceQueues::read(name)).collect(),
     };
     match ended.outcome.reports.into_iter().next() {
-        Some((_cpu, survey)) => Ok(Seen { survey, hash, circumstances, error }),
+        Some((_cpu, survey)) => Ok(Seen { survey, hash, basis, error }),
         None => Err(error.unwrap_or(Error::Panicked(ended.outcome.failed))),
     }
 }
 
-/// Whether packets come by themselves: the device can't wait.
+/// Whether the device is live: packets arrive by themselves.
 fn is_live(kind: &str) -> bool {
     !matches!(kind, "synthetic" | "capture")
 }
@@ -146,12 +147,12 @@ fn rate(packets: u64, time: Duration, from: RateFrom) -> Option<Rate> {
     (packets > 0 && rate.packets_a_second.is_finite()).then_some(rate)
 }
 
-/// The average rate of a capture whose packets have times.
+/// The average rate of a recording.
 fn recorded(capture: &CaptureInfo) -> Option<Rate> {
     rate(capture.packets().saturating_sub(1), capture.recorded()?, RateFrom::Recording)
 }
 
-/// The sum of `synthetic:rate=` of all devices.
+/// The sum of `rate=` of all synthetic devices.
 fn asked(args: &ExplainArgs) -> Option<Rate> {
     let rates = args.what.iter().map(|what| SyntheticOptions::parse(what).ok()?.rate);
     rate(rates.sum::<Option<u64>>()?, Duration::from_secs(1), RateFrom::Asked)
@@ -159,7 +160,7 @@ fn asked(args: &ExplainArgs) -> Option<Rate> {
 
 fn open(args: &ExplainArgs) -> Result<Opened, Error> {
     let opened = steerage_device::open_all_with(&args.what, None, |interface| {
-        let direction = args.function.direction(args.direction).into();
+        let direction = args.command.direction(args.direction).into();
         Ok(AfPacketOptions { direction, kernel_hash: args.hash.asks_kernel(), ..AfPacketOptions::new(interface) })
     })?;
     let is_endless = |what: &String| SyntheticOptions::parse(what).is_ok_and(|options| options.packets.is_none());
@@ -168,10 +169,4 @@ fn open(args: &ExplainArgs) -> Result<Opened, Error> {
         Some(packets) => Opened { inputs: Limit::over(opened.inputs, packets), ..opened },
         None => opened,
     })
-}
-
-fn random() -> Result<FlowHasher, Error> {
-    HashKey::random()
-        .map(|key| FlowHasher::keyed(&key))
-        .map_err(|error| Error::System { operation: "read a hash key from /dev/urandom", error })
 }

@@ -1,4 +1,4 @@
-//! `steerage fanout`: deals flows out to several outputs.
+//! `steerage fanout`: distributes flows to several outputs.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,29 +10,30 @@ use steerage_device::output;
 
 use crate::args::FanoutArgs;
 use crate::error::Error;
-use crate::report::units::printable;
-use crate::run::{self, Plan};
-use crate::setup::{self, Sending};
+use crate::instance::{self, SendOptions};
+use crate::run::{self, RunOptions};
+use crate::terminal::printable;
 
-/// Deals out until the end and reports.
+/// Distributes flows until the end, and reports.
 pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let outputs = outputs(args)?;
     let fanout = Fanout::over(outputs.len());
-    let cpus = setup::count_cpus(&args.run.cpus)?;
+    let cpus = instance::count_cpus(&args.run.cpus)?;
     let open = |_: &[usize]| outputs.iter().map(|spec| open_output(spec, cpus)).collect();
-    let sending = Sending { rate: None, originated: 0, outputs: open };
-    let (instance, capture) = setup::sending(&args.run, None, sending, |_| Ok(move |_cpu| fanout))?;
-    let plan = Plan::new(&args.run, verbose, capture);
-    let ended = run::to_end(instance, &plan)?;
+    let sending = SendOptions { rate: None, originated: 0, outputs: open };
+    let (instance, services) = instance::sending(&args.run, None, sending, |_| Ok(move |_cpu| fanout))?;
+    let options = RunOptions::new(&args.run, verbose, services);
+    let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
-    ended.report.finish(plan.printer, args.run.report.strict, left_behind, &failed)
+    ended.report.finish(options.printer, args.run.report.strict, left_behind, &failed)
 }
 
-/// Opens an output. A FIFO that nobody reads is waited for, and that is said; a stop signal ends the program meanwhile.
+/// Opens an output. If nobody reads a FIFO, this notes that and waits for a reader. A stop signal ends the program
+/// meanwhile.
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, asked: u64| {
         if asked == 0 {
-            // With standard error closed there is nobody to tell.
+            // An error means that standard error is closed.
             let _ = writeln!(io::stderr(), "waiting for a reader of {} (FIFO)", printable(path));
         }
         true
@@ -40,7 +41,7 @@ pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     output::open_when_read(spec, cpus, waits).map_err(Error::Output)
 }
 
-/// What `--to` stands for. An input is not overwritten, and no two outputs write the same file.
+/// The outputs that `--to` names. None may be an input, and no two may be the same file.
 fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {
@@ -56,7 +57,7 @@ fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     Ok(specs)
 }
 
-/// No file is written that is read.
+/// Checks that the output is not an input.
 pub(super) fn not_an_input(spec: &str, devices: &[String]) -> Result<(), Error> {
     let this = file_of(spec);
     if this.is_some() && devices.iter().any(|device| identity(device) == this) {
@@ -69,7 +70,7 @@ fn file_of(spec: &str) -> Option<(u64, u64)> {
     spec.split_once(':').and_then(|(_, path)| identity(path))
 }
 
-/// Which file a name stands for, whatever else it is called.
+/// The identity of a file, whatever its name.
 fn identity(path: &str) -> Option<(u64, u64)> {
     let file = fs::metadata(path).ok()?;
     file.is_file().then(|| (file.dev(), file.ino()))

@@ -1,4 +1,4 @@
-//! `steerage forward`: a router.
+//! `steerage forward`: forwards packets between interfaces, as a router does.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -13,20 +13,20 @@ use steerage_device::{af_packet, af_xdp, output};
 
 use crate::args::{DirectionArg, ForwardArgs, LiveArgs, RunArgs};
 use crate::error::Error;
-use crate::forward::{Control, Leg};
-use crate::run::{self, Plan};
-use crate::setup::{self, Sending};
+use crate::instance::{self, SendOptions};
+use crate::routing::{RouteUpdater, RouterInterface};
+use crate::run::{self, RunOptions};
 
-/// Packets are not to wait for company on their way: the shortest that the kernel's rings know.
+/// How long a received packet may wait for others: the shortest time that the kernel's rings have.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// An interface that takes part.
+/// An interface of the router.
 #[derive(Debug)]
-struct Device {
-    /// As which it is sent by.
+struct ForwardDevice {
+    /// The output that sends by it.
     output: String,
     interface: String,
-    /// Whether the kernel sees its packets as well.
+    /// Whether the kernel receives its packets too.
     shared: bool,
     /// Whether packets begin with an Ethernet header.
     ethernet: bool,
@@ -34,42 +34,42 @@ struct Device {
 
 /// Forwards until the end and reports.
 pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
-    let devices: Vec<Device> = args.run.devices.iter().map(|spec| device(spec)).collect::<Result<_, _>>()?;
+    let devices: Vec<ForwardDevice> = args.run.devices.iter().map(|spec| device(spec)).collect::<Result<_, _>>()?;
     check(&devices)?;
     let run = listening(&args.run);
-    let cpus = setup::count_cpus(&run.cpus)?;
-    let control = OnceCell::new();
+    let cpus = instance::count_cpus(&run.cpus)?;
+    let route_updater = OnceCell::new();
     let forwarding = OnceCell::new();
     let outputs = |queues: &[usize]| -> Result<Vec<Output>, Error> {
-        let open = |device: &Device| output::open_for(&device.output, cpus).map_err(Error::Output);
+        let open = |device: &ForwardDevice| output::open_for(&device.output, cpus).map_err(Error::Output);
         let outputs = devices.iter().map(open).collect::<Result<_, _>>()?;
         let ours = forwarding.get_or_init(|| Forwarding::new(interfaces_of(queues)));
         let ours = ours.as_ref().map_err(|error| Error::Forward(format!("cannot make a pair of sockets: {error}")))?;
-        let legs = legs(&devices)?;
-        let made = Control::new(&legs, &args.route, Arc::clone(ours))?;
+        let interfaces = router_interfaces(&devices)?;
+        let updater = RouteUpdater::new(&interfaces, &args.route, Arc::clone(ours))?;
         if !run.report.quiet {
-            // With standard error closed there is nobody to tell.
-            made.notes(&legs).iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
+            // An error means that standard error is closed.
+            updater.notes(&interfaces).iter().for_each(|note| drop(writeln!(io::stderr(), "{note}")));
         }
-        let _ = control.set(made);
+        let _ = route_updater.set(updater);
         Ok(outputs)
     };
-    let sending = Sending { rate: None, originated: 0, outputs };
+    let sending = SendOptions { rate: None, originated: 0, outputs };
     let ours = || forwarding.get().and_then(|made| made.as_ref().ok()).cloned();
     let gone = || Error::Forward("there is nothing to forward by".to_owned());
-    let (instance, capture) = setup::sending(&run, None, sending, |_| {
+    let (instance, services) = instance::sending(&run, None, sending, |_| {
         let forwarding = ours().ok_or_else(gone)?;
         Ok(move |_cpu| forwarding.handler())
     })?;
-    // With the privileges gone: it is to have none.
-    control.into_inner().map_or(Ok(()), Control::start)?;
-    let plan = Plan { forwarding: ours(), ..Plan::new(&run, verbose, capture) };
-    let ended = run::to_end(instance, &plan)?;
+    // The thread starts after the privileges are dropped, so it has none.
+    route_updater.into_inner().map_or(Ok(()), RouteUpdater::start)?;
+    let options = RunOptions { forwarding: ours(), ..RunOptions::new(&run, verbose, services) };
+    let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
-    ended.report.finish(plan.printer, run.report.strict, left_behind, &failed)
+    ended.report.finish(options.printer, run.report.strict, left_behind, &failed)
 }
 
-/// What comes in is listened to, with little delay, and for this machine's link address only.
+/// Sets the options for listening: only what comes in for this machine's link address, and with little delay.
 fn listening(run: &RunArgs) -> RunArgs {
     let live = LiveArgs {
         direction: DirectionArg::In,
@@ -81,20 +81,20 @@ fn listening(run: &RunArgs) -> RunArgs {
     RunArgs { live, ..run.clone() }
 }
 
-/// What `spec` names, if it is an interface that can take part.
-fn device(spec: &str) -> Result<Device, Error> {
-    let of = |interface: &str, shared, ethernet| Device {
+/// The interface that `spec` names, if it can be part of a router.
+fn device(spec: &str) -> Result<ForwardDevice, Error> {
+    let of = |interface: &str, shared, ethernet| ForwardDevice {
         output: interface.to_owned(),
         interface: interface.to_owned(),
         shared,
         ethernet,
     };
     if let Some(named) = af_xdp::Named::read(spec) {
-        return Ok(Device { output: format!("af_xdp:{}", named.interface), ..of(named.interface, false, true) });
+        return Ok(ForwardDevice { output: format!("af_xdp:{}", named.interface), ..of(named.interface, false, true) });
     }
     if let Some(name) = spec.strip_prefix("tun:") {
         let interface = name.split(',').next().unwrap_or(name).to_owned();
-        return Ok(Device { output: spec.to_owned(), interface, shared: false, ethernet: false });
+        return Ok(ForwardDevice { output: spec.to_owned(), interface, shared: false, ethernet: false });
     }
     if spec.starts_with("tap:") {
         let message = format!(
@@ -110,15 +110,15 @@ fn device(spec: &str) -> Result<Device, Error> {
     }
 }
 
-/// Its type is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of linux/if_arp.h.
+/// Whether the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of linux/if_arp.h.
 fn has_ethernet(interface: &str) -> bool {
     let kind = fs::read_to_string(format!("/sys/class/net/{interface}/type")).unwrap_or_default();
-    // Of another namespace than the one that is mounted there, there is nothing to be read.
+    // If /sys shows another network namespace, the file is missing.
     matches!(kind.trim(), "1" | "772" | "")
 }
 
-/// Each is there once, and the kernel does not forward what comes by them.
-fn check(devices: &[Device]) -> Result<(), Error> {
+/// Checks that each interface is named once, and that the kernel does not forward its packets too.
+fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
     for (nth, device) in devices.iter().enumerate() {
         let name = &device.interface;
         if devices[..nth].iter().any(|other| other.interface == *name) {
@@ -127,7 +127,8 @@ fn check(devices: &[Device]) -> Result<(), Error> {
         if !device.shared {
             continue;
         }
-        // Of IPv6 it is one switch for all: what an interface has is whether it behaves as a router's.
+        // For IPv6 one switch enables forwarding on all interfaces. The switch of an interface only makes it act as a
+        // router's.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(
@@ -140,16 +141,16 @@ fn check(devices: &[Device]) -> Result<(), Error> {
     Ok(())
 }
 
-fn legs(devices: &[Device]) -> Result<Vec<Leg>, Error> {
-    let leg = |device: &Device| {
+fn router_interfaces(devices: &[ForwardDevice]) -> Result<Vec<RouterInterface>, Error> {
+    let interface = |device: &ForwardDevice| {
         let name = device.interface.clone();
         let index = if_nametoindex(name.as_str()).map_err(|_| Error::NoInterface(name.clone()))?;
-        Ok(Leg { name, index, ethernet: device.ethernet })
+        Ok(RouterInterface { name, index, ethernet: device.ethernet })
     };
-    devices.iter().map(leg).collect()
+    devices.iter().map(interface).collect()
 }
 
-/// Of each receive queue by its number, which interface it is of: inputs are in the order of the devices.
+/// For each receive queue, the number of its interface. The queues are in the order of the devices.
 fn interfaces_of(queues: &[usize]) -> Vec<u16> {
     let of = |(nth, count): (usize, &usize)| std::iter::repeat_n(nth as u16, *count);
     queues.iter().enumerate().flat_map(of).collect()

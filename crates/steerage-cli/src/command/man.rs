@@ -1,4 +1,4 @@
-//! `steerage man`: the manual, from the command line's own definition.
+//! `steerage man`: generates manual pages from the definition of the command line.
 
 use std::fs;
 use std::io;
@@ -10,14 +10,15 @@ use steerage_file::Readers;
 
 use crate::args::{Cli, ManArgs};
 use crate::error::Error;
+use crate::stdout;
 
-/// Prints the program's page, or writes all pages.
+/// Prints the program's page, or writes all pages to a directory.
 pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
-    // `steerage help` is a way to say --help, and has no page.
+    // `steerage help` is the same as --help, and has no page.
     let mut cli = Cli::command().disable_help_subcommand(true);
     cli.build();
     let Some(directory) = &args.directory else {
-        return super::print(&page(&cli).map_err(Error::Report)?);
+        return stdout::print(&page(&cli).map_err(Error::Report)?);
     };
     let write = |name: &str, command: &Command| -> Result<(), Error> {
         let path = directory.join(format!("{name}.1"));
@@ -29,7 +30,7 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
         let name = format!("steerage-{}", command.get_name());
         write(&name, command)?;
-        // Those of `bench` are as long as commands.
+        // The subcommands of `bench` have pages of their own.
         for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
             write(&format!("{name}-{}", below.get_name()), below)?;
         }
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// One page. The text below the options is laid out by hand, which filling would undo.
+/// Renders one page. The text below the options is formatted by hand, so it is not filled.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let version = env!("CARGO_PKG_VERSION");
     let man = Man::new(command.clone()).source(format!("steerage {version}")).manual("steerage");

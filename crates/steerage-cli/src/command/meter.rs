@@ -1,4 +1,4 @@
-//! `steerage meter`: who talked to whom, when and how much.
+//! `steerage meter`: records flows with their endpoints, times and volumes.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -10,21 +10,21 @@ use steerage_apps::meter::{
 
 use crate::args::MeterArgs;
 use crate::error::Error;
+use crate::instance::{self, InitialRegime};
 use crate::report::{EndedBy, Flows, Printer, Report};
-use crate::run::{self, Plan, Stopper};
-use crate::setup::{self, Begins};
+use crate::run::{self, RunOptions, Stopper};
 
-/// What stands for standard output.
+/// The name that stands for standard output.
 const STDOUT: &str = "-";
 
-/// Meters until the end, writes what is asked for, and reports.
+/// Meters flows until the end, writes them if asked, and reports.
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let flows = &args.flows;
     let to = flows.file.as_deref().map(|name| destination(name, args)).transpose()?;
     let stopper = Stopper::default();
     let (mut writer, mut meters) = (None, None);
     let written = flows.file.as_deref().filter(|name| *name != STDOUT).map(Path::new);
-    let (instance, capture) = setup::instance(&args.run, written, Begins::Joined, |can_wait| {
+    let (instance, services) = instance::receiving(&args.run, written, InitialRegime::Collector, |can_wait| {
         if let Some((to, format)) = to {
             let stopper = stopper.clone();
             writer = Some(FlowWriter::start(to, format, move || stopper.stop()).map_err(Error::Flows)?);
@@ -42,12 +42,12 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
         meters = Some(metering.clone());
         Ok(move |_cpu| metering.meter())
     })?;
-    // Flows that go to standard output have it to themselves.
+    // If flows go to standard output, the report does not.
     let beside = flows.file.as_deref() == Some(STDOUT);
     let printer = Printer::new(&args.run.report, beside);
     let hurry = writer.as_ref().map(FlowWriter::hurry);
-    let plan = Plan { stopper, printer, meters, hurry, ..Plan::new(&args.run, verbose, capture) };
-    let ended = run::to_end(instance, &plan)?;
+    let options = RunOptions { stopper, printer, meters, hurry, ..RunOptions::new(&args.run, verbose, services) };
+    let ended = run::to_end(instance, &options)?;
 
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
     let reports = ended.outcome.reports;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     written.and(reported)
 }
 
-/// Whether flows can go where they are to go, as far as the name tells.
+/// Checks the destination for flows, as far as its name tells.
 pub(crate) fn check(args: &MeterArgs) -> Result<(), Error> {
     args.flows.file.as_deref().map_or(Ok(()), |name| destination(name, args).map(drop))
 }
@@ -69,20 +69,20 @@ fn finish(writer: Option<FlowWriter>, open: OpenFlows) -> Result<(), Error> {
     writer.map_or(Ok(()), |writer| writer.finish(open.into_records())).map_err(Error::Flows)
 }
 
-/// The time of day, for packets whose device notes none.
+/// The time of day, for packets whose device has no timestamps.
 fn now() -> WallTime {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     WallTime::from_nanos(since_1970.as_nanos() as u64)
 }
 
-/// Where flows go, and how they are written there.
+/// The destination for flows, and their format.
 fn destination(name: &str, args: &MeterArgs) -> Result<(FlowsTo, FlowFormat), Error> {
     let wrong = |what: &str| Error::FlowsName { name: name.to_owned(), what: what.to_owned() };
     if name == STDOUT {
         if args.flows.rotate.is_some() {
             return Err(wrong("standard output does not rotate: leave --rotate out, or give a file's name"));
         }
-        // As the report would be.
+        // The same format as the report's.
         let format = if args.run.report.json { FlowFormat::JsonLines } else { FlowFormat::Csv };
         return Ok((FlowsTo::Stdout, format));
     }

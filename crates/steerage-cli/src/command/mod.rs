@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! The commands: a file for each.
 
 mod bench;
 mod bench_report;
@@ -14,18 +14,16 @@ mod respond;
 mod run_file;
 mod send;
 
-use std::io::{self, Write};
-
 use crate::args::{Cli, Command};
 use crate::doctor;
 use crate::error::Error;
 use crate::log;
 use crate::top;
 
-/// Does what the command line says.
+/// Runs the command of the command line.
 pub(crate) fn run(cli: &Cli) -> Result<(), Error> {
     match &cli.command {
-        // It says in the file, too, how much is to be told.
+        // The file may set the level of traces too.
         Command::Run(args) => return run_file::run(args, cli.verbose),
         Command::Check(args) => return run_file::check(args),
         _ => log::start(cli.verbose),
@@ -51,17 +49,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::UnmountAtEnd(args) => control::unmount_at_end(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
-        // A file is for commands that receive packets, and these do not.
+        // `run_file::run` handled these: a run file cannot name them.
         Command::Run(_) | Command::Check(_) => Ok(()),
-    }
-}
-
-/// Writes to standard output what a command was asked for.
-pub(crate) fn print(bytes: &[u8]) -> Result<(), Error> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        // Whoever read has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(Error::Report),
     }
 }

@@ -1,4 +1,4 @@
-//! `steerage respond`: a host that answers.
+//! `steerage respond`: answers packets like a host.
 
 use std::cell::OnceCell;
 use std::io::{self, Write};
@@ -13,94 +13,99 @@ use steerage_device::{af_packet, af_xdp, output};
 
 use crate::args::{DirectionArg, HostArgs, LiveArgs, RespondArgs, RunArgs};
 use crate::error::Error;
-use crate::forward::link;
-use crate::run::{self, Plan};
-use crate::setup::{self, Sending};
+use crate::instance::{self, SendOptions};
+use crate::routing::links;
+use crate::run::{self, RunOptions};
 
-/// Answers are not to wait for company: the shortest that the kernel's rings know.
+/// How long a received packet may wait for others: the shortest time that the kernel's rings have.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// How many packets a CPU may say that are no answer in place: of a full batch, each connection its buffer's worth.
+/// The most packets that a CPU originates per batch, besides answers in place: for each packet of a full batch, a
+/// connection's buffer.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
-/// Of a TAP: the kernel's end has the interface's address. Locally administered, and the rest of the host's own address.
+/// The first bytes of our link address on a TAP, where the kernel's end has the interface's address. It is locally
+/// administered, and the rest comes from the host's IP address.
 const TAP_MAC: [u8; 2] = [0x02, 0x53];
 
-/// What stands behind the name of the device.
+/// The device that the command line names.
 #[derive(Debug)]
-struct Device {
-    /// As which it is sent by.
+struct RespondDevice {
+    /// The output that sends by it.
     output: String,
     interface: String,
-    kind: Kind,
+    kind: DeviceKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum DeviceKind {
     Packet,
     Xdp,
     Tap,
     Tun,
 }
 
-/// Answers until the end and reports.
+/// Answers until the end, and reports.
 pub(crate) fn run(args: &RespondArgs, verbose: bool) -> Result<(), Error> {
     let device = device(&args.run.devices)?;
     let run = listening(&args.run, &args.host, device.kind)?;
-    // Before a device is opened: mistakes of the command line.
+    // This finds mistakes of the command line before a device is opened.
     config(&args.host, [2, 0, 0, 0, 0, 0], usize::MAX)?;
-    let cpus = setup::count_cpus(&run.cpus)?;
+    let cpus = instance::count_cpus(&run.cpus)?;
     let responding = OnceCell::new();
     let outputs = |_: &[usize]| -> Result<Vec<Output>, Error> {
         let output = output::open_for(&device.output, cpus).map_err(Error::Output)?;
         let made = Responding::new(of_link(args, &device)?);
         if !run.report.quiet {
-            // With standard error closed there is nobody to tell.
+            // An error means that standard error is closed.
             let _ = writeln!(io::stderr(), "{}", note(made.config()));
         }
         let _ = responding.set(made);
         Ok(vec![output])
     };
-    let sending = Sending { rate: None, originated: ORIGINATED, outputs };
+    let sending = SendOptions { rate: None, originated: ORIGINATED, outputs };
     let ours = || responding.get().cloned();
-    let (instance, around) = setup::sending(&run, None, sending, |_| {
+    let (instance, services) = instance::sending(&run, None, sending, |_| {
         let ours = ours().ok_or_else(|| Error::Respond("there is nothing to answer by".to_owned()))?;
         Ok(move |_cpu| ours.handler())
     })?;
-    let plan = Plan { responding: ours(), ..Plan::new(&run, verbose, around) };
-    let ended = run::to_end(instance, &plan)?;
+    let options = RunOptions { responding: ours(), ..RunOptions::new(&run, verbose, services) };
+    let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
-    ended.report.finish(plan.printer, run.report.strict, left_behind, &failed)
+    ended.report.finish(options.printer, run.report.strict, left_behind, &failed)
 }
 
-/// The one device.
-fn device(devices: &[String]) -> Result<Device, Error> {
+/// Parses the only device.
+fn device(devices: &[String]) -> Result<RespondDevice, Error> {
     let [spec] = devices else {
         return Err(Error::Respond(format!("{} devices: respond answers by one, start it for each", devices.len())));
     };
     let of = |output: &str, interface: &str, kind| {
-        Ok(Device { output: output.to_owned(), interface: interface.to_owned(), kind })
+        Ok(RespondDevice { output: output.to_owned(), interface: interface.to_owned(), kind })
     };
     if let Some(named) = af_xdp::Named::read(spec) {
-        return of(&format!("af_xdp:{}", named.interface), named.interface, Kind::Xdp);
+        return of(&format!("af_xdp:{}", named.interface), named.interface, DeviceKind::Xdp);
     }
-    for (prefix, kind) in [("tap:", Kind::Tap), ("tun:", Kind::Tun)] {
+    for (prefix, kind) in [("tap:", DeviceKind::Tap), ("tun:", DeviceKind::Tun)] {
         if let Some(name) = spec.strip_prefix(prefix) {
             return of(spec, name.split(',').next().unwrap_or(name), kind);
         }
     }
     match af_packet::Named::read(spec) {
-        Some(named) if af_packet::is_interface(named.interface) => of(named.interface, named.interface, Kind::Packet),
+        Some(named) if af_packet::is_interface(named.interface) => {
+            of(named.interface, named.interface, DeviceKind::Packet)
+        }
         _ => Err(Error::Respond(format!(
             "{spec} is nothing to answer by: give an interface (`ip link` lists them), af_xdp:IFACE or tap:NAME"
         ))),
     }
 }
 
-/// What comes in is listened to, with little delay; by AF_XDP what is for the host's addresses is taken.
-fn listening(run: &RunArgs, host: &HostArgs, kind: Kind) -> Result<RunArgs, Error> {
+/// Sets the options for receiving: only incoming packets, with little delay. AF_XDP takes the packets for the host's
+/// addresses.
+fn listening(run: &RunArgs, host: &HostArgs, kind: DeviceKind) -> Result<RunArgs, Error> {
     let take = match (&run.live.take, kind) {
-        (None, Kind::Xdp) => Some(take_for(&addresses(host))?),
+        (None, DeviceKind::Xdp) => Some(take_for(&addresses(host))?),
         (take, _) => take.clone(),
     };
     let live = LiveArgs {
@@ -139,25 +144,25 @@ fn config(host: &HostArgs, mac: [u8; 6], mtu: usize) -> Result<Config, Error> {
         .map_err(wrong)
 }
 
-/// With what the kernel knows of the link.
-fn of_link(args: &RespondArgs, device: &Device) -> Result<Config, Error> {
+/// The configuration, with what the kernel knows about the link.
+fn of_link(args: &RespondArgs, device: &RespondDevice) -> Result<Config, Error> {
     let failed = |error| Error::System { operation: "ask the kernel for its links", error };
-    let known = link::Known::ask().map_err(failed)?;
-    let link = known.link(&device.interface).ok_or_else(|| Error::NoInterface(device.interface.clone()))?;
+    let table = links::LinkTable::read().map_err(failed)?;
+    let link = table.link(&device.interface).ok_or_else(|| Error::NoInterface(device.interface.clone()))?;
     for address in addresses(&args.host) {
-        if let Some(interface) = known.owner(&address) {
+        if let Some(interface) = table.owner(&address) {
             return Err(Error::Respond(format!(
                 "{address} is this machine's own, so its kernel answers too: ip addr del {address} dev {interface}, or give another"
             )));
         }
     }
     let config = config(&args.host, mac_of(&args.host, device.kind, link.mac)?, link.mtu)?;
-    // The link's networks are the interface's as well, whether they were written or not.
-    Ok(config.networks(&v4_networks(&known.networks(link))))
+    // The networks of the link are the host's too, even if the command line does not give their length.
+    Ok(config.networks(&v4_networks(&table.networks(link))))
 }
 
-/// The interface's, but of a TAP, whose interface is the other end.
-fn mac_of(host: &HostArgs, kind: Kind, of_interface: Option<[u8; 6]>) -> Result<[u8; 6], Error> {
+/// The host's link address: the interface's, except for a TAP, whose interface is the other end.
+fn mac_of(host: &HostArgs, kind: DeviceKind, of_interface: Option<[u8; 6]>) -> Result<[u8; 6], Error> {
     let own = || {
         let mut mac = [0; 6];
         mac[..2].copy_from_slice(&TAP_MAC);
@@ -169,7 +174,7 @@ fn mac_of(host: &HostArgs, kind: Kind, of_interface: Option<[u8; 6]>) -> Result<
         mac
     };
     match (kind, of_interface) {
-        (Kind::Tap | Kind::Tun, _) => Ok(own()),
+        (DeviceKind::Tap | DeviceKind::Tun, _) => Ok(own()),
         (_, Some(mac)) => Ok(mac),
         (_, None) if host.mac.is_some() => Ok(own()),
         _ => Err(Error::Respond("the interface has no Ethernet address: use one that has, or a tap".to_owned())),

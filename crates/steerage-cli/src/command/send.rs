@@ -1,4 +1,4 @@
-//! `steerage send`: a traffic generator.
+//! `steerage send`: generates traffic.
 
 use steerage_apps::Fanout;
 use steerage_device::output;
@@ -6,16 +6,16 @@ use steerage_device::output;
 use super::fanout::{not_an_input, open_output};
 use crate::args::{RunArgs, SendArgs};
 use crate::error::Error;
-use crate::run::{self, Plan};
-use crate::setup::{self, Sending};
+use crate::instance::{self, SendOptions};
+use crate::run::{self, RunOptions};
 
-/// What an interface gets a second unless something else is asked for.
+/// The default rate for an interface, in packets per second.
 const RATE_DEFAULT: u64 = 1000;
 
-/// What stands for one CPU, which sends what it reads.
+/// The mask for no steering: one CPU reads and sends.
 const NO_STEERING: &str = "0";
 
-/// Sends until the end and reports.
+/// Sends until the end, and reports.
 pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let to = match output::expand(&args.to).map_err(Error::Output)?.as_slice() {
         [to] => to.clone(),
@@ -29,20 +29,20 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
         None => RATE_DEFAULT,
     };
     let run = RunArgs { devices: repeated(args), ..in_order(&args.run) };
-    let cpus = setup::count_cpus(&run.cpus)?;
-    let sending = Sending {
+    let cpus = instance::count_cpus(&run.cpus)?;
+    let sending = SendOptions {
         originated: 0,
         rate: Some(rate).filter(|rate| *rate != u64::MAX),
         outputs: |_: &[usize]| Ok(vec![open_output(&to, cpus)?]),
     };
-    let (instance, capture) = setup::sending(&run, None, sending, |_| Ok(|_cpu| Fanout::over(1)))?;
-    let plan = Plan::new(&run, verbose, capture);
-    let ended = run::to_end(instance, &plan)?;
+    let (instance, services) = instance::sending(&run, None, sending, |_| Ok(|_cpu| Fanout::over(1)))?;
+    let options = RunOptions::new(&run, verbose, services);
+    let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
-    ended.report.finish(plan.printer, run.report.strict, left_behind, &failed)
+    ended.report.finish(options.printer, run.report.strict, left_behind, &failed)
 }
 
-/// Files as often as they are to be sent; the rest goes on as it is.
+/// The devices, with files repeated as often as they are sent.
 fn repeated(args: &SendArgs) -> Vec<String> {
     let devices = &args.run.devices;
     let (made, files): (Vec<_>, Vec<_>) = devices.iter().partition(|device| steerage_device::is_synthetic(device));
@@ -50,7 +50,7 @@ fn repeated(args: &SendArgs) -> Vec<String> {
     made.into_iter().chain(files).cloned().collect()
 }
 
-/// One CPU sends, unless it was said which do.
+/// Makes one CPU send everything in order, unless the command line has a mask.
 fn in_order(run: &RunArgs) -> RunArgs {
     let mut run = run.clone();
     if run.cpus.rps_cpus.is_none() && run.cpus.rps_cpus_list.is_none() {

@@ -1,4 +1,4 @@
-//! CPUs: how many may be used, and which of them are near to each other.
+//! The CPUs: how many this process may use, and which are near each other.
 
 use std::collections::BTreeSet;
 
@@ -7,24 +7,24 @@ use steerage::{CpuMask, Topology};
 
 use super::{Finding, State};
 
-/// CPUs that this process may use, as lists such as `0-3,8`.
+/// The CPUs of this process, as lists such as `0-3,8`.
 #[derive(Debug, Serialize)]
 pub(super) struct Cpus {
     online: Option<String>,
-    /// By affinity, which a cgroup's cpuset bounds.
+    /// The CPUs of the affinity mask, which a cgroup's cpuset limits.
     usable: String,
-    /// What the cgroup allows, in CPUs; `None` for all that there are.
+    /// The CPU time that the cgroup allows, in CPUs, or `None` if there is no limit.
     quota: Option<f64>,
-    /// Of the usable ones, those that are threads of one core, where there are several.
+    /// The usable CPUs that are threads of one core, for each core with several.
     smt: Vec<String>,
-    /// Those that share a cache of the last level.
+    /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
     nodes: Vec<Node>,
-    /// Kept from the kernel's own work, of those that are online.
+    /// The online CPUs that are isolated from the kernel's own work.
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// How many are worked on where nobody says which.
+    /// How many CPUs a run uses by default.
     #[serde(skip)]
     default: CpuMask,
 }
@@ -117,14 +117,14 @@ impl Cpus {
 
 #[cfg(test)]
 mod tests {
-    use super::super::host::made::Made;
+    use super::super::host::fake::FakeHost;
     use super::*;
 
     const CPUS: &str = "sys/devices/system/cpu";
 
-    fn look(made: &Made, allowed: &str) -> Cpus {
+    fn look(fake: &FakeHost, allowed: &str) -> Cpus {
         let allowed = CpuMask::parse_list(allowed, 1024).unwrap();
-        Cpus::of(&Topology::below(made.host().path(""), Some(allowed)))
+        Cpus::of(&Topology::below(fake.host().path(""), Some(allowed)))
     }
 
     fn found(cpus: &Cpus) -> String {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn one_cpu_and_nothing_to_read() {
-        let cpus = look(&Made::new("bare", &[]), "0");
+        let cpus = look(&FakeHost::new("bare", &[]), "0");
         assert_eq!(
             found(&cpus),
             "Lack CPUs: CPUs 0: packets cannot be spread\n\
@@ -144,7 +144,7 @@ mod tests {
              Info caches: the kernel does not say which CPUs share one\n"
         );
         assert_eq!(cpus.quota, None);
-        let none = Cpus::of(&Topology::below(Made::new("nothing", &[]).host().path(""), None));
+        let none = Cpus::of(&Topology::below(FakeHost::new("nothing", &[]).host().path(""), None));
         assert!(found(&none).starts_with("Lack CPUs: it cannot be read"), "{}", found(&none));
     }
 
@@ -167,7 +167,7 @@ mod tests {
             files.push((format!("{CPUS}/cpu{cpu}/cache/index3/shared_cpu_list"), near.into()));
         }
         let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-        let cpus = look(&Made::new("numa", &files), "0-5");
+        let cpus = look(&FakeHost::new("numa", &files), "0-5");
         assert_eq!(
             found(&cpus),
             "Ok CPUs: CPUs 0-5 of 0-7\n\
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_bounds_the_default_is_told() {
-        let made = Made::new(
+        let fake = FakeHost::new(
             "bounds",
             &[
                 (&format!("{CPUS}/online"), "0-7"),
@@ -188,7 +188,7 @@ mod tests {
                 ("sys/fs/cgroup/a/cpu.max", "150000 100000"),
             ],
         );
-        let cpus = look(&made, "0-7");
+        let cpus = look(&fake, "0-7");
         assert!(
             found(&cpus).contains(
                 "Info CPU quota: the cgroup allows 1.5 CPUs' worth of time, beyond which all threads wait\n\

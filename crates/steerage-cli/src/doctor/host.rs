@@ -1,16 +1,16 @@
-//! The files in which the kernel tells of itself, below a root.
+//! The files of /proc and /sys, below a root directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A machine as its files show it. Any of them may be missing: containers hide some, other kernels have others.
+/// A machine as its files show it. Any file may be missing: containers hide some, and kernels differ.
 #[derive(Debug)]
 pub(super) struct Host {
     root: PathBuf,
 }
 
 impl Host {
-    /// The one we run on.
+    /// This machine.
     pub(super) fn this() -> Self {
         Self { root: PathBuf::from("/") }
     }
@@ -26,7 +26,7 @@ impl Host {
         self.root.join(path)
     }
 
-    /// What it says, without the line's end.
+    /// The text of a file, without the line break at its end.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
     }
@@ -36,7 +36,7 @@ impl Host {
         self.text(path)?.parse().ok()
     }
 
-    /// What is in a directory, by the number behind `prefix`.
+    /// The entries of a directory whose names are `prefix` and a number.
     pub(super) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
@@ -58,25 +58,25 @@ impl Host {
     }
 }
 
-/// Trees of files made up for tests.
+/// Fake machines for tests: directories with made-up files.
 #[cfg(test)]
-pub(super) mod made {
+pub(super) mod fake {
     use super::*;
 
     /// A root that goes away with the test.
-    pub(crate) struct Made(PathBuf);
+    pub(crate) struct FakeHost(PathBuf);
 
-    impl Made {
+    impl FakeHost {
         /// Files by their path, with what they say.
         pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = std::env::temp_dir().join(format!("steerage-doctor-{}-{name}", std::process::id()));
-            let made = Self(root);
+            let fake = Self(root);
             for (path, text) in files {
-                let path = made.0.join(path);
+                let path = fake.0.join(path);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, format!("{text}\n")).unwrap();
             }
-            made
+            fake
         }
 
         pub(crate) fn link(&self, path: &str, target: &str) {
@@ -90,7 +90,7 @@ pub(super) mod made {
         }
     }
 
-    impl Drop for Made {
+    impl Drop for FakeHost {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }

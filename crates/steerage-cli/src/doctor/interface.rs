@@ -19,14 +19,14 @@ const ARPHRD_LOOPBACK: i64 = 772;
 /// `IFF_UP`: net/if.h.
 const UP: u32 = 1;
 
-/// What is known of it.
+/// What is known about an interface.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Interface {
     name: String,
     /// `None` for one that is made of software.
     driver: Option<String>,
     mtu: Option<i64>,
-    /// As the kernel calls it: `up`, `down`, `unknown` of those that have no link.
+    /// The kernel's name for the state: `up`, `down`, or `unknown` for interfaces without a link.
     state: Option<String>,
     up: bool,
     /// In Mbit/s, where there is a link with a speed.
@@ -50,7 +50,7 @@ struct RxQueue {
     rps_cpus: Option<String>,
 }
 
-/// How far the driver goes with XDP.
+/// How far the driver supports XDP.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Xdp {
     driver: bool,
@@ -182,7 +182,7 @@ impl Interface {
 #[cfg(test)]
 mod tests {
     use super::super::State;
-    use super::super::host::made::Made;
+    use super::super::host::fake::FakeHost;
     use super::*;
 
     fn found(interface: &Interface) -> String {
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_cloud_machines_only_queue() {
-        let made = Made::new(
+        let fake = FakeHost::new(
             "cloud",
             &[
                 ("sys/class/net/eth0/ifindex", "2"),
@@ -204,10 +204,10 @@ mod tests {
                 ("sys/class/net/eth0/queues/tx-0/xps_cpus", "0"),
             ],
         );
-        made.link("sys/class/net/eth0/device/driver", "../../bus/virtio/drivers/virtio_net");
+        fake.link("sys/class/net/eth0/device/driver", "../../bus/virtio/drivers/virtio_net");
         let on = Some(vec!["rx-gro".to_owned(), "rx-gro-hw".to_owned()]);
         let features = Features { on, fixed: vec!["rx-gro-hw".to_owned()], xdp: Some(XDP_BASIC), xdp_hash: Some(true) };
-        let interface = Interface::look(&made.host(), "eth0", Some(&features));
+        let interface = Interface::look(&fake.host(), "eth0", Some(&features));
         assert_eq!(
             found(&interface),
             "Info interface: eth0: driver virtio_net, MTU 1500\n\
@@ -228,8 +228,8 @@ mod tests {
         let queues: Vec<String> = (0..16).map(|queue| format!("sys/class/net/p1/queues/rx-{queue}/rps_cpus")).collect();
         let mut files: Vec<(&str, &str)> = queues.iter().map(|path| (path.as_str(), "00000000,00000000")).collect();
         files.extend([("sys/class/net/p1/ifindex", "7"), ("sys/class/net/p1/flags", "0x1002")]);
-        let made = Made::new("down", &files);
-        let interface = Interface::look(&made.host(), "p1", None);
+        let fake = FakeHost::new("down", &files);
+        let interface = Interface::look(&fake.host(), "p1", None);
         assert_eq!(
             found(&interface),
             "Info interface: p1: driver none, it is virtual, MTU unknown\n\
@@ -245,8 +245,8 @@ mod tests {
 
     #[test]
     fn names_that_are_none_are_not_there() {
-        let made = Made::new("names", &[("sys/class/net/eth0/ifindex", "2"), ("sys/class/ifindex", "9")]);
-        let host = made.host();
+        let fake = FakeHost::new("names", &[("sys/class/net/eth0/ifindex", "2"), ("sys/class/ifindex", "9")]);
+        let host = fake.host();
         assert!(Interface::is_there(&host, "eth0"));
         for name in ["", ".", "..", "eth1", "../net/eth0", "eth0/"] {
             assert!(!Interface::is_there(&host, name), "{name}");

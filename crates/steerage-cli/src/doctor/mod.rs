@@ -1,7 +1,8 @@
-//! `steerage doctor`: what this machine offers for steering packets, and what to do about each lack. It only reads.
+//! `steerage doctor`: checks what this machine offers for steering packets, and says what to do about what is missing.
+//! It changes nothing.
 //!
-//! What is found out is a list of [`Finding`]s, a line each; what a script may want as numbers is beside it. Files are read
-//! below a root that tests replace; what has to be tried on the living machine is in `probe`.
+//! The result is a list of [`Finding`]s, a line each, and numbers for scripts. Files are read
+//! below a root directory that tests replace. `probe` has what must be tried on the real machine.
 
 mod cpus;
 mod host;
@@ -21,23 +22,23 @@ use host::Host;
 use interface::Interface;
 use probe::{Capability, Probes};
 
-/// Whether something is as it should be.
+/// The state of something that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
     Ok,
     Lack,
-    /// Neither: good to know.
+    /// Neither good nor bad, but useful to know.
     Info,
 }
 
-/// One thing that was looked at.
+/// Something that was checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     about: &'static str,
     state: State,
     found: String,
-    /// What to do about it, a command mostly.
+    /// What to do about it: a command in most cases.
     mend: Option<String>,
 }
 
@@ -54,13 +55,13 @@ impl Finding {
         Self { about, state: State::Lack, found: found.into(), mend: Some(mend.into()) }
     }
 
-    /// The same, with what could be done.
+    /// Adds what could be done.
     fn or(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }
     }
 }
 
-/// All that was found.
+/// All results.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     schema: u32,
@@ -74,7 +75,7 @@ struct Diagnosis {
     interface: Option<Interface>,
 }
 
-/// Looks, and tells.
+/// Checks the machine, and prints the results.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let host = Host::this();
     let probes = Probes::of_this_machine();

@@ -1,7 +1,7 @@
-//! What the kernel tells of an interface by generic netlink: its offloads (ethtool) and what it can do with XDP (netdev).
+//! Reads the features of an interface by generic netlink: its offloads (ethtool) and its support for XDP (netdev).
 //!
 //! Messages and attributes: Documentation/networking/ethtool-netlink.rst and Documentation/netlink/specs/netdev.yaml of the
-//! kernel. Both may be asked by anybody. Kernels without them say nothing, and then nothing is known.
+//! kernel. Any user may ask for both. Kernels without them report nothing.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use rustix::net::netlink::GENERIC;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
-/// The kernel answers at once; one that doesn't answers never.
+/// How long to wait for a reply. The kernel replies at once or never.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// An answer: features take some kilobytes.
+/// The longest reply: features take some kilobytes.
 const ANSWER_BYTES_MAX: usize = 32 << 10;
 
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const NLMSG_HEADER_BYTES: usize = 16;
 const GENL_HEADER_BYTES: usize = 4;
-/// What an attribute's type may carry besides its number: NLA_F_NESTED, NLA_F_NET_BYTEORDER.
+/// The flags in an attribute's type: NLA_F_NESTED, NLA_F_NET_BYTEORDER.
 const ATTRIBUTE_FLAGS: u16 = 0xc000;
 const NESTED: u16 = 0x8000;
 
@@ -46,22 +46,22 @@ const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 /// `NETDEV_XDP_RX_METADATA_HASH`.
 const METADATA_HASH: u64 = 2;
 
-/// What is known of an interface.
+/// The features of an interface.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Features {
-    /// What is switched on, by ethtool's names: `rx-gro`.
+    /// The features that are on, by ethtool's names such as `rx-gro`.
     pub(super) on: Option<Vec<String>>,
-    /// What cannot be switched.
+    /// The features that cannot be changed.
     pub(super) fixed: Vec<String>,
     /// `NETDEV_XDP_ACT_` bits.
     pub(super) xdp: Option<u64>,
-    /// Whether the driver tells XDP programs the hash that the card computed.
+    /// Whether the driver gives XDP programs the card's hash.
     pub(super) xdp_hash: Option<bool>,
 }
 
-/// Asks for it.
+/// Reads the features of an interface.
 pub(super) fn features_of(interface: &str) -> Option<Features> {
-    let socket = Socket::open().ok()?;
+    let socket = GenericNetlink::open().ok()?;
     let (on, fixed) = socket.switched(interface).map_or((None, Vec::new()), |(on, fixed)| (Some(on), fixed));
     let device = socket.device(interface).unwrap_or_default();
     let number = |kind| Some(u64::from_ne_bytes(find(&device, kind)?.try_into().ok()?));
@@ -69,16 +69,16 @@ pub(super) fn features_of(interface: &str) -> Option<Features> {
     Some(Features { on, fixed, xdp: number(NETDEV_A_DEV_XDP_FEATURES), xdp_hash })
 }
 
-struct Socket(OwnedFd);
+struct GenericNetlink(OwnedFd);
 
-impl Socket {
+impl GenericNetlink {
     fn open() -> Result<Self, Errno> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(GENERIC))?;
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         Ok(Self(socket))
     }
 
-    /// The features that are on, and those that cannot be switched.
+    /// The features that are on, and those that cannot be changed.
     fn switched(&self, interface: &str) -> Option<(Vec<String>, Vec<String>)> {
         let family = self.family("ethtool")?;
         let name = attribute(ETHTOOL_A_HEADER_DEV_NAME, &zero_ended(interface));
@@ -88,7 +88,7 @@ impl Socket {
         Some((bit_names(find(&answer, ETHTOOL_A_FEATURES_ACTIVE)?), fixed))
     }
 
-    /// What the kernel tells of it as a device.
+    /// The attributes of the device.
     fn device(&self, interface: &str) -> Option<Vec<u8>> {
         let index = name_to_index(&self.0, interface).ok()?;
         let family = self.family("netdev")?;
@@ -101,14 +101,14 @@ impl Socket {
         Some(u16::from_ne_bytes(find(&answer, CTRL_ATTR_FAMILY_ID)?.try_into().ok()?))
     }
 
-    /// The attributes of the answer.
+    /// The attributes of the reply.
     fn ask(&self, family: u16, command: u8, attributes: &[u8]) -> Option<Vec<u8>> {
         let length = (NLMSG_HEADER_BYTES + GENL_HEADER_BYTES + attributes.len()) as u32;
         let mut message = Vec::with_capacity(length as usize);
         message.extend(length.to_ne_bytes());
         message.extend(family.to_ne_bytes());
         message.extend(NLM_F_REQUEST.to_ne_bytes());
-        // Sequence and port: one question at a time, so nothing to be told apart.
+        // Sequence and port: there is one request at a time, so replies need no number.
         message.extend([0; 8]);
         message.extend([command, 1, 0, 0]);
         message.extend(attributes);
@@ -127,7 +127,7 @@ fn bit_names(bitset: &[u8]) -> Vec<String> {
     bits.filter_map(|(_, bit)| Some(text(find(bit, ETHTOOL_A_BITSET_BIT_NAME)?))).collect()
 }
 
-/// What is behind the headers of an answer that is no error.
+/// The data behind the headers of a reply, unless it is an error.
 fn payload(answer: &[u8]) -> Option<&[u8]> {
     let length = u32::from_ne_bytes(answer.get(..4)?.try_into().ok()?) as usize;
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
@@ -142,7 +142,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.strip_suffix(&[0]).unwrap_or(bytes)).into_owned()
 }
 
-/// Length, type and value, filled up to a multiple of 4.
+/// An attribute: length, type and value, padded to a multiple of 4.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + value.len().next_multiple_of(4));
     bytes.extend((4 + value.len() as u16).to_ne_bytes());
@@ -190,7 +190,7 @@ mod tests {
             let all = attribute(1, b"abcd");
             assert_eq!(Attributes(&all[..cut]).count(), 0, "{cut}");
         }
-        // A length that does not even cover itself.
+        // A length that is too short for the header.
         assert_eq!(Attributes(&[2, 0, 1, 0, 9, 9, 9, 9]).count(), 0);
         assert_eq!(payload(&[20, 0, 0, 0, 2, 0]), None);
         assert_eq!(payload(&[255, 0, 0, 0, 16, 0, 0, 0]), None);

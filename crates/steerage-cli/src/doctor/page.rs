@@ -1,9 +1,8 @@
-//! The diagnosis as people read it, a line for each finding, or as one line of JSON.
-
-use std::io::{self, Write};
+//! Prints the results: as text with a line for each finding, or as one line of JSON.
 
 use super::{Diagnosis, Finding, State};
 use crate::error::Error;
+use crate::stdout;
 
 pub(super) fn print(diagnosis: &Diagnosis, json: bool) -> Result<(), Error> {
     let text = if json {
@@ -11,10 +10,7 @@ pub(super) fn print(diagnosis: &Diagnosis, json: bool) -> Result<(), Error> {
     } else {
         page(&diagnosis.findings)
     };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(Error::Report),
-    }
+    stdout::print(text.as_bytes())
 }
 
 fn page(findings: &[Finding]) -> String {

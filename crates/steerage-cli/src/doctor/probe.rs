@@ -1,4 +1,4 @@
-//! What can only be found out by trying it on the machine. Nothing that is tried changes anything.
+//! Probes that must be tried on the real machine. None of them changes anything.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 use steerage::{FlowHasher, HashKey, usable_memory};
 
-/// A capability that has to do with packets.
+/// A capability that concerns packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Capability {
     pub(super) name: &'static str,
     pub(super) held: bool,
-    /// What it is for.
+    /// The purpose of the capability.
     #[serde(rename = "for")]
     pub(super) what_for: &'static str,
 }
@@ -29,18 +29,18 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 5] = [
     (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK", "locking memory beyond the limit"),
 ];
 
-/// What came of it.
+/// The results of the probes.
 #[derive(Debug)]
 pub(super) struct Probes {
-    /// Sockets that were opened, and closed again.
+    /// Whether the sockets could be opened. They are closed at once.
     pub(super) af_packet: Result<(), Errno>,
     pub(super) af_xdp: Result<(), Errno>,
-    /// Whether /dev/fuse may be opened.
+    /// Whether /dev/fuse can be opened.
     pub(super) fuse: Result<(), Errno>,
     pub(super) capabilities: Vec<Capability>,
-    /// How much memory may be locked, in bytes; `None` for any amount.
+    /// The limit for locked memory in bytes, or `None` if there is no limit.
     pub(super) memlock: Option<u64>,
-    /// How much this process may use, in bytes; `None` if the kernel does not say.
+    /// The memory that this process may use in bytes, or `None` if the kernel does not report it.
     pub(super) memory: Option<u64>,
     pub(super) tcpdump: Option<PathBuf>,
     pub(super) aes: bool,
@@ -62,13 +62,13 @@ impl Probes {
         }
     }
 
-    /// Whether a capability is held.
+    /// Whether this process has the capability.
     pub(super) fn holds(&self, name: &str) -> bool {
         self.capabilities.iter().any(|capability| capability.name == name && capability.held)
     }
 }
 
-/// A socket without a protocol: it receives nothing, and is closed at once.
+/// A socket without a protocol receives nothing. It is closed at once.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }
@@ -87,9 +87,9 @@ fn in_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|directory| directory.join(program)).find(is_program)
 }
 
-/// What a machine could come to, for tests.
+/// Results of probes, for tests.
 #[cfg(test)]
-pub(super) mod made {
+pub(super) mod fake {
     use super::*;
 
     /// A machine on which everything works.

@@ -1,4 +1,4 @@
-//! The kernel and what it lets us do.
+//! The kernel, and what this process may do.
 
 use rustix::io::Errno;
 use steerage::{LPC_MEMORY_PART, LPC_SIZE_DEFAULT, LpcMemory, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN};
@@ -9,7 +9,7 @@ use super::probe::{Capability, Probes};
 
 const PROGRAM: &str = "\"$(command -v steerage)\"";
 
-/// What an AF_XDP socket's packet memory takes, at least, to be of use: 16 MiB are 8,192 frames of 2 KiB.
+/// The least memory for an AF_XDP socket to be useful: 16 MiB are 8,192 frames of 2 KiB.
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
 
 /// The kernel's version.
@@ -17,7 +17,7 @@ pub(super) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Everything but CPUs and interfaces.
+/// All findings except those about CPUs and interfaces.
 pub(super) fn findings(host: &Host, probes: &Probes) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(host))),
@@ -42,7 +42,7 @@ fn capabilities(all: &[Capability]) -> Finding {
         (held, absent) => {
             let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
             let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
-            // Each lack that matters has a line of its own.
+            // Each missing capability that matters has a line of its own.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
     }
@@ -108,7 +108,7 @@ fn huge_pages(host: &Host) -> Finding {
     const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
     let free = host.number(format!("{RESERVED}/free_hugepages")).unwrap_or(0);
     let reserved = host.number(format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
-    // The choice in force has brackets around it.
+    // Brackets mark the present choice.
     let transparent = host.text("sys/kernel/mm/transparent_hugepage/enabled");
     let transparent = transparent.is_some_and(|text| text.contains("[always]") || text.contains("[madvise]"));
     match (free, transparent) {
@@ -136,7 +136,7 @@ fn locked_memory(probes: &Probes) -> Finding {
     }
 }
 
-/// What a run's receive queues may keep of its packet memory, with frames of usual length.
+/// The packet memory that the receive queues of a run may keep, with frames of the usual length.
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
     let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);
@@ -168,20 +168,20 @@ fn hashes(probes: &Probes) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::super::State;
-    use super::super::host::made::Made;
-    use super::super::probe::made::probes;
+    use super::super::host::fake::FakeHost;
+    use super::super::probe::fake::probes;
     use super::*;
 
     fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
         let findings = findings(host, probes);
-        // Whatever is lacking can be mended.
+        // Each lack comes with advice.
         assert!(findings.iter().all(|one| one.state != State::Lack || one.mend.is_some()));
         findings.into_iter().filter(|one| one.state == State::Lack).map(|one| (one.about, one.found)).collect()
     }
 
     #[test]
     fn a_machine_with_everything_lacks_nothing() {
-        let made = Made::new(
+        let fake = FakeHost::new(
             "everything",
             &[
                 ("proc/sys/kernel/osrelease", "6.18.0"),
@@ -189,16 +189,16 @@ mod tests {
                 ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60"),
             ],
         );
-        assert_eq!(lacks(&made.host(), &probes()), []);
-        let all = findings(&made.host(), &probes());
+        assert_eq!(lacks(&fake.host(), &probes()), []);
+        let all = findings(&fake.host(), &probes());
         assert!(all.iter().any(|one| one.found == "60 of 64 reserved ones of 2 MiB are free"));
         assert!(all.iter().any(|one| one.found == "Linux 6.18.0"));
     }
 
     #[test]
     fn a_machine_with_nothing_says_each_lack() {
-        let made =
-            Made::new("nothing-else", &[("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")]);
+        let fake =
+            FakeHost::new("nothing-else", &[("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")]);
         let mut nothing = Probes {
             af_packet: Err(Errno::PERM),
             af_xdp: Err(Errno::AFNOSUPPORT),
@@ -210,9 +210,9 @@ mod tests {
             ..probes()
         };
         nothing.capabilities.iter_mut().for_each(|capability| capability.held = false);
-        let about: Vec<&str> = lacks(&made.host(), &nothing).iter().map(|(about, _)| *about).collect();
+        let about: Vec<&str> = lacks(&fake.host(), &nothing).iter().map(|(about, _)| *about).collect();
         assert_eq!(about, ["AF_PACKET", "AF_XDP", "filters", "FUSE", "huge pages", "locked memory", "flow hash"]);
-        let capabilities = &findings(&made.host(), &nothing)[1].found;
+        let capabilities = &findings(&fake.host(), &nothing)[1].found;
         assert!(
             capabilities.starts_with("without CAP_NET_RAW (listening to interfaces), CAP_NET_ADMIN"),
             "{capabilities}"
@@ -237,13 +237,14 @@ mod tests {
 
     #[test]
     fn one_capability_is_enough_to_listen() {
-        let made = Made::new("net-raw", &[("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")]);
+        let fake =
+            FakeHost::new("net-raw", &[("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")]);
         let mut probes = Probes { memlock: Some(8 << 20), ..probes() };
         probes.capabilities.iter_mut().for_each(|capability| capability.held = capability.name == "CAP_NET_RAW");
-        let about: Vec<&str> = lacks(&made.host(), &probes).iter().map(|(about, _)| *about).collect();
+        let about: Vec<&str> = lacks(&fake.host(), &probes).iter().map(|(about, _)| *about).collect();
         assert_eq!(about, ["AF_XDP", "locked memory"]);
         assert_eq!(
-            findings(&made.host(), &probes)[1].found,
+            findings(&fake.host(), &probes)[1].found,
             "CAP_NET_RAW; without CAP_NET_ADMIN (attaching XDP programs), CAP_BPF (loading XDP programs), CAP_SYS_NICE \
              (priorities and NUMA placement), CAP_IPC_LOCK (locking memory beyond the limit)"
         );

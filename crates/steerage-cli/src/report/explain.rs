@@ -1,4 +1,4 @@
-//! What `steerage explain` prints, for people and as JSON.
+//! The output of `steerage explain`, for people and as JSON.
 
 mod advice;
 mod json;
@@ -6,35 +6,37 @@ mod shares;
 mod suggest;
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
 use steerage::flow::{self, HeaderKind, Layers};
 use steerage::{BUCKETS, FlowHash, FlowKey, FlowParts, bucket_of, even_share};
-use steerage_apps::{Specimen, Surveyed, SurveyedFlow, Weight};
+use steerage_apps::{Analysis, AnalyzedFlow, PacketDetail, Volume};
 
-use super::units::{grouped, percent, printable};
-use crate::function::Function;
+use crate::args::SteeringCommand;
+use crate::error::Error;
+use crate::stdout;
+use crate::terminal::printable;
+use crate::units::{counted, percent};
 use shares::Shares;
 use suggest::Suggestion;
-pub(crate) use suggest::{Circumstances, Interface, Machine, Rate, RateFrom};
+pub(crate) use suggest::{AdviceBasis, CandidateCpus, InterfaceQueues, Rate, RateFrom};
 
-/// The name of a hash that is not ours.
+/// The name of the hash if the device computed it.
 const DEVICE: &str = "device";
 
-/// Numbers of CPUs for which the spread is shown.
+/// The numbers of CPUs for which the spread is shown.
 const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
-/// All of it.
+/// An explanation of where packets go.
 #[derive(Debug)]
 pub(crate) struct Explanation {
-    pub(crate) what: What,
+    pub(crate) what: Subject,
     /// The command whose steering is explained.
-    pub(crate) function: Function,
-    /// The hash's name.
+    pub(crate) command: SteeringCommand,
+    /// The name of the hash.
     pub(crate) hash: &'static str,
-    /// Whether another run would have another key.
-    pub(crate) key_by_chance: bool,
-    /// How many of the largest flows to show.
+    /// Whether the key of the hash is random, so that another run has another one.
+    pub(crate) random_key: bool,
+    /// The number of flows that are listed, the largest first.
     pub(crate) top: usize,
 }
 
@@ -45,36 +47,36 @@ impl Explanation {
 }
 
 #[derive(Debug)]
-pub(crate) enum What {
-    Flow(OfFlow),
-    Traffic(Box<OfTraffic>),
+pub(crate) enum Subject {
+    Flow(FlowExplanation),
+    Traffic(Box<TrafficExplanation>),
 }
 
-/// A flow that was written out.
+/// The explanation of a flow that the user wrote out.
 #[derive(Debug)]
-pub(crate) struct OfFlow {
+pub(crate) struct FlowExplanation {
     pub(crate) flow: FlowKey,
-    /// The key that is hashed for it.
+    /// The key that is hashed for the flow.
     pub(crate) key: FlowKey,
     pub(crate) hash: FlowHash,
 }
 
-/// A device's traffic.
+/// The explanation of a device's traffic.
 #[derive(Debug)]
-pub(crate) struct OfTraffic {
+pub(crate) struct TrafficExplanation {
     pub(crate) device: String,
-    pub(crate) survey: Surveyed,
-    /// The number of the packet that was looked at closely.
+    pub(crate) survey: Analysis,
+    /// The number of the packet that is explained in detail.
     pub(crate) packet: u64,
-    /// Which headers decided.
+    /// Whether the outer or the inner headers of tunnels make the key.
     pub(crate) layers: Layers,
-    /// What the advice is based on, besides the traffic.
-    pub(crate) circumstances: Circumstances,
+    /// The basis of the advice, besides the traffic.
+    pub(crate) basis: AdviceBasis,
 }
 
-impl OfTraffic {
+impl TrafficExplanation {
     /// The flows, most packets first.
-    pub(crate) fn largest(&self) -> Vec<SurveyedFlow> {
+    pub(crate) fn largest(&self) -> Vec<AnalyzedFlow> {
         let mut flows = self.survey.flows.clone();
         flows.sort_by_cached_key(|flow| {
             (std::cmp::Reverse(flow.weight.packets), flow.flow.to_string(), flow.key.to_string())
@@ -82,9 +84,9 @@ impl OfTraffic {
         flows
     }
 
-    /// Numbers of CPUs for which the spread is shown: the usual ones, and the machine's own.
+    /// The numbers of CPUs for which the spread is shown: the usual ones, and this machine's.
     fn cpus(&self) -> Vec<usize> {
-        let mut cpus = [&CPUS[..], &[self.circumstances.machine.order.len()]].concat();
+        let mut cpus = [&CPUS[..], &[self.basis.candidates.order.len()]].concat();
         cpus.retain(|cpus| *cpus > 1);
         cpus.sort_unstable();
         cpus.dedup();
@@ -92,38 +94,32 @@ impl OfTraffic {
     }
 }
 
-/// Writes it to standard output, whole or with an error.
-pub(crate) fn print(explanation: &Explanation, json: bool) -> io::Result<()> {
-    let text = if json { json::line(explanation)? } else { page(explanation) };
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+/// Prints the explanation to standard output, for people or as JSON.
+pub(crate) fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
+    let text = if json { json::line(explanation).map_err(Error::Report)? } else { page(explanation) };
+    stdout::print(text.as_bytes())
 }
 
 fn page(explanation: &Explanation) -> String {
     let mut page = String::new();
     match &explanation.what {
-        What::Flow(flow) => {
+        Subject::Flow(flow) => {
             let _ = writeln!(page, "flow       {}", flow.flow);
             goes_to(&mut page, explanation, &flow.key, flow.hash);
         }
-        What::Traffic(traffic) => {
-            let Surveyed { all, flows, .. } = &traffic.survey;
+        Subject::Traffic(traffic) => {
+            let Analysis { all, flows, .. } = &traffic.survey;
             let _ = writeln!(
                 page,
-                "{}  {} packets  {} bytes  {} flows",
+                "{}  {}  {}  {}",
                 printable(&traffic.device),
-                grouped(all.packets),
-                grouped(all.bytes),
-                grouped(flows.len() as u64)
+                counted(all.packets, "packet"),
+                counted(all.bytes, "byte"),
+                counted(flows.len() as u64, "flow")
             );
-            let _ = writeln!(
-                page,
-                "steered as by steerage {}: {}",
-                explanation.function.name(),
-                kept(explanation.function)
-            );
-            if let Some(specimen) = &traffic.survey.specimen {
+            let _ =
+                writeln!(page, "steered as by steerage {}: {}", explanation.command.name(), kept(explanation.command));
+            if let Some(specimen) = &traffic.survey.packet_detail {
                 one_packet(&mut page, explanation, traffic, specimen);
             }
             spread(&mut page, traffic);
@@ -139,23 +135,23 @@ fn page(explanation: &Explanation) -> String {
     page
 }
 
-/// What the command keeps on one CPU.
-fn kept(function: Function) -> &'static str {
-    if function.keeps_both_directions() {
+/// Which packets the command keeps on one CPU.
+fn kept(command: SteeringCommand) -> &'static str {
+    if command.keeps_both_directions() {
         "both directions of a flow stay on one CPU"
     } else {
         "each direction of a flow stays on one CPU and counts as a flow of its own"
     }
 }
 
-fn one_packet(page: &mut String, explanation: &Explanation, traffic: &OfTraffic, specimen: &Specimen) {
+fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExplanation, specimen: &PacketDetail) {
     let number = traffic.packet;
     let found = flow::dissect(&specimen.data, specimen.link, traffic.layers);
     let headers: Vec<String> = found.headers().map(|header| format!("{} {}", header.kind, header.offset)).collect();
     let _ = writeln!(
         page,
-        "\npacket {number}   {} bytes; its headers, and the byte at which each begins:",
-        specimen.wire_len
+        "\npacket {number}   {}; its headers, and the byte at which each begins:",
+        counted(specimen.wire_len as u64, "byte")
     );
     let _ = writeln!(page, "           {}; {}", headers.join(", "), found.end);
     let _ = writeln!(page, "flow       {}", specimen.flow);
@@ -164,16 +160,16 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &OfTraffic,
 
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
-        // Datagrams and labels: a key of bytes belongs to packets of one direction.
+        // A key of bytes, as datagrams and labels have, is for packets of one direction.
         FlowParts::Bytes { .. } => "",
-        _ if explanation.function.keeps_both_directions() => " (the same for both directions)",
+        _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",
     };
     let _ = match explanation.is_by_device() {
         true => writeln!(page, "key        not known: the device computed the hash"),
         false => writeln!(page, "key        {key}{about}"),
     };
-    let random = if explanation.key_by_chance { " with a random key (--hash-key sets it)" } else { "" };
+    let random = if explanation.random_key { " with a random key (--hash-key sets it)" } else { "" };
     let bucket = bucket_of(hash);
     let _ = writeln!(page, "hash       {:#010x} by {}{random}", hash.0, explanation.hash);
     let _ = writeln!(page, "bucket     {bucket} of {BUCKETS}");
@@ -181,7 +177,7 @@ fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: Fl
     let _ = writeln!(page, "CPU        {}, counted from 0 within the mask", cpus.join(", "));
 }
 
-fn spread(page: &mut String, traffic: &OfTraffic) {
+fn spread(page: &mut String, traffic: &TrafficExplanation) {
     let _ = writeln!(page, "\nCPUs       the busiest has of packets  of bytes      speed-up at most");
     for cpus in traffic.cpus() {
         let shares = Shares::even(&traffic.survey.buckets, cpus);
@@ -190,7 +186,7 @@ fn spread(page: &mut String, traffic: &OfTraffic) {
     }
 }
 
-fn largest(page: &mut String, traffic: &OfTraffic, top: usize) {
+fn largest(page: &mut String, traffic: &TrafficExplanation, top: usize) {
     let _ = writeln!(page, "\nlargest flows");
     for flow in traffic.largest().iter().take(top) {
         let of_all = percent(flow.weight.packets as f64, traffic.survey.all.packets as f64);
@@ -199,19 +195,19 @@ fn largest(page: &mut String, traffic: &OfTraffic, top: usize) {
             (_, true) => "a datagram that steering knows only by its fragments",
             _ => "one direction",
         };
-        let (packets, bytes) = (grouped(flow.weight.packets), grouped(flow.weight.bytes));
-        let _ = writeln!(page, "{of_all:>5.1} %    {}, {packets} packets, {bytes} bytes, {about}", flow.flow);
+        let (packets, bytes) = (counted(flow.weight.packets, "packet"), counted(flow.weight.bytes, "byte"));
+        let _ = writeln!(page, "{of_all:>5.1} %    {}, {packets}, {bytes}, {about}", flow.flow);
     }
 }
 
-/// Whether it is a datagram with a key of its own, because its first fragment did not come first.
-fn is_datagram(flow: &SurveyedFlow) -> bool {
+/// Whether the flow is a datagram that got a key of its own, because its first fragment did not arrive first.
+fn is_datagram(flow: &AnalyzedFlow) -> bool {
     let is_ip = matches!(flow.flow.parts(), FlowParts::V4 { .. } | FlowParts::V6 { .. });
     is_ip && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
-/// Kinds of tunnels that were seen, most packets first.
-fn tunnels(survey: &Surveyed) -> Vec<(HeaderKind, Weight)> {
+/// The kinds of tunnels in the traffic, those with most packets first.
+fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
     let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
     tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));
     tunnels

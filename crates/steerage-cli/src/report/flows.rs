@@ -1,4 +1,4 @@
-//! What was metered: for people, and as a part of the JSON report.
+//! The flows in a report: for people, and as a part of the JSON report.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,29 +8,29 @@ use steerage::WallTime;
 use steerage_apps::meter::{FlowCounts, FlowRecord, Metered, Traffic};
 
 use super::Flows;
-use super::units::{grouped, time};
+use crate::units::{counted, grouped, time};
 
-/// Where the columns of times end.
+/// The width of the columns.
 const KEY_WIDTH: usize = 57;
 const TIME_WIDTH: usize = 10;
 
-/// Kinds of flows that the head names; the others are few.
+/// The first line names this many kinds of flows, and sums up the others.
 const KINDS_SHOWN: usize = 4;
 
 /// The numbers of flows.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Counts {
+pub(super) struct FlowTotals {
     active: u64,
     total: u64,
     evicted: u64,
     lost: u64,
 }
 
-impl Counts {
+impl FlowTotals {
     pub(super) fn of(flows: &Flows) -> Self {
         match flows {
             Flows::SoFar { counts, .. } => Self::so_far(counts),
-            // Those that went on were cut off by the run's end.
+            // The end of the run ended all flows.
             Flows::Ended(Metered { total, evicted, lost, .. }) => {
                 Self { active: 0, total: *total, evicted: *evicted, lost: *lost }
             }
@@ -43,34 +43,34 @@ impl Counts {
 
     /// `12 flows active, 345 so far, 0 evicted`.
     pub(super) fn text(&self) -> String {
-        let (active, total, evicted) = (count(self.active, "flow"), grouped(self.total), grouped(self.evicted));
+        let (active, total, evicted) = (counted(self.active, "flow"), grouped(self.total), grouped(self.evicted));
         format!("{active} active, {total} so far, {evicted} evicted{}", not_written(self.lost))
     }
 }
 
-/// In the JSON report.
+/// The flows in the JSON report.
 #[derive(Serialize)]
 pub(super) struct FlowsJson<'a> {
     #[serde(flatten)]
-    counts: Counts,
+    counts: FlowTotals,
     top: Option<&'a [FlowRecord]>,
 }
 
 impl<'a> FlowsJson<'a> {
     pub(super) fn of(flows: &'a Flows) -> Self {
         let top = match flows {
-            // Those that go on: of a source that can wait they are not looked for.
+            // The largest active flows. They are not collected if the source can wait.
             Flows::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
             Flows::Ended(metered) => Some(metered.top.as_slice()),
         };
-        Self { counts: Counts::of(flows), top }
+        Self { counts: FlowTotals::of(flows), top }
     }
 }
 
-/// A head, and of a run that has ended two lines for each of the flows with the most bytes.
+/// The text of the flows: one line of counts, and, if the run has ended, two lines for each of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let metered = match flows {
-        Flows::SoFar { counts, .. } => return Counts::so_far(counts).text() + "\n",
+        Flows::SoFar { counts, .. } => return FlowTotals::so_far(counts).text() + "\n",
         Flows::Ended(metered) => metered,
     };
     let mut page = head(metered);
@@ -84,12 +84,8 @@ pub(super) fn page(flows: &Flows) -> String {
     page
 }
 
-fn count(number: u64, of: &str) -> String {
-    format!("{} {of}{}", grouped(number), if number == 1 { "" } else { "s" })
-}
-
 fn head(metered: &Metered) -> String {
-    let mut head = count(metered.total, "flow");
+    let mut head = counted(metered.total, "flow");
     let (shown, others) = metered.kinds.split_at(metered.kinds.len().min(KINDS_SHOWN));
     let mut kinds: Vec<String> = shown.iter().map(|(kind, flows)| format!("{kind} {}", grouped(*flows))).collect();
     if !others.is_empty() {
@@ -135,7 +131,7 @@ fn lines(flow: &FlowRecord, earliest: WallTime) -> String {
 }
 
 fn key(flow: &FlowRecord) -> String {
-    // These have keys that are bytes to steering, which tell nobody anything.
+    // For steering, the keys of these kinds are bytes, which mean nothing to people.
     match &*flow.kind() {
         "other" => "other frames, of which nothing is read".to_owned(),
         "mpls" => flow.key().to_string().replacen("bytes", "mpls", 1),
@@ -144,10 +140,10 @@ fn key(flow: &FlowRecord) -> String {
 }
 
 fn traffic(traffic: Traffic) -> String {
-    format!("{} {}", count(traffic.packets, "packet"), count(traffic.bytes, "byte"))
+    format!("{} {}", counted(traffic.packets, "packet"), counted(traffic.bytes, "byte"))
 }
 
-/// `65.7 s`: in plain seconds for longer than other times, since these are compared with one another.
+/// `65.7 s`. Up to 1,000 seconds it stays in seconds, so that times of flows can be compared.
 fn span(span: Duration) -> String {
     match span.as_secs() {
         60..1000 => format!("{:.1} s", span.as_secs_f64()),

@@ -1,18 +1,18 @@
-//! What was forwarded: for people, and as a part of the JSON report.
+//! The counts of `forward`: for people, and as a part of the JSON report.
 
 use serde::{Serialize, Serializer};
 use steerage_apps::forward::{Fate, Forwarded, Forwarding};
 
-use super::units::grouped;
+use crate::units::{counted, grouped};
 
-/// What is told of it.
+/// The counts of `forward`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ForwardReport {
     forwarded: u64,
-    /// What was dropped that should have been forwarded, by reason.
+    /// Packets that should have been forwarded and were dropped, by reason.
     #[serde(serialize_with = "drops")]
     dropped: Forwarded,
-    /// What was nothing for us to forward.
+    /// Packets that were not for us to forward, by reason.
     #[serde(serialize_with = "left")]
     left: Forwarded,
     icmp_sent: u64,
@@ -35,15 +35,15 @@ impl ForwardReport {
         }
     }
 
-    /// Labels and what stands behind them.
+    /// The lines of the report, each with its label.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![(
             "forwarded",
             format!(
-                "{} packets, by {} routes and {} neighbours",
-                grouped(self.forwarded),
-                grouped(self.routes as u64),
-                grouped(self.neighbours as u64)
+                "{}, by {} and {}",
+                counted(self.forwarded, "packet"),
+                counted(self.routes as u64, "route"),
+                counted(self.neighbours as u64, "neighbour")
             ),
         )];
         let mut label = "not";
@@ -60,8 +60,8 @@ impl ForwardReport {
             lines.push(("left", format!("to the kernel: {}", left.join(", "))));
         }
         if self.icmp_sent + self.icmp_suppressed > 0 {
-            let (sent, suppressed) = (grouped(self.icmp_sent), grouped(self.icmp_suppressed));
-            lines.push(("icmp", format!("{sent} errors sent, {suppressed} suppressed by the limit")));
+            let (sent, suppressed) = (counted(self.icmp_sent, "error"), grouped(self.icmp_suppressed));
+            lines.push(("icmp", format!("{sent} sent, {suppressed} suppressed by the limit")));
         }
         lines
     }
@@ -77,7 +77,7 @@ fn left<S: Serializer>(counts: &Forwarded, serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_map(counted.map(|fate| (fate.name(), counts.get(*fate))))
 }
 
-/// What it means, or what to do, in half a line; docs/forward.md has more.
+/// What the reason means, or what to do about it. docs/forward.md has more.
 fn advice(fate: Fate) -> &'static str {
     match fate {
         Fate::BadHeader => "lengths or version cannot be",

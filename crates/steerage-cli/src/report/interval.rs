@@ -1,4 +1,5 @@
-//! What a run did since its last report: one line for people, or one object. docs/report.md says what each key means.
+//! Interval reports: what a run did since the last one, as a line of text or a JSON object. docs/report.md describes
+//! the keys.
 
 use std::fmt::Write;
 use std::io;
@@ -8,12 +9,12 @@ use serde::Serialize;
 use steerage::{CpuId, Drops, Snapshot};
 use steerage_apps::meter::FlowCounts;
 
-use super::flows::Counts;
+use super::flows::FlowTotals;
 use super::json::{SCHEMA, by_reason, rfc3339, seconds};
-use super::units::{bit_rate, grouped, percent, rate};
 use super::{Flows, Recorded};
+use crate::units::{bit_rate, grouped, percent, plural, rate};
 
-/// When the next is due, and what the last one told.
+/// The schedule of interval reports, and the counts of the last one.
 #[derive(Debug)]
 pub(crate) struct Intervals {
     every: Duration,
@@ -23,18 +24,18 @@ pub(crate) struct Intervals {
 }
 
 impl Intervals {
-    /// The first is due `every` after the start.
+    /// A schedule whose first report is due `every` after the start.
     pub(crate) fn new(every: Duration, start: Instant) -> Self {
         Self { every, due: start + every, last: start, before: Read::default() }
     }
 
-    /// When the next is due.
+    /// When the next report is due.
     pub(crate) fn due(&self) -> Instant {
         self.due
     }
 
-    /// Leaves out the one that is due. The next is due at the next multiple from the start: being late once does not make all others late, and being very
-    /// late leaves some out.
+    /// Schedules the next report at the next multiple of the interval from the start. So a late report does not delay
+    /// all others, and a very late one skips some.
     pub(crate) fn skip(&mut self, now: Instant) {
         if let Some(late) = now.checked_duration_since(self.due) {
             let steps = late.as_nanos() / self.every.as_nanos().max(1) + 1;
@@ -42,7 +43,7 @@ impl Intervals {
         }
     }
 
-    /// What happened since the last one.
+    /// The report of what happened since the last one.
     pub(crate) fn next(&mut self, now: Instant, started: SystemTime, start: Instant, snapshot: &Snapshot) -> Interval {
         self.skip(now);
         let read = Read::of(snapshot);
@@ -65,11 +66,11 @@ impl Intervals {
     }
 }
 
-/// What is subtracted from what.
+/// The counts of which a report has the difference.
 #[derive(Clone, Debug, Default)]
 struct Read {
     sums: Sums,
-    cpus: Vec<Cpu>,
+    cpus: Vec<CpuActivity>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -82,14 +83,14 @@ pub(crate) struct Sums {
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Cpu {
+struct CpuActivity {
     cpu: u16,
     processed: u64,
     #[serde(serialize_with = "by_reason")]
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
-    /// What waits now: no difference.
+    /// The packets that wait now. This is no difference.
     backlog: u64,
 }
 
@@ -107,7 +108,7 @@ impl Read {
             delivered: snapshot.delivered(),
             dropped: snapshot.dropped(),
         };
-        let cpu = |cpu: &steerage::CpuSnapshot| Cpu {
+        let cpu = |cpu: &steerage::CpuSnapshot| CpuActivity {
             cpu: cpu.cpu.0,
             processed: cpu.processed,
             dropped: cpu.dropped,
@@ -124,9 +125,9 @@ impl Read {
             delivered: self.sums.delivered.saturating_sub(before.sums.delivered),
             dropped: minus(&self.sums.dropped, &before.sums.dropped),
         };
-        let cpu = |(at, now): (usize, &Cpu)| match before.cpus.get(at) {
+        let cpu = |(at, now): (usize, &CpuActivity)| match before.cpus.get(at) {
             None => *now,
-            Some(before) => Cpu {
+            Some(before) => CpuActivity {
                 processed: now.processed.saturating_sub(before.processed),
                 dropped: minus(&now.dropped, &before.dropped),
                 busy_seconds: now.busy_seconds.saturating_sub(before.busy_seconds),
@@ -137,7 +138,7 @@ impl Read {
     }
 }
 
-/// One report of those that come at intervals.
+/// An interval report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Interval {
     #[serde(serialize_with = "rfc3339")]
@@ -151,12 +152,12 @@ pub(crate) struct Interval {
     difference: Sums,
     total: Sums,
     in_flight: u64,
-    cpus: Vec<Cpu>,
+    cpus: Vec<CpuActivity>,
     capture: Option<Progress>,
-    flows: Option<Counts>,
+    flows: Option<FlowTotals>,
 }
 
-/// How far the files have been read.
+/// How far the capture files have been read.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Progress {
     bytes_read: u64,
@@ -164,44 +165,46 @@ struct Progress {
 }
 
 impl Interval {
-    /// With what is known of flows by now.
+    /// Adds the counts of flows.
     pub(crate) fn with_flows(&self, flows: Option<&Flows>) -> Self {
-        Self { flows: flows.map(Counts::of), ..self.clone() }
+        Self { flows: flows.map(FlowTotals::of), ..self.clone() }
     }
 
-    /// With how many flows there are so far.
+    /// Adds the counts of flows so far.
     pub(crate) fn with_flows_so_far(self, flows: Option<FlowCounts>) -> Self {
-        Self { flows: flows.as_ref().map(Counts::so_far), ..self }
+        Self { flows: flows.as_ref().map(FlowTotals::so_far), ..self }
     }
 
-    /// With how far the files have been read, where there are any.
+    /// Adds how far the files have been read, if there are files.
     pub(crate) fn with_capture(self, recorded: Option<&Recorded>) -> Self {
         let progress = |of: &Recorded| Progress { bytes_read: of.bytes_read, bytes_total: of.bytes_total };
         Self { capture: recorded.map(progress), ..self }
     }
 
-    /// One line, with its newline.
+    /// The report as one line of JSON, with its newline.
     pub(super) fn as_json(&self) -> io::Result<String> {
         #[derive(Serialize)]
-        struct Root<'a> {
+        struct IntervalJson<'a> {
             schema: u32,
             r#type: &'static str,
             #[serde(flatten)]
             interval: &'a Interval,
         }
-        let mut text = serde_json::to_string(&Root { schema: SCHEMA, r#type: "interval", interval: self })?;
+        let mut text = serde_json::to_string(&IntervalJson { schema: SCHEMA, r#type: "interval", interval: self })?;
         text.push('\n');
         Ok(text)
     }
 
-    /// One line, with its newline: what can be compared from line to line stands below one another.
+    /// The report as one line of text, with its newline. The columns of successive lines stand below each other.
     pub(super) fn as_text(&self) -> String {
         let Sums { received, received_bytes, dropped, .. } = &self.difference;
         let mut line = format!(
-            "{}  {:>11} packets  {:>15} bytes  {:>10}  {:>12}",
+            "{}  {:>11} {:<7}  {:>15} {:<5}  {:>10}  {:>12}",
             humantime::format_rfc3339_millis(self.time),
             grouped(*received),
+            plural(*received, "packet"),
             grouped(*received_bytes),
+            plural(*received_bytes, "byte"),
             rate(*received, self.length),
             bit_rate(*received_bytes, self.length),
         );
@@ -224,7 +227,7 @@ impl Interval {
         line
     }
 
-    /// Of several CPUs that had something to do, the one that handled the most, and its part of all.
+    /// The CPU that handled the most packets, and its share in percent, if there are several CPUs.
     fn busiest(&self) -> Option<(CpuId, f64)> {
         let all: u64 = self.cpus.iter().map(|cpu| cpu.processed).sum();
         let busiest = self.cpus.iter().rev().max_by_key(|cpu| cpu.processed)?;
@@ -237,7 +240,7 @@ impl Interval {
 mod tests {
     use super::*;
 
-    /// Being late for one does not move those after it, and being very late leaves out what is past.
+    /// A late report does not delay the next ones. A very late one skips those that are past.
     #[test]
     fn they_do_not_drift() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
@@ -247,7 +250,7 @@ mod tests {
             intervals.due().duration_since(start).as_millis()
         };
         assert_eq!([1000, 2010, 3999, 6000, 9500].map(&mut due_after), [2000, 3000, 4000, 7000, 10_000]);
-        // Before its time, as at a run's end: nothing changes.
+        // A report before its time, as at the end of a run, changes nothing.
         assert_eq!(due_after(9700), 10_000);
     }
 }

@@ -1,5 +1,5 @@
-//! The report as one line of JSON: docs/report.md says what each key means. Keys are only ever added; a change of
-//! meaning raises `schema`.
+//! The report as one line of JSON. docs/report.md describes the keys. Keys are only added; a change of
+//! meaning increases `schema`.
 
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -18,13 +18,13 @@ pub(super) const SCHEMA: u32 = 1;
 
 /// One line, with its newline.
 pub(super) fn line(report: &Report) -> io::Result<String> {
-    let mut text = serde_json::to_string(&Root::of(report))?;
+    let mut text = serde_json::to_string(&ReportJson::of(report))?;
     text.push('\n');
     Ok(text)
 }
 
 #[derive(Serialize)]
-struct Root<'a> {
+struct ReportJson<'a> {
     schema: u32,
     r#type: &'static str,
     version: &'static str,
@@ -42,22 +42,22 @@ struct Root<'a> {
     filtered: u64,
     reordered: Option<u64>,
     verdicts: ByVerdict,
-    queues: Vec<Queue<'a>>,
-    cpus: Vec<Cpu>,
+    queues: Vec<QueueJson<'a>>,
+    cpus: Vec<CpuJson>,
     outputs: Vec<OutputJson<'a>>,
     input: InputEnd<'a>,
-    capture: Option<Capture<'a>>,
+    capture: Option<CaptureJson<'a>>,
     flows: Option<FlowsJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     forward: Option<&'a ForwardReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     respond: Option<&'a RespondReport>,
     steering: Vec<SteeringJson>,
-    moves: Moves,
-    memory: Memory,
+    moves: MovesJson,
+    memory: MemoryJson,
 }
 
-impl<'a> Root<'a> {
+impl<'a> ReportJson<'a> {
     fn of(report: &'a Report) -> Self {
         let snapshot = &report.snapshot;
         let error = report.input_error();
@@ -75,24 +75,24 @@ impl<'a> Root<'a> {
             delivered: snapshot.delivered(),
             dropped: snapshot.dropped(),
             in_flight: snapshot.in_flight(),
-            // No command filters yet.
+            // No command drops packets by a filter yet.
             filtered: 0,
             reordered: snapshot.reordered(),
             verdicts: ByVerdict::of(&snapshot.verdicts()),
-            queues: snapshot.queues.iter().map(Queue::of).collect(),
-            cpus: snapshot.cpus.iter().map(|cpu| Cpu::of(cpu, handled_bytes(cpu.cpu))).collect(),
+            queues: snapshot.queues.iter().map(QueueJson::of).collect(),
+            cpus: snapshot.cpus.iter().map(|cpu| CpuJson::of(cpu, handled_bytes(cpu.cpu))).collect(),
             outputs: snapshot.outputs.iter().map(OutputJson::of).collect(),
             input: InputEnd {
                 error: error.map(|error| error.message.as_str()),
                 offset: error.and_then(|error| error.offset),
             },
-            capture: report.capture.as_ref().map(Capture::of),
+            capture: report.capture.as_ref().map(CaptureJson::of),
             flows: report.flows.as_ref().map(FlowsJson::of),
             forward: report.forwarded.as_ref(),
             respond: report.responded.as_ref(),
             steering: snapshot.groups.iter().map(SteeringJson::of).collect(),
-            moves: Moves::of(snapshot.moves),
-            memory: Memory {
+            moves: MovesJson::of(snapshot.moves),
+            memory: MemoryJson {
                 bytes: snapshot.memory_bytes,
                 backing: snapshot.backing.to_string(),
                 page_bytes: snapshot.page_bytes,
@@ -123,7 +123,7 @@ impl ByVerdict {
 }
 
 #[derive(Serialize)]
-struct Queue<'a> {
+struct QueueJson<'a> {
     device: &'a str,
     kind: &'static str,
     mode: Option<&'static str>,
@@ -143,10 +143,10 @@ struct Queue<'a> {
     received_bytes: u64,
     reordered: Option<u64>,
     rps_cpus_list: String,
-    pool: Pool,
+    pool: PoolJson,
 }
 
-impl<'a> Queue<'a> {
+impl<'a> QueueJson<'a> {
     fn of(queue: &'a QueueSnapshot) -> Self {
         Self {
             device: &queue.device,
@@ -167,13 +167,13 @@ impl<'a> Queue<'a> {
             received_bytes: queue.received_bytes,
             reordered: queue.reordered,
             rps_cpus_list: queue.rps_cpus.iter().copied().collect::<CpuMask>().to_list(),
-            pool: Pool::of(&queue.pool),
+            pool: PoolJson::of(&queue.pool),
         }
     }
 }
 
 #[derive(Serialize)]
-struct Pool {
+struct PoolJson {
     alloc_fast: u64,
     alloc_slow: u64,
     alloc_empty: u64,
@@ -187,7 +187,7 @@ struct Pool {
     kept: u64,
 }
 
-impl Pool {
+impl PoolJson {
     fn of(pool: &PoolSnapshot) -> Self {
         Self {
             alloc_fast: pool.alloc_fast,
@@ -206,7 +206,7 @@ impl Pool {
 }
 
 #[derive(Serialize)]
-struct Cpu {
+struct CpuJson {
     cpu: u16,
     polled: u64,
     handed_in: u64,
@@ -230,7 +230,7 @@ struct Cpu {
     handler_seconds: Duration,
 }
 
-impl Cpu {
+impl CpuJson {
     fn of(cpu: &CpuSnapshot, handled_bytes: Option<u64>) -> Self {
         Self {
             cpu: cpu.cpu.0,
@@ -282,7 +282,7 @@ struct InputEnd<'a> {
 }
 
 #[derive(Serialize)]
-struct Capture<'a> {
+struct CaptureJson<'a> {
     links: &'a [String],
     first: Option<Rfc3339>,
     last: Option<Rfc3339>,
@@ -291,13 +291,13 @@ struct Capture<'a> {
     bytes_total: Option<u64>,
 }
 
-impl<'a> Capture<'a> {
+impl<'a> CaptureJson<'a> {
     fn of(recorded: &'a Recorded) -> Self {
         Self {
             links: &recorded.links,
             first: recorded.times.map(|(earliest, _)| Rfc3339(earliest)),
             last: recorded.times.map(|(_, latest)| Rfc3339(latest)),
-            // To the nanosecond it is recorded in.
+            // Capture files have nanoseconds.
             recorded_seconds: recorded.time().map(|time| time.as_nanos() as f64 / 1e9),
             bytes_read: recorded.bytes_read,
             bytes_total: recorded.bytes_total,
@@ -305,7 +305,7 @@ impl<'a> Capture<'a> {
     }
 }
 
-/// A time of day, to the nanosecond.
+/// A time of day with nanoseconds.
 struct Rfc3339(WallTime);
 
 impl Serialize for Rfc3339 {
@@ -315,21 +315,21 @@ impl Serialize for Rfc3339 {
 }
 
 #[derive(Serialize)]
-struct Moves {
+struct MovesJson {
     buckets: u64,
     slices: u64,
     #[serde(serialize_with = "by_cause")]
     by_cause: MoveCounts,
 }
 
-impl Moves {
+impl MovesJson {
     fn of(moves: MoveCounts) -> Self {
         Self { buckets: moves.buckets, slices: moves.slices, by_cause: moves }
     }
 }
 
 #[derive(Serialize)]
-struct Memory {
+struct MemoryJson {
     bytes: u64,
     backing: String,
     page_bytes: u64,
@@ -346,7 +346,7 @@ fn by_cause<S: Serializer>(moves: &MoveCounts, serializer: S) -> Result<S::Ok, S
     serializer.collect_map(counts.filter(|(_, buckets)| *buckets > 0))
 }
 
-/// To the microsecond: what a person can still read, and finer than anything here is timed.
+/// Seconds with six digits: people can read that, and no time here is more exact.
 pub(super) fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(time.as_micros() as f64 / 1e6)
 }

@@ -1,4 +1,4 @@
-//! What a run has to report: for people, or as JSON.
+//! The reports of a run, as text for people or as JSON.
 
 pub(crate) mod explain;
 mod flows;
@@ -8,7 +8,6 @@ mod json;
 mod respond;
 mod steering;
 mod text;
-pub(crate) mod units;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -26,30 +25,30 @@ pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
 pub(crate) use respond::RespondReport;
 
-/// Why a run came to its end.
+/// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EndedBy {
-    /// There was no more.
+    /// The input ended.
     Input,
-    /// `-c` packets had come.
+    /// The number of packets of `-c` was reached.
     Packets,
-    /// `--seconds` were over.
+    /// The time of `--seconds` was over.
     Seconds,
-    /// INT or TERM.
+    /// A signal: INT or TERM.
     Signal,
     /// The device failed.
     Error,
 }
 
-/// What the capture files hold, as far as they have been read.
+/// What the capture files contain, as far as they have been read.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    /// Names of the link types, in the order in which they appeared.
+    /// The names of the link types, in the order in which they appeared.
     pub(crate) links: Vec<String>,
-    /// The earliest and the latest packet.
+    /// The times of the earliest and the latest packet.
     pub(crate) times: Option<(WallTime, WallTime)>,
-    /// Bytes as they are stored: those read, and all, where that is known.
+    /// The bytes of the files, perhaps compressed: those read so far, and all, if that is known.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_total: Option<u64>,
 }
@@ -64,48 +63,48 @@ impl Recorded {
         }
     }
 
-    /// From the earliest to the latest packet.
+    /// The time from the earliest to the latest packet.
     pub(crate) fn time(&self) -> Option<Duration> {
         self.times.map(|(earliest, latest)| latest.since(earliest))
     }
 }
 
-/// What is known of flows.
+/// The flows of a run.
 #[derive(Debug)]
 pub(crate) enum Flows {
-    /// Of a run that goes on.
+    /// The run goes on.
     SoFar { counts: FlowCounts, largest: Vec<FlowRecord> },
-    /// Of one that has ended.
+    /// The run has ended.
     Ended(Metered),
 }
 
-/// Everything that a report tells.
+/// The content of a report.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// When the run began.
     pub(crate) started: SystemTime,
-    /// How long it has taken.
+    /// How long it has run.
     pub(crate) elapsed: Duration,
-    /// Why it ended. `None`: it goes on.
+    /// Why it ended, or `None` if it goes on.
     pub(crate) ended_by: Option<EndedBy>,
     /// The ledger.
     pub(crate) snapshot: Snapshot,
-    /// Bytes that each CPU's function handled, once it has ended.
+    /// The bytes that each CPU's packet function handled, once the run has ended.
     pub(crate) handled_bytes: Vec<(CpuId, u64)>,
-    /// What the capture files hold, if there are any.
+    /// What the capture files contain, if there are any.
     pub(crate) capture: Option<Recorded>,
-    /// What was metered, if anything was.
+    /// The flows, for `meter`.
     pub(crate) flows: Option<Flows>,
-    /// What was forwarded, if anything was to be.
+    /// The counts of `forward`.
     pub(crate) forwarded: Option<ForwardReport>,
-    /// What was answered, if anything was to be.
+    /// The counts of `respond`.
     pub(crate) responded: Option<RespondReport>,
-    /// What is left to tell of since the last interval, where there are intervals.
+    /// The last interval report, if there are intervals.
     pub(crate) last: Option<Interval>,
 }
 
 impl Report {
-    /// A report of what every command knows.
+    /// A report with the parts that every command has.
     pub(crate) fn new(started: SystemTime, elapsed: Duration, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
         Self {
             started,
@@ -121,12 +120,12 @@ impl Report {
         }
     }
 
-    /// As JSON, on one line without its newline; an empty object if that cannot be written.
+    /// The report as one line of JSON without its newline, or an empty object if that fails.
     pub(crate) fn json(&self) -> String {
         json::line(self).map_or_else(|_| "{}".to_owned(), |line| line.trim_end().to_owned())
     }
 
-    /// Prints the last report, and says whether the run went well.
+    /// Prints the final report. Returns an error if the run did not go well.
     pub(crate) fn finish(
         &self,
         printer: Printer,
@@ -136,7 +135,7 @@ impl Report {
     ) -> Result<(), Error> {
         let last = self.last.as_ref().map_or(Ok(()), |last| printer.interval(&last.with_flows(self.flows.as_ref())));
         match last.and_then(|()| printer.report(self)) {
-            // Whoever read has seen enough: `steerage count | head -1`.
+            // The reader closed the pipe, as in `steerage count | head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(Error::Report)?,
         }
@@ -161,13 +160,13 @@ impl Report {
         Ok(())
     }
 
-    /// The first error that ended a queue.
+    /// The first error that ended a receive queue.
     pub(crate) fn input_error(&self) -> Option<&QueueError> {
         self.snapshot.queues.iter().find_map(|queue| queue.error.as_ref())
     }
 }
 
-/// Where reports go, and as what.
+/// Writes reports as text or JSON.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer {
     json: bool,
@@ -182,7 +181,8 @@ enum To {
 }
 
 impl Printer {
-    /// To standard output; `beside` other things that go there to standard error, unless that is to be quiet.
+    /// Writes to standard output. If `beside` says that other data goes there, it writes to standard error, or nowhere
+    /// with `-q`.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
             false => To::Stdout,
@@ -192,22 +192,22 @@ impl Printer {
         Self { json: args.json, to }
     }
 
-    /// To standard output.
+    /// Writes to standard output.
     pub(crate) fn to_stdout(json: bool) -> Self {
         Self { json, to: To::Stdout }
     }
 
-    /// Writes a report, whole or with an error.
+    /// Writes a report.
     pub(crate) fn report(self, report: &Report) -> io::Result<()> {
         self.write(|| if self.json { json::line(report) } else { Ok(text::page(report)) })
     }
 
-    /// Writes what was done since the last one.
+    /// Writes an interval report.
     pub(crate) fn interval(self, interval: &Interval) -> io::Result<()> {
         self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
     }
 
-    /// Whether whoever reads has to read on before there is room for more.
+    /// Whether the pipe is full, so that a write would block.
     pub(crate) fn is_stalled(self) -> bool {
         let (out, err) = (io::stdout(), io::stderr());
         let fd = match self.to {
@@ -216,7 +216,7 @@ impl Printer {
             To::Nowhere => return false,
         };
         let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
-        // If it cannot be asked, or nobody reads any more, writing will tell.
+        // If `poll` fails, or the reader is gone, the next write returns the error.
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
     }
 

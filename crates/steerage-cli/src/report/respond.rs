@@ -1,25 +1,25 @@
-//! What was answered: for people, and as a part of the JSON report.
+//! The counts of `respond`: for people, and as a part of the JSON report.
 
 use serde::{Serialize, Serializer};
 use steerage::Snapshot;
 use steerage_apps::respond::{End, Fate, Responded, Responding};
 
-use super::units::grouped;
+use crate::units::{counted, grouped};
 
-/// What is told of it.
+/// The counts of `respond`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RespondReport {
-    /// Packets that were served, by what they were.
+    /// Packets that were answered, by kind.
     #[serde(serialize_with = "served")]
     served: Responded,
-    /// And the others, by why.
+    /// The other packets, by reason.
     #[serde(serialize_with = "others")]
     others: Responded,
     connections: Connections,
     transactions: u64,
     tcp_bytes_in: u64,
     tcp_bytes_out: u64,
-    /// Packets that were no answer in place, sent and not.
+    /// Packets that the host originated, besides answers in place: sent, and dropped.
     originated: u64,
     originated_dropped: u64,
 }
@@ -56,7 +56,7 @@ impl RespondReport {
         }
     }
 
-    /// Labels and what stands behind them.
+    /// The lines of the report, each with its label.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let names = |is_served| {
             let of =
@@ -77,13 +77,13 @@ impl RespondReport {
             let ended = if ends.is_empty() { String::new() } else { format!("; {}", listed(&ends)) };
             let counts = format!("{} opened, {} open{refused}{ended}", grouped(opened), grouped(open));
             lines.push(("connections", counts));
-            let (read, written) = (grouped(self.tcp_bytes_in), grouped(self.tcp_bytes_out));
-            let transactions = grouped(self.transactions);
-            lines.push(("tcp", format!("{transactions} transactions, {read} bytes in, {written} bytes out")));
+            let (read, written) = (counted(self.tcp_bytes_in, "byte"), counted(self.tcp_bytes_out, "byte"));
+            let transactions = counted(self.transactions, "transaction");
+            lines.push(("tcp", format!("{transactions}, {read} in, {written} out")));
         }
         if self.originated + self.originated_dropped > 0 {
-            let (sent, lost) = (grouped(self.originated), grouped(self.originated_dropped));
-            lines.push(("own", format!("{sent} packets besides answers in place, {lost} more not sent")));
+            let (sent, lost) = (counted(self.originated, "packet"), grouped(self.originated_dropped));
+            lines.push(("own", format!("{sent} besides answers in place, {lost} more not sent")));
         }
         lines
     }

@@ -1,16 +1,16 @@
-//! How packets were spread: the policy, and what it found out.
+//! How packets were spread: the policy, and its findings.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use steerage::{CpuMask, Elephant, Findings, GroupSnapshot, Snapshot};
 
-use super::units::grouped;
+use crate::units::{counted, grouped};
 
-/// More elephants than these are for the JSON report.
+/// The text shows at most this many elephants; the JSON report has all of them.
 const ELEPHANTS_SHOWN: usize = 3;
 
-/// A line or two for each steering group that has something to say.
+/// The lines of each steering group that has something to report.
 pub(super) fn lines(snapshot: &Snapshot) -> Vec<String> {
     snapshot.groups.iter().filter(|group| group.policy != "hash").flat_map(|group| of(group, snapshot)).collect()
 }
@@ -30,7 +30,7 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
         line += &format!(", busiest {uneven:.2} of the best");
     }
     if let Some(buckets) = would_move {
-        line += &format!(", would move {} buckets", grouped(*buckets as u64));
+        line += &format!(", would move {}", counted(*buckets as u64, "bucket"));
     }
     let mut lines = vec![line];
     let learned = match (pays_at, fails_at) {
@@ -57,11 +57,11 @@ fn nanos(time: Duration) -> String {
     format!("{} ns", grouped(time.as_nanos() as u64))
 }
 
-/// The same for machines.
+/// A steering group in the JSON report.
 #[derive(Serialize)]
 pub(super) struct SteeringJson {
     policy: &'static str,
-    /// Numbered over all inputs.
+    /// The numbers of its queues, counted over all inputs.
     queues: Vec<usize>,
     active_list: String,
     joined: u64,

@@ -1,26 +1,27 @@
-//! The report for people: a head, then a line for each thing that can be asked about a run.
+//! The report as text: a first line that sums up the run, then a line for each subject.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use steerage::{CpuId, CpuMask, CpuSnapshot, DEAD_AFTER, DropReason, OutputSnapshot, QueueSnapshot};
 
-use super::units::{grouped, percent, printable, rate, recorded, size, time};
 use super::{Report, flows, steering};
+use crate::terminal::printable;
+use crate::units::{counted, grouped, percent, rate, recorded, size, time};
 
-/// What stands before a line's text.
+/// The width of the labels.
 const LABEL_WIDTH: usize = 12;
 
-/// The report fits the terminal that everybody has.
+/// The report fits a terminal of 80 columns.
 const WIDTH: usize = 80;
 
-/// What stands between two CPUs.
+/// The space between two columns of CPUs.
 const GAP: &str = "   ";
 
-/// More receive queues than these are for the JSON report.
+/// The text shows at most this many receive queues; the JSON report has all of them.
 const QUEUES_SHOWN: usize = 8;
 
-/// More outputs than these are for the JSON report.
+/// The text shows at most this many outputs; the JSON report has all of them.
 const OUTPUTS_SHOWN: usize = 16;
 
 /// The whole report.
@@ -64,15 +65,19 @@ pub(super) fn page(report: &Report) -> String {
     }
     let unparsed: u64 = snapshot.queues.iter().map(|queue| queue.unparsed).sum();
     if unparsed > 0 {
-        push(&mut page, "unparsed", &format!("{}, steered by their link addresses", packets(unparsed)));
+        push(&mut page, "unparsed", &format!("{}, steered by their link addresses", counted(unparsed, "packet")));
     }
     let copied: u64 = snapshot.queues.iter().map(|queue| queue.copied).sum();
     let passed: u64 = snapshot.queues.iter().map(|queue| queue.passed).sum();
     if passed > 0 {
-        push(&mut page, "passed", &format!("{}, left to the kernel", packets(passed)));
+        push(&mut page, "passed", &format!("{}, left to the kernel", counted(passed, "packet")));
     }
     if copied > 0 {
-        push(&mut page, "copied", &format!("{}, held too long to stay in the device's ring", packets(copied)));
+        push(
+            &mut page,
+            "copied",
+            &format!("{}, held too long to stay in the device's ring", counted(copied, "packet")),
+        );
     }
     let order = match snapshot.reordered() {
         None => "not checked (--check-order)".to_owned(),
@@ -88,39 +93,35 @@ fn push(page: &mut String, label: &str, line: &str) {
     page.push('\n');
 }
 
-/// What came, from where, and how fast.
+/// The first line: the devices, the packets and the rate.
 fn head(report: &Report) -> String {
     let snapshot = &report.snapshot;
     let mut devices: Vec<&str> = snapshot.queues.iter().map(|queue| queue.device.as_str()).collect();
     devices.dedup();
-    let (received, bytes) = (snapshot.received(), grouped(snapshot.received_bytes()));
+    let (received, bytes) = (snapshot.received(), counted(snapshot.received_bytes(), "byte"));
     let when = if report.ended_by.is_none() { "so far, " } else { "" };
     let mut speed = rate(received, report.elapsed);
     if snapshot.dropped().total() > 0 {
-        // What was offered is no achievement.
+        // The rate that was offered is more than the path achieved.
         let _ = write!(speed, ", delivered {}", rate(snapshot.delivered(), report.elapsed));
     }
     let devices = printable(&devices.join(" "));
-    let (packets, elapsed) = (packets(received), time(report.elapsed));
-    // With other devices beside the files, the files' own times and links tell little of the whole.
+    let (packets, elapsed) = (counted(received, "packet"), time(report.elapsed));
+    // If there are other devices too, the times and links of the files say little about the whole.
     match report.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
         Some(capture) => {
             let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
             let recorded = capture.time().map_or(String::new(), |time| format!("{} recorded  ", recorded(time)));
-            format!("{devices}  {links}{packets}  {bytes} bytes  {recorded}{when}read in {elapsed} ({speed})\n")
+            format!("{devices}  {links}{packets}  {bytes}  {recorded}{when}read in {elapsed} ({speed})\n")
         }
-        None => format!("{devices}  {packets}  {bytes} bytes  {when}in {elapsed} ({speed})\n"),
+        None => format!("{devices}  {packets}  {bytes}  {when}in {elapsed} ({speed})\n"),
     }
 }
 
-fn packets(count: u64) -> String {
-    format!("{} packet{}", grouped(count), if count == 1 { "" } else { "s" })
-}
-
-/// Who handled how much, in columns, and how even that is.
+/// How many packets each CPU handled, in columns, and how even that is.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = &report.snapshot;
-    // A CPU that only receives has no part in how even the others are. With work it had one.
+    // A CPU that only receives does not count for evenness, unless it also handled packets.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
     let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;
@@ -138,7 +139,7 @@ fn cpus(report: &Report) -> Vec<String> {
         false => format!("{:>id_width$}: not needed", cpu.cpu.0),
     };
     let mut lines = in_columns(&snapshot.cpus.iter().map(cell).collect::<Vec<_>>());
-    // Where one CPU has it all in the end, what another one did before was not to be even.
+    // If one CPU is active in the end, the packets that others handled before were not meant to be even.
     if let (2.., Some(busiest @ 1..)) = (active.len(), worked.iter().copied().max()) {
         let mean = all as f64 / worked.len() as f64;
         let evenness = format!("busiest {:.2} of mean", busiest as f64 / mean);
@@ -152,14 +153,14 @@ fn cpus(report: &Report) -> Vec<String> {
     lines
 }
 
-/// CPUs whose function has not returned for so long that they may be declared dead.
+/// The CPUs whose packet function has not returned for so long that they may be declared dead.
 fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     let stuck = cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|since| *since >= DEAD_AFTER)?)));
     let line = |(cpu, since): (CpuId, Duration)| format!("CPU {cpu} has not returned for {:.0} s", since.as_secs_f64());
     stuck.map(line).collect()
 }
 
-/// All cells on one line if they fit; else in columns, as many as do.
+/// Puts all cells on one line if they fit, and otherwise into as many columns as fit.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     let one_line = cells.join(GAP);
@@ -171,7 +172,7 @@ fn in_columns(cells: &[String]) -> Vec<String> {
     cells.chunks(across).map(|cells| line(cells).trim_end().to_owned()).collect()
 }
 
-/// Who receives, and how flows are told apart and spread.
+/// The receive queues: their CPUs, hash and mask.
 fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     let line = |queue: &QueueSnapshot| {
         let mask: CpuMask = queue.rps_cpus.iter().copied().collect();
@@ -191,13 +192,13 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     lines
 }
 
-/// What was sent, and by which output which part of it.
+/// The outputs: what each has sent, and its share.
 fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
     let all: u64 = outputs.iter().map(|output| output.packets).sum();
     let line = |output: &OutputSnapshot| {
         let share = percent(output.packets as f64, all as f64);
-        let (sent, bytes) = (packets(output.packets), grouped(output.bytes));
-        let mut line = format!("{}: {sent} {bytes} bytes ({share:.1} %)", printable(&output.device));
+        let (sent, bytes) = (counted(output.packets, "packet"), counted(output.bytes, "byte"));
+        let mut line = format!("{}: {sent} {bytes} ({share:.1} %)", printable(&output.device));
         if output.dropped.total() > 0 {
             let _ = write!(line, ", dropped {}", grouped(output.dropped.total()));
         }
@@ -220,7 +221,7 @@ fn hash(name: &str) -> String {
     if name == "device" { "the device's hash".to_owned() } else { format!("{name} hash") }
 }
 
-/// What to do about lost packets, in half a line; docs/report.md has more.
+/// What to do about lost packets. docs/report.md has more.
 fn advice(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Device => "lost before they were polled; see --rx-cpu",

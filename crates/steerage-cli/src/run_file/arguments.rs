@@ -1,20 +1,21 @@
-//! From keys to arguments, by what clap knows of the options.
+//! Turns keys into arguments, by clap's definition of the options.
 
 use clap::{Arg, ArgAction, Command, Id};
 use steerage_device::af_packet::is_interface;
 use toml::de::DeValue;
 
 use super::read::{Key, Keys, as_text};
-use super::{COMMAND, DEVICES, FileError, nearest};
+use super::{COMMAND, DEVICES, nearest};
+use crate::error::RunFileError;
 
-/// The devices that have options of their own, behind their names.
+/// The devices with options of their own, which follow the name.
 const SYNTHETIC: &str = "synthetic";
 const AF_PACKET: &str = "af_packet:";
 const LIVE: [&str; 4] = [AF_PACKET, "af_xdp:", "tap:", "tun:"];
 
-/// What a file gives.
+/// The arguments of a file.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct FileArguments {
     pub(super) options: Vec<GivenOption>,
     pub(super) devices: Vec<GivenDevice>,
 }
@@ -25,9 +26,9 @@ pub(super) struct GivenOption {
     pub(super) id: Id,
     pub(super) key: String,
     pub(super) line: usize,
-    /// As on the command line.
+    /// Its arguments on the command line.
     pub(super) arguments: Vec<String>,
-    /// Whether a value could follow, and does not.
+    /// Whether the option may have a value, and has none.
     pub(super) is_bare: bool,
 }
 
@@ -38,9 +39,9 @@ pub(super) struct GivenDevice {
     pub(super) line: usize,
 }
 
-/// What the keys come to as arguments of `command`.
-pub(super) fn of(command: &Command, file: &Keys<'_>) -> Result<Given, FileError> {
-    let mut given = Given { options: Vec::new(), devices: Vec::new() };
+/// Turns the keys into arguments of `command`.
+pub(super) fn of(command: &Command, file: &Keys<'_>) -> Result<FileArguments, RunFileError> {
+    let mut given = FileArguments { options: Vec::new(), devices: Vec::new() };
     for key in &file.keys {
         match key.name.as_str() {
             COMMAND => {}
@@ -62,16 +63,16 @@ fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(move |arg| arg.get_long().is_some() && !is_help(arg))
 }
 
-fn unknown(command: &Command, file: &Keys<'_>, key: &Key<'_>) -> FileError {
+fn unknown(command: &Command, file: &Keys<'_>, key: &Key<'_>) -> RunFileError {
     let known = options(command).filter_map(Arg::get_long).chain([COMMAND, DEVICES]);
-    // An underscore is a likely slip, since TOML's keys often have them.
+    // An underscore is a likely mistake, since keys in TOML often have them.
     let near = nearest(&key.name.replace('_', "-"), known);
     let near = near.map_or(String::new(), |near| format!("; a similar key exists: `{near}`"));
     let message = format!("{}: `{}` has no such option{near}; see --help", key.name, command.get_name());
     file.error(Some(key.line), message)
 }
 
-fn option(file: &Keys<'_>, key: &Key<'_>, arg: &Arg) -> Result<Option<GivenOption>, FileError> {
+fn option(file: &Keys<'_>, key: &Key<'_>, arg: &Arg) -> Result<Option<GivenOption>, RunFileError> {
     let wrong = |what: &str| Err(file.error(Some(key.line), format!("{}: {what}", key.name)));
     let given = |arguments: Vec<String>, is_bare| {
         Ok(Some(GivenOption { id: arg.get_id().clone(), key: key.name.clone(), line: key.line, arguments, is_bare }))
@@ -113,7 +114,7 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 }
 
 /// `devices = "a"`, `devices = ["a", { name = "synthetic", rate = 1000 }]` or `[[devices]]`.
-fn devices(file: &Keys<'_>, key: &Key<'_>) -> Result<Vec<GivenDevice>, FileError> {
+fn devices(file: &Keys<'_>, key: &Key<'_>) -> Result<Vec<GivenDevice>, RunFileError> {
     match &key.value {
         DeValue::Array(values) if !values.is_empty() => {
             let of_value =
@@ -124,7 +125,7 @@ fn devices(file: &Keys<'_>, key: &Key<'_>) -> Result<Vec<GivenDevice>, FileError
     }
 }
 
-fn device(file: &Keys<'_>, line: usize, value: &DeValue<'_>) -> Result<GivenDevice, FileError> {
+fn device(file: &Keys<'_>, line: usize, value: &DeValue<'_>) -> Result<GivenDevice, RunFileError> {
     let spec = match value {
         DeValue::String(name) => name.to_string(),
         DeValue::Table(table) => with_options(file, line, &file.within(table))?,
@@ -141,8 +142,8 @@ fn device(file: &Keys<'_>, line: usize, value: &DeValue<'_>) -> Result<GivenDevi
     Ok(GivenDevice { spec, line })
 }
 
-/// A device in a table: its own options, as the command line has them behind the name.
-fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String, FileError> {
+/// A device in a table, with its options as the command line has them.
+fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String, RunFileError> {
     let Some(name) = table.get("name").and_then(|key| key.value.as_str()) else {
         return Err(
             file.error(Some(line), format!("{DEVICES}: a device needs a name: write such as name = \"synthetic\""))
@@ -172,7 +173,7 @@ fn with_options(file: &Keys<'_>, line: usize, table: &Keys<'_>) -> Result<String
     Ok(spec)
 }
 
-/// The name as options can stand behind it. `None` of a device that has none.
+/// The name to which options can be added, or `None` for a device without options.
 fn with_room_for_options(name: &str) -> Option<String> {
     let is_whole = !name.contains(',') && (name == SYNTHETIC || LIVE.iter().any(|prefix| name.starts_with(prefix)));
     is_whole.then(|| name.to_owned()).or_else(|| is_interface(name).then(|| format!("{AF_PACKET}{name}")))

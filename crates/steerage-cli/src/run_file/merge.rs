@@ -1,24 +1,24 @@
-//! What the file gives and what stands behind it on the command line, through clap as one command line.
+//! Merges the arguments of a run file with those of the command line, and parses all with clap.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
 
-use super::arguments::{Given, GivenDevice, GivenOption};
+use super::DEVICES;
+use super::arguments::{FileArguments, GivenDevice, GivenOption};
 use super::read::Keys;
-use super::{DEVICES, FileError};
 use crate::args::Cli;
-use crate::error::Error;
+use crate::error::{Error, RunFileError};
 use crate::usage;
 
-/// A run that was written down, ready to be run.
+/// A run file that was read and merged.
 #[derive(Debug)]
-pub(crate) struct Ready {
-    /// As if it had stood on the command line.
+pub(crate) struct LoadedRun {
+    /// The parsed command line.
     pub(crate) cli: Cli,
-    /// That command line, without the program's name.
+    /// Its arguments, without the program's name.
     pub(crate) arguments: Vec<String>,
-    /// What is from the file, and from where in it.
+    /// The options and devices that come from the file, with their lines.
     pub(crate) origins: Vec<Origin>,
     path: String,
 }
@@ -32,8 +32,8 @@ pub(crate) struct Origin {
     pub(crate) line: usize,
 }
 
-impl Ready {
-    /// That error with the place in the file, if what it is about came from there.
+impl LoadedRun {
+    /// Adds the line of the file to an error, if the option or device that caused it came from the file.
     pub(crate) fn blame(&self, error: Error) -> Error {
         let origin = match &error {
             Error::Open(open) => {
@@ -49,23 +49,23 @@ impl Ready {
         };
         match origin {
             Some(origin) => {
-                FileError { path: self.path.clone(), line: Some(origin.line), message: error.to_string() }.into()
+                RunFileError { path: self.path.clone(), line: Some(origin.line), message: error.to_string() }.into()
             }
             None => error,
         }
     }
 }
 
-/// Puts `more` over what the file gives.
-pub(super) fn with(
+/// Merges `more`, from the command line, with the arguments of the file.
+pub(super) fn merge(
     cli: &Command,
     command: &Command,
     file: &Keys<'_>,
-    given: Given,
+    given: FileArguments,
     more: &[String],
-) -> Result<Ready, Error> {
+) -> Result<LoadedRun, Error> {
     let overridden = Overridden::by(cli, command, more).map_err(Error::Usage)?;
-    // In the file alone, a wrong value is told even if it is overridden.
+    // Each value of the file is checked, even if the command line overrides it.
     let needs_others = check_each(cli, command, file, &given.options)?;
     let options: Vec<GivenOption> = given.options.into_iter().filter(|option| !overridden.has(option)).collect();
     let devices = if overridden.devices { Vec::new() } else { given.devices };
@@ -83,10 +83,10 @@ pub(super) fn with(
     let options = options.into_iter().map(of_option);
     let mut origins: Vec<Origin> = options.chain(devices.into_iter().map(of_device)).collect();
     origins.sort_by_key(|origin| origin.line);
-    Ok(Ready { cli, arguments, origins, path: file.path().to_owned() })
+    Ok(LoadedRun { cli, arguments, origins, path: file.path().to_owned() })
 }
 
-/// What of the file the command line overrides.
+/// The options of the command line that override the file.
 struct Overridden {
     matches: Option<ArgMatches>,
     conflicts: Vec<(String, String)>,
@@ -94,8 +94,8 @@ struct Overridden {
 }
 
 impl Overridden {
-    /// Finds out what is there, whatever else is wrong with it: that is for the real parse to say. The error is help, where
-    /// that is asked for.
+    /// Finds the options that the command line has. Mistakes are ignored here, since the real parse reports them.
+    /// Returns an error if the command line asks for help.
     fn by(cli: &Command, command: &Command, more: &[String]) -> Result<Self, clap::Error> {
         let start = ["steerage", command.get_name()].into_iter();
         let arguments = start.chain(more.iter().map(String::as_str));
@@ -115,7 +115,7 @@ impl Overridden {
         source == Some(ValueSource::CommandLine)
     }
 
-    /// The same option, or one that excludes it.
+    /// Whether the command line has this option, or one that conflicts with it.
     fn has(&self, option: &GivenOption) -> bool {
         let id = option.id.as_str();
         let excluded =
@@ -124,13 +124,14 @@ impl Overridden {
     }
 }
 
-/// Tries each option by itself, so that a wrong value is told with its line. Returns the options that want another one.
+/// Parses each option by itself, so that a wrong value is reported with its line. Returns the options that require
+/// another one.
 fn check_each(
     cli: &Command,
     command: &Command,
     file: &Keys<'_>,
     options: &[GivenOption],
-) -> Result<Vec<String>, FileError> {
+) -> Result<Vec<String>, RunFileError> {
     let mut needs_others = Vec::new();
     for option in options {
         let start = ["steerage", command.get_name()].into_iter();
@@ -146,7 +147,7 @@ fn check_each(
     Ok(needs_others)
 }
 
-/// What is wrong with a value, without the name of the option: the key says it.
+/// The mistake in a value, without the name of the option, which the key repeats.
 fn value_message(error: &clap::Error) -> String {
     let source = std::error::Error::source(error);
     match (error.get(ContextKind::InvalidValue), source) {
@@ -155,7 +156,7 @@ fn value_message(error: &clap::Error) -> String {
     }
 }
 
-/// The line of the file that an error of the whole is about.
+/// The line of the file that caused an error of the whole command line.
 fn blamed(error: &clap::Error, options: &[GivenOption], needs_others: &[String]) -> Option<usize> {
     let named = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],
@@ -173,7 +174,7 @@ fn blamed(error: &clap::Error, options: &[GivenOption], needs_others: &[String])
     found.or_else(|| options.iter().find(needing).filter(|_| lacks_another)).map(|option| option.line)
 }
 
-/// One command line. An option that may have a value and has none stands last, so that nothing is taken for its value.
+/// Builds the command line. Options without a value come last, so that nothing that follows is taken as their value.
 fn arguments(command: &Command, options: &[GivenOption], devices: &[GivenDevice], more: &[String]) -> Vec<String> {
     let of = |is_bare| {
         let options = options.iter().filter(move |option| option.is_bare == is_bare);

@@ -1,4 +1,4 @@
-//! From the text of a file to its keys, in their order and with their lines.
+//! Parses the text of a run file to its keys, in their order and with their lines.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use super::FileError;
+use crate::error::RunFileError;
 
-/// The longest file, in bytes: far more than all options and thousands of devices take.
+/// The longest file, in bytes. All options and thousands of devices take far less.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The text of a file.
-pub(super) fn text(path: &Path) -> Result<String, FileError> {
+/// Reads the text of a file.
+pub(super) fn text(path: &Path) -> Result<String, RunFileError> {
     let name = path.display().to_string();
-    let wrong = |message: String| FileError { path: name.clone(), line: None, message };
+    let wrong = |message: String| RunFileError { path: name.clone(), line: None, message };
     let mut text = String::new();
     let file = File::open(path).map_err(|error| wrong(format!("cannot open the file: {error}")))?;
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
@@ -27,7 +27,7 @@ pub(super) fn text(path: &Path) -> Result<String, FileError> {
     Ok(text)
 }
 
-/// A key and what it is set to.
+/// A key and its value.
 #[derive(Debug)]
 pub(super) struct Key<'t> {
     pub(super) name: String,
@@ -43,15 +43,15 @@ pub(super) struct Keys<'t> {
     pub(super) keys: Vec<Key<'t>>,
 }
 
-/// The keys of a file's text.
-pub(super) fn keys<'t>(path: &Path, text: &'t str) -> Result<Keys<'t>, FileError> {
+/// Parses the keys of a file.
+pub(super) fn keys<'t>(path: &Path, text: &'t str) -> Result<Keys<'t>, RunFileError> {
     let path = path.display().to_string();
     match DeTable::parse(text) {
         Ok(table) => Ok(Keys::of(path, text, table.into_inner())),
         Err(error) => {
             let line = error.span().map(|span| line_of(text, span.start));
             let message = error.message().lines().collect::<Vec<_>>().join("; ");
-            Err(FileError { path, line, message })
+            Err(RunFileError { path, line, message })
         }
     }
 }
@@ -63,7 +63,7 @@ fn line_of(text: &str, at: usize) -> usize {
 impl<'t> Keys<'t> {
     fn of(path: String, text: &'t str, table: DeTable<'t>) -> Self {
         let mut keys: Vec<_> = table.into_iter().map(|(key, value)| (key.span().start, key, value)).collect();
-        // As they are written, so that the first mistake is told first.
+        // In the order of the file, so that the first mistake is reported first.
         keys.sort_by_key(|(at, ..)| *at);
         let key = |(at, name, value): (usize, toml::Spanned<toml::de::DeString<'t>>, toml::Spanned<DeValue<'t>>)| Key {
             name: name.into_inner().into_owned(),
@@ -86,22 +86,22 @@ impl<'t> Keys<'t> {
         self.keys.iter().find(|key| key.name == name)
     }
 
-    /// Where in the text that is.
+    /// The line of a position in the text.
     pub(super) fn line_at(&self, at: usize) -> usize {
         line_of(self.text, at)
     }
 
-    /// That something is wrong there.
-    pub(super) fn error(&self, line: Option<usize>, message: String) -> FileError {
-        FileError { path: self.path.clone(), line, message }
+    /// An error in this file.
+    pub(super) fn error(&self, line: Option<usize>, message: String) -> RunFileError {
+        RunFileError { path: self.path.clone(), line, message }
     }
 }
 
-/// A value as it would be written on the command line; `None` for what is neither text nor a number.
+/// A value as the command line would have it, or `None` if it is neither text nor a number.
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        // Without the underscores that TOML allows, and in plain digits.
+        // In plain decimal digits: TOML allows underscores and other bases.
         DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string()),
         DeValue::Float(number) => number.as_str().parse::<f64>().ok().map(|number| number.to_string()),
         _ => None,

@@ -1,4 +1,4 @@
-//! What happened between two snapshots that a person wants to know.
+//! Finds events between two snapshots.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,14 @@ use steerage::DISTANCE_SAME;
 
 use super::model::Event;
 use super::snapshot::{ByName, Snapshot};
-use crate::report::units::{grouped, printable};
+use crate::terminal::printable;
+use crate::units::counted;
 
-/// Reasons that belong to a queue and no CPU; the others are told of the CPU, which says more.
+/// The drop reasons that belong to a queue. The others are reported for the CPU, which says more.
 const OF_QUEUES: [&str; 3] = ["device", "no_page", "moving"];
 
-/// In the order of the report. `dropping` is where drops go on, and why: those that begin and end are told.
+/// The events, in the order of the report. `dropping` has the places and reasons of drops that continue; only their
+/// begin and end are events.
 pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { seconds: now.seconds, what, is_bad });
@@ -24,7 +26,7 @@ pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     for (cause, buckets) in &now.moves.by_cause {
         let moved = buckets.saturating_sub(count(&before.moves.by_cause, cause));
         if moved > 0 {
-            add(format!("{} buckets moved ({})", grouped(moved), printable(cause)), false);
+            add(format!("{} moved ({})", counted(moved, "bucket"), printable(cause)), false);
         }
     }
     if let (Some(old), Some(new)) = (before.apart_ns(), now.apart_ns())
@@ -50,7 +52,7 @@ pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     events
 }
 
-/// Where packets were lost in between, and why.
+/// Where packets were dropped in between, and why.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let rose = |old: &ByName, new: &ByName, of_queues: bool| -> Vec<String> {
         let is_of = |reason: &str| OF_QUEUES.contains(&reason) == of_queues;
@@ -71,7 +73,7 @@ fn count(counts: &ByName, name: &str) -> u64 {
     counts.get(name).copied().unwrap_or(0)
 }
 
-/// A mask, as it is shown.
+/// A mask as text.
 pub(super) fn mask(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }

@@ -1,11 +1,11 @@
-//! What keys do.
+//! Handles keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// The longest mask that can be typed: a list that names each of 1024 CPUs apart would be longer, and nobody types it.
+/// The longest mask that can be typed. Only a list with hundreds of single CPUs would be longer.
 const MASK_CHARS_MAX: usize = 256;
 
-/// What the rows of CPUs are sorted by.
+/// The column by which the CPUs are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SortBy {
     #[default]
@@ -17,7 +17,7 @@ pub(super) enum SortBy {
 }
 
 impl SortBy {
-    /// The head of the column.
+    /// The heading of the column.
     pub(super) fn column(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -39,17 +39,17 @@ impl SortBy {
     }
 }
 
-/// What the screen is about.
+/// What the screen shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
     #[default]
     Watch,
     Help,
-    /// A mask is typed for the queue that is chosen.
+    /// The user types a mask for the selected queue.
     Mask(String),
 }
 
-/// What a person has set here.
+/// The state of the user interface.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ui {
     pub(super) mode: Mode,
@@ -58,24 +58,24 @@ pub(super) struct Ui {
     pub(super) queue: usize,
     /// The first CPU row shown.
     pub(super) first_cpu: usize,
-    /// What came of the last thing asked for.
+    /// The result of the last request.
     pub(super) said: Option<String>,
 }
 
-/// What is to be done.
+/// The action that a key asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
     Quit,
-    /// Write this mask, as a list of CPUs, to the queue that is chosen.
+    /// Write this mask, as a list of CPUs, to the selected queue.
     SetMask(String),
 }
 
-/// CPU rows that a page key goes on by.
+/// The number of CPU rows that a page key moves by.
 const PAGE: usize = 8;
 
 impl Ui {
-    /// Takes a key; there are so many queues and CPUs.
+    /// Handles a key. `queues` and `cpus` are how many there are.
     pub(super) fn key(&mut self, key: KeyEvent, queues: usize, cpus: usize) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Nothing;
@@ -86,7 +86,7 @@ impl Ui {
         }
         match &mut self.mode {
             Mode::Watch => return self.watching(key.code, queues, cpus),
-            // Any key leaves it.
+            // Any key leaves the help.
             Mode::Help => self.mode = Mode::Watch,
             Mode::Mask(text) => match key.code {
                 KeyCode::Enter => {
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(ui.mode, Mode::Mask("0-3,8".into()));
         assert_eq!(press(&mut ui, "\n"), Action::SetMask("0-3,8".into()));
         assert_eq!(ui.mode, Mode::Watch);
-        // What quits elsewhere is a letter here, and Esc only leaves.
+        // While a mask is typed, `q` is a letter and Esc only cancels.
         assert_eq!(press(&mut ui, "mq\x1b"), Action::Nothing);
         assert_eq!(press(&mut ui, "q"), Action::Quit);
     }

@@ -1,5 +1,5 @@
-//! `steerage top`: a running instance, live in a terminal. What it shows it gets by the instance's control socket; it runs no
-//! path of its own, and an instance does not notice who watches it.
+//! `steerage top`: shows a running instance live in a terminal. It reads the instance's control socket, runs no
+//! path of its own, and does not disturb the instance.
 
 mod events;
 mod keys;
@@ -21,24 +21,24 @@ use ratatui::crossterm::event::{self, Event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::TopArgs;
-use crate::command;
-use crate::control;
 use crate::error::Error;
+use crate::instances;
+use crate::stdout;
 
 use keys::{Action, Ui};
 use model::Model;
-use remote::{Asked, Remote, Told};
+use remote::{Answer, Query, Remote};
 use view::Colours;
 
-/// How long a key, an answer or a signal waits at most until it is seen.
+/// The longest time until a key, a reply or a signal is noticed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How wide a table is that goes to no terminal.
+/// The width of a table that does not go to a terminal.
 const WIDTH: usize = 80;
 
-/// Watches until somebody quits, or prints one table.
+/// Watches until the user quits, or prints one table.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
-    let remote = Remote::new(control::socket_of(args.to.to.as_deref())?);
+    let remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if args.once || !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
         return once(remote, args.interval);
@@ -53,12 +53,12 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
         if std::env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty()) { Colours::No } else { Colours::Yes };
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let watched = watch(&mut terminal, remote, args.interval, colours, &ended);
-    // Whatever happened: a terminal that stays as it is now is of no use to anybody.
+    // The terminal is restored even after an error.
     ratatui::restore();
     watched.map_err(failed)
 }
 
-/// One table, of what happened in one interval.
+/// Prints one table of what happened in an interval.
 fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
     let mut model = Model::default();
     for nth in 0..2 {
@@ -69,10 +69,10 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
         model.take(snapshot);
         model.take_buckets(0, buckets);
     }
-    command::print(view::text(&model, &Ui::default(), WIDTH).as_bytes())
+    stdout::print(view::text(&model, &Ui::default(), WIDTH).as_bytes())
 }
 
-/// Draws, and does what keys say, until one says to quit.
+/// Draws the screen and handles keys, until one quits.
 fn watch(
     terminal: &mut DefaultTerminal,
     remote: Remote,
@@ -84,13 +84,13 @@ fn watch(
     let remote = remote.on_a_thread()?;
     let mut due = Some(Instant::now());
     loop {
-        // One question at a time: an instance that does not answer is not asked again and again.
+        // There is one query at a time, so an instance that does not reply is not asked again and again.
         if due.is_some_and(|due| due <= Instant::now()) {
-            remote.ask(Asked::Look { queue: ui.queue });
+            remote.ask(Query::Look { queue: ui.queue });
             due = None;
         }
         while let Some(told) = remote.told() {
-            if !matches!(told, Told::Set(_)) {
+            if !matches!(told, Answer::Set(_)) {
                 due = Some(Instant::now() + interval);
             }
             learn(&mut model, &mut ui, told);
@@ -105,22 +105,22 @@ fn watch(
         if let Event::Key(key) = event::read()? {
             match ui.key(key, model.now.queues.len(), model.now.cpus.len()) {
                 Action::Quit => return Ok(()),
-                Action::SetMask(list) => remote.ask(Asked::SetMask { queue: ui.queue, list }),
+                Action::SetMask(list) => remote.ask(Query::SetMask { queue: ui.queue, list }),
                 Action::Nothing => {}
             }
         }
     }
 }
 
-fn learn(model: &mut Model, ui: &mut Ui, told: Told) {
+fn learn(model: &mut Model, ui: &mut Ui, told: Answer) {
     match told {
-        Told::Seen { snapshot, queue, buckets } => {
+        Answer::Seen { snapshot, queue, buckets } => {
             model.take(*snapshot);
             model.take_buckets(queue, buckets);
             ui.queue = ui.queue.min(model.now.queues.len().saturating_sub(1));
         }
-        Told::Gone(why) => model.lose(why),
-        Told::Set(Ok(list)) => ui.said = Some(format!("in force: {}", events::mask(list.trim()))),
-        Told::Set(Err(why)) => ui.said = Some(why),
+        Answer::Gone(why) => model.lose(why),
+        Answer::Set(Ok(list)) => ui.said = Some(format!("in force: {}", events::mask(list.trim()))),
+        Answer::Set(Err(why)) => ui.said = Some(why),
     }
 }

@@ -1,23 +1,23 @@
-//! What is shown, from one snapshot to the next: rates, and what happened in between.
+//! The data behind the screen: rates between two snapshots, and events.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::events;
 use super::snapshot::{ByName, Cpu, Output, Queue, Snapshot};
 
-/// The most events that are kept: more than any screen shows.
+/// The most events that are kept. No screen shows more.
 const EVENTS_MAX: usize = 200;
 
-/// Two snapshots of one run, or one if there is no earlier, and what was noticed so far.
+/// The last two snapshots of a run, and its events.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     before: Snapshot,
     pub(super) now: Snapshot,
-    /// Where drops go on, and why.
+    /// The places and reasons of drops that continue.
     dropping: BTreeSet<String>,
-    /// The newest first.
+    /// The events, the newest first.
     pub(super) events: VecDeque<Event>,
-    /// Of the queue that is chosen, as they were when it was last looked, and before.
+    /// The buckets of the selected queue, at the last look and at the one before.
     pub(super) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
@@ -29,21 +29,21 @@ pub(super) struct Model {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bucket {
     pub(super) cpu: u16,
-    /// That came for it so far, about.
+    /// The approximate number of packets so far.
     pub(super) packets: u64,
 }
 
-/// Something that happened, and when in the run.
+/// An event, with its time in the run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Event {
     pub(super) seconds: f64,
     pub(super) what: String,
-    /// Whether packets were lost by it, or will be.
+    /// Whether packets were or will be lost by it.
     pub(super) is_bad: bool,
 }
 
 impl Model {
-    /// Takes the next snapshot. One of another run, or of counters that went back, begins anew.
+    /// Takes the next snapshot. If it is of another run, or counters went back, the model starts over.
     pub(super) fn take(&mut self, snapshot: Snapshot) {
         let is_first = self.now.started.is_empty();
         let same = self.now.started == snapshot.started
@@ -58,7 +58,7 @@ impl Model {
             new.into_iter().for_each(|event| self.note(event));
             return;
         }
-        // What came before the first snapshot is told as the mean since the run's start.
+        // Rates of the first snapshot are the average since the start of the run.
         self.before = Snapshot {
             queues: vec![Queue::default(); snapshot.queues.len()],
             cpus: vec![Cpu::default(); snapshot.cpus.len()],
@@ -73,7 +73,7 @@ impl Model {
         }
     }
 
-    /// Takes the buckets of the queue that is chosen; of another one than before, all that came so far counts.
+    /// Takes the buckets of the selected queue. If the selection has changed, all packets so far count as new.
     pub(super) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {
@@ -81,14 +81,14 @@ impl Model {
         }
     }
 
-    /// The chosen queue's buckets: who has each, and how much came for it between the last two looks.
+    /// The CPU of each bucket of the selected queue, and its packets between the last two looks.
     pub(super) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
         pairs.map(|(bucket, before)| (bucket.cpu, bucket.packets.saturating_sub(before))).collect()
     }
 
-    /// There is no next snapshot, and why.
+    /// Notes why there is no next snapshot.
     pub(super) fn lose(&mut self, why: String) {
         if self.gone.is_none() {
             self.note(Event { seconds: self.now.seconds, what: "the run is gone".to_owned(), is_bad: false });
@@ -96,18 +96,18 @@ impl Model {
         self.gone = Some(why);
     }
 
-    /// Notes what a person did here.
+    /// Adds an event.
     pub(super) fn note(&mut self, event: Event) {
         self.events.push_front(event);
         self.events.truncate(EVENTS_MAX);
     }
 
-    /// The time that rates are over.
+    /// The seconds between the two snapshots.
     pub(super) fn interval(&self) -> f64 {
         self.now.seconds - self.before.seconds
     }
 
-    /// `count` of the whole, a second.
+    /// The rate of `count` per second.
     pub(super) fn rate(&self, count: impl Fn(&Snapshot) -> u64) -> f64 {
         self.a_second(count(&self.now), count(&self.before))
     }
@@ -117,7 +117,7 @@ impl Model {
         if time > 0.0 { now.saturating_sub(before) as f64 / time } else { 0.0 }
     }
 
-    /// Each CPU, and what it did.
+    /// The rates of each CPU.
     pub(super) fn cpus(&self) -> Vec<CpuRates> {
         let all = self.rate(|of| of.cpus.iter().map(|cpu| cpu.processed).sum());
         let pairs = self.now.cpus.iter().zip(&self.before.cpus);
@@ -141,7 +141,7 @@ impl Model {
         }
     }
 
-    /// Each queue, and what it did.
+    /// The rates of each queue.
     pub(super) fn queues(&self) -> Vec<QueueRates<'_>> {
         let pairs = self.now.queues.iter().zip(&self.before.queues);
         pairs.map(|(now, before)| self.queue(now, before)).collect()
@@ -168,31 +168,31 @@ impl Model {
     }
 }
 
-/// How many in all.
+/// The sum of all counts.
 pub(super) fn total(counts: &ByName) -> u64 {
     counts.values().sum()
 }
 
-/// What a CPU did, a second; shares are parts of 1.
+/// The rates of a CPU, per second. Shares are from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct CpuRates {
     pub(super) cpu: u16,
     pub(super) rate: f64,
     pub(super) share: f64,
     pub(super) busy: f64,
-    /// `None` where there was nothing to handle.
+    /// `None` if there were no packets.
     pub(super) inline: Option<f64>,
     pub(super) backlog: u64,
     pub(super) wakes: f64,
     pub(super) drops: f64,
 }
 
-/// What a queue received, a second.
+/// The rates of a queue, per second.
 #[derive(Clone, Debug)]
 pub(super) struct QueueRates<'a> {
     pub(super) queue: &'a Queue,
     pub(super) rate: f64,
     pub(super) drops: f64,
-    /// `None` where no page was wanted.
+    /// `None` if no page was needed.
     pub(super) cache_hits: Option<f64>,
 }

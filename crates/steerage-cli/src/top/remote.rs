@@ -1,4 +1,4 @@
-//! The instance that is watched, by its control socket.
+//! The connection to the watched instance.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -9,28 +9,28 @@ use steerage_control::Client;
 
 use super::model::Bucket;
 use super::snapshot::Snapshot;
-use crate::control::Socket;
-use crate::report::units::{printable, printable_lines};
+use crate::instances::InstanceSocket;
+use crate::terminal::{printable, printable_lines};
 
-/// Where the devices of the tree stand.
+/// The directory of the devices in the tree.
 const DEVICES: &str = "sys/class/net";
 
-/// An instance by its socket. Connected anew whenever that failed: an instance that comes back is the same to us.
+/// An instance and its socket. After a failure it connects again.
 #[derive(Debug)]
 pub(super) struct Remote {
-    socket: Socket,
+    socket: InstanceSocket,
     client: Option<Client>,
-    /// The directories of its queues, in the order of the report; asked for once.
+    /// The directories of its queues in the order of the report. They are read once.
     queues: Vec<String>,
 }
 
 impl Remote {
-    /// The instance that listens there.
-    pub(super) fn new(socket: Socket) -> Self {
+    /// The instance that listens on `socket`.
+    pub(super) fn new(socket: InstanceSocket) -> Self {
         Self { socket, client: None, queues: Vec::new() }
     }
 
-    /// What it tells of itself, and the buckets of the `queue`th queue.
+    /// Reads a snapshot, and the buckets of the queue with this index.
     pub(super) fn look(&mut self, queue: usize) -> Result<(Snapshot, Vec<Bucket>), String> {
         let seen = self.try_to_look(queue);
         if seen.is_err() {
@@ -51,7 +51,7 @@ impl Remote {
         Ok((snapshot, buckets(&text)))
     }
 
-    /// Has the `queue`th queue's packets spread over the CPUs of `list`; what is in force then.
+    /// Sets the mask of the queue with this index. Returns the mask that is then in use.
     pub(super) fn set_mask(&mut self, queue: usize, list: &str) -> Result<String, String> {
         let Some(directory) = self.queues.get(queue).cloned() else { return Err("there is no such queue".to_owned()) };
         let set = self.client()?.set(&format!("{directory}/rps_cpus_list"), list);
@@ -66,13 +66,13 @@ impl Remote {
         self.client.as_mut().ok_or_else(|| "not connected".to_owned())
     }
 
-    /// The queues' directories, device by device.
+    /// The directories of the queues, device by device.
     fn directories(&mut self) -> Result<Vec<String>, String> {
         let client = self.client()?;
         let mut found = Vec::new();
         for (device, _) in client.list(DEVICES).map_err(|error| error.to_string())? {
             let queues = format!("{DEVICES}/{device}/queues");
-            // What is only an output has none.
+            // A device that only sends has no queues.
             let mut names: Vec<String> =
                 client.list(&queues).unwrap_or_default().into_iter().map(|(name, _)| name).collect();
             names.sort_by_key(|name| name.trim_start_matches("rx-").parse::<u32>().unwrap_or(u32::MAX));
@@ -83,18 +83,18 @@ impl Remote {
         Ok(found)
     }
 
-    /// The same on a thread of its own: what it does not answer at once holds up no key.
+    /// Moves the connection to a thread of its own, so that a slow reply does not delay keys.
     pub(super) fn on_a_thread(mut self) -> io::Result<RemoteThread> {
         let (ask, asked) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         thread::Builder::new().name("top".to_owned()).spawn(move || {
             for asked in asked {
                 let answer = match asked {
-                    Asked::Look { queue } => match self.look(queue) {
-                        Ok((snapshot, buckets)) => Told::Seen { snapshot: Box::new(snapshot), queue, buckets },
-                        Err(why) => Told::Gone(why),
+                    Query::Look { queue } => match self.look(queue) {
+                        Ok((snapshot, buckets)) => Answer::Seen { snapshot: Box::new(snapshot), queue, buckets },
+                        Err(why) => Answer::Gone(why),
                     },
-                    Asked::SetMask { queue, list } => Told::Set(self.set_mask(queue, &list)),
+                    Query::SetMask { queue, list } => Answer::Set(self.set_mask(queue, &list)),
                 };
                 if tell.send(answer).is_err() {
                     return;
@@ -105,41 +105,41 @@ impl Remote {
     }
 }
 
-/// What is asked of an instance.
+/// A query to the instance.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum Query {
     Look { queue: usize },
     SetMask { queue: usize, list: String },
 }
 
-/// What it answers.
+/// The reply.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum Answer {
     Seen { snapshot: Box<Snapshot>, queue: usize, buckets: Vec<Bucket> },
     Gone(String),
     Set(Result<String, String>),
 }
 
-/// An instance that is asked on a thread of its own.
+/// An instance that a thread of its own queries.
 #[derive(Debug)]
 pub(super) struct RemoteThread {
-    ask: Sender<Asked>,
-    told: Receiver<Told>,
+    ask: Sender<Query>,
+    told: Receiver<Answer>,
 }
 
 impl RemoteThread {
-    pub(super) fn ask(&self, what: Asked) {
+    pub(super) fn ask(&self, what: Query) {
         // The thread ends only when this is dropped.
         let _ = self.ask.send(what);
     }
 
-    /// What was answered meanwhile, if anything was.
-    pub(super) fn told(&self) -> Option<Told> {
+    /// The next reply, if there is one.
+    pub(super) fn told(&self) -> Option<Answer> {
         self.told.try_recv().ok()
     }
 }
 
-/// Takes from every text what a terminal would obey: another user's process may have written it.
+/// Removes control characters from all texts: the instance may be another user's process.
 fn make_printable(report: &mut Value) {
     match report {
         Value::String(text) => *text = printable(text),
@@ -155,7 +155,7 @@ fn make_printable(report: &mut Value) {
     }
 }
 
-/// From `BUCKET CPU PACKETS MOVES`, a line each in their order, to what is shown of each.
+/// Parses the lines `BUCKET CPU PACKETS MOVES`, one for each bucket in order.
 fn buckets(text: &str) -> Vec<Bucket> {
     let bucket = |line: &str| {
         let mut words = line.split(' ').skip(1);

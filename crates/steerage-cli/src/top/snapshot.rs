@@ -1,22 +1,22 @@
-//! What a running instance tells of itself: the report as JSON (docs/report.md), as far as it is shown here. Keys that are not
-//! known are skipped, and what an older program does not tell counts as nothing.
+//! The JSON report of an instance (docs/report.md), as far as the screen shows it. Unknown keys are
+//! skipped, and keys that an older program does not have get default values.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::report::units::printable;
+use crate::terminal::printable;
 
-/// Packets, or buckets, by the name of a reason or cause.
+/// Counts of packets or buckets, by reason or cause.
 pub(super) type ByName = BTreeMap<String, u64>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Snapshot {
     pub(super) version: String,
-    /// When the run began: another one is another run.
+    /// When the run began. A different time means a different run.
     pub(super) started: String,
-    /// Since then.
+    /// The seconds since then.
     pub(super) seconds: f64,
     pub(super) received: u64,
     pub(super) received_bytes: u64,
@@ -34,14 +34,14 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// How long a cache line takes from the CPU that receives to the one that joined or is next, in nanoseconds, where that was
-    /// measured; of several groups the longest.
+    /// The longest measured distance between CPUs of a steering group, in nanoseconds: from the receiver to the CPU
+    /// that joined last or is next.
     pub(super) fn apart_ns(&self) -> Option<u64> {
         self.steering.iter().filter_map(|group| group.apart_ns).max()
     }
 }
 
-/// Of a steering group.
+/// A steering group.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Steering {
@@ -62,16 +62,16 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// What it is called here: short enough to leave room beside it.
+    /// The name on the screen: short enough for the columns beside it.
     pub(super) fn name(&self) -> String {
         format!("{} rx-{}", shortened(&self.device, DEVICE_CHARS), self.queue)
     }
 }
 
-/// So much of a device's name is shown: all of an interface's, which has 15 at most.
+/// The most characters of a device's name that are shown. Names of interfaces have at most 15.
 const DEVICE_CHARS: usize = 16;
 
-/// A name of a device, in so many characters, and without what a terminal would obey.
+/// A device's name, shortened and without control characters.
 pub(super) fn shortened(name: &str, chars: usize) -> String {
     let name = printable(name);
     if name.chars().count() <= chars {
@@ -89,7 +89,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Pages wanted.
+    /// The number of pages that were asked for.
     pub(super) fn wanted(&self) -> u64 {
         self.alloc_fast + self.alloc_slow + self.alloc_empty
     }
@@ -107,7 +107,7 @@ pub(super) struct Cpu {
     pub(super) wakes_received: u64,
     pub(super) panics: u64,
     pub(super) deaths: u64,
-    /// How long its packet function has not returned; 0 while it is not called.
+    /// How long its packet function has been running without returning; 0 if it is not running.
     pub(super) handler_seconds: f64,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Flows {
     pub(super) top: Option<Vec<Flow>>,
 }
 
-/// A flow that goes on, with what it had when it was last looked at.
+/// An active flow, with its counts at the last look.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Flow {

@@ -1,20 +1,20 @@
-//! Which CPU has which buckets, on a strip: one character for each stretch of them, and above it how much came for them.
+//! The strip of buckets: a character for each range of buckets shows its CPU, and one above it shows its load.
 
 use ratatui::style::Color;
 
-/// What a CPU is called on the strip. With more CPUs than these the names come again, and the legend says which.
+/// The characters for CPUs. They repeat if there are more CPUs, and the legend tells them apart.
 const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// The least and the most that came for a cell, and what is between.
+/// The characters for loads, from the least to the most.
 const HEAT: &[u8] = b" .:-=+*#";
 
-/// Cells on a strip: 64 buckets each, and 80 columns are enough for them.
+/// The cells of a strip, with 64 buckets each. They fit in 80 columns.
 const CELLS: usize = 64;
 
-/// A piece of a line, and the CPU that it is about.
+/// A piece of a line, and its CPU.
 type Cell = (String, Option<u16>);
 
-/// The head, and the lines: how warm the buckets are, and whose. Of each bucket its CPU, and how many packets came.
+/// The heading and the lines of the strip: loads and CPUs. `buckets` has the CPU and the packets of each bucket.
 pub(super) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
     if buckets.is_empty() {
         return (String::new(), Vec::new());
@@ -31,7 +31,7 @@ pub(super) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>
     (head, vec![indent().chain(warmth).collect(), indent().chain(names).collect()])
 }
 
-/// Who has the most of them.
+/// The CPU that has most of the buckets.
 fn owner(stretch: &[(u16, u64)]) -> u16 {
     let has = |cpu: u16| stretch.iter().filter(|(other, _)| *other == cpu).count();
     let mut cpus: Vec<u16> = stretch.iter().map(|(cpu, _)| *cpu).collect();
@@ -40,7 +40,7 @@ fn owner(stretch: &[(u16, u64)]) -> u16 {
     cpus.into_iter().rev().max_by_key(|cpu| has(*cpu)).unwrap_or(0)
 }
 
-/// A sign for how many packets came, next to the cell for which the most came.
+/// The character for a load, relative to the highest.
 fn heat(load: u64, most: u64) -> u8 {
     let part = if most > 0 { load as f64 / most as f64 } else { 0.0 };
     HEAT[(part * (HEAT.len() - 1) as f64).ceil() as usize]
@@ -50,7 +50,7 @@ fn name(cpu: u16) -> u8 {
     NAMES[usize::from(cpu) % NAMES.len()]
 }
 
-/// Neighbours differ; what says it without colour is the name.
+/// Neighbouring CPUs have different colours. Without colours, the character tells them apart.
 pub(super) fn colour(cpu: u16) -> Color {
     [Color::Cyan, Color::Magenta, Color::Green, Color::Yellow, Color::Blue, Color::Red][usize::from(cpu) % 6]
 }

@@ -1,5 +1,5 @@
-//! The screen, as lines of text: each section with its head, as many rows as there is room for. What colour says is said by a
-//! sign or a word as well.
+//! Draws the screen as lines of text: sections with a heading and as many rows as fit. Whatever a colour means, a
+//! sign or a word means too.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -13,9 +13,10 @@ use super::keys::{Mode, SortBy, Ui};
 use super::model::{CpuRates, Model, total};
 use super::snapshot::{Flow, Output, Queue, shortened};
 use super::strip;
-use crate::report::units::{bits_a_second, grouped, packets_a_second, percent, printable, time};
+use crate::terminal::printable;
+use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, plural, time};
 
-/// Rows that a section has where there is no room for all: CPUs keep most, and what stands last gives way first.
+/// The rows that each section keeps if not all fit. CPUs keep most, and the last section is cut first.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
@@ -23,10 +24,10 @@ const OUTPUTS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
 
-/// Of a flow's name: what its packets and bytes leave of 80 columns.
+/// The width of a flow's name: its packets and bytes need the rest of 80 columns.
 const FLOW_CHARS: usize = 38;
 
-/// So many queues have all of their rows on most screens.
+/// Up to this many queues, most screens show all rows.
 const QUEUES_SHOWN: usize = 8;
 
 const KEYS: &str = "q quit  s sort  up/down queue  m mask  PgUp/PgDn CPUs  h help";
@@ -65,12 +66,12 @@ impl Colours {
     }
 }
 
-/// A head and what stands below it.
+/// A heading and its rows.
 struct Section {
     head: Line<'static>,
     rows: Vec<Line<'static>>,
     rows_min: usize,
-    /// Rows that there is no room for.
+    /// The number of rows that do not fit.
     hidden: usize,
 }
 
@@ -80,7 +81,7 @@ impl Section {
     }
 }
 
-/// Draws all of it, into whatever room there is.
+/// Draws the screen, whatever its size.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
     let area = frame.area();
     frame.render_widget(Clear, area);
@@ -95,7 +96,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
     frame.render_widget(Paragraph::new(footer(model, ui, colours)), foot);
 }
 
-/// The same for a pipe: all rows, and no screen to fit.
+/// The text for a pipe: all rows, since there is no screen to fit.
 pub(super) fn text(model: &Model, ui: &Ui, width: usize) -> String {
     page(model, ui, Colours::No, width, None)
         .iter()
@@ -134,16 +135,16 @@ fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<u
     lines
 }
 
-/// Shortens what stands last first, each section down to its least, until all fit; what is still too long is cut off below.
+/// Shortens the sections, the last one first, until all fit. If that is not enough, the end is cut off.
 fn fit(sections: &mut [Section], height: usize) {
-    // A line between, the head, and the rows.
+    // An empty line, the heading, and the rows.
     let lines: usize = sections.iter().map(|section| 2 + section.rows.len()).sum();
     let mut over = lines.saturating_sub(height);
     for section in sections.iter_mut().rev().filter(|section| section.rows.len() > section.rows_min) {
         if over == 0 {
             return;
         }
-        // One more than that: a line tells how many are not shown.
+        // One more, since a line says how many rows are hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
         section.hidden = cut;
@@ -161,8 +162,8 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     let delivered = packets_a_second(model.rate(|of| of.delivered));
     let state = if model.gone.is_some() { "  GONE" } else { "" };
     let order = now.reordered.map_or(String::new(), |reordered| format!("  reordered {}", grouped(reordered)));
-    let [in_flight, moved, free, pages] =
-        [now.in_flight, now.moves.buckets, now.memory.pages_free, now.memory.pages].map(grouped);
+    let [in_flight, free, pages] = [now.in_flight, now.memory.pages_free, now.memory.pages].map(grouped);
+    let moved = counted(now.moves.buckets, "bucket");
     let mut lines = vec![
         Line::raw(format!("steerage {}  up {}{state}  {}", printable(&now.version), time(elapsed), devices.join(" "))),
         Line::from(vec![
@@ -173,7 +174,7 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
             ),
             Span::raw(format!("  delivered {delivered}  {bits}")),
         ]),
-        Line::raw(format!("in flight {in_flight}{order}  moved {moved} buckets  pages free {free} of {pages}")),
+        Line::raw(format!("in flight {in_flight}{order}  moved {moved}  pages free {free} of {pages}")),
     ];
     let stuck = now.cpus.iter().filter(|cpu| cpu.handler_seconds >= DEAD_AFTER.as_secs_f64());
     lines.extend(stuck.map(|cpu| {
@@ -184,7 +185,7 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     lines
 }
 
-/// What stands beside a number that should be 0.
+/// The sign beside a number that should be 0.
 fn sign(rate: f64) -> &'static str {
     if rate > 0.0 { " !" } else { "" }
 }
@@ -222,7 +223,7 @@ fn cpus(model: &Model, ui: &Ui, colours: Colours) -> Section {
     Section::new(head, cpus[first..].iter().map(row).collect(), CPUS_MIN)
 }
 
-/// From where on a CPU is shown as nearly full: what comes in bursts then waits.
+/// A CPU with at least this load is shown as nearly full: bursts have to wait.
 const NEARLY_FULL: f64 = 0.9;
 
 fn busy_style(busy: f64, colours: Colours) -> Style {
@@ -238,7 +239,7 @@ fn bar(part: f64) -> String {
 
 fn queues(model: &Model, ui: &Ui, colours: Colours) -> Section {
     let head = format!("{:<24} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
-    // Of many the chosen one is among the first.
+    // If there are many, the selected queue is among the first rows.
     let first = if model.now.queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
     let rows = model.queues().into_iter().enumerate().skip(first).map(|(at, of)| {
         let queue = of.queue;
@@ -280,16 +281,22 @@ fn outputs(model: &Model, colours: Colours) -> Section {
     Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
 }
 
-/// How many there are, and those that go on with the most bytes.
+/// The number of flows, and the active flows with the most bytes.
 fn flows(model: &Model) -> Section {
     let counts = model.now.flows.iter().map(|flows| {
         let [active, total, evicted, lost] = [flows.active, flows.total, flows.evicted, flows.lost].map(grouped);
         Line::raw(format!("  {active} active  {total} so far  {evicted} evicted  {lost} not written"))
     });
     let flow = |flow: &Flow| {
-        let [packets, bytes] = [flow.packets + flow.packets_back, flow.bytes + flow.bytes_back].map(grouped);
+        let (packets, bytes) = (flow.packets + flow.packets_back, flow.bytes + flow.bytes_back);
         let name = shortened(&flow.name(), FLOW_CHARS);
-        Line::raw(format!("  {name:<FLOW_CHARS$} {packets:>9} packets {bytes:>15} bytes"))
+        Line::raw(format!(
+            "  {name:<FLOW_CHARS$} {:>9} {:<7} {:>15} {}",
+            grouped(packets),
+            plural(packets, "packet"),
+            grouped(bytes),
+            plural(bytes, "byte")
+        ))
     };
     let largest = model.now.flows.iter().flat_map(|flows| flows.top.iter().flatten()).map(flow);
     Section::new("  flows".to_owned(), counts.chain(largest).collect(), FLOWS_MIN)

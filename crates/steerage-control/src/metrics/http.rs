@@ -1,4 +1,4 @@
-//! From the bytes of a request to those of its answer.
+//! HTTP: parses a request, and writes the reply.
 
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 

@@ -1,4 +1,4 @@
-//! One thread and its clients, each as far as it has come: nobody waits for anybody.
+//! The thread that serves all clients. It remembers how far each has come, so that none waits for another.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,7 +27,7 @@ const LEFTOVERS_A_TURN: usize = 16;
 
 /// Answers until the other end of `stopped` is closed.
 pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, page: &dyn Fn() -> String) {
-    let mut clients: VecDeque<Client> = VecDeque::with_capacity(CLIENTS_MAX);
+    let mut clients: VecDeque<HttpClient> = VecDeque::with_capacity(CLIENTS_MAX);
     let mut refused_until: Option<Instant> = None;
     loop {
         let now = Instant::now();
@@ -63,7 +63,7 @@ struct Ready {
 fn wait(
     listener: &TcpListener,
     stopped: &UnixStream,
-    clients: &VecDeque<Client>,
+    clients: &VecDeque<HttpClient>,
     closed: bool,
     time: Option<Duration>,
 ) -> io::Result<Ready> {
@@ -88,7 +88,7 @@ fn wait(
 }
 
 /// Lets in who is at the door, at most as many as there can be.
-fn admit(listener: &TcpListener, clients: &mut VecDeque<Client>) -> io::Result<()> {
+fn admit(listener: &TcpListener, clients: &mut VecDeque<HttpClient>) -> io::Result<()> {
     for _ in 0..CLIENTS_MAX {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -101,12 +101,16 @@ fn admit(listener: &TcpListener, clients: &mut VecDeque<Client>) -> io::Result<(
         if clients.len() == CLIENTS_MAX {
             clients.pop_front();
         }
-        clients.push_back(Client { stream, until: Instant::now() + CLIENT_TIME_MAX, state: State::Asks(Vec::new()) });
+        clients.push_back(HttpClient {
+            stream,
+            until: Instant::now() + CLIENT_TIME_MAX,
+            state: State::Asks(Vec::new()),
+        });
     }
     Ok(())
 }
 
-struct Client {
+struct HttpClient {
     stream: TcpStream,
     until: Instant,
     state: State,
@@ -121,7 +125,7 @@ enum State {
     Leaves,
 }
 
-impl Client {
+impl HttpClient {
     fn wants(&self) -> PollFlags {
         if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }

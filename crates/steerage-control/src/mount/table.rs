@@ -1,4 +1,4 @@
-//! The kernel's table of mounts: whether the tree of another instance stands somewhere.
+//! The kernel's mount table: is the tree of another instance mounted on a directory?
 
 use std::ffi::OsString;
 use std::fs;

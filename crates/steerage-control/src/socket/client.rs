@@ -1,4 +1,4 @@
-//! The other end: what `steerage get` and `set` ask by.
+//! The client: `steerage get` and `set` send their requests with it.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};

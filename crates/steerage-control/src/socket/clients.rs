@@ -1,21 +1,21 @@
-//! The clients that an instance has, and which one has to go if there is no place for the next.
+//! The clients of an instance, and which one is disconnected if there is no place for the next.
 
 use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::limits::CLIENT_IDLE_SCARCE;
-use crate::places::{Full, Places};
+use crate::quota::{Quota, QuotaFull};
 
 /// Clients by number. `C` is what is known of one besides.
 #[derive(Debug)]
 pub(super) struct Clients<C> {
-    places: Places,
-    taken: HashMap<u64, Client<C>>,
+    quota: Quota,
+    taken: HashMap<u64, ConnectedClient<C>>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Client<C> {
+struct ConnectedClient<C> {
     uid: u32,
     /// Since when it has asked nothing; `None` while it is answered.
     idle_since: Option<Instant>,
@@ -23,35 +23,35 @@ struct Client<C> {
 }
 
 impl<C> Clients<C> {
-    pub(super) fn new(places: Places) -> Self {
-        Self { places, taken: HashMap::new(), next: 0 }
+    pub(super) fn new(quota: Quota) -> Self {
+        Self { quota, taken: HashMap::new(), next: 0 }
     }
 
     /// Takes a client of that user at time `now`; its number. If there is no place for it, but a client that has been
     /// silent for [`CLIENT_IDLE_SCARCE`] has one, that client is returned too: it has lost its place.
-    pub(super) fn admit(&mut self, uid: u32, now: Instant, connection: C) -> Result<(u64, Option<C>), Full> {
+    pub(super) fn admit(&mut self, uid: u32, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let others =
             |but: Option<u64>| self.taken.iter().filter(move |(id, _)| Some(**id) != but).map(|(_, client)| client.uid);
-        let gone = match self.places.admit(uid, others(None)) {
+        let gone = match self.quota.admit(uid, others(None)) {
             Ok(()) => None,
             Err(full) => {
                 let silent = self.longest_silent(uid, full, now).ok_or(full)?;
-                self.places.admit(uid, others(Some(silent)))?;
+                self.quota.admit(uid, others(Some(silent)))?;
                 Some(silent)
             }
         };
         let gone = gone.and_then(|id| self.taken.remove(&id)).map(|client| client.connection);
         let id = self.next;
         self.next += 1;
-        self.taken.insert(id, Client { uid, idle_since: Some(now), connection });
+        self.taken.insert(id, ConnectedClient { uid, idle_since: Some(now), connection });
         Ok((id, gone))
     }
 
     /// The client that has been silent for longest, among those that may have to go for a user.
-    fn longest_silent(&self, uid: u32, full: Full, now: Instant) -> Option<u64> {
-        let may_go = |client: &Client<C>| match full {
-            Full::User => client.uid == uid,
-            Full::All => self.places.rank(client.uid) <= self.places.rank(uid),
+    fn longest_silent(&self, uid: u32, full: QuotaFull, now: Instant) -> Option<u64> {
+        let may_go = |client: &ConnectedClient<C>| match full {
+            QuotaFull::User => client.uid == uid,
+            QuotaFull::All => self.quota.rank(client.uid) <= self.quota.rank(uid),
         };
         let silent = self.taken.iter().filter_map(|(id, client)| {
             let since = client.idle_since.filter(|_| may_go(client))?;
@@ -94,7 +94,7 @@ mod tests {
     const OTHER: u32 = 1002;
 
     fn clients() -> Clients<&'static str> {
-        Clients::new(Places { all: 6, reserved: 1, per_user: 2, owner: OWNER })
+        Clients::new(Quota { all: 6, reserved: 1, per_user: 2, owner: OWNER })
     }
 
     #[test]
@@ -106,12 +106,12 @@ mod tests {
         clients.admit(MALLORY, later, "second").unwrap();
         // Other users' clients have been silent for longer, and stay.
         clients.admit(OTHER, start, "other").unwrap();
-        assert_eq!(clients.admit(MALLORY, later, "third"), Err(Full::User));
+        assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::User));
         let scarce = start + CLIENT_IDLE_SCARCE;
         let (_, gone) = clients.admit(MALLORY, scarce, "third").unwrap();
         assert_eq!(gone, Some("first"));
         assert!(!clients.asks(first));
-        assert_eq!(clients.admit(MALLORY, scarce, "fourth"), Err(Full::User));
+        assert_eq!(clients.admit(MALLORY, scarce, "fourth"), Err(QuotaFull::User));
     }
 
     #[test]
@@ -121,9 +121,9 @@ mod tests {
         let ids = ["first", "second"].map(|name| clients.admit(MALLORY, start, name).unwrap().0);
         assert!(ids.iter().all(|id| clients.asks(*id)));
         let late = start + CLIENT_IDLE_SCARCE * 10;
-        assert_eq!(clients.admit(MALLORY, late, "third"), Err(Full::User));
+        assert_eq!(clients.admit(MALLORY, late, "third"), Err(QuotaFull::User));
         clients.answered(ids[1], late);
-        assert_eq!(clients.admit(MALLORY, late, "third"), Err(Full::User));
+        assert_eq!(clients.admit(MALLORY, late, "third"), Err(QuotaFull::User));
         let (_, gone) = clients.admit(MALLORY, late + CLIENT_IDLE_SCARCE, "third").unwrap();
         assert_eq!(gone, Some("second"));
     }
@@ -136,10 +136,10 @@ mod tests {
             clients.admit(0, start, name).unwrap();
         }
         let late = start + CLIENT_IDLE_SCARCE;
-        assert_eq!(clients.admit(MALLORY, late, "mallory's"), Err(Full::All));
+        assert_eq!(clients.admit(MALLORY, late, "mallory's"), Err(QuotaFull::All));
         clients.admit(OWNER, late, "the owner's").unwrap();
         clients.admit(0, late, "root's sixth").unwrap();
-        assert_eq!(clients.admit(OWNER, late, "the owner's second"), Err(Full::All));
+        assert_eq!(clients.admit(OWNER, late, "the owner's second"), Err(QuotaFull::All));
         let (_, gone) = clients.admit(0, late + CLIENT_IDLE_SCARCE, "root's seventh").unwrap();
         assert!(gone.is_some_and(|name| name != "root's sixth"), "{gone:?}");
     }

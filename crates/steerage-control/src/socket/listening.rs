@@ -1,4 +1,4 @@
-//! The socket itself: where it stands, whose it is, and that it is gone afterwards.
+//! The listening socket: its path, its owner, and its removal at the end.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! Requests and answers.
+//! The protocol: requests and replies.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

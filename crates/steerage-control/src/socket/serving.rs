@@ -1,4 +1,4 @@
-//! A thread for each client: a client that hangs holds up no other.
+//! Serves clients with a thread for each, so that a client that hangs blocks no other.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -13,7 +13,7 @@ use super::protocol::{self, Report};
 use crate::limits::{
     CLIENT_IDLE_MAX, CLIENT_READS_WITHIN, CLIENTS_MAX, CLIENTS_PER_USER_MAX, CLIENTS_RESERVED, REQUEST_BYTES_MAX,
 };
-use crate::places::{Full, Places};
+use crate::quota::{Quota, QuotaFull};
 use crate::tree::Tree;
 
 /// How long no new client is taken after the kernel could not give us one: descriptors may be short for a while.
@@ -47,9 +47,9 @@ impl Listening {
     /// # Errors
     /// If no thread can be started.
     pub fn serve(self, tree: Arc<Tree>, report: impl Fn() -> String + Send + Sync + 'static) -> io::Result<Serving> {
-        let places =
-            Places { all: CLIENTS_MAX, reserved: CLIENTS_RESERVED, per_user: CLIENTS_PER_USER_MAX, owner: tree.uid() };
-        let all = Arc::new(Mutex::new(All { clients: Clients::new(places), ended: false }));
+        let quota =
+            Quota { all: CLIENTS_MAX, reserved: CLIENTS_RESERVED, per_user: CLIENTS_PER_USER_MAX, owner: tree.uid() };
+        let all = Arc::new(Mutex::new(All { clients: Clients::new(quota), ended: false }));
         let serving = Serving { listening: Arc::new(self), all: Arc::clone(&all) };
         let shared = Shared { all, tree, report: Arc::new(Box::new(report)) };
         let listener = serving.listening.listener.try_clone()?;
@@ -124,10 +124,10 @@ fn begin(stream: UnixStream, shared: &Shared) {
     }
 }
 
-fn send_away(mut stream: &UnixStream, uid: u32, full: Full) {
+fn send_away(mut stream: &UnixStream, uid: u32, full: QuotaFull) {
     let why = match full {
-        Full::User => format!("user {uid} has too many connections: close one, or try again later"),
-        Full::All => "too many clients at a time: try again later".to_owned(),
+        QuotaFull::User => format!("user {uid} has too many connections: close one, or try again later"),
+        QuotaFull::All => "too many clients at a time: try again later".to_owned(),
     };
     // The accepting thread waits for no client.
     let _ = stream.set_nonblocking(true);

@@ -1,4 +1,4 @@
-//! A queue's buckets: which CPU has which, in stretches as they lie; and what is known of each.
+//! A queue's buckets: the CPU of each, as ranges; and the load of each.
 
 use std::fmt::Write;
 

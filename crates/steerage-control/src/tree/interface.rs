@@ -1,4 +1,4 @@
-//! What the kernel tells of a network interface: passed on, since it is the interface's and not ours.
+//! The kernel's own attributes of a network interface, which are passed on.
 
 use std::fs;
 use std::io;

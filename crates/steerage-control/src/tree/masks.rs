@@ -1,5 +1,5 @@
-//! `rps_cpus` and `rps_cpus_list`: stored as `store_rps_map` does (Linux, net/core/net-sysfs.c), and read as what is in
-//! force.
+//! `rps_cpus` and `rps_cpus_list`. A write has the effect of `store_rps_map` (Linux, net/core/net-sysfs.c). A read
+//! returns the mask that is in use.
 
 use std::thread;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Where each attribute stands.
+//! The paths of the attributes.
 
 use steerage::Snapshot;
 

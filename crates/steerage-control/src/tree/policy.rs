@@ -1,4 +1,4 @@
-//! How buckets are spread: read and chosen as the kernel's own files of that kind, such as a block device's `scheduler`.
+//! The steering policy: read and chosen as in similar files of the kernel, such as a block device's `scheduler`.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};

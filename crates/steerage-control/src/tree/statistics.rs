@@ -1,6 +1,6 @@
 //! A device's `statistics`, by the names of the kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
 //!
-//! A count that steerage does not make reads 0 where 0 is the truth; where it isn't, there is no such file.
+//! If steerage does not count something, the file reads 0 if that is true, and otherwise does not exist.
 
 use steerage::{DropReason, Drops, QueueSnapshot, Snapshot};
 

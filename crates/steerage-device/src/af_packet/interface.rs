@@ -1,4 +1,4 @@
-//! What has to be known of an interface before it is listened to.
+//! Reads what must be known about an interface before it is listened to.
 
 use std::io;
 

@@ -1,5 +1,4 @@
-//! What the kernel lets through to a socket: the direction, the user's filter and the length to cut at, in one program of
-//! classic BPF.
+//! The socket's filter: direction, the user's filter and the snap length in one program of classic BPF.
 
 use super::Direction;
 use crate::filter::{Filter, Instruction};

@@ -1,4 +1,4 @@
-//! One socket, as a receive queue.
+//! A receive queue: one packet socket.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,8 +14,8 @@ use super::interface::Interface;
 use super::program;
 use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
-use crate::ASK_ONCE;
 use crate::capture::COPY_BYTES_MAX;
+use crate::memory::ASK_ONCE;
 use crate::tap::vnet;
 
 /// How often the kernel is asked what it dropped and whether something is wrong while more comes: two system calls.
@@ -70,8 +70,8 @@ pub(super) struct Queue {
     give_up: Option<Timestamp>,
 }
 
-/// What a [`Queue`] is made of.
-pub(super) struct Parts {
+/// Everything that a [`Queue`] is built from.
+pub(super) struct QueueConfig {
     pub(super) name: String,
     pub(super) interface: Interface,
     pub(super) promiscuous: bool,
@@ -82,8 +82,8 @@ pub(super) struct Parts {
 }
 
 impl Queue {
-    pub(super) fn new(parts: Parts) -> io::Result<Self> {
-        let Parts { name, interface, promiscuous, hashes, socket, ring, timeout } = parts;
+    pub(super) fn new(config: QueueConfig) -> io::Result<Self> {
+        let QueueConfig { name, interface, promiscuous, hashes, socket, ring, timeout } = config;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLERR | EpollFlags::EPOLLET;
         events.add(&socket, EpollEvent::new(flags, 0))?;
@@ -224,7 +224,7 @@ impl Queue {
         }
         let mut completion = Completion::new(page, HEADROOM as u32, len).with_header();
         if self.hashes {
-            completion.set_hash(FlowHash(frame.hash));
+            completion.set_hash(frame.hash);
         }
         out.push(completion, header.wire_len as usize);
         true
@@ -255,10 +255,13 @@ impl Queue {
     }
 
     fn look_at_link(&mut self) {
-        let name = self.socket.name_of(self.interface.index);
-        let link = match name.and_then(|name| self.socket.is_up(&name)) {
-            Ok(true) => Link::Up,
-            Ok(false) => Link::Down,
+        let link = match self.socket.name_of(self.interface.index) {
+            Ok(name) => match self.socket.is_up(&name) {
+                Ok(true) => Link::Up,
+                // An error means that the interface was renamed or deleted after the kernel told its name. The next look shows
+                // which, and there is a next look because the interface counts as down.
+                Ok(false) | Err(_) => Link::Down,
+            },
             Err(_) => Link::Gone,
         };
         if link != self.link {

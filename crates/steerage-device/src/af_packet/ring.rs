@@ -1,8 +1,12 @@
-//! How a ring's blocks go out and come home.
+//! How the blocks of a ring are lent and returned.
 //!
-//! The kernel fills the blocks in turn, and stops at the first that it has not got back, whatever else is free. So a block
-//! that stays out too long is *rescued*: a copy of it is put where its frames are read, and the kernel gets the block. Until
-//! the last of those frames is home, what the kernel puts into that block cannot be lent, and is copied frame by frame.
+//! The kernel fills the blocks in turn, and stops at the first that was not returned, even if others are free. So a
+//! block that stays out too long is *rescued*: a copy takes its place where its frames are read, and the kernel gets
+//! the block back. Until the last of those frames has returned, the frames that the kernel puts into that block cannot
+//! be lent, and are copied one by one.
+//!
+//! Another way would be to copy the frames that go to a slow CPU. A rescue needs no guess which CPU will be slow, and
+//! copies nothing while the ring has room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +21,7 @@ const FREE_PART: usize = 4;
 
 /// What lies where a block's frames are lent from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum BlockState {
     /// The ring's block.
     Block,
     /// A copy of what it once held.
@@ -41,7 +45,7 @@ pub(super) struct Current {
 #[derive(Debug)]
 pub(super) struct Ring {
     memory: Memory,
-    places: Box<[Place]>,
+    states: Box<[BlockState]>,
     /// The block that the kernel fills next, or has.
     next: usize,
     /// Those that were handed over and have not been given back, oldest first, with how much of each is used.
@@ -55,7 +59,7 @@ impl Ring {
         let blocks = memory.shape().blocks;
         Self {
             memory,
-            places: vec![Place::Block; blocks].into(),
+            states: vec![BlockState::Block; blocks].into(),
             next: 0,
             out: VecDeque::with_capacity(blocks),
             rescue_failed: false,
@@ -105,10 +109,13 @@ impl Ring {
         let block = self.next;
         let filled = self.memory.filled(block)?;
         // If it cannot be mapped, its frames are copied this time as well.
-        if self.places[block] == Place::Copy && blocks.out(block) == 0 && self.memory.restore(socket, block).is_ok() {
-            self.places[block] = Place::Block;
+        if self.states[block] == BlockState::Copy
+            && blocks.out(block) == 0
+            && self.memory.restore(socket, block).is_ok()
+        {
+            self.states[block] = BlockState::Block;
         }
-        let lends = self.places[block] == Place::Block;
+        let lends = self.states[block] == BlockState::Block;
         Some(Current { block, frames: filled.frames, at: filled.first, used: filled.used, lends })
     }
 
@@ -146,7 +153,7 @@ impl Ring {
                 }
                 return 0;
             }
-            self.places[block] = Place::Copy;
+            self.states[block] = BlockState::Copy;
         }
         self.out.pop_front();
         self.memory.give_back(block);

@@ -1,4 +1,4 @@
-//! Sending by an interface, by packet sockets: 64 packets to a system call. docs/outputs.md is for those who use it.
+//! Sends by an interface with packet sockets: 64 packets per system call. docs/outputs.md is the user's guide.
 
 use std::io;
 use std::num::NonZero;
@@ -14,7 +14,7 @@ use super::spec::Named;
 use super::sys::{IpAddresses, Socket};
 use super::{PERMISSION, SEND_BUFFER};
 use crate::options;
-use crate::synthetic::SpecError;
+use crate::options::SpecError;
 
 #[cfg(test)]
 mod tests;
@@ -96,7 +96,7 @@ impl AfPacketOutput {
             next = (next + 1) % sockets.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
-        Ok(Output { name: crate::name::of_interface(&self.interface), kind: "af_packet", open })
+        Ok(Output { name: crate::interface_name::following(&self.interface), kind: "af_packet", open })
     }
 
     fn make_ready(&self, socket: &Socket, interface: u32) -> Result<(), DeviceError> {
@@ -137,7 +137,7 @@ impl Send {
         fits && received.total_len >= received.wire_len
     }
 
-    fn send_all(&self, mut rest: &[Parts<'_>], sent: &mut Sent) -> Result<(), DeviceError> {
+    fn send_all(&self, mut rest: &[PacketParts<'_>], sent: &mut Sent) -> Result<(), DeviceError> {
         while !rest.is_empty() {
             let left = match self.socket.send_many::<HANDLE_BUDGET, PARTS_MAX>(rest, self.addresses.as_ref()) {
                 Ok(left) => left,
@@ -198,7 +198,7 @@ impl TxQueue for Send {
 }
 
 /// A packet's bytes, as they lie in its pages.
-type Parts<'p> = &'p [&'p [u8]];
+type PacketParts<'p> = &'p [&'p [u8]];
 
 /// Packets for one system call.
 #[derive(Debug)]
@@ -237,7 +237,7 @@ impl<'p> List<'p> {
         self.count += 1;
     }
 
-    fn packets(&self) -> [Parts<'_>; HANDLE_BUDGET] {
+    fn packets(&self) -> [PacketParts<'_>; HANDLE_BUDGET] {
         std::array::from_fn(|nth| if nth < self.count { &self.parts[self.start(nth)..self.ends[nth]] } else { &[] })
     }
 }

@@ -1,12 +1,12 @@
-//! `eth1` or `af_packet:eth1,queues=2`, as a person writes it.
+//! Parses `eth1` and `af_packet:eth1,queues=2`.
 
 use std::time::Duration;
 
 use super::{
     AfPacketOptions, BLOCK_TIMEOUT_MAX, BUFFER_MAX, BUFFER_MIN, Direction, QUEUES_MAX, SNAPLEN_MAX, is_interface,
 };
+use crate::options::SpecError;
 use crate::options::{one_of, read, unknown, within};
-use crate::synthetic::SpecError;
 
 /// What errors call it.
 const DEVICE: &str = "af_packet";

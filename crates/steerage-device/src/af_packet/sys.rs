@@ -1,4 +1,5 @@
-//! The system calls of packet sockets, and the memory that is shared with the kernel. All of this device's `unsafe` is here.
+//! The system calls of packet sockets, and the memory that is shared with the kernel. All of this device's own `unsafe`
+//! is here.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_packet.h`, `linux/sockios.h` and `linux/ethtool.h`.
 
@@ -7,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::filter::Instruction;
-use crate::ifreq::Request;
+use crate::sys::InterfaceRequest;
 
 mod ring;
 mod send;
@@ -172,7 +173,7 @@ impl Socket {
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
     }
 
-    fn ask(&self, operation: c_ulong, request: &mut Request) -> io::Result<()> {
+    fn ask(&self, operation: c_ulong, request: &mut InterfaceRequest) -> io::Result<()> {
         // SAFETY: `request` is as large as any `ifreq`, and it holds no pointer for the kernel to follow but where
         // `ethtool` put one to something that lives.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
@@ -180,28 +181,28 @@ impl Socket {
 
     /// What the interface is called now.
     pub(super) fn name_of(&self, interface: u32) -> io::Result<String> {
-        let mut request = Request::of("")?.with_int(interface as i32);
+        let mut request = InterfaceRequest::of("")?.with_int(interface as i32);
         self.ask(SIOCGIFNAME, &mut request)?;
         Ok(request.name())
     }
 
     /// The interface's type, an `ARPHRD_` number.
     pub(super) fn hardware_type(&self, name: &str) -> io::Result<u16> {
-        let mut request = Request::of(name)?;
+        let mut request = InterfaceRequest::of(name)?;
         self.ask(SIOCGIFHWADDR, &mut request)?;
         Ok(request.short())
     }
 
     /// The longest packet it sends, without the link header.
     pub(super) fn mtu(&self, name: &str) -> io::Result<usize> {
-        let mut request = Request::of(name)?;
+        let mut request = InterfaceRequest::of(name)?;
         self.ask(SIOCGIFMTU, &mut request)?;
         Ok(request.int().max(0) as usize)
     }
 
     /// Whether it is up.
     pub(super) fn is_up(&self, name: &str) -> io::Result<bool> {
-        let mut request = Request::of(name)?;
+        let mut request = InterfaceRequest::of(name)?;
         self.ask(SIOCGIFFLAGS, &mut request)?;
         Ok(request.short() & IFF_UP != 0)
     }
@@ -223,7 +224,7 @@ impl Socket {
     fn ethtool(&self, name: &str, command: u32, value: u32) -> io::Result<u32> {
         // `struct ethtool_value`.
         let mut value = [command, value];
-        let mut request = Request::of(name)?;
+        let mut request = InterfaceRequest::of(name)?;
         let at: *mut c_void = value.as_mut_ptr().cast();
         request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
         self.ask(SIOCETHTOOL, &mut request)?;

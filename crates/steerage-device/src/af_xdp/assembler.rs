@@ -1,6 +1,6 @@
-//! Instructions of eBPF, written by hand, with labels in place of distances.
+//! An assembler for eBPF, with labels for jumps.
 //!
-//! The set is RFC 9669's. What is here is what the program needs.
+//! The instruction set is that of RFC 9669. Only the instructions that the program needs are here.
 
 /// One instruction, laid out as the kernel's `struct bpf_insn`.
 #[repr(C)]

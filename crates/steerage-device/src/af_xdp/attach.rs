@@ -1,4 +1,5 @@
-//! The program's way to its interface: in which mode, with the hardware's hash or without, and past one that is there already.
+//! Attaches the program to its interface: in native or generic mode, and with the card's hash or without. If there is
+//! another program already, it is replaced only if the user asks for that.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

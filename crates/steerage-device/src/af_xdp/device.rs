@@ -1,4 +1,4 @@
-//! What the queues of an interface share: its program, and the binding of their sockets, which is done at once.
+//! What the queues of an interface share: the program, and the sockets, which are bound together.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use steerage::{Backing, DeviceError, HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, Regi
 use super::attach::Attached;
 use super::interface::Interface;
 use super::lines::{Beside, Lines};
-use super::sys::{self, FEWEST, How, Place, Ready, Rings, Shape, Socket};
+use super::sys::{self, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Shape, Socket};
 use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, LINK_BYTES, Mode, RING_MAX, RING_MIN};
 use crate::namespace::Namespace;
 
@@ -44,7 +44,7 @@ static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 struct Sockets {
     unbound: Vec<Socket>,
-    ready: Vec<Option<Ready>>,
+    ready: Vec<Option<OpenSocket>>,
     /// They were bound so that frames may come in several chunks.
     several: bool,
 }
@@ -115,7 +115,7 @@ impl Device {
     }
 
     /// The socket of that queue, on these pages.
-    pub(super) fn ready(&self, number: u32, region: &Arc<Region>) -> Result<Ready, DeviceError> {
+    pub(super) fn ready(&self, number: u32, region: &Arc<Region>) -> Result<OpenSocket, DeviceError> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         if !sockets.unbound.is_empty() {
             let unbound = std::mem::take(&mut sockets.unbound);
@@ -128,7 +128,7 @@ impl Device {
     }
 
     /// How it runs.
-    pub(super) fn mode(&self, socket: &Ready) -> &'static str {
+    pub(super) fn mode(&self, socket: &OpenSocket) -> &'static str {
         match (self.program.mode, socket.is_zero_copy()) {
             (sys::Mode::Native, true) => "native, zero-copy",
             (sys::Mode::Native, false) => "native, copy",
@@ -136,12 +136,12 @@ impl Device {
         }
     }
 
-    fn bind_all(&self, unbound: Vec<Socket>, region: &Arc<Region>) -> Result<(Vec<Ready>, How), DeviceError> {
+    fn bind_all(&self, unbound: Vec<Socket>, region: &Arc<Region>) -> Result<(Vec<OpenSocket>, How), DeviceError> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
-        let (mut ready, mut how) = (Vec::<Ready>::with_capacity(unbound.len()), How::default());
+        let (mut ready, mut how) = (Vec::<OpenSocket>::with_capacity(unbound.len()), How::default());
         for (nth, socket) in unbound.into_iter().enumerate() {
-            let place = Place { interface: self.index, queue: self.first_queue + nth as u32 };
+            let place = InterfaceQueue { interface: self.index, queue: self.first_queue + nth as u32 };
             let completions = lines.as_ref().map_or(FEWEST, |lines| lines.completions(place.queue, shape.chunk_bytes));
             let rings = Rings { register: ready.is_empty(), completions };
             let next = socket.with_memory(region, shape, rings);
@@ -162,7 +162,13 @@ impl Device {
     }
 
     /// Without a copy where that can be, with frames of several parts where they can be; and else, as it can be.
-    fn bind_first(&self, socket: &Ready, place: Place, chunk: usize, backing: Backing) -> Result<How, DeviceError> {
+    fn bind_first(
+        &self,
+        socket: &OpenSocket,
+        place: InterfaceQueue,
+        chunk: usize,
+        backing: Backing,
+    ) -> Result<How, DeviceError> {
         // A device writes by the machine's addresses, in which only a huge page is in one piece. A chunk that lies across two
         // the kernel overlooks: one in some 900, which then stays posted to the end.
         let tries = !self.copies && self.program.mode == sys::Mode::Native && backing == Backing::HugePages;
@@ -175,7 +181,7 @@ impl Device {
 
     fn bind_one(
         &self,
-        place: Place,
+        place: InterfaceQueue,
         ways: &[How],
         bind: impl FnMut(How) -> io::Result<()>,
     ) -> Result<How, DeviceError> {
@@ -192,7 +198,7 @@ pub(super) fn chunk_bytes(region: &Region) -> u32 {
 pub(super) const PINNED: &str = "pages are pinned: it takes CAP_IPC_LOCK, or a higher ulimit -l";
 
 /// Why a socket has no queue.
-pub(super) fn not_bound(name: &str, operation: &'static str, place: Place, error: io::Error) -> DeviceError {
+pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQueue, error: io::Error) -> DeviceError {
     if error.raw_os_error() != Some(libc::EBUSY) {
         return DeviceError::new(name, "bind an AF_XDP socket", error);
     }

@@ -1,4 +1,4 @@
-//! What the kernel says of an interface, and tells when it changes: rtnetlink (RFC 3549).
+//! Reads the state of an interface and follows its changes: rtnetlink (RFC 3549).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -1,9 +1,9 @@
-//! The ways out by an interface: which CPU's socket goes to which of its queues, and on whose memory.
+//! The tx sockets of an interface: each CPU's socket, its queue, and the memory that it sends from.
 //!
-//! Each CPU that sends has a socket of its own, so that none waits for another. The kernel has one completion ring for each
-//! queue of an interface, whatever the number of sockets that send by it, and one memory; so where there are more CPUs than
-//! queues, or packets are taken from the interface as well, several sockets share these, and whoever of them looks gives
-//! the others back what is theirs.
+//! Each CPU that sends has a socket of its own, so that none waits for another. The kernel has one completion ring and
+//! one memory for each queue of an interface, whatever the number of sockets. So if there are more CPUs than queues, or
+//! packets are also taken from the interface, several sockets share these. The CPU that reads the completion ring gives
+//! the others their pages back.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,7 +16,7 @@ use steerage::{DeviceError, InFlight, Reaper, Region, Timestamp};
 use super::LINK_BYTES;
 use super::device::{self, Device, PINNED, chunk_bytes};
 use super::interface::{Change, Interface, Netlink};
-use super::sys::{Completions, FEWEST, How, Place, Ready, Rings, Sender, Shape, Socket};
+use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Sender, Shape, Socket};
 
 /// How often it is looked what has become of the interface, at most: a system call.
 const LOOK: Duration = Duration::from_millis(5);
@@ -88,18 +88,18 @@ pub(super) struct Told {
 #[derive(Clone, Copy)]
 pub(super) struct Beside<'a> {
     pub(super) first_queue: u32,
-    pub(super) ready: &'a [Ready],
+    pub(super) ready: &'a [OpenSocket],
     pub(super) how: How,
 }
 
 impl<'a> Beside<'a> {
     fn first(&self) -> Option<BorrowedFd<'a>> {
-        self.ready.first().map(Ready::as_fd)
+        self.ready.first().map(OpenSocket::as_fd)
     }
 
     fn of(&self, queue: u32) -> Option<BorrowedFd<'a>> {
         let nth = queue.checked_sub(self.first_queue)?;
-        self.ready.get(nth as usize).map(Ready::as_fd)
+        self.ready.get(nth as usize).map(OpenSocket::as_fd)
     }
 }
 
@@ -199,7 +199,7 @@ impl Lines {
         senders: usize,
     ) -> Result<Bound, DeviceError> {
         let queue = self.queue_of(bound.len());
-        let place = Place { interface: self.index, queue };
+        let place = InterfaceQueue { interface: self.index, queue };
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let completions = self.completions(queue, shape.chunk_bytes);
         let receiver = beside.and_then(|beside| beside.of(queue));

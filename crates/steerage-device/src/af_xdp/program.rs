@@ -1,10 +1,11 @@
-//! The XDP program: what is to be taken goes to its queue's socket, all else to the kernel; both are counted.
+//! The XDP program: frames that are taken go to the socket of their queue, and all others to the kernel. Both are
+//! counted.
 //!
-//! It reads the headers once, notes on its stack what the tests can ask for, and goes through the tests. It writes nothing but
-//! the hash in front of the frame, and drops nothing.
+//! It reads the headers once, notes on its stack what the tests need, and runs the tests. It writes only the hash in
+//! front of the frame, and drops nothing.
 
 use super::assembler::{Assembler, FRAME, Instruction, Label, R0, R1, R2, R3, R6, R7, R8, R9, Register, Size, When};
-use super::take::{Address, Kind, Take, Test, Way};
+use super::take::{Kind, Prefix, Take, Test, Way};
 
 /// What the hash and its mark take in front of a frame, in bytes. The kernel wants whole words.
 pub(super) const META_BYTES: usize = 8;
@@ -275,7 +276,7 @@ fn check(asm: &mut Assembler, test: &Test, otherwise: Label) {
     }
 }
 
-fn check_address(asm: &mut Assembler, address: &Address, at: i16, no: Label) {
+fn check_address(asm: &mut Assembler, address: &Prefix, at: i16, no: Label) {
     for (word, (value, mask)) in address.words().enumerate() {
         if mask != 0 {
             asm.load(Size::Word, R1, FRAME, at + 4 * word as i16);

@@ -1,4 +1,4 @@
-//! One receive queue: its socket, its pages, and what was lost on the way.
+//! A receive queue: its socket, its pages, and its counts of lost frames.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,7 +16,7 @@ use steerage::{
 use super::device::{Device, chunk_bytes};
 use super::interface::{Change, Interface, Netlink};
 use super::program::{META_BYTES, META_HASHED};
-use super::sys::{self, ByCpu, Filled, Ready};
+use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
 use super::{HEADROOM_BYTES, LINK_BYTES};
 
 /// How often the kernel is asked what it lost and what has become of the interface, at most: a few system calls.
@@ -37,11 +37,11 @@ enum Stage {
     /// It has no pages yet.
     New,
     /// It has a socket, which frames go to from the first poll on.
-    Ready(Ready),
+    Ready(OpenSocket),
     /// They do.
-    Open(Ready),
+    Open(OpenSocket),
     /// They do no more; what has come is handed over, and then it is over, for that reason if it is an error.
-    Ending(Ready, Option<DeviceError>),
+    Ending(OpenSocket, Option<DeviceError>),
     Ended,
 }
 
@@ -161,7 +161,7 @@ impl Queue {
             }
             match ready.take() {
                 Some(Ok(part)) if self.begun.frame.is_empty() && !part.goes_on => {
-                    let Filled { mut page, offset, len, .. } = part;
+                    let FilledChunk { mut page, offset, len, .. } = part;
                     let hash = if self.hashes { hash_before(out, &mut page, offset) } else { None };
                     push(out, page, offset, len as usize, hash, self.hashes);
                     counts.handed += 1;
@@ -408,8 +408,8 @@ struct Counts {
 
 /// Adds a part to the frame that was begun, or begins one, and hands the frame over when it was the last.
 #[cold]
-fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: Filled, hashes: bool, counts: &mut Counts) {
-    let Filled { mut page, offset, len, goes_on } = part;
+fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, hashes: bool, counts: &mut Counts) {
+    let FilledChunk { mut page, offset, len, goes_on } = part;
     if begun.frame.is_empty() {
         begun.hash = if hashes { hash_before(out, &mut page, offset) } else { None };
     }
@@ -437,7 +437,7 @@ fn hash_of(hash: Option<FlowHash>, hashes: bool) -> Option<FlowHash> {
 fn push(out: &mut Completions<'_>, page: Page, offset: u32, len: usize, hash: Option<FlowHash>, hashes: bool) {
     let mut frame = Completion::new(page, offset, len);
     if let Some(hash) = hash_of(hash, hashes) {
-        frame.set_hash(hash);
+        frame.set_hash(hash.0);
     }
     out.push(frame, len);
 }

@@ -1,5 +1,5 @@
-//! Sending by an interface, past the kernel's network stack and its queueing discipline: a tx ring for each CPU.
-//! docs/outputs.md is for those who use it.
+//! Sends by an interface past the kernel's network stack and queueing discipline: a tx ring for each CPU.
+//! docs/outputs.md is the user's guide.
 
 use std::io;
 use std::num::NonZero;
@@ -19,7 +19,7 @@ use super::spec::{self, Named};
 use super::sys::{Socket, Unsent};
 use super::{PERMISSION, RING_MAX, RING_MIN, SEND_RING_DEFAULT};
 use crate::options;
-use crate::synthetic::SpecError;
+use crate::options::SpecError;
 
 #[cfg(test)]
 mod tests;
@@ -108,7 +108,7 @@ impl AfXdpOutput {
             let nth = lines.add()?;
             Ok(Box::new(Send { lines: Arc::clone(&lines), nth, ready: None }) as Box<dyn TxQueue>)
         });
-        Ok(Output { name: crate::name::of_interface(&self.interface), kind: spec::DEVICE, open })
+        Ok(Output { name: crate::interface_name::following(&self.interface), kind: spec::DEVICE, open })
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
@@ -121,12 +121,12 @@ impl AfXdpOutput {
 struct Send {
     lines: Arc<Lines>,
     nth: usize,
-    ready: Option<Ready>,
+    ready: Option<SendQueue>,
 }
 
 /// The same with its socket and its pages.
 #[derive(Debug)]
-struct Ready {
+struct SendQueue {
     bound: Bound,
     region: Arc<Region>,
     free: Vec<Page>,
@@ -140,7 +140,7 @@ struct Ready {
     voided: Vec<u64>,
 }
 
-impl Ready {
+impl SendQueue {
     /// How much of a frame one page takes.
     fn room(&self) -> usize {
         self.region.page_bytes() - HEADROOM
@@ -380,7 +380,7 @@ impl TxQueue for Send {
         };
         let (free, unfit) = pages.into_iter().partition(is_fit);
         let voided = Vec::with_capacity(self.lines.ring as usize);
-        self.ready = Some(Ready { bound, region: Arc::clone(region), free, unfit, unsaid: 0, down: false, voided });
+        self.ready = Some(SendQueue { bound, region: Arc::clone(region), free, unfit, unsaid: 0, down: false, voided });
         Ok(())
     }
 
@@ -424,7 +424,8 @@ impl TxQueue for Send {
     }
 
     fn close(&mut self, pages: &mut Vec<Page>) {
-        let Some(Ready { bound: Bound { sender, line, nth, how, .. }, mut free, mut unfit, .. }) = self.ready.take()
+        let Some(SendQueue { bound: Bound { sender, line, nth, how, .. }, mut free, mut unfit, .. }) =
+            self.ready.take()
         else {
             return;
         };

@@ -1,11 +1,11 @@
-//! `af_xdp:eth1,queues=0-3`, as a person writes it.
+//! Parses `af_xdp:eth1,queues=0-3`.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::{AfXdpOptions, BUSY_POLL_MAX, Mode, RING_MAX, RING_MIN};
 use crate::options;
-use crate::synthetic::SpecError;
+use crate::options::SpecError;
 
 /// What errors call it.
 pub(super) const DEVICE: &str = "af_xdp";

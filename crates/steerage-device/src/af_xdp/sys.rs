@@ -1,5 +1,5 @@
-//! The system calls of AF_XDP and of its program, and the memory that is shared with the kernel. All of this device's `unsafe`
-//! is here.
+//! The system calls of AF_XDP and of its program, and the memory that is shared with the kernel. All of this device's
+//! own `unsafe` is here.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_xdp.h`, `linux/bpf.h` and `linux/ethtool.h`.
 
@@ -79,7 +79,7 @@ struct UmemRegistration {
 
 /// `struct sockaddr_xdp`.
 #[repr(C)]
-struct Address {
+struct SocketAddress {
     family: u16,
     flags: u16,
     interface: u32,
@@ -90,16 +90,16 @@ struct Address {
 /// `struct xdp_mmap_offsets`: where in each ring's memory its parts are.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Offsets {
-    rx: ring::Offsets,
-    tx: ring::Offsets,
-    fill: ring::Offsets,
-    completion: ring::Offsets,
+struct MmapOffsets {
+    rx: ring::RingOffsets,
+    tx: ring::RingOffsets,
+    fill: ring::RingOffsets,
+    completion: ring::RingOffsets,
 }
 
 /// Where a socket is to receive.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct InterfaceQueue {
     pub(super) interface: u32,
     pub(super) queue: u32,
 }
@@ -123,7 +123,7 @@ pub(super) struct How {
 
 /// A page that the kernel has filled, or a part of a frame.
 #[derive(Debug)]
-pub(super) struct Filled {
+pub(super) struct FilledChunk {
     pub(super) page: Page,
     pub(super) offset: u32,
     pub(super) len: u32,
@@ -147,9 +147,9 @@ impl Socket {
     }
 
     /// Has the socket work with the pages of `region`, which it registers with the kernel unless another socket has.
-    pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<Ready> {
+    pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<OpenSocket> {
         let (rx, fill) = self.prepare(region, shape, rings)?;
-        Ok(Ready { rx, fill, posted: Posted::new(Arc::clone(region)), socket: self })
+        Ok(OpenSocket { rx, fill, posted: Posted::new(Arc::clone(region)), socket: self })
     }
 
     /// Tells the kernel of the memory.
@@ -165,7 +165,7 @@ impl Socket {
             flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
             tx_metadata_bytes: 0,
         };
-        // The kernel keeps the memory for itself, and writes what of it is posted: see `Ready::post`.
+        // The kernel keeps the memory for itself, and writes what of it is posted: see `OpenSocket::post`.
         self.set(SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
@@ -176,16 +176,16 @@ impl Socket {
         self.set(SOL_XDP, XDP_UMEM_FILL_RING, &shape.ring)?;
         self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         self.set(SOL_XDP, XDP_RX_RING, &shape.ring)?;
-        let offsets: Offsets = self.get(XDP_MMAP_OFFSETS)?;
+        let offsets: MmapOffsets = self.get(XDP_MMAP_OFFSETS)?;
         let rx = Ring::map(self.0.as_fd(), XDP_PGOFF_RX_RING, offsets.rx, shape.ring)?;
         let fill = Ring::map(self.0.as_fd(), XDP_UMEM_PGOFF_FILL_RING, offsets.fill, shape.ring)?;
         Ok((rx, fill))
     }
 
-    fn bind(&self, place: Place, how: How, shared: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn bind(&self, place: InterfaceQueue, how: How, shared: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mode = if how.zero_copy { XDP_ZEROCOPY } else { XDP_COPY };
         let flags = mode | XDP_USE_NEED_WAKEUP | if how.several { XDP_USE_SG } else { 0 };
-        let address = Address {
+        let address = SocketAddress {
             family: libc::AF_XDP as u16,
             // How is then settled by the first.
             flags: if shared.is_some() { XDP_SHARED_UMEM } else { flags },
@@ -193,7 +193,7 @@ impl Socket {
             queue: place.queue,
             shared: shared.map_or(0, |first| first.as_raw_fd() as u32),
         };
-        let (at, len) = (std::ptr::from_ref(&address).cast(), size_of::<Address>() as libc::socklen_t);
+        let (at, len) = (std::ptr::from_ref(&address).cast(), size_of::<SocketAddress>() as libc::socklen_t);
         // SAFETY: `len` bytes at `at` are the address.
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
@@ -251,7 +251,7 @@ pub(super) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<Queues> {
 /// What the kernel writes: the pages whose addresses were put into the fill ring. Each of them is in `posted`, so that nobody
 /// else has it, and comes out of there only when the kernel gives it back by the rx ring, or when the socket is closed.
 #[derive(Debug)]
-pub(super) struct Ready {
+pub(super) struct OpenSocket {
     rx: Ring<Descriptor>,
     fill: Ring<u64>,
     posted: Posted,
@@ -259,15 +259,15 @@ pub(super) struct Ready {
     socket: Socket,
 }
 
-impl AsFd for Ready {
+impl AsFd for OpenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.0.as_fd()
     }
 }
 
-impl Ready {
+impl OpenSocket {
     /// Begins to receive from a queue. Of several on one memory, those after the first say whose it is.
-    pub(super) fn bind(&self, place: Place, how: How, shared: Option<&Self>) -> io::Result<()> {
+    pub(super) fn bind(&self, place: InterfaceQueue, how: How, shared: Option<&Self>) -> io::Result<()> {
         self.socket.bind(place, how, shared.map(Self::as_fd))
     }
 
@@ -309,14 +309,14 @@ impl Ready {
 
     /// The next filled page. `Err` for one that says of an address that was not posted: it is overlooked.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Result<Filled, BadAddress>> {
+    pub(super) fn take(&mut self) -> Option<Result<FilledChunk, BadAddress>> {
         let Descriptor { address, len, options } = self.rx.pop()?;
         let goes_on = options & XDP_PKT_CONTD != 0;
         let Some((page, within)) = self.posted.take(address & ((1 << OFFSET_SHIFT) - 1)) else {
             return Some(Err(BadAddress { goes_on }));
         };
         let offset = within + (address >> OFFSET_SHIFT) as u32;
-        Some(Ok(Filled { page, offset, len, goes_on }))
+        Some(Ok(FilledChunk { page, offset, len, goes_on }))
     }
 
     /// Gives the kernel the room of what was taken.

@@ -1,5 +1,5 @@
-//! What is to be taken away from the kernel, as a person writes it: `udp port 53 or net 10.0.0.0/8`. docs/af_xdp.md has the
-//! grammar.
+//! Parses the expression for packets that are taken away from the kernel: `udp port 53 or net 10.0.0.0/8`.
+//! docs/af_xdp.md has the grammar.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub(super) enum Test {
     Protocol(Option<Kind>, u8),
     /// From which port to which.
     Port(Option<Way>, u16, u16),
-    Net(Option<Way>, Address),
+    Net(Option<Way>, Prefix),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +46,12 @@ pub(super) enum Way {
 
 /// A prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct Prefix {
     address: IpAddr,
     bits: u8,
 }
 
-impl Address {
+impl Prefix {
     fn new(address: IpAddr, bits: u8) -> Result<Self, String> {
         let most = if address.is_ipv6() { 128 } else { 32 };
         if bits > most {
@@ -197,7 +197,7 @@ fn ports(text: &str) -> Result<(u16, u16), TakeError> {
     if from > to { Err(wrong(text, "ends before it begins")) } else { Ok((from, to)) }
 }
 
-fn address(text: &str, host: bool) -> Result<Address, TakeError> {
+fn address(text: &str, host: bool) -> Result<Prefix, TakeError> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) if !host => {
             (address, Some(number(bits, "a prefix is such as 10.0.0.0/8 or 2001:db8::/32")?))
@@ -206,7 +206,7 @@ fn address(text: &str, host: bool) -> Result<Address, TakeError> {
     };
     let address: IpAddr = address.parse().map_err(|_| wrong(text, "is no IP address"))?;
     let whole = if address.is_ipv6() { 128 } else { 32 };
-    Address::new(address, bits.unwrap_or(whole)).map_err(TakeError)
+    Prefix::new(address, bits.unwrap_or(whole)).map_err(TakeError)
 }
 
 fn number<T: FromStr>(text: &str, what: &str) -> Result<T, TakeError> {

@@ -1,4 +1,4 @@
-//! What a pcapng interface's time stamps count in: `if_tsresol` and `if_tsoffset`.
+//! The clock of a pcapng interface: the unit and offset of its timestamps (`if_tsresol` and `if_tsoffset`).
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 

@@ -1,4 +1,5 @@
-//! The files of a capture, one after the other: opened when their turn comes, and looked at before the first is read.
+//! The files of a capture, read one after the other. All are checked before the first is read, and each is opened when
+//! its turn comes.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};

@@ -1,4 +1,4 @@
-//! What is known of a capture while it is read, and after.
+//! What is known about a capture during the reading and afterwards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

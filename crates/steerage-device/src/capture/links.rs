@@ -1,4 +1,4 @@
-//! What link types are called.
+//! The names of link types.
 
 use std::borrow::Cow;
 

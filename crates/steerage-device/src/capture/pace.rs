@@ -1,4 +1,4 @@
-//! As fast as it was recorded: when each packet is due.
+//! Replays a capture at its recorded speed: when each packet is due.
 
 use std::fmt;
 use std::str::FromStr;

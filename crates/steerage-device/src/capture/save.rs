@@ -1,7 +1,8 @@
-//! Capture files as outputs: pcapng, as draft-ietf-opsawg-pcapng tells, in the machine's byte order, times in nanoseconds.
+//! Capture files as outputs: pcapng by draft-ietf-opsawg-pcapng, in the machine's byte order, with times in
+//! nanoseconds.
 //!
-//! Each file has a thread that writes it ([`writer`](super::writer)). CPUs leave their packets with it a batch at a time, so packets
-//! stand in the file in the order in which they were sent, whichever CPU has a flow.
+//! Each file has a thread that writes it ([`writer`](super::writer)). CPUs leave their packets with it a batch at a
+//! time, so packets stand in the file in the order in which they were sent, whichever CPU has a flow.
 
 use std::io::Write;
 use std::path::Path;

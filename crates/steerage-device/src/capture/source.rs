@@ -1,4 +1,4 @@
-//! Where a capture's bytes come from: a file, a pipe, any reader, packed or not.
+//! The source of a capture's bytes: a file, a pipe or any reader, compressed or not.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! What the walks over both formats have in common.
+//! What the readers of both formats have in common.
 
 use std::io;
 

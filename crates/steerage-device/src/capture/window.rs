@@ -1,4 +1,4 @@
-//! Where in memory reading is: a record at a time in one block, and on into the next.
+//! The window of memory in which a capture is read: a record at a time in one block, and on into the next.
 
 use std::io;
 

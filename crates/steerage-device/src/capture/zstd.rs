@@ -1,7 +1,8 @@
-//! Zstandard, a block at a time: so that a pipe may pause anywhere, and memory is bounded whatever a file claims.
+//! Zstandard, decompressed a block at a time, so that a pipe may pause anywhere, and memory is bounded whatever a file
+//! claims.
 //!
-//! `ruzstd` decodes the blocks. Frames and blocks are found here, since its own readers hold all that a buffer of packed
-//! bytes unpacks to, or cannot go on where a pipe made them wait. Format: RFC 8878.
+//! `ruzstd` decodes the blocks. Frames and blocks are found here: its own readers either hold everything that a buffer
+//! of compressed bytes decompresses to, or cannot continue after a pipe made them wait. Format: RFC 8878.
 
 use std::io::{self, BufRead, Read};
 
@@ -33,14 +34,14 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
 pub(super) struct Zstd<R> {
     feed: R,
     frame: FrameDecoder,
-    next: Next,
+    next: NextPart,
     /// The bytes of what comes next, as far as they have come.
     pending: Vec<u8>,
 }
 
 /// What comes next in the packed bytes.
 #[derive(Clone, Copy, Debug)]
-enum Next {
+enum NextPart {
     FrameHeader,
     Skip(u64),
     /// Of a frame with a checksum or without.
@@ -56,7 +57,7 @@ enum Next {
 impl<R: BufRead> Zstd<R> {
     pub(super) fn new(feed: R) -> Self {
         let pending = Vec::with_capacity(BLOCK_HEADER_BYTES + BLOCK_BYTES_MAX + CHECKSUM_BYTES);
-        Self { feed, frame: FrameDecoder::new(), next: Next::FrameHeader, pending }
+        Self { feed, frame: FrameDecoder::new(), next: NextPart::FrameHeader, pending }
     }
 
     pub(super) fn feed(&self) -> &R {
@@ -85,41 +86,41 @@ impl<R: BufRead> Zstd<R> {
     /// Goes on by one step. False at the end.
     fn step(&mut self) -> io::Result<bool> {
         self.next = match self.next {
-            Next::FrameHeader => {
+            NextPart::FrameHeader => {
                 if !self.want(DESCRIPTOR_END)? {
                     return Ok(false);
                 }
                 self.frame_header()?
             }
-            Next::Skip(0) => Next::FrameHeader,
-            Next::Skip(bytes) => {
+            NextPart::Skip(0) => NextPart::FrameHeader,
+            NextPart::Skip(bytes) => {
                 let come = self.feed.fill_buf()?.len() as u64;
                 if come == 0 {
                     return Err(cut());
                 }
                 let skipped = come.min(bytes);
                 self.feed.consume(skipped as usize);
-                Next::Skip(bytes - skipped)
+                NextPart::Skip(bytes - skipped)
             }
-            Next::Block { checksum } => self.block(checksum)?,
-            Next::FrameEnd { checksum } => {
+            NextPart::Block { checksum } => self.block(checksum)?,
+            NextPart::FrameEnd { checksum } => {
                 if checksum && self.frame.get_checksum_from_data() != self.frame.get_calculated_checksum() {
                     return Err(damaged("zstd: what was unpacked does not match its checksum"));
                 }
-                Next::FrameHeader
+                NextPart::FrameHeader
             }
         };
         Ok(true)
     }
 
-    fn frame_header(&mut self) -> io::Result<Next> {
+    fn frame_header(&mut self) -> io::Result<NextPart> {
         let [a, b, c, d, descriptor, ..] = self.pending[..] else { return Err(cut()) };
         let magic = u32::from_le_bytes([a, b, c, d]);
         if magic & !0xf == SKIPPABLE_MAGIC {
             self.need(8)?;
             let [.., a, b, c, d] = self.pending[..] else { return Err(cut()) };
             self.pending.clear();
-            return Ok(Next::Skip(u32::from_le_bytes([a, b, c, d]).into()));
+            return Ok(NextPart::Skip(u32::from_le_bytes([a, b, c, d]).into()));
         }
         if magic != MAGIC {
             return Err(damaged("zstd: what follows is no frame"));
@@ -134,10 +135,10 @@ impl<R: BufRead> Zstd<R> {
         }
         self.frame.reset(&self.pending[..]).map_err(unpacking)?;
         self.pending.clear();
-        Ok(Next::Block { checksum: descriptor & 4 != 0 })
+        Ok(NextPart::Block { checksum: descriptor & 4 != 0 })
     }
 
-    fn block(&mut self, checksum: bool) -> io::Result<Next> {
+    fn block(&mut self, checksum: bool) -> io::Result<NextPart> {
         self.need(BLOCK_HEADER_BYTES)?;
         let header = u32::from_le_bytes([self.pending[0], self.pending[1], self.pending[2], 0]);
         let (last, repeated, size) = (header & 1 != 0, header >> 1 & 3 == 1, (header >> 3) as usize);
@@ -149,7 +150,7 @@ impl<R: BufRead> Zstd<R> {
         self.need(BLOCK_HEADER_BYTES + content + trailer)?;
         self.frame.decode_blocks(&self.pending[..], BlockDecodingStrategy::UptoBlocks(1)).map_err(unpacking)?;
         self.pending.clear();
-        Ok(if last { Next::FrameEnd { checksum } } else { Next::Block { checksum } })
+        Ok(if last { NextPart::FrameEnd { checksum } } else { NextPart::Block { checksum } })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether the kernel would take a program: the rules of `bpf_check_classic`, net/core/filter.c.
+//! Checks whether the kernel would accept a program: the rules of `bpf_check_classic`, net/core/filter.c.
 
 use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 

@@ -1,4 +1,4 @@
-//! A filter as `tcpdump -ddd` prints it: how many instructions there are, then four numbers for each.
+//! Parses a filter as `tcpdump -ddd` prints it: the number of instructions, and four numbers for each.
 
 use std::str::FromStr;
 

@@ -1,4 +1,4 @@
-//! tcpdump as the compiler: a child process that opens nothing for long and prints a program.
+//! Runs tcpdump as the compiler: a child process that prints a program.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! The frames themselves: a template for each kind of flow, and the few fields of it that change.
+//! The frames: a template for each kind of flow, and the few fields that change.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! One receive queue of the synthetic device.
 
-mod parts;
+mod short_buffers;
 
 use std::io;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use steerage::{
     Completion, Completions, DeviceError, HEADROOM, POLL_BUDGET, Page, Polled, QueueMemory, Region, RxQueue,
 };
 
-use parts::Parts;
+use short_buffers::ShortBuffers;
 
 use super::frame::{Places, Template};
-use super::pace::{Pace, RING};
 use super::sample::Sampler;
+use super::schedule::{RING, Schedule};
 use super::{Share, SyntheticOptions};
 
 /// A frame to come.
 #[derive(Clone, Copy, Debug, Default)]
-struct Next {
+struct NextFrame {
     /// The flow, counted in this queue alone.
     flow: u32,
     number: u64,
@@ -32,7 +32,7 @@ pub(super) struct SyntheticQueue {
     sampler: Sampler,
     /// How many frames each flow has had.
     numbers: Box<[u64]>,
-    ahead: [Next; AHEAD],
+    ahead: [NextFrame; AHEAD],
     ahead_at: usize,
 
     places: Places,
@@ -42,13 +42,13 @@ pub(super) struct SyntheticQueue {
     stride: u32,
 
     /// `None`: as fast as frames are taken.
-    pace: Option<Pace>,
+    schedule: Option<Schedule>,
     /// How many frames there will be, sent or lost.
     limit: u64,
     /// How many there have been.
     gone: u64,
     /// Where buffers may be shorter than frames.
-    parts: Option<Parts>,
+    parts: Option<ShortBuffers>,
 }
 
 impl SyntheticQueue {
@@ -57,18 +57,18 @@ impl SyntheticQueue {
             name: options.name.clone(),
             numbers: vec![0; sampler.flows() as usize].into(),
             sampler,
-            ahead: [Next::default(); AHEAD],
+            ahead: [NextFrame::default(); AHEAD],
             ahead_at: AHEAD,
             places: Places::new(options.seed),
             templates: options.mix.iter().map(|kind| Template::new(*kind, options.size)).collect(),
             first: queue as u32,
             stride: options.queues as u32,
-            pace: options.rate.map(|rate| Pace::new(rate, share)),
+            schedule: options.rate.map(|rate| Schedule::new(rate, share)),
             limit: options.packets.map_or(u64::MAX, |packets| share.of(packets)),
             gone: 0,
             parts: None,
         };
-        queue.parts = options.buffer.map(|buffer| Parts::new(buffer, queue.room()));
+        queue.parts = options.buffer.map(|buffer| ShortBuffers::new(buffer, queue.room()));
         queue
     }
 
@@ -83,7 +83,7 @@ impl SyntheticQueue {
         self.sampler.draw(&mut flows);
         for (next, flow) in self.ahead.iter_mut().zip(flows) {
             let number = &mut self.numbers[flow as usize];
-            *next = Next { flow, number: *number };
+            *next = NextFrame { flow, number: *number };
             *number += 1;
         }
         self.ahead_at = 0;
@@ -121,11 +121,11 @@ impl SyntheticQueue {
 
 impl RxQueue for SyntheticQueue {
     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: self.parts.as_ref().map_or(self.room(), Parts::buffer) })
+        Ok(QueueMemory::Pages { frame_bytes_max: self.parts.as_ref().map_or(self.room(), ShortBuffers::buffer) })
     }
 
     fn segments_max(&self) -> usize {
-        self.parts.as_ref().map_or(1, Parts::segments_max)
+        self.parts.as_ref().map_or(1, ShortBuffers::segments_max)
     }
 
     fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
@@ -139,11 +139,11 @@ impl RxQueue for SyntheticQueue {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let left = self.limit - self.gone;
-        let mut due = match &mut self.pace {
-            Some(pace) => pace.due(out.now()).saturating_sub(self.gone).min(left),
+        let mut due = match &mut self.schedule {
+            Some(schedule) => schedule.due(out.now()).saturating_sub(self.gone).min(left),
             None => left,
         };
-        if self.pace.is_some() && due > RING {
+        if self.schedule.is_some() && due > RING {
             out.lost(due - RING);
             self.gone += due - RING;
             due = RING;
@@ -159,14 +159,14 @@ impl RxQueue for SyntheticQueue {
         };
         self.gone += pushed;
         out.prefetch_pages(budget);
-        Ok(match &self.pace {
+        Ok(match &self.schedule {
             _ if self.gone == self.limit => Polled::Ended,
-            Some(pace) if due == pushed => Polled::NotBefore(pace.time_of(self.gone)),
+            Some(schedule) if due == pushed => Polled::NotBefore(schedule.time_of(self.gone)),
             _ => Polled::More,
         })
     }
 
     fn can_wait(&self) -> bool {
-        self.pace.is_none()
+        self.schedule.is_none()
     }
 }

@@ -1,4 +1,4 @@
-//! Which flow comes next.
+//! Draws the flow of the next frame.
 
 use super::SyntheticOptions;
 

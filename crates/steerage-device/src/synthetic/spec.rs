@@ -1,6 +1,6 @@
-//! `synthetic:flows=1000,zipf=1.1`, as a person writes it.
+//! Parses `synthetic:flows=1000,zipf=1.1`.
 
-use std::fmt;
+use std::fmt::Display;
 use std::str::FromStr;
 
 use steerage::SEGMENTS_MAX;
@@ -8,56 +8,14 @@ use steerage::SEGMENTS_MAX;
 use super::{
     BUFFER_MIN, FLOWS_MAX, Kind, MIX_MAX, QUEUES_MAX, RATE_MAX, SIZE_MAX, SIZE_MIN, SyntheticOptions, ZIPF_MAX,
 };
+use crate::options::{SpecError, shown};
 
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 9] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer"];
 
-/// How much of a wrong text an error shows, in characters.
-const SHOWN_CHARS_MAX: usize = 64;
-
-/// Why a text does not say what to make: the option, its value and what is allowed, in one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecError {
-    device: &'static str,
-    option: String,
-    value: String,
-    wrong: String,
-}
-
-impl SpecError {
-    fn new(option: &str, value: impl fmt::Display, wrong: impl Into<String>) -> Self {
-        Self::of("synthetic", option, value, wrong)
-    }
-
-    /// Of another device.
-    pub(crate) fn of(device: &'static str, option: &str, value: impl fmt::Display, wrong: impl Into<String>) -> Self {
-        Self { device, option: shown(option), value: shown(&value.to_string()), wrong: wrong.into() }
-    }
-
-    /// The option's name, as it was written.
-    pub fn option(&self) -> &str {
-        &self.option
-    }
-}
-
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, option, value, wrong } = self;
-        match value.is_empty() {
-            true => write!(f, "{device}: option `{option}` {wrong}"),
-            false => write!(f, "{device}: option `{option}={value}` {wrong}"),
-        }
-    }
-}
-
-impl std::error::Error for SpecError {}
-
-fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
-        shown.push_str("...");
-    }
-    shown
+/// The error of the device `synthetic`.
+fn wrong_option(option: &str, value: impl Display, wrong: impl Into<String>) -> SpecError {
+    SpecError::of("synthetic", option, value, wrong)
 }
 
 impl SyntheticOptions {
@@ -73,13 +31,13 @@ impl SyntheticOptions {
             None => None,
         };
         let Some(list) = list else {
-            return Err(SpecError::new(spec, "", "is not this device: write `synthetic` or `synthetic:flows=1000`"));
+            return Err(wrong_option(spec, "", "is not this device: write `synthetic` or `synthetic:flows=1000`"));
         };
         let mut seen = Vec::with_capacity(OPTIONS.len());
         for item in list.split(',').filter(|item| !item.is_empty()) {
             let (option, value) = item.split_once('=').unwrap_or((item, ""));
             if seen.contains(&option) {
-                return Err(SpecError::new(option, value, "is named twice: name it once"));
+                return Err(wrong_option(option, value, "is named twice: name it once"));
             }
             options.set(option, value)?;
             seen.push(option);
@@ -101,7 +59,7 @@ impl SyntheticOptions {
             "mix" => self.mix = value.split('+').map(|kind| kind_named(kind, value)).collect::<Result<_, _>>()?,
             _ => {
                 let wrong = format!("does not exist: there are {}", OPTIONS.join(", "));
-                return Err(SpecError::new(option, value, wrong));
+                return Err(wrong_option(option, value, wrong));
             }
         }
         Ok(())
@@ -120,19 +78,19 @@ impl SyntheticOptions {
                 let least = self.size.div_ceil(SEGMENTS_MAX);
                 let wrong =
                     format!("is too short for so long frames: at least {least}, so that {SEGMENTS_MAX} take one");
-                return Err(SpecError::new("buffer", buffer, wrong));
+                return Err(wrong_option("buffer", buffer, wrong));
             }
         }
         if !(0.0..=ZIPF_MAX).contains(&self.zipf) {
-            return Err(SpecError::new("zipf", self.zipf, range_wrong("zipf")));
+            return Err(wrong_option("zipf", self.zipf, range_wrong("zipf")));
         }
         if self.queues > self.flows as usize {
             let wrong = format!("leaves queues without a flow: use at most {}, the number of flows", self.flows);
-            return Err(SpecError::new("queues", self.queues, wrong));
+            return Err(wrong_option("queues", self.queues, wrong));
         }
         match self.mix.len() {
             1..=MIX_MAX => Ok(()),
-            n => Err(SpecError::new("mix", "", format!("has {n} kinds: use 1 to {MIX_MAX}"))),
+            n => Err(wrong_option("mix", "", format!("has {n} kinds: use 1 to {MIX_MAX}"))),
         }
     }
 }
@@ -158,8 +116,8 @@ fn range_wrong(option: &str) -> String {
 
 fn number<T: FromStr>(option: &str, value: &str) -> Result<T, SpecError> {
     match value.is_empty() {
-        true => Err(SpecError::new(option, "", format!("has no value: write {option}= and a number"))),
-        false => value.parse().map_err(|_| SpecError::new(option, value, range_wrong(option))),
+        true => Err(wrong_option(option, "", format!("has no value: write {option}= and a number"))),
+        false => value.parse().map_err(|_| wrong_option(option, value, range_wrong(option))),
     }
 }
 
@@ -167,14 +125,14 @@ fn within(option: &str, value: u64) -> Result<(), SpecError> {
     let (least, most) = range(option);
     match (least..=most).contains(&value) {
         true => Ok(()),
-        false => Err(SpecError::new(option, value, range_wrong(option))),
+        false => Err(wrong_option(option, value, range_wrong(option))),
     }
 }
 
 fn kind_named(name: &str, mix: &str) -> Result<Kind, SpecError> {
     Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         let known = Kind::ALL.map(Kind::name).join(", ");
-        SpecError::new("mix", mix, format!("has a kind `{}` that there isn't: join some of {known} by +", shown(name)))
+        wrong_option("mix", mix, format!("has a kind `{}` that there isn't: join some of {known} by +", shown(name)))
     })
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel dropped because a queue was full: an interface's `tx_dropped`, as rtnetlink(7) tells it.
+//! The packets that the kernel dropped because a queue was full: the interface's `tx_dropped`, by rtnetlink(7).
 
 use std::fs::File;
 use std::io::{self, Read, Write};

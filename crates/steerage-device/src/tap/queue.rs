@@ -1,4 +1,4 @@
-//! One queue of an interface, to receive from.
+//! A receive queue of an interface.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! One CPU's way out by an interface.
+//! A CPU's output by an interface.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,9 +1,9 @@
-//! `tap:NAME,queues=2`, as a person writes it.
+//! Parses `tap:NAME,queues=2`.
 
 use super::{Layer, MTU_MAX, MTU_MIN, QUEUES_MAX, TapOptions};
-use crate::ifreq::NAME_BYTES;
 use crate::options;
-use crate::synthetic::SpecError;
+use crate::options::SpecError;
+use crate::sys::NAME_BYTES;
 
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 2] = ["queues", "mtu"];

@@ -1,42 +1,25 @@
-//! The system calls of TUN and TAP. All of this device's `unsafe` is here.
+//! The system calls of TUN and TAP, with all of this device's own `unsafe`.
 //!
-//! Layouts and numbers are those of the kernel's `linux/if_tun.h`, `linux/if.h` and `linux/sockios.h`.
+//! Layouts and numbers are those of the kernel's `linux/if_tun.h`.
 
 use std::ffi::{c_int, c_ulong};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use steerage::SEGMENTS_MAX;
 
-use crate::ifreq::Request;
+use crate::sys::{InterfaceRequest, ask, checked, socket};
 
 pub(super) const IFF_TUN: u16 = libc::IFF_TUN as u16;
 pub(super) const IFF_TAP: u16 = libc::IFF_TAP as u16;
 pub(super) const IFF_NO_PI: u16 = libc::IFF_NO_PI as u16;
 pub(super) const IFF_MULTI_QUEUE: u16 = libc::IFF_MULTI_QUEUE as u16;
 pub(super) const IFF_VNET_HDR: u16 = libc::IFF_VNET_HDR as u16;
-const IFF_UP: u16 = libc::IFF_UP as u16;
-
-const SIOCGIFNAME: c_ulong = 0x8910;
-const SIOCGIFFLAGS: c_ulong = 0x8913;
-const SIOCSIFFLAGS: c_ulong = 0x8914;
-const SIOCGIFMTU: c_ulong = 0x8921;
-const SIOCSIFMTU: c_ulong = 0x8922;
 
 /// Where TUN and TAP interfaces are made.
 pub(super) const CLONE_DEVICE: &str = "/dev/net/tun";
-
-fn ask(fd: BorrowedFd<'_>, operation: c_ulong, request: &mut Request) -> io::Result<()> {
-    // SAFETY: `request` is as large as any `ifreq` and holds no pointer; the operations used here read and write no more.
-    checked(unsafe { libc::ioctl(fd.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
-}
-
-/// What a system call that returns nothing but success has said.
-fn checked(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
 
 /// A queue of a TUN or TAP interface.
 #[derive(Debug)]
@@ -63,12 +46,12 @@ impl TunFd {
 
     /// Makes it a queue of the interface `name`, which is made if there is none.
     pub(super) fn attach(&self, name: &str, flags: u16) -> io::Result<()> {
-        ask(self.as_fd(), libc::TUNSETIFF as c_ulong, &mut Request::of(name)?.with_short(flags))
+        ask(self.as_fd(), libc::TUNSETIFF as c_ulong, &mut InterfaceRequest::of(name)?.with_short(flags))
     }
 
     /// The interface's name and flags.
     pub(super) fn attached(&self) -> io::Result<(String, u16)> {
-        let mut request = Request::of("")?;
+        let mut request = InterfaceRequest::of("")?;
         ask(self.as_fd(), libc::TUNGETIFF as c_ulong, &mut request)?;
         Ok((request.name(), request.short()))
     }
@@ -125,46 +108,4 @@ impl TunFd {
 pub(super) fn netlink() -> io::Result<File> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     Ok(socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?.into())
-}
-
-fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers only.
-    let fd = unsafe { libc::socket(family, kind, protocol) };
-    checked(fd)?;
-    // SAFETY: the descriptor is new, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Any socket of the namespace: a way to ask about its interfaces by name.
-#[derive(Debug)]
-pub(crate) struct Control(OwnedFd);
-
-impl Control {
-    pub(crate) fn open() -> io::Result<Self> {
-        socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
-    }
-
-    fn ask(&self, operation: c_ulong, mut request: Request) -> io::Result<Request> {
-        ask(self.0.as_fd(), operation, &mut request)?;
-        Ok(request)
-    }
-
-    /// The longest packet that the interface takes, without a link header.
-    pub(super) fn mtu(&self, name: &str) -> io::Result<usize> {
-        Ok(self.ask(SIOCGIFMTU, Request::of(name)?)?.int().max(0) as usize)
-    }
-
-    /// What the interface of that number is called now.
-    pub(crate) fn name_of(&self, interface: u32) -> io::Result<String> {
-        Ok(self.ask(SIOCGIFNAME, Request::of("")?.with_int(interface as i32))?.name())
-    }
-
-    pub(super) fn set_mtu(&self, name: &str, mtu: usize) -> io::Result<()> {
-        self.ask(SIOCSIFMTU, Request::of(name)?.with_int(mtu as i32)).map(drop)
-    }
-
-    pub(super) fn set_up(&self, name: &str) -> io::Result<()> {
-        let flags = self.ask(SIOCGIFFLAGS, Request::of(name)?)?.short();
-        self.ask(SIOCSIFFLAGS, Request::of(name)?.with_short(flags | IFF_UP)).map(drop)
-    }
 }

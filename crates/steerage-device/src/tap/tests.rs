@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use steerage::testing::QueueTester;
 use steerage::{Batch, Builder, Cpu, Handler, Input, POLL_BUDGET, Timestamp, TxId};
+use steerage_fixtures::namespaces::{Namespaces, udp_exchange};
+use steerage_fixtures::until;
 
 use super::sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 use super::{Layer, Tap, TapOptions};
-use crate::netns::{self, Namespaces, until};
 
 /// `TUN_F_CSUM`, `TUN_F_TSO4`: the kernel leaves checksums and cutting to whoever reads.
 const OFFLOADS: u64 = 1 | 2;
@@ -142,7 +143,7 @@ fn what_is_sent_has_a_header_too_where_it_must() {
         drop(fd);
         let builder = Builder::new().virtual_cpus(2).input(tap.input().unwrap()).output(tap.output());
         let running = builder.build(|_| Mirror).unwrap().start().unwrap();
-        namespaces.within(0, || netns::udp_exchange("10.211.0.9:9".parse().unwrap(), 20, 700));
+        namespaces.within(0, || udp_exchange("10.211.0.9:9".parse().unwrap(), 20, 700));
         running.handle().stop();
         let ledger = running.join().snapshot;
         assert!(ledger.outputs[0].packets >= 20);

@@ -1,9 +1,9 @@
-//! The header that may stand before each packet (`IFF_VNET_HDR`): the virtio network device's, chapter 5.1.6 of
-//! virtio 1.2, little-endian. It tells what the sender has left to the device: checksums, and cutting.
+//! The header that may stand in front of each packet (`IFF_VNET_HDR`): the virtio network device's, chapter 5.1.6 of
+//! virtio 1.2, little-endian. It says what the sender left to the device: checksums and segmentation.
 //!
-//! We ask for it never; where a caller's file descriptor has it, it is read, and the kernel is told to leave nothing to us.
-//! What it had queued before it was told comes with a checksum to be finished, which is done here, or uncut, which is
-//! refused.
+//! We never ask for it. If a caller's file descriptor has it, it is read, and the kernel is told to leave nothing to
+//! us. Packets that the kernel had queued before may have an incomplete checksum, which is completed here, or be
+//! unsegmented, and these are refused.
 
 /// The checksum from `csum_start` on is to be finished.
 const NEEDS_CSUM: u8 = 1;

@@ -13,13 +13,13 @@ pub struct Tail<'a> {
 }
 
 impl Tail<'_> {
-    /// What has yet to be lent.
+    /// The bytes that have not been lent yet.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         self.bytes
     }
 
-    /// The same, up to byte `end` of the block.
+    /// The part of this tail up to byte `end` of the block.
     #[inline]
     #[must_use]
     pub fn up_to(mut self, end: usize) -> Self {
@@ -28,14 +28,14 @@ impl Tail<'_> {
         self
     }
 
-    /// Where in its block the first of [`bytes`](Self::bytes) lies.
+    /// The offset of [`bytes`](Self::bytes) in the block.
     #[inline(always)]
     pub fn offset(&self) -> usize {
         self.lent.end as usize
     }
 
-    /// Lends `len` bytes, `at` bytes into [`bytes`](Self::bytes), as a frame; they and what is before them are no longer
-    /// part of it. `None` if they do not lie within it, or are more than [`FRAME_BYTES_MAX`].
+    /// Lends `len` bytes, `at` bytes into [`bytes`](Self::bytes), as a frame. These bytes and the bytes before them leave the tail.
+    /// `None` if they do not lie within the tail, or are more than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.bytes.len() && len <= FRAME_BYTES_MAX)?;
@@ -47,25 +47,26 @@ impl Tail<'_> {
     }
 }
 
-/// Where a frame lies, and what its device knows of it: see [`Tail::lend_each`].
+/// The place of a frame and its header: see [`Tail::lend_each`].
 #[derive(Clone, Copy, Debug)]
 pub struct Spot {
     at: usize,
     len: usize,
-    /// As two words: put together of smaller ones on its way, it would have to be waited for (3 ns a frame).
+    /// The header as two words. If it was assembled from smaller fields at the end, the CPU would have to wait for it (3 ns per
+    /// frame).
     header: [u64; 2],
     wire_len: u32,
 }
 
 impl Spot {
-    /// `len` bytes, `at` bytes on from the first that has yet to be lent: at least [`FrameHeader::BYTES`], which is where `header`
-    /// goes.
+    /// A frame of `len` bytes, `at` bytes behind the start of the tail. `at` is at least [`FrameHeader::BYTES`], since `header` is
+    /// written there.
     #[inline(always)]
     pub fn new(at: usize, len: usize, header: FrameHeader) -> Self {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len }
     }
 
-    /// The same, so many bytes further on.
+    /// This place, moved back by `bytes` bytes.
     #[inline(always)]
     #[must_use]
     pub fn further(self, bytes: usize) -> Self {

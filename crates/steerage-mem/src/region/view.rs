@@ -1,9 +1,9 @@
-//! Where a region's pages are.
+//! The address range of a region.
 
 use super::Region;
 
-/// For loops that look up many pages: what that takes, small enough for registers, where a region behind a pointer would be
-/// read again for each.
+/// The facts that looking up a page needs, for loops over many pages. They fit into registers, while a region behind a pointer
+/// would be read again for each page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: *mut u8,
@@ -13,14 +13,14 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// A page's place among the region's own, from 0.
+    /// The index of a page in the region, from 0.
     #[inline(always)]
     pub(super) fn index_of(self, number: u32) -> Option<u32> {
         let index = number.wrapping_sub(self.first);
         (index < self.count).then_some(index)
     }
 
-    /// As [`Region::start_of`], for as long as the region is there.
+    /// As [`Region::start_of`], as long as the region exists.
     #[inline(always)]
     pub(crate) fn start_of(self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         let index = self.index_of(number)?;

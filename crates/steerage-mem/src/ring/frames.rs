@@ -1,4 +1,4 @@
-//! The frames that a consumer has in hand.
+//! The frames that a consumer holds.
 
 use super::Consumer;
 use crate::chain::Segments;
@@ -6,7 +6,7 @@ use crate::header::FrameHeader;
 use crate::page::{BLANK, Completion, Page, Slot};
 use crate::sync::Ordering;
 
-/// Walks the frames in hand.
+/// Iterates over the frames that the consumer holds.
 #[derive(Debug)]
 pub struct Frames<'a> {
     pub(super) ring: &'a Consumer,
@@ -36,11 +36,12 @@ impl<'a> Iterator for Frames<'a> {
 impl ExactSizeIterator for Frames<'_> {}
 
 impl Consumer {
-    /// Gives `read` those of the frames in hand that are as most are: in one page, with a [header](Frame::header), and with `link` as
-    /// their [kind of header](Frame::link). It gets each with its number in the batch and says whether that was all. Returns a bit for
-    /// each of the others, of the first 64: these have to be gone through one by one.
+    /// Passes the common frames to `read`: those in one page, with a [device header](Frame::header), and with `link` as their
+    /// [kind of header](Frame::link). `read` gets each frame with its number in the batch, and returns whether it has handled
+    /// the frame. The result has a bit for each of the first 64 frames that `read` did not handle, which the caller handles one
+    /// by one.
     ///
-    /// About half of the instructions of doing so with all: what they have in common is looked up once.
+    /// This takes about half of the instructions of the loop over single frames, since common facts are looked up once.
     #[inline(always)]
     pub fn read_common(&mut self, link: u8, mut read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
         const BYTES: usize = FrameHeader::BYTES;
@@ -55,11 +56,11 @@ impl Consumer {
             let len = slot.len();
             let before = slot.offset.checked_sub(BYTES as u32).filter(|_| slot.is_common(link));
             if !slot.is_lent() {
-                self.memory.pool().check_out(slot.page);
+                self.memory.pool().check_in_use(slot.page);
             }
             let start = before.and_then(|offset| view.start_of(slot.page, offset, BYTES + len));
             let done = start.is_some_and(|start| {
-                // SAFETY: the span was checked, the slot is in hand, and to write one needs a `Frame`, for which the consumer would
+                // SAFETY: the span was checked, the slot is held, and writing a frame needs a `Frame`, for which the consumer would
                 // have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, BYTES + len) };
                 let parts = all.split_first_chunk();
@@ -73,8 +74,8 @@ impl Consumer {
     }
 }
 
-/// One frame in a handler's hands. Not `Clone`, and made by [`Consumer::frames`] alone, which borrows the consumer
-/// mutably: no two of them stand for one slot.
+/// One frame that a handler holds. It is not `Clone`, and only [`Consumer::frames`] makes it, which borrows the consumer
+/// mutably. So there are never two of them for one slot.
 #[derive(Debug)]
 pub struct Frame<'a> {
     ring: &'a Consumer,
@@ -83,14 +84,14 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The frame's bytes: of one of several pages, its head's.
+    /// The frame's bytes, or those of its first part if it has several pages.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the slot is in hand, and writing needs `&mut self`.
         unsafe { self.ring.memory.slice(&self.slot) }
     }
 
-    /// The frame's bytes, to be written: `None` for a lent frame, which others may read.
+    /// The frame's bytes for writing. `None` for a lent frame, which others may read.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -107,19 +108,19 @@ impl<'a> Frame<'a> {
         unsafe { self.ring.memory.segments_of(&self.slot) }
     }
 
-    /// The length of all of its parts, in bytes.
+    /// The length of all parts together, in bytes.
     #[inline(always)]
     pub fn total_len(&self) -> usize {
         self.ring.memory.total_of(&self.slot)
     }
 
-    /// Whether it goes on in other pages.
+    /// Whether the frame continues in other pages.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.slot.is_chained()
     }
 
-    /// The last `len` bytes of the frame, to be written: `None` for a lent frame, and if its last part has not as many.
+    /// The last `len` bytes of the frame for writing. `None` for a lent frame, and if the last part is shorter.
     #[inline]
     pub fn tail_mut(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -132,8 +133,9 @@ impl<'a> Frame<'a> {
         bytes.get_mut(from..)
     }
 
-    /// Brings all of the frame into the page of its head; its other pages stay with it until it goes home. What is before it in the
-    /// page may be less afterwards. `false`, and nothing was done, if a page is too short for it, or it was taken.
+    /// Copies all parts of the frame into the page of its head. The other pages stay with the frame until it goes back. The
+    /// headroom may be smaller afterwards. Returns `false` and changes nothing if a page is too short for the frame, or the
+    /// frame was taken.
     #[inline]
     pub fn linearise(&mut self) -> bool {
         if !self.slot.is_chained() || self.slot.page == BLANK {
@@ -145,15 +147,16 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// How many bytes there are before the frame in its page, and behind it in that of its last part: none where it is lent.
+    /// The number of bytes before the frame in its page, and behind it in the page of its last part. 0 if it is lent.
     #[inline]
     pub fn room(&self) -> (usize, usize) {
         self.ring.memory.room(&self.slot)
     }
 
-    /// Makes the frame `front` bytes longer at its front and `back` at its end, negative for shorter, in its place. The bytes
-    /// that join it are as they lie. What the device knows of it goes along while there is room for that, its length on the
-    /// wire corrected. `false`, and nothing was done, if the page does not reach so far, or the frame is lent or was taken.
+    /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, in place. Negative numbers make it
+    /// shorter. The bytes that are added keep their contents. The device's header moves along if there is room for it, with its
+    /// length on the wire corrected. Returns `false` and changes nothing if the page is too short, or the frame is lent or was
+    /// taken.
     #[inline]
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
         if self.slot.page == BLANK {
@@ -165,7 +168,7 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// Notes what the frame begins with now, in place of what [`Completion::set_link`] noted. Of one that was taken, nothing.
+    /// Replaces the kind of header that [`Completion::set_link`] set. Does nothing if the frame was taken.
     #[inline]
     pub fn set_link(&mut self, link: u8) {
         if self.slot.page != BLANK {
@@ -173,7 +176,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Of a frame whose page is still in its slot.
+    /// Writes the slot of a frame whose page is still in it.
     #[inline(always)]
     fn rewrite(&mut self, changed: Slot) {
         self.slot = changed;
@@ -181,14 +184,14 @@ impl<'a> Frame<'a> {
         unsafe { (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| *slot = changed) };
     }
 
-    /// What the device knows of the frame, where it wrote that down, and the frame's bytes.
+    /// The header that the device wrote for the frame, if it did, and the frame's bytes.
     #[inline(always)]
     pub fn with_header(&self) -> (Option<FrameHeader>, &[u8]) {
         // SAFETY: as `bytes` and `header`.
         unsafe { self.ring.memory.framed(&self.slot) }
     }
 
-    /// What the device knows of the frame, where it wrote that down.
+    /// The header that the device wrote for the frame, if it did.
     #[inline]
     pub fn header(&self) -> Option<FrameHeader> {
         // SAFETY: the slot is in hand; its page is written only through `&mut self`, and a block is not written before the
@@ -196,47 +199,47 @@ impl<'a> Frame<'a> {
         unsafe { self.ring.memory.header(&self.slot) }
     }
 
-    /// The frame's length in its page, in bytes: of one of several pages, its head's.
+    /// The frame's length in its page, in bytes. For a frame of several pages this is the length in the first one.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
         self.slot.len()
     }
 
-    /// Where in its page or block the frame starts.
+    /// The offset of the frame in its page or block.
     #[inline(always)]
     pub fn offset(&self) -> u32 {
         self.slot.offset
     }
 
-    /// The flow hash that it was steered by, if it was hashed.
+    /// The flow hash by which the frame was steered, if it was hashed.
     #[inline(always)]
-    pub fn hash(&self) -> Option<crate::hash::FlowHash> {
-        self.slot.flow_hash()
+    pub fn hash(&self) -> Option<u32> {
+        self.slot.hash()
     }
 
-    /// What [`Completion::set_link`] noted.
+    /// The kind of header that [`Completion::set_link`] set.
     #[inline(always)]
     pub fn link(&self) -> u8 {
         self.slot.link()
     }
 
-    /// Whether it lies in a block that was lent.
+    /// Whether the frame lies in a lent block.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {
         self.slot.is_lent()
     }
 
-    /// Its arrival number, where the ring keeps them.
+    /// The frame's arrival number, if the ring keeps them.
     #[inline]
     pub fn arrival(&self) -> Option<u64> {
         let at = self.ring.shared.arrivals.get((self.at & self.ring.mask) as usize)?;
-        // Relaxed: came with the slot, by C1.
+        // Relaxed: it became visible with the slot, by C1.
         Some(at.load(Ordering::Relaxed))
     }
 
-    /// Takes the frame off the ring, its slot blanked: the page no longer comes home by the finished index. `Err` for a
-    /// lent frame, which cannot be kept, and for one that was taken before.
+    /// Takes the frame off the ring and blanks its slot, so that the page no longer returns by the finished index. `Err` for a
+    /// lent frame, which cannot be kept, and for a frame that was taken before.
     pub fn take(self) -> Result<Completion, Self> {
         if self.slot.is_lent() || self.slot.page == BLANK {
             return Err(self);
@@ -248,9 +251,9 @@ impl<'a> Frame<'a> {
         Ok(Completion::from_slot(self.slot))
     }
 
-    /// Takes the frame off the ring with its pages, in exchange for as many of `pages`, from their end, which come home in their
-    /// place; the frame is then empty. `None`, and nothing was done, where there are not as many, they are of other memory, or the
-    /// frame is lent or was taken.
+    /// Takes the frame off the ring with its pages, in exchange for as many pages from the end of `pages`, which go back in
+    /// their place. The frame is empty afterwards. Returns `None` and changes nothing if there are not enough pages, they
+    /// belong to other memory, or the frame is lent or was taken.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.slot.is_lent() || self.slot.page == BLANK {

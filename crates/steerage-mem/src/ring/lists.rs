@@ -1,22 +1,26 @@
-//! Staging the frames of a poll as lists: one for each ring that they go to.
+//! Stages the frames of a poll as lists, one for each ring that they go to.
+//!
+//! First the target of each frame is determined, without a branch. Then the slots of each ring are written one after the other,
+//! with the ring's tail in a register. Staging frame by frame costs more: each store waits for the tail before it, and cache
+//! lines are left before they are full. With more than [`LISTS_MAX`] rings, lists do not pay (docs/performance.md).
 
 use crate::{Completion, ring::Producer};
 
-/// The most frames that are looked at together: a poll's.
+/// The largest number of frames that are staged together: those of one poll.
 const LIST_MAX: usize = 64;
 
-/// The most lists that are made of a poll. Making one looks at all frames, some 1 ns a frame at four; each saves what a store costs that waits for the
-/// one before, and lines that are left before they are full: 2 to 3 ns a frame near and 6 far (docs/performance.md). With 16
-/// lists there is no gain.
+/// The largest number of lists of one poll. Making a list looks at all frames, which takes about 1 ns per frame with four
+/// lists. The lists save 2 to 3 ns per frame if the target is near, and 6 if it is far (docs/performance.md). With 16 lists
+/// there is no gain.
 pub const LISTS_MAX: usize = 4;
 
-/// No ring has this number: that of the set's last bit.
+/// The number of the set's last bit, which no ring has.
 const NO_RING: usize = u64::BITS as usize - 1;
 
 impl Producer {
-    /// Stages as many of `frames` as there is room for, from the front on; the others stay. It does what [`stage`](Self::stage) does
-    /// for one frame after the other, but keeps the tail in a register. The first frame has the arrival number `arrival`, each
-    /// further one the next number. `staged` is called for each, with its place in `frames`.
+    /// Stages as many of `frames` as there is room for, from the front. The others stay in `frames`. The result is the same as
+    /// with one [`stage`](Self::stage) per frame, but the tail stays in a register. The first frame has the arrival number
+    /// `arrival`, and each further frame has the next number. `staged` is called for each, with its index in `frames`.
     #[inline(always)]
     pub fn stage_all(&mut self, frames: &mut Vec<Completion>, arrival: u64, mut staged: impl FnMut(usize)) {
         let count = self.room().min(frames.len() as u64) as usize;
@@ -24,8 +28,8 @@ impl Producer {
         let frames = frames.drain(..count);
         for (nth, frame) in frames.as_slice().iter().enumerate() {
             let at = (first + nth as u64) & mask;
-            // SAFETY: as in `stage`, for each of the `count` slots behind the tail. The frame's token ends with `frames`, also
-            // should `staged` panic.
+            // SAFETY: as in `stage`, for each of the `count` slots behind the tail. The frame's token ends with `frames`, even if
+            // `staged` panics.
             unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
             staged(nth);
         }
@@ -35,10 +39,10 @@ impl Producer {
         self.staged = first + count as u64;
     }
 
-    /// Stages each of `frames` on the ring whose number `target` returns, list by list, in their order within each ring. The first
-    /// frame has the arrival number `arrival`, each further one the next number. `staged` is called once for each frame, with
-    /// 0, 1, 2 and so on. It stages all of them or none: none if that takes more than [`LISTS_MAX`] lists or a ring might have too
-    /// little room. The caller then stages one by one.
+    /// Stages each of `frames` on the ring whose number `target` returns, list by list. Within each ring their order stays the
+    /// same. The first frame has the arrival number `arrival`, and each further frame has the next number. `staged` is called
+    /// once for each frame, with 0, 1, 2 and so on. It stages all frames or none: none if that needs more than [`LISTS_MAX`]
+    /// lists, or a ring might have too little room. The caller then stages frame by frame.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],
@@ -64,7 +68,7 @@ impl Producer {
         let frames = frames.drain(..);
         let mut done = 0;
         for number in bits(lists) {
-            // The places of its frames, found without a branch: the predictor could not guess it.
+            // The indices of its frames, determined without a branch, since the branch predictor could not guess it.
             let (mut places, mut len) = ([0_u8; LIST_MAX], 0);
             for (nth, to) in targets[..count].iter().enumerate() {
                 places[len % LIST_MAX] = nth as u8;
@@ -91,7 +95,7 @@ impl Producer {
     }
 }
 
-/// The numbers of the bits that are set.
+/// The positions of the set bits.
 #[inline(always)]
 fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

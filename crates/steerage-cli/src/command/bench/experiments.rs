@@ -1,4 +1,4 @@
-//! The experiments: from the command line to a report.
+//! Runs experiments, from the command line to the report.
 
 use std::env;
 use std::fs;
@@ -7,25 +7,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::CpuMask;
-use steerage_bench::experiments::{Plan, Settings, conduct, names, plans};
+use steerage_bench::benchmark::{Benchmark, Settings};
+use steerage_bench::experiments::{benchmarks, names};
 use steerage_bench::report::{Experiment, Machine, Report, SCHEMA};
+use steerage_bench::runner;
 
 use crate::args::{ExperimentArgs, RrArgs};
-use crate::bench::beside_kernel::{self, Shape};
-use crate::bench::progress::Line;
+use crate::bench::progress::ProgressLine;
+use crate::bench::rr_experiment::{self, Shape};
 use crate::command::bench_report;
 use crate::error::Error;
-use crate::machine;
-use crate::signals::{self, Asked};
+use crate::host_cpus;
+use crate::signals::{self, SignalRequest};
+use crate::terminal::shell_word;
 
-/// How much longer than others requests and responses are measured: connections are made first, and CPUs are shared.
+/// How many times longer than others the request-response experiment is measured: it connects first, and its CPUs are
+/// shared.
 const RR_LONGER: u32 = 4;
 
-/// Runs those of one name, or `all`.
+/// Runs the experiments called `name`, or all.
 pub(super) fn run(name: &str, args: &ExperimentArgs) -> Result<(), Error> {
     let settings = settings(args)?;
     let wanted = names().filter(|known| name == "all" || name == *known);
-    let mut all: Vec<Plan> = wanted.flat_map(|name| plans(name, &settings)).collect();
+    let mut all: Vec<Benchmark> = wanted.flat_map(|name| benchmarks(name, &settings)).collect();
     if name == "all" {
         let defaults = if args.quick { 16 } else { 500 };
         let shape = Shape {
@@ -36,12 +40,12 @@ pub(super) fn run(name: &str, args: &ExperimentArgs) -> Result<(), Error> {
             warm_up: settings.warm_up,
             measured: settings.measured * RR_LONGER,
         };
-        all.push(beside_kernel::plan(&settings, shape));
+        all.push(rr_experiment::plan(&settings, shape));
     }
     report(all, args, &settings)
 }
 
-/// Runs the kernel beside respond.
+/// Runs the experiment that compares `respond` with the kernel.
 pub(super) fn rr(args: &RrArgs) -> Result<(), Error> {
     let settings = settings(&args.experiment)?;
     let shape = Shape {
@@ -52,7 +56,7 @@ pub(super) fn rr(args: &RrArgs) -> Result<(), Error> {
         warm_up: args.warm_up.unwrap_or(settings.warm_up),
         measured: args.experiment.seconds.unwrap_or(settings.measured * RR_LONGER),
     };
-    report(vec![beside_kernel::plan(&settings, shape)], &args.experiment, &settings)
+    report(vec![rr_experiment::plan(&settings, shape)], &args.experiment, &settings)
 }
 
 fn settings(args: &ExperimentArgs) -> Result<Settings, Error> {
@@ -66,14 +70,14 @@ fn settings(args: &ExperimentArgs) -> Result<Settings, Error> {
 fn cpus(args: &ExperimentArgs) -> Result<Vec<usize>, Error> {
     let option = "--cpus";
     let mask = match &args.cpus {
-        None => machine::usable_cpus()?,
+        None => host_cpus::usable_cpus()?,
         Some(text) => {
-            let nr = machine::nr_cpu_ids();
+            let nr = host_cpus::nr_cpu_ids();
             CpuMask::parse_list(text, nr).map_err(|error| Error::Mask { option, error })?
         }
     };
-    machine::check_online(&mask)?;
-    let topology = machine::at_start();
+    host_cpus::require_online(&mask)?;
+    let topology = host_cpus::topology();
     if let Some(cpu) = mask.iter().find(|cpu| !topology.allowed().contains(*cpu)) {
         let allowed = topology.allowed();
         return Err(Error::Bench(format!("--cpus: this process may not use CPU {cpu}: choose from {allowed}")));
@@ -83,19 +87,19 @@ fn cpus(args: &ExperimentArgs) -> Result<Vec<usize>, Error> {
     Ok(order.map(|cpu| usize::from(cpu.0)).collect())
 }
 
-/// Runs them, and shows what came of it.
-fn report(plans: Vec<Plan>, args: &ExperimentArgs, settings: &Settings) -> Result<(), Error> {
+/// Runs the experiments, and shows the report.
+fn report(plans: Vec<Benchmark>, args: &ExperimentArgs, settings: &Settings) -> Result<(), Error> {
     let (start, started) = (Instant::now(), SystemTime::now());
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
     let listen = move |asked| {
-        if asked == Asked::Stop {
-            // Relaxed: nothing else is told by it.
+        if asked == SignalRequest::Stop {
+            // Relaxed: no other data depends on it.
             stopping.store(true, Ordering::Relaxed);
         }
         true
     };
-    signals::catch()?.listen(listen)?;
+    signals::install()?.listen(listen)?;
     tracing::info!("measuring; signals are listened to");
     let experiments = all(plans, || !stop.load(Ordering::Relaxed));
     if experiments.iter().all(|experiment| experiment.samples.is_empty()) {
@@ -112,15 +116,15 @@ fn report(plans: Vec<Plan>, args: &ExperimentArgs, settings: &Settings) -> Resul
     bench_report::show(&report, args.html.as_deref(), args.json)
 }
 
-/// Runs all, or until it is not to go on; one run at least.
-fn all(plans: Vec<Plan>, goes_on: impl Fn() -> bool) -> Vec<Experiment> {
-    let line = Line::new();
-    let mut later: Duration = plans.iter().map(Plan::estimate).sum();
+/// Runs the plans until `goes_on` returns false, but at least one run.
+fn all(plans: Vec<Benchmark>, goes_on: impl Fn() -> bool) -> Vec<Experiment> {
+    let line = ProgressLine::new();
+    let mut later: Duration = plans.iter().map(Benchmark::estimate).sum();
     let mut experiments = Vec::with_capacity(plans.len());
     let mut measured = false;
     for plan in plans {
         later = later.saturating_sub(plan.estimate());
-        experiments.push(conduct(plan, |progress| {
+        experiments.push(runner::run(plan, |progress| {
             line.show(progress, later);
             let is_first = !std::mem::replace(&mut measured, true);
             is_first || goes_on()
@@ -132,12 +136,12 @@ fn all(plans: Vec<Plan>, goes_on: impl Fn() -> bool) -> Vec<Experiment> {
     experiments
 }
 
-/// The machine that we run on, and the command.
+/// This machine, and the command line.
 fn here() -> Machine {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let (cpu, virtual_machine) = cpuinfo(&text("/proc/cpuinfo"));
     let kernel = text("/proc/sys/kernel/osrelease").trim().to_owned();
-    let command = env::args().skip(1).fold("steerage".to_owned(), |all, word| all + " " + &quoted(word));
+    let command = env::args().skip(1).fold("steerage".to_owned(), |all, word| all + " " + &shell_word(&word));
     Machine {
         cpu,
         kernel,
@@ -148,13 +152,8 @@ fn here() -> Machine {
     }
 }
 
-/// A word as a shell reads it.
-fn quoted(word: String) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./,:=@+%".contains(letter);
-    if !word.is_empty() && word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
-}
-
-/// The processor's name, and whether a hypervisor is below, as proc_cpuinfo(5) tells of x86; elsewhere the architecture.
+/// The processor's name, and whether there is a hypervisor, from proc_cpuinfo(5) on x86. Elsewhere the name is the
+/// architecture.
 fn cpuinfo(text: &str) -> (String, bool) {
     let value = |key: &str| {
         let line = text.lines().find(|line| line.split(':').next().is_some_and(|name| name.trim() == key))?;
@@ -174,13 +173,5 @@ mod tests {
         assert_eq!(cpuinfo(text), ("AMD EPYC 9R14".to_owned(), true));
         assert!(!cpuinfo(&text.replace(" hypervisor", "")).1);
         assert_eq!(cpuinfo("processor : 0\nBogoMIPS : 50\n"), (env::consts::ARCH.to_owned(), false));
-    }
-
-    #[test]
-    fn the_command_can_be_given_again() {
-        assert_eq!(quoted("--cpus=0-1,3".to_owned()), "--cpus=0-1,3");
-        assert_eq!(quoted("a b".to_owned()), "'a b'");
-        assert_eq!(quoted("it's".to_owned()), r"'it'\''s'");
-        assert_eq!(quoted(String::new()), "''");
     }
 }

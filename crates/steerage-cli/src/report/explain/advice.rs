@@ -1,22 +1,22 @@
-//! What keeps traffic from spreading, or would with a simpler hash than ours.
+//! Notes on what keeps the traffic from spreading, or would do so with a simpler hash than ours.
 
 use steerage::{FlowHasher, FlowKey, FlowParts, HashKey};
 
-use super::{OfTraffic, Shares, tunnels};
-use crate::report::units::{grouped, percent};
+use super::{Shares, TrafficExplanation, tunnels};
+use crate::units::{counted, grouped, percent};
 
-/// A flow with this share of the packets cannot be spread thinner: eight CPUs would not have an eighth each.
+/// A flow with more than this share of the packets is an elephant: eight CPUs could not have an eighth each.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
-/// A share of packets that is worth a word.
+/// The least share of packets that is worth a note.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// Queues of the network card that is compared with, and entries of its indirection table (what `ethtool -x` shows).
+/// The queues of the network card in the comparison, and the entries of its indirection table (see `ethtool -x`).
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
-/// One paragraph each, for whatever is worth one.
-pub(crate) fn notes(traffic: &OfTraffic) -> Vec<String> {
+/// The notes, one paragraph each.
+pub(crate) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
     let all = [
         elephants(traffic),
         in_tunnels(traffic),
@@ -28,11 +28,11 @@ pub(crate) fn notes(traffic: &OfTraffic) -> Vec<String> {
     all.into_iter().flatten().collect()
 }
 
-fn share(part: u64, traffic: &OfTraffic) -> f64 {
+fn share(part: u64, traffic: &TrafficExplanation) -> f64 {
     percent(part as f64, traffic.survey.all.packets as f64) / 100.0
 }
 
-fn elephants(traffic: &OfTraffic) -> Option<String> {
+fn elephants(traffic: &TrafficExplanation) -> Option<String> {
     let largest = traffic.largest();
     let shares: Vec<f64> = largest.iter().map(|flow| share(flow.weight.packets, traffic)).collect();
     let count = shares.iter().take_while(|share| **share > ELEPHANT).count();
@@ -51,7 +51,7 @@ fn elephants(traffic: &OfTraffic) -> Option<String> {
     ))
 }
 
-fn in_tunnels(traffic: &OfTraffic) -> Option<String> {
+fn in_tunnels(traffic: &TrafficExplanation) -> Option<String> {
     let kinds = tunnels(&traffic.survey);
     let packets: u64 = kinds.iter().map(|(_, weight)| weight.packets).sum();
     if packets == 0 {
@@ -62,40 +62,43 @@ fn in_tunnels(traffic: &OfTraffic) -> Option<String> {
         .map(|(kind, weight)| format!("{kind} ({:.1} %)", 100.0 * share(weight.packets, traffic)))
         .collect();
     let inner = traffic.survey.flows.iter().filter(|flow| flow.in_tunnel).count() as u64;
+    let are = if inner == 1 { "is" } else { "are" };
     Some(format!(
-        "tunnels: {}. Inside the tunnels there are {} flows, outside {}. steerage goes by the inner headers (with --outer by the \
+        "tunnels: {}. Inside the tunnels there {are} {}, outside {}. steerage goes by the inner headers (with --outer by the \
          outer ones). Most network cards hash only the outer headers.",
         names.join(", "),
-        grouped(inner),
+        counted(inner, "flow"),
         grouped(traffic.survey.outer_flows as u64)
     ))
 }
 
-/// How many flows have their two directions on different queues by the default hash of network cards. None, if the command does
-/// not keep directions together either.
-pub(super) fn torn(traffic: &OfTraffic) -> usize {
+/// How many flows have their two directions on different queues with the default hash of network cards. It is 0 if the
+/// command does not keep both directions together either.
+pub(super) fn torn(traffic: &TrafficExplanation) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;
     let two_way = traffic.survey.flows.iter().filter(|flow| flow.is_two_way);
     two_way.filter(|flow| reverse(&flow.flow).is_some_and(|back| queue(&flow.flow) != queue(&back))).count()
 }
 
-fn one_sided(traffic: &OfTraffic) -> Option<String> {
+fn one_sided(traffic: &TrafficExplanation) -> Option<String> {
     let (torn, two_way) = (torn(traffic), traffic.survey.flows.iter().filter(|flow| flow.is_two_way).count());
     if torn == 0 {
         return None;
     }
+    let flows = traffic.survey.flows.len() as u64;
+    let have = if flows == 1 { "has" } else { "have" };
     Some(format!(
-        "directions: {} of {} flows have packets of both directions. A network card's default hash (Toeplitz with Microsoft's key, \
+        "directions: {} of {} {have} packets of both directions. A network card's default hash (Toeplitz with Microsoft's key, \
          {NIC_QUEUES} queues) puts the two directions of {:.0} % of them on different queues; steerage {} keeps them on one CPU.",
         grouped(two_way as u64),
-        grouped(traffic.survey.flows.len() as u64),
+        counted(flows, "flow"),
         percent(torn as f64, two_way as f64),
-        traffic.circumstances.function.name()
+        traffic.basis.command.name()
     ))
 }
 
-/// The other direction of an IP flow.
+/// The key of the other direction of an IP flow.
 fn reverse(flow: &FlowKey) -> Option<FlowKey> {
     match flow.parts() {
         FlowParts::V4 { source, destination, protocol } => Some(FlowKey::v4(destination, source, protocol)),
@@ -104,7 +107,7 @@ fn reverse(flow: &FlowKey) -> Option<FlowKey> {
     }
 }
 
-fn unparsed(traffic: &OfTraffic) -> Option<String> {
+fn unparsed(traffic: &TrafficExplanation) -> Option<String> {
     let packets: u64 = traffic.survey.unparsed.values().sum();
     if share(packets, traffic) < WORTH_A_WORD {
         return None;
@@ -120,7 +123,7 @@ fn unparsed(traffic: &OfTraffic) -> Option<String> {
     ))
 }
 
-fn fragments(traffic: &OfTraffic) -> Option<String> {
+fn fragments(traffic: &TrafficExplanation) -> Option<String> {
     let packets = traffic.survey.fragments;
     (share(packets, traffic) >= WORTH_A_WORD).then(|| {
         format!(
@@ -131,12 +134,13 @@ fn fragments(traffic: &OfTraffic) -> Option<String> {
     })
 }
 
-fn beyond(traffic: &OfTraffic) -> Option<String> {
+fn beyond(traffic: &TrafficExplanation) -> Option<String> {
     let packets = traffic.survey.beyond;
+    let belong = if packets == 1 { "belongs" } else { "belong" };
     (packets > 0).then(|| {
         format!(
-            "many flows: {} packets belong to flows beyond the first {}, which are not listed; the shares above include them.",
-            grouped(packets),
+            "many flows: {} {belong} to flows beyond the first {}, which are not listed; the shares above include them.",
+            counted(packets, "packet"),
             grouped(traffic.survey.flows.len() as u64)
         )
     })

@@ -6,15 +6,15 @@ use std::io;
 use serde::Serialize;
 use steerage::flow;
 use steerage::{FlowHash, FlowKey, bucket_of, even_share};
-use steerage_apps::{Specimen, Weight};
+use steerage_apps::{PacketDetail, Volume};
 
-use super::{CPUS, Explanation, OfTraffic, Shares, Suggestion, What, advice, tunnels};
-use crate::report::units::printable;
+use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, tunnels};
+use crate::terminal::printable;
 
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct ExplanationJson<'a> {
     schema: u32,
     r#type: &'static str,
     version: &'static str,
@@ -25,32 +25,32 @@ struct Line<'a> {
     hash: &'a str,
     hash_key_by_chance: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    flow: Option<Place>,
+    flow: Option<FlowPlacement>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    traffic: Option<Traffic>,
+    traffic: Option<TrafficJson>,
 }
 
-/// Where a flow goes.
+/// The CPUs of a flow.
 #[derive(Serialize)]
-struct Place {
+struct FlowPlacement {
     flow: String,
-    /// What was hashed, if not by the device.
+    /// The key that was hashed, unless the device computed the hash.
     key: Option<String>,
     hash: String,
     bucket: u16,
-    /// By the number of CPUs, which of them.
+    /// The flow's CPU by the number of CPUs.
     cpus: BTreeMap<usize, usize>,
 }
 
 #[derive(Serialize)]
-struct Traffic {
+struct TrafficJson {
     device: String,
     packets: u64,
     bytes: u64,
     flows: usize,
-    packet: Option<Packet>,
+    packet: Option<PacketJson>,
     spread: Vec<Spread>,
-    largest: Vec<Flow>,
+    largest: Vec<FlowJson>,
     tunnels: BTreeMap<String, u64>,
     outer_flows: usize,
     fragments: u64,
@@ -60,36 +60,36 @@ struct Traffic {
     suggestion: Option<Suggestion>,
 }
 
-/// What so many CPUs of an even map would have.
+/// The shares of a number of CPUs with an even map.
 #[derive(Serialize)]
 struct Spread {
     cpus: usize,
-    /// The largest share of the packets that one of them has, from 0 to 1; the same of the bytes.
+    /// The busiest CPU's share of the packets, and of the bytes, from 0 to 1.
     busiest_packets: f64,
     busiest_bytes: f64,
     speed_up: f64,
-    /// Packets of each CPU, in the order of the mask.
+    /// The packets of each CPU, in the order of the mask.
     packets: Vec<u64>,
 }
 
 #[derive(Serialize)]
-struct Packet {
+struct PacketJson {
     number: u64,
     length: usize,
-    headers: Vec<Header>,
+    headers: Vec<HeaderJson>,
     end: String,
     #[serde(flatten)]
-    place: Place,
+    place: FlowPlacement,
 }
 
 #[derive(Serialize)]
-struct Header {
+struct HeaderJson {
     kind: String,
     offset: u32,
 }
 
 #[derive(Serialize)]
-struct Flow {
+struct FlowJson {
     flow: String,
     key: String,
     packets: u64,
@@ -101,17 +101,17 @@ struct Flow {
 
 pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
     let (flow, traffic) = match &explanation.what {
-        What::Flow(of_flow) => (Some(Place::of(&of_flow.flow, Some(&of_flow.key), of_flow.hash)), None),
-        What::Traffic(traffic) => (None, Some(Traffic::of(traffic, explanation))),
+        Subject::Flow(flow) => (Some(FlowPlacement::of(&flow.flow, Some(&flow.key), flow.hash)), None),
+        Subject::Traffic(traffic) => (None, Some(TrafficJson::of(traffic, explanation))),
     };
-    let line = Line {
+    let line = ExplanationJson {
         schema: SCHEMA,
         r#type: "explanation",
         version: env!("CARGO_PKG_VERSION"),
-        r#for: explanation.function.name(),
-        both_directions: explanation.function.keeps_both_directions(),
+        r#for: explanation.command.name(),
+        both_directions: explanation.command.keeps_both_directions(),
         hash: explanation.hash,
-        hash_key_by_chance: explanation.key_by_chance,
+        hash_key_by_chance: explanation.random_key,
         flow,
         traffic,
     };
@@ -120,7 +120,7 @@ pub(super) fn line(explanation: &Explanation) -> io::Result<String> {
     Ok(text)
 }
 
-impl Place {
+impl FlowPlacement {
     fn of(flow: &FlowKey, key: Option<&FlowKey>, hash: FlowHash) -> Self {
         let bucket = bucket_of(hash);
         Self {
@@ -133,17 +133,17 @@ impl Place {
     }
 }
 
-impl Traffic {
-    fn of(traffic: &OfTraffic, explanation: &Explanation) -> Self {
+impl TrafficJson {
+    fn of(traffic: &TrafficExplanation, explanation: &Explanation) -> Self {
         let survey = &traffic.survey;
-        let Weight { packets, bytes } = survey.all;
+        let Volume { packets, bytes } = survey.all;
         let largest = traffic.largest();
         Self {
             device: printable(&traffic.device),
             packets,
             bytes,
             flows: survey.flows.len(),
-            packet: survey.specimen.as_ref().map(|specimen| Packet::of(traffic, specimen, explanation)),
+            packet: survey.packet_detail.as_ref().map(|specimen| PacketJson::of(traffic, specimen, explanation)),
             spread: traffic
                 .cpus()
                 .into_iter()
@@ -152,7 +152,7 @@ impl Traffic {
             largest: largest
                 .iter()
                 .take(explanation.top)
-                .map(|flow| Flow {
+                .map(|flow| FlowJson {
                     flow: flow.flow.to_string(),
                     key: flow.key.to_string(),
                     packets: flow.weight.packets,
@@ -185,17 +185,17 @@ impl Spread {
     }
 }
 
-impl Packet {
-    fn of(traffic: &OfTraffic, specimen: &Specimen, explanation: &Explanation) -> Self {
+impl PacketJson {
+    fn of(traffic: &TrafficExplanation, specimen: &PacketDetail, explanation: &Explanation) -> Self {
         let found = flow::dissect(&specimen.data, specimen.link, traffic.layers);
         let key = Some(&specimen.key).filter(|_| !explanation.is_by_device());
-        let header = |header: flow::Header| Header { kind: header.kind.to_string(), offset: header.offset };
+        let header = |header: flow::Header| HeaderJson { kind: header.kind.to_string(), offset: header.offset };
         Self {
             number: traffic.packet,
             length: specimen.wire_len,
             headers: found.headers().map(header).collect(),
             end: found.end.to_string(),
-            place: Place::of(&specimen.flow, key, specimen.hash),
+            place: FlowPlacement::of(&specimen.flow, key, specimen.hash),
         }
     }
 }

@@ -1,19 +1,19 @@
-//! How even maps divide traffic among CPUs: the one place that the table, the notes and the advice have their figures from.
+//! How an even map divides traffic among CPUs. The table, the notes and the advice all use these figures.
 
 use steerage::{BUCKETS, even_share};
-use steerage_apps::Weight;
+use steerage_apps::Volume;
 
-/// What each CPU of an even map has.
+/// The traffic of each CPU of an even map.
 #[derive(Debug)]
 pub(super) struct Shares {
-    cpus: Vec<Weight>,
-    all: Weight,
+    cpus: Vec<Volume>,
+    all: Volume,
 }
 
 impl Shares {
-    /// For so many CPUs.
-    pub(super) fn even(buckets: &[Weight; BUCKETS], cpus: usize) -> Self {
-        let (mut loads, mut all) = (vec![Weight::default(); cpus.max(1)], Weight::default());
+    /// The shares of this number of CPUs.
+    pub(super) fn even(buckets: &[Volume; BUCKETS], cpus: usize) -> Self {
+        let (mut loads, mut all) = (vec![Volume::default(); cpus.max(1)], Volume::default());
         for (bucket, weight) in buckets.iter().enumerate() {
             loads[even_share(bucket as u16, cpus.max(1))] += *weight;
             all += *weight;
@@ -21,12 +21,12 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// With a CPU for each bucket. No number of CPUs and no map spreads traffic thinner: a bucket is always on one CPU.
-    pub(super) fn thinnest(buckets: &[Weight; BUCKETS]) -> Self {
+    /// The shares if each bucket has a CPU. No map can spread traffic further, since a bucket is always on one CPU.
+    pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }
 
-    /// Packets of each CPU.
+    /// The packets of each CPU.
     pub(super) fn packets(&self) -> Vec<u64> {
         self.cpus.iter().map(|weight| weight.packets).collect()
     }
@@ -46,11 +46,11 @@ impl Shares {
         self.most(|weight| weight.bytes)
     }
 
-    fn most(&self, of: fn(&Weight) -> u64) -> f64 {
+    fn most(&self, of: fn(&Volume) -> u64) -> f64 {
         fraction(self.cpus.iter().map(of).max().unwrap_or(0), of(&self.all))
     }
 
-    /// How many times faster the work on all packets can be than on one CPU: as much as the busiest CPU allows.
+    /// The speed-up over one CPU. The busiest CPU limits it.
     pub(super) fn speed_up(&self) -> f64 {
         if self.busiest() > 0.0 { 1.0 / self.busiest() } else { 1.0 }
     }
@@ -64,10 +64,10 @@ fn fraction(part: u64, whole: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn buckets(weights: &[(usize, u64)]) -> Box<[Weight; BUCKETS]> {
-        let mut buckets = Box::new([Weight::default(); BUCKETS]);
+    fn buckets(weights: &[(usize, u64)]) -> Box<[Volume; BUCKETS]> {
+        let mut buckets = Box::new([Volume::default(); BUCKETS]);
         for (bucket, packets) in weights {
-            buckets[*bucket] += Weight { packets: *packets, bytes: packets * 100 };
+            buckets[*bucket] += Volume { packets: *packets, bytes: packets * 100 };
         }
         buckets
     }

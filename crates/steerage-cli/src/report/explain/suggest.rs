@@ -1,10 +1,11 @@
-//! What to do with this traffic: how many CPUs, which mask and which hash, for steerage and for the kernel's own RPS.
+//! The advice for this traffic: how many CPUs, which mask and which hash, for steerage and for the kernel's own RPS.
 //!
-//! It is arithmetic on what was seen and on costs that were measured elsewhere; the report names each assumption.
+//! It is computed from the traffic and from costs that were measured on other machines. The report names each
+//! assumption.
 
+mod candidates;
 mod commands;
-mod machine;
-mod model;
+mod cpu_count;
 mod reasons;
 
 use std::fmt::Write as _;
@@ -13,20 +14,20 @@ use std::time::Duration;
 use serde::Serialize;
 use steerage::CpuId;
 
-use super::OfTraffic;
-use crate::function::Function;
-use crate::report::units::grouped;
-pub(crate) use commands::Interface;
+use super::TrafficExplanation;
+use crate::args::SteeringCommand;
+use crate::units::grouped;
+pub(crate) use candidates::CandidateCpus;
+pub(crate) use commands::InterfaceQueues;
 use commands::{BacklogMax, Commands};
-pub(crate) use machine::Machine;
-use model::{Choice, Costs};
+use cpu_count::{Choice, Costs};
 use reasons::Reasons;
 
-/// The work on a packet where nobody tells, in ns: steerage's own functions take 30 to 100 ns, the kernel forwards IP in 2,500
-/// (docs/performance.md).
+/// The work per packet, unless the user states it. steerage's own functions take 30 to 100 ns, and the kernel forwards
+/// IP in 2,500 ns (docs/performance.md).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
-/// How many packets came in which time.
+/// A packet rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) packets_a_second: f64,
@@ -35,50 +36,50 @@ pub(crate) struct Rate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RateFrom {
-    /// An interface, while it was listened to.
+    /// The rate of an interface during the run.
     Listening,
-    /// A capture's times.
+    /// The average rate of a recording.
     Recording,
-    /// It was asked for.
+    /// The rate that the user asked for.
     Asked,
 }
 
-/// What the advice is based on, besides the traffic.
+/// The basis of the advice, besides the traffic.
 #[derive(Debug)]
-pub(crate) struct Circumstances {
-    /// The command that is to run.
-    pub(crate) function: Function,
-    pub(crate) machine: Machine,
+pub(crate) struct AdviceBasis {
+    /// The command that should run.
+    pub(crate) command: SteeringCommand,
+    pub(crate) candidates: CandidateCpus,
     pub(crate) rate: Option<Rate>,
-    /// What the packet function does with a packet, as its user says.
+    /// The work of the packet function per packet, as the user states it.
     pub(crate) work: Option<Duration>,
-    /// What was named to receive from.
+    /// The devices as the user named them.
     pub(crate) devices: Vec<String>,
-    /// Of these the interfaces.
-    pub(crate) interfaces: Vec<Interface>,
+    /// Those that are interfaces.
+    pub(crate) interfaces: Vec<InterfaceQueues>,
 }
 
 /// The advice.
 #[derive(Debug, Serialize)]
 pub(crate) struct Suggestion {
-    /// How many CPUs, the one that receives among them.
+    /// How many CPUs to use, with the one that receives.
     cpus: usize,
     cpu_list: String,
-    /// How many there are.
+    /// How many CPUs there are.
     of: usize,
     receive_cpu: u16,
-    /// Over which packets are spread, as the kernel writes it; 0 for no steering.
+    /// The mask in the kernel's format; 0 means no steering.
     mask: String,
-    /// The largest share of the packets that one CPU would have of an even map, and once buckets were balanced.
+    /// The busiest CPU's share of the packets with an even map, and after buckets are balanced.
     busiest: f64,
     balanced: f64,
-    /// Packets a second; `null` where it is not known.
+    /// Packets per second; `null` if it is not known.
     rate: Option<f64>,
-    /// How busy the busiest CPU would be, of its time; above 1 it would not keep up.
+    /// The load of the busiest CPU; above 1 it would not keep up.
     load: Option<f64>,
-    /// The same of one CPU that does all.
+    /// The load of one CPU that does everything.
     load_of_one: Option<f64>,
-    /// How many times what one CPU does.
+    /// The speed-up over one CPU.
     speed_up: f64,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -86,7 +87,7 @@ pub(crate) struct Suggestion {
     commands: Commands,
 }
 
-/// A flow that has more than its CPU's share.
+/// A flow with more than an even share of the packets.
 #[derive(Debug, Serialize)]
 struct Elephant {
     flow: String,
@@ -96,23 +97,23 @@ struct Elephant {
 #[derive(Debug, Serialize)]
 struct Assumed {
     work_ns: u64,
-    /// Whether it was told and not assumed.
+    /// Whether the user stated the work.
     work_told: bool,
     #[serde(flatten)]
     costs: Costs,
 }
 
 impl Suggestion {
-    /// For this traffic; nothing where there was none.
-    pub(crate) fn of(traffic: &OfTraffic) -> Option<Self> {
-        let Circumstances { machine, rate, work, .. } = &traffic.circumstances;
-        if traffic.survey.all.packets == 0 || machine.order.is_empty() {
+    /// The advice for this traffic, or `None` if there were no packets.
+    pub(crate) fn of(traffic: &TrafficExplanation) -> Option<Self> {
+        let AdviceBasis { candidates, rate, work, .. } = &traffic.basis;
+        if traffic.survey.all.packets == 0 || candidates.order.is_empty() {
             return None;
         }
-        let costs = Costs::of(!traffic.circumstances.interfaces.is_empty());
+        let costs = Costs::of(!traffic.basis.interfaces.is_empty());
         let work_ns = work.unwrap_or(WORK_ASSUMED).as_nanos() as f64;
         let by_rate = rate.map(|rate| rate.packets_a_second);
-        let choice = Choice::make(&traffic.survey.buckets, machine, &costs, work_ns, by_rate);
+        let choice = Choice::make(&traffic.survey.buckets, candidates, &costs, work_ns, by_rate);
         let elephants = elephants(traffic, &choice);
         let backlog = BacklogMax::of(by_rate, choice.best.busiest);
         let overfills = |elephant: &Elephant| {
@@ -122,9 +123,9 @@ impl Suggestion {
         Some(Self {
             cpus: choice.best.cpus.len(),
             cpu_list: choice.best.cpus.to_list(),
-            of: machine.order.len(),
-            receive_cpu: machine.order[0].0,
-            mask: choice.best.mask.to_bitmap(machine.nr_cpu_ids),
+            of: candidates.order.len(),
+            receive_cpu: candidates.order[0].0,
+            mask: choice.best.mask.to_bitmap(candidates.nr_cpu_ids),
             busiest: choice.best.busiest,
             balanced: choice.best.balanced,
             rate: by_rate,
@@ -132,13 +133,13 @@ impl Suggestion {
             load_of_one: choice.one.load(by_rate),
             speed_up: choice.one.load_ns / choice.best.load_ns,
             reasons: Reasons::of(traffic, &choice, &costs, &elephants, stuck, backlog),
-            commands: Commands::of(&traffic.circumstances, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
+            commands: Commands::of(&traffic.basis, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
             elephants,
             assumed: Assumed { work_ns: work_ns as u64, work_told: work.is_some(), costs },
         })
     }
 
-    /// The advice for people: a line for each thing.
+    /// The advice as text.
     pub(crate) fn page(&self) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {
@@ -175,9 +176,9 @@ impl Suggestion {
     }
 }
 
-/// Flows with more than an even share of the packets, the largest first. None matters if one CPU is enough. If more CPUs would
-/// not help, the shares of two CPUs count.
-fn elephants(traffic: &OfTraffic, choice: &Choice) -> Vec<Elephant> {
+/// The flows with more than an even share of the packets, the largest first. No flow matters if one CPU is enough. If
+/// more CPUs would not help, the share of each of two CPUs is the limit.
+fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;
     let even = 1.0 / choice.best.spread.max(2) as f64;

@@ -3,9 +3,11 @@
 use std::io::Write;
 
 use steerage::{Builder, DropReason, Running, Snapshot};
+use steerage_fixtures::handlers::{Wire, end};
+use steerage_fixtures::namespaces::{Namespaces, converse};
+use steerage_fixtures::until;
 
 use super::super::sys::Socket;
-use crate::netns::{Namespaces, Wire, converse, end, until};
 use crate::{open, output};
 
 /// What `input`, made in namespace 0, hands over goes out by `to` there.
@@ -37,7 +39,11 @@ fn what_is_sent_arrives() {
         assert_eq!((sent(&ledger), ledger.dropped().total(), ledger.received()), (50_000, 0, 50_000));
         assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
         all += sent(&ledger);
-        assert_eq!(namespaces.received_by(1, "in0"), all);
+        // On a busy host the cable itself drops frames, because the other end's backlog (`netdev_max_backlog`) is full.
+        let lost_by_cable = namespaces.counted(0, "out0", 11);
+        let arrived = namespaces.received_by(1, "in0");
+        assert_eq!(arrived + lost_by_cable, all, "{lost_by_cable} frames lost by the cable");
+        assert!(arrived > 0);
     }
 }
 

@@ -1,7 +1,7 @@
-//! A ring's memory, mapped twice: once to talk to the kernel, once to lend frames from.
+//! The memory of a ring, mapped twice: once for the kernel's headers, and once to lend frames from.
 //!
-//! What is mapped where a frame was lent may be exchanged for a copy while the frame is out: the bytes that its reader sees
-//! stay the same, and the kernel gets its block back.
+//! The second mapping of a block can be replaced by a copy while its frames are lent. The reader of a frame sees the
+//! same bytes, and the kernel gets its block back.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use steerage::{Blocks, Claim, Completions, Lending};
 
-use crate::GIVEN;
+use crate::memory::GIVEN;
 
 const TP_STATUS_KERNEL: u32 = 0;
 const TP_STATUS_USER: u32 = 1;

@@ -1,4 +1,4 @@
-//! Sending by packet sockets.
+//! The system calls for sending by packet sockets.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;

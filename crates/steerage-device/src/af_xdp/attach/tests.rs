@@ -4,10 +4,11 @@ use std::time::Instant;
 
 use steerage::testing::QueueTester;
 use steerage::{POLL_BUDGET, Polled, Timestamp};
+use steerage_fixtures::HANG;
+use steerage_fixtures::namespaces::Namespaces;
 
 use super::super::assembler::{Assembler, R0};
 use super::*;
-use crate::netns::{HANG, Namespaces};
 
 /// A program that leaves all to the kernel, under another name than ours.
 fn other() -> Program {

@@ -1,10 +1,11 @@
 //! A wire of two interfaces between two kernels, each taken from and sent by.
 
 use steerage::Builder;
+use steerage_fixtures::handlers::{Wire, end};
+use steerage_fixtures::namespaces::{Namespaces, converse};
 
 use crate::af_packet::finish_checksums;
 use crate::af_xdp::AfXdpOptions;
-use crate::netns::{Namespaces, Wire, converse, end};
 use crate::output::open_for;
 
 #[test]

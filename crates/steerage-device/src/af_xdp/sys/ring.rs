@@ -1,4 +1,5 @@
-//! A ring that is shared with the kernel: one side writes and moves the producer's position on, the other the consumer's.
+//! A ring that is shared with the kernel. One side writes entries and advances the producer's index, and the other
+//! advances the consumer's.
 
 use std::ffi::c_int;
 use std::io;
@@ -11,7 +12,7 @@ const XDP_RING_NEED_WAKEUP: u32 = 1;
 /// Where its parts are: `struct xdp_ring_offset`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Offsets {
+pub(super) struct RingOffsets {
     producer: u64,
     consumer: u64,
     entries: u64,
@@ -32,7 +33,7 @@ pub(super) struct Descriptor {
 pub(super) struct Ring<T> {
     base: NonNull<u8>,
     bytes: usize,
-    offsets: Offsets,
+    offsets: RingOffsets,
     entries: NonNull<T>,
     /// A power of two.
     size: u32,
@@ -47,7 +48,7 @@ unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
     /// Maps the ring of `size` entries, a power of two, that the socket has at `place`.
-    pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: Offsets, size: u32) -> io::Result<Self> {
+    pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
         let protection: c_int = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;

@@ -1,4 +1,4 @@
-//! The sending half of AF_XDP: a tx ring for each sender, and one completion ring for all that send by a queue.
+//! The sending half of AF_XDP: a tx ring for each sender, and one completion ring for all senders of a queue.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -8,8 +8,8 @@ use steerage::Region;
 
 use super::ring::{Descriptor, Ring};
 use super::{
-    FEWEST, How, Offsets, Place, SOL_XDP, Shape, Socket, XDP_MMAP_OFFSETS, XDP_PKT_CONTD, XDP_UMEM_COMPLETION_RING,
-    XDP_UMEM_FILL_RING,
+    FEWEST, How, InterfaceQueue, MmapOffsets, SOL_XDP, Shape, Socket, XDP_MMAP_OFFSETS, XDP_PKT_CONTD,
+    XDP_UMEM_COMPLETION_RING, XDP_UMEM_FILL_RING,
 };
 
 const XDP_TX_RING: i32 = 3;
@@ -76,7 +76,7 @@ impl Socket {
             self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         }
         self.set(SOL_XDP, XDP_TX_RING, &shape.ring)?;
-        let offsets: Offsets = self.get(XDP_MMAP_OFFSETS)?;
+        let offsets: MmapOffsets = self.get(XDP_MMAP_OFFSETS)?;
         let tx = Ring::map(self.0.as_fd(), XDP_PGOFF_TX_RING, offsets.tx, shape.ring)?;
         Ok(Sender { tx, socket: self })
     }
@@ -85,14 +85,19 @@ impl Socket {
 impl Sender {
     /// Binds it to a queue. `shared` is another socket on the same memory: of the same queue, or of any if this one has brought
     /// rings.
-    pub(in crate::af_xdp) fn bind(&self, place: Place, how: How, shared: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub(in crate::af_xdp) fn bind(
+        &self,
+        place: InterfaceQueue,
+        how: How,
+        shared: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
         self.socket.bind(place, how, shared)
     }
 
     /// The ring in which all that send by its queue are told what was sent: by its own descriptor, so that it is there for as
     /// long as this socket. There may be one such mapping of a queue.
     pub(in crate::af_xdp) fn completions(&self, size: u32) -> io::Result<Completions> {
-        let offsets: Offsets = self.socket.get(XDP_MMAP_OFFSETS)?;
+        let offsets: MmapOffsets = self.socket.get(XDP_MMAP_OFFSETS)?;
         Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
     }
 

@@ -4,29 +4,30 @@ use std::fs;
 
 use serde::Serialize;
 
-use super::Circumstances;
-use super::model::Way;
-use crate::function::Function;
+use super::AdviceBasis;
+use super::cpu_count::Assignment;
+use crate::args::SteeringCommand;
+use crate::terminal::shell_word;
 
-/// How long a CPU of the kernel's may be away while packets come: a time slice, at 250 ticks a second the shortest.
+/// How long a CPU may do something else while packets arrive: a time slice, at least 4 ms at 250 ticks per second.
 const AWAY_S: f64 = 0.004;
 
-/// Linux's default, and ours.
+/// The default backlog of Linux, and ours.
 const BACKLOG_DEFAULT: u64 = steerage::BACKLOG_DEFAULT as u64;
 
-/// What an interface is called where none was named.
+/// The name for an interface if the user named none.
 const SOME_INTERFACE: &str = "IFACE";
 
-/// An interface that packets came from.
+/// An interface, with the number of its receive queues.
 #[derive(Clone, Debug)]
-pub(crate) struct Interface {
+pub(crate) struct InterfaceQueues {
     pub(crate) name: String,
-    /// How many receive queues it has; 1 where that cannot be read.
+    /// The number of its receive queues; 1 if that cannot be read.
     pub(crate) queues: usize,
 }
 
-impl Interface {
-    /// One of this machine.
+impl InterfaceQueues {
+    /// Reads them of an interface of this machine.
     pub(crate) fn read(name: &str) -> Self {
         let entries = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
         let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");
@@ -34,12 +35,12 @@ impl Interface {
     }
 }
 
-/// A `netdev_max_backlog` that is more than the default.
+/// A `netdev_max_backlog` above the default.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// What comes for the busiest CPU while it is away, if the default has no room for that.
+    /// Room for the packets that arrive for the busiest CPU in a time slice, if the default is too small for that.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::BACKLOG_MAX as u64)))
@@ -53,43 +54,44 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// `stuck`: an elephant is more than a CPU can do. `torn`: the usual hash of cards would tear flows' directions apart.
+    /// `stuck` says that one flow is more than a CPU can handle, `torn` that the usual hash of network cards would
+    /// separate the directions of flows.
     pub(super) fn of(
-        circumstances: &Circumstances,
-        way: &Way,
+        basis: &AdviceBasis,
+        way: &Assignment,
         backlog: Option<BacklogMax>,
         stuck: bool,
         torn: bool,
     ) -> Self {
-        // One CPU has no backlog.
+        // A single CPU has no backlog.
         let backlog = backlog.filter(|_| way.cpus.len() > 1);
         let stuck = stuck && way.cpus.len() > 1;
-        let mask = way.mask.to_bitmap(circumstances.machine.nr_cpu_ids);
+        let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
         Self {
-            steerage: for_steerage(circumstances, way, &mask, backlog, stuck),
-            kernel: for_the_kernel(circumstances, way, &mask, backlog, stuck, torn),
+            steerage: for_steerage(basis, way, &mask, backlog, stuck),
+            kernel: for_the_kernel(basis, way, &mask, backlog, stuck, torn),
         }
     }
 }
 
 fn for_steerage(
-    circumstances: &Circumstances,
-    way: &Way,
+    basis: &AdviceBasis,
+    way: &Assignment,
     mask: &str,
     backlog: Option<BacklogMax>,
     stuck: bool,
 ) -> Vec<String> {
-    let devices: Vec<String> = circumstances.devices.iter().map(|device| quoted(device)).collect();
-    let mut run = format!("{} --cpus {}", command(circumstances, &devices.join(" ")), way.cpus);
+    let devices: Vec<String> = basis.devices.iter().map(|device| shell_word(device)).collect();
+    let mut run = format!("{} --cpus {}", command(basis, &devices.join(" ")), way.cpus);
     if way.cpus.len() > 1 {
-        run += &format!(" --rx-cpu {} --rps-cpus {mask}", circumstances.machine.order[0]);
+        run += &format!(" --rx-cpu {} --rps-cpus {mask}", basis.candidates.order[0]);
     }
     if let Some(BacklogMax(packets)) = backlog {
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
-    // A run on an interface can be changed while it goes on; a file is read before anybody has typed that.
-    for Interface { name, .. } in &circumstances.interfaces {
+    // Only a run on an interface can be changed while it goes on. A file would be read before the user has typed that.
+    for InterfaceQueues { name, .. } in &basis.interfaces {
         commands.push(format!("steerage set sys/class/net/{name}/queues/rx-0/rps_cpus {mask}"));
     }
     if stuck {
@@ -98,29 +100,29 @@ fn for_steerage(
     commands
 }
 
-/// The command and its devices. What only its user knows stands in capitals.
-fn command(circumstances: &Circumstances, devices: &str) -> String {
-    let name = circumstances.function.name();
-    let interfaces: Vec<&str> = circumstances.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+/// The command and its devices. Capitals stand for what only the user knows.
+fn command(basis: &AdviceBasis, devices: &str) -> String {
+    let name = basis.command.name();
+    let interfaces: Vec<&str> = basis.interfaces.iter().map(|interface| interface.name.as_str()).collect();
     let interfaces = if interfaces.is_empty() { SOME_INTERFACE.to_owned() } else { interfaces.join(" ") };
-    match circumstances.function {
-        Function::Count | Function::Meter => format!("steerage {name} {devices}"),
-        Function::Fanout => format!("steerage {name} {devices} --to OUTPUT"),
-        Function::Forward => format!("steerage {name} {interfaces}"),
-        Function::Respond => format!("steerage {name} {interfaces} --address ADDRESS"),
+    match basis.command {
+        SteeringCommand::Count | SteeringCommand::Meter => format!("steerage {name} {devices}"),
+        SteeringCommand::Fanout => format!("steerage {name} {devices} --to OUTPUT"),
+        SteeringCommand::Forward => format!("steerage {name} {interfaces}"),
+        SteeringCommand::Respond => format!("steerage {name} {interfaces} --address ADDRESS"),
     }
 }
 
 fn for_the_kernel(
-    circumstances: &Circumstances,
-    way: &Way,
+    basis: &AdviceBasis,
+    way: &Assignment,
     mask: &str,
     backlog: Option<BacklogMax>,
     stuck: bool,
     torn: bool,
 ) -> Vec<String> {
-    let some = [Interface { name: SOME_INTERFACE.to_owned(), queues: 1 }];
-    let interfaces = if circumstances.interfaces.is_empty() { &some[..] } else { &circumstances.interfaces };
+    let some = [InterfaceQueues { name: SOME_INTERFACE.to_owned(), queues: 1 }];
+    let interfaces = if basis.interfaces.is_empty() { &some[..] } else { &basis.interfaces };
     let mut commands: Vec<String> = interfaces.iter().map(|interface| write_mask(interface, mask)).collect();
     if way.cpus.len() > 1 && torn {
         commands.extend(interfaces.iter().map(|interface| format!("sudo ethtool -K {} rxhash off", interface.name)));
@@ -134,7 +136,7 @@ fn for_the_kernel(
     commands
 }
 
-fn write_mask(interface: &Interface, mask: &str) -> String {
+fn write_mask(interface: &InterfaceQueues, mask: &str) -> String {
     let queues = format!("/sys/class/net/{}/queues", interface.name);
     match interface.queues {
         1 => format!("echo {mask} | sudo tee {queues}/rx-0/rps_cpus"),
@@ -142,24 +144,9 @@ fn write_mask(interface: &Interface, mask: &str) -> String {
     }
 }
 
-/// As a shell reads it back.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_quoted_where_a_shell_needs_it() {
-        assert_eq!(quoted("synthetic:flows=10,mix=udp4+tcp6"), "synthetic:flows=10,mix=udp4+tcp6");
-        assert_eq!([quoted("it's; rm"), quoted(""), quoted("a b")], [r"'it'\''s; rm'", "''", "'a b'"]);
-    }
 
     #[test]
     fn a_backlog_has_room_for_a_time_slice() {
@@ -172,12 +159,12 @@ mod tests {
 
     #[test]
     fn each_queue_gets_the_mask() {
-        let interface = |queues| Interface { name: "eth1".to_owned(), queues };
+        let interface = |queues| InterfaceQueues { name: "eth1".to_owned(), queues };
         assert_eq!(write_mask(&interface(1), "f"), "echo f | sudo tee /sys/class/net/eth1/queues/rx-0/rps_cpus");
         assert_eq!(
             write_mask(&interface(4), "f"),
             "for q in /sys/class/net/eth1/queues/rx-*; do echo f | sudo tee $q/rps_cpus; done"
         );
-        assert_eq!(Interface::read("no-such-interface").queues, 1);
+        assert_eq!(InterfaceQueues::read("no-such-interface").queues, 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Why the advice is what it is.
+//! The reasons for the advice, as sentences.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use steerage::flow::HeaderKind;
 use steerage::{CpuId, CpuMask};
 
 use super::commands::BacklogMax;
-use super::model::{BUSY_MAX, Choice, Costs, Way};
-use super::{Elephant, Machine, Rate, RateFrom, cpu, named};
-use crate::report::explain::{OfTraffic, advice, tunnels};
-use crate::report::units::{self, grouped, packets_a_second};
+use super::cpu_count::{Assignment, BUSY_MAX, Choice, Costs};
+use super::{CandidateCpus, Elephant, Rate, RateFrom, cpu, named};
+use crate::report::explain::{TrafficExplanation, advice, tunnels};
+use crate::units::{self, counted, grouped, packets_a_second};
 
-/// Tunnels in UDP or behind labels: the kernel's flow hash does not look into them (`__skb_get_hash`, `net/core/flow_dissector.c`).
+/// The tunnels that the kernel's flow hash does not look into (`__skb_get_hash`, net/core/flow_dissector.c).
 const HIDDEN_FROM_THE_KERNEL: [HeaderKind; 3] = [HeaderKind::Vxlan, HeaderKind::Geneve, HeaderKind::GtpU];
 
-/// The sentences of the page.
+/// The sentences of the text.
 #[derive(Debug, Serialize)]
 pub(super) struct Reasons {
     pub(super) cpus: String,
@@ -23,23 +23,23 @@ pub(super) struct Reasons {
     pub(super) busiest: String,
     pub(super) elephants: String,
     pub(super) hash: String,
-    /// About backlogs and the interface's own queues, if there is something to say.
+    /// About backlogs and the interface's own queues, if there is something to say about them.
     pub(super) queues: Option<String>,
 }
 
 impl Reasons {
     pub(super) fn of(
-        traffic: &OfTraffic,
+        traffic: &TrafficExplanation,
         choice: &Choice,
         costs: &Costs,
         elephants: &[Elephant],
         stuck: bool,
         backlog: Option<BacklogMax>,
     ) -> Self {
-        let (best, machine) = (&choice.best, &traffic.circumstances.machine);
+        let (best, candidates) = (&choice.best, &traffic.basis.candidates);
         Self {
             cpus: why_so_many(traffic, choice, costs),
-            mask: why_these(best, machine),
+            mask: why_these(best, candidates),
             busiest: busiest(best),
             elephants: of_elephants(best, elephants, stuck),
             hash: hash(traffic, best),
@@ -52,7 +52,7 @@ fn percents(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// `1,234 ns` up to 10 us, `123.4 us`, `12.3 ms`, and longer ones as elsewhere.
+/// `1,234 ns` up to 10 us, `123.4 us`, `12.3 ms`; longer times as in `units`.
 fn short(time: Duration) -> String {
     match time.as_nanos() as u64 {
         ns @ ..10_000 => format!("{} ns", grouped(ns)),
@@ -71,15 +71,15 @@ fn at(rate: &Rate) -> String {
     format!("at {} ({from})", packets_a_second(rate.packets_a_second))
 }
 
-fn why_so_many(traffic: &OfTraffic, choice: &Choice, costs: &Costs) -> String {
+fn why_so_many(traffic: &TrafficExplanation, choice: &Choice, costs: &Costs) -> String {
     let Choice { best, one, is_enough } = choice;
     let count = best.cpus.len();
     let most = percents(BUSY_MAX);
-    let is_all = count == traffic.circumstances.machine.order.len();
+    let is_all = count == traffic.basis.candidates.order.len();
     let more = if is_all { "there are no more CPUs" } else { "more CPUs would add little" };
     let speed_up = one.load_ns / best.load_ns;
     let limit = if best.receiver_is_busiest { "the CPU that receives" } else { "the busiest of the other CPUs" };
-    let Some(rate) = &traffic.circumstances.rate else {
+    let Some(rate) = &traffic.basis.rate else {
         return match count {
             1 => "the rate is not known; more CPUs would not handle more packets".to_owned(),
             _ => format!(
@@ -87,7 +87,7 @@ fn why_so_many(traffic: &OfTraffic, choice: &Choice, costs: &Costs) -> String {
             ),
         };
     };
-    let load = |way: &Way| percents(way.load(Some(rate.packets_a_second)).unwrap_or(0.0));
+    let load = |way: &Assignment| percents(way.load(Some(rate.packets_a_second)).unwrap_or(0.0));
     let at = at(rate);
     match (is_enough, count) {
         (Some(true), 1) => {
@@ -111,8 +111,8 @@ fn why_so_many(traffic: &OfTraffic, choice: &Choice, costs: &Costs) -> String {
     }
 }
 
-fn why_these(way: &Way, machine: &Machine) -> String {
-    let receiver = machine.order[0];
+fn why_these(way: &Assignment, candidates: &CandidateCpus) -> String {
+    let receiver = candidates.order[0];
     if way.cpus.len() == 1 {
         return format!("no steering: {} does everything, and no packet has to go to another CPU", cpu(receiver));
     }
@@ -122,8 +122,9 @@ fn why_these(way: &Way, machine: &Machine) -> String {
         "only receives, since it has no time for more"
     };
     let others: CpuMask = way.cpus.iter().filter(|cpu| *cpu != receiver).collect();
-    let mut says = format!("{}: {} {along}; {}", named(&way.mask), cpu(receiver), how_near(&others, machine, receiver));
-    let second = machine.siblings.and(&others);
+    let mut says =
+        format!("{}: {} {along}; {}", named(&way.mask), cpu(receiver), how_near(&others, candidates, receiver));
+    let second = candidates.siblings.and(&others);
     if !second.is_empty() {
         says += &format!(
             "; there are too few free cores, so second threads of cores in use join as well: {}",
@@ -133,23 +134,23 @@ fn why_these(way: &Way, machine: &Machine) -> String {
     says
 }
 
-fn how_near(others: &CpuMask, machine: &Machine, receiver: CpuId) -> String {
-    let far = machine.far.and(others);
-    let measured = machine.measured.map_or(String::new(), |(nearest, farthest)| {
+fn how_near(others: &CpuMask, candidates: &CandidateCpus, receiver: CpuId) -> String {
+    let far = candidates.far.and(others);
+    let measured = candidates.measured.map_or(String::new(), |(nearest, farthest)| {
         let (nearest, farthest) = (nearest.as_nanos(), farthest.as_nanos());
         let range = if nearest == farthest { nearest.to_string() } else { format!("{nearest} to {farthest}") };
         format!(" (measured: a cache line takes {range} ns one way)")
     });
     let to = cpu(receiver);
     match (far.is_empty(), far == *others) {
-        (true, _) if machine.is_known => format!("the others share a cache with it{measured}"),
+        (true, _) if candidates.is_known => format!("the others share a cache with it{measured}"),
         (true, _) => "the others are assumed to share a cache with it".to_owned(),
         (_, true) => format!("the others share no cache with it{measured}"),
         _ => format!("{to} shares no cache with {}, added last{measured}", named(&far)),
     }
 }
 
-fn busiest(way: &Way) -> String {
+fn busiest(way: &Assignment) -> String {
     match way.spread {
         1 => "one CPU has all packets".to_owned(),
         spread => {
@@ -163,7 +164,7 @@ fn busiest(way: &Way) -> String {
     }
 }
 
-fn of_elephants(way: &Way, elephants: &[Elephant], stuck: bool) -> String {
+fn of_elephants(way: &Assignment, elephants: &[Elephant], stuck: bool) -> String {
     let spread = way.spread.max(2);
     let Some(Elephant { flow, share }) = elephants.first() else {
         return match way.spread {
@@ -182,11 +183,11 @@ fn of_elephants(way: &Way, elephants: &[Elephant], stuck: bool) -> String {
 }
 
 /// Whether the default hash of network cards would put the two directions of a flow on different queues.
-pub(super) fn is_torn(traffic: &OfTraffic) -> bool {
+pub(super) fn is_torn(traffic: &TrafficExplanation) -> bool {
     advice::torn(traffic) > 0
 }
 
-fn hash(traffic: &OfTraffic, way: &Way) -> String {
+fn hash(traffic: &TrafficExplanation, way: &Assignment) -> String {
     if way.cpus.len() == 1 {
         return "none is needed with one CPU".to_owned();
     }
@@ -195,8 +196,8 @@ fn hash(traffic: &OfTraffic, way: &Way) -> String {
     let inner = survey.flows.iter().filter(|flow| flow.in_tunnel).count();
     let outer = survey.outer_flows;
     if inner > outer && traffic.layers == steerage::flow::Layers::Inner {
-        let (inner, outer) = (grouped(inner as u64), grouped(outer as u64));
-        says.push(format!("it looks into tunnels, which hold {inner} flows, with {outer} outside"));
+        let (inner, outer) = (counted(inner as u64, "flow"), grouped(outer as u64));
+        says.push(format!("it looks into tunnels, which hold {inner}, with {outer} outside"));
         let hidden = |kind: &HeaderKind| HIDDEN_FROM_THE_KERNEL.contains(kind);
         if tunnels(survey).iter().any(|(kind, _)| hidden(kind)) {
             says.push("the kernel's hash does not".to_owned());
@@ -215,15 +216,18 @@ fn hash(traffic: &OfTraffic, way: &Way) -> String {
     says.join("; ")
 }
 
-fn queues(traffic: &OfTraffic, way: &Way, backlog: Option<BacklogMax>) -> Option<String> {
+fn queues(traffic: &TrafficExplanation, way: &Assignment, backlog: Option<BacklogMax>) -> Option<String> {
     let mut says = Vec::new();
-    let enough = traffic.circumstances.interfaces.iter().find(|interface| interface.queues >= way.cpus.len().max(2));
+    let enough = traffic.basis.interfaces.iter().find(|interface| interface.queues >= way.cpus.len().max(2));
     if let Some(interface) = enough {
         let (name, queues) = (&interface.name, interface.queues);
         says.push(format!("{name} has {queues} receive queues: the kernel's RPS adds nothing if each queue has a CPU"));
     }
     if let Some(BacklogMax(packets)) = backlog.filter(|_| way.cpus.len() > 1) {
-        says.push(format!("a backlog of {} packets has room for what comes in a time slice of 4 ms", grouped(packets)));
+        says.push(format!(
+            "a backlog of {} has room for what comes in a time slice of 4 ms",
+            counted(packets, "packet")
+        ));
     }
     (!says.is_empty()).then(|| says.join("; "))
 }

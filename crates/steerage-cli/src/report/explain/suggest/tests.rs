@@ -1,20 +1,20 @@
 //! How many CPUs, and which: on made-up loads, with figures that can be worked out by hand.
 
 use steerage::{BUCKETS, CpuMask};
-use steerage_apps::Weight;
+use steerage_apps::Volume;
 
-use super::model::{Choice, Costs};
+use super::cpu_count::{Choice, Costs};
 use super::*;
 
 /// As many packets in each bucket, and in the first as many again as `elephant` of all others.
-fn buckets(elephant: f64) -> Box<[Weight; BUCKETS]> {
-    let mut buckets = Box::new([Weight { packets: 100, bytes: 0 }; BUCKETS]);
+fn buckets(elephant: f64) -> Box<[Volume; BUCKETS]> {
+    let mut buckets = Box::new([Volume { packets: 100, bytes: 0 }; BUCKETS]);
     buckets[0].packets += (elephant * 100.0 * BUCKETS as f64) as u64;
     buckets
 }
 
-fn choice(machine: &Machine, elephant: f64, work_ns: f64, rate: Option<f64>) -> Choice {
-    Choice::make(&buckets(elephant), machine, &Costs::of(false), work_ns, rate)
+fn choice(candidates: &CandidateCpus, elephant: f64, work_ns: f64, rate: Option<f64>) -> Choice {
+    Choice::make(&buckets(elephant), candidates, &Costs::of(false), work_ns, rate)
 }
 
 fn close(one: f64, other: f64) -> bool {
@@ -23,34 +23,34 @@ fn close(one: f64, other: f64) -> bool {
 
 #[test]
 fn the_fewest_cpus_that_keep_up() {
-    let machine = Machine::even(8);
+    let candidates = CandidateCpus::even(8);
     // 10 to receive and 1000 to work: 1010 ns on one CPU.
     for (rate, cpus) in [(0.1e6, 1), (0.69e6, 1), (0.7e6, 2), (1e6, 2), (1.4e6, 3), (3e6, 5)] {
-        let choice = choice(&machine, 0.0, 1000.0, Some(rate));
+        let choice = choice(&candidates, 0.0, 1000.0, Some(rate));
         assert_eq!((choice.best.cpus.len(), choice.is_enough), (cpus, Some(true)), "{rate}");
         assert!(close(choice.one.load_ns, 1010.0));
     }
-    let two = choice(&machine, 0.0, 1000.0, Some(1e6)).best;
+    let two = choice(&candidates, 0.0, 1000.0, Some(1e6)).best;
     // The one that receives hands half over and does half: 10 + 5 + 500.
     assert!(close(two.load_ns, 515.0) && two.receiver_is_busiest, "{two:?}");
     assert!(close(two.load(Some(1e6)).unwrap(), 0.515));
     assert_eq!(two.mask.to_list(), "0-1");
     // Eight are not enough, and all that there are.
-    let most = choice(&machine, 0.0, 1000.0, Some(20e6));
+    let most = choice(&candidates, 0.0, 1000.0, Some(20e6));
     assert_eq!((most.best.cpus.len(), most.is_enough), (8, Some(false)));
 }
 
 #[test]
 fn work_that_is_too_light_is_not_handed_over() {
     for rate in [None, Some(1e6), Some(200e6)] {
-        let choice = choice(&Machine::even(8), 0.0, 5.0, rate);
+        let choice = choice(&CandidateCpus::even(8), 0.0, 5.0, rate);
         assert_eq!((choice.best.cpus.len(), choice.best.mask.is_empty()), (1, true), "{rate:?}");
     }
 }
 
 #[test]
 fn who_receives_for_many_does_nothing_else() {
-    let choice = choice(&Machine::even(16), 0.0, 200.0, None);
+    let choice = choice(&CandidateCpus::even(16), 0.0, 200.0, None);
     // It cannot be below 10 to receive and 10 to hand over; 22.2 is within a tenth of that, for which ten others are enough:
     // 213 / 10.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
@@ -60,7 +60,7 @@ fn who_receives_for_many_does_nothing_else() {
 #[test]
 fn an_elephant_bounds_what_cpus_can_do() {
     // Half of the packets are in one bucket. Eight CPUs do 1.75 times what one does, and four come within a tenth of that.
-    let choice = choice(&Machine::even(8), 1.0, 1000.0, Some(10e6));
+    let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
     // Whoever has that bucket has nothing else once they are balanced; before, a quarter of the others.
     assert!(close(choice.best.balanced, 409_700.0 / 819_200.0), "{choice:?}");
@@ -70,9 +70,9 @@ fn an_elephant_bounds_what_cpus_can_do() {
 #[test]
 fn what_is_far_costs_more() {
     let two: CpuMask = CpuMask::parse_list("0-1", 2).unwrap();
-    let far = Machine { far: CpuMask::parse_list("1", 2).unwrap(), ..Machine::even(2) };
+    let far = CandidateCpus { far: CpuMask::parse_list("1", 2).unwrap(), ..CandidateCpus::even(2) };
     assert_eq!(far.order.iter().copied().collect::<CpuMask>(), two);
-    let loads = [Machine::even(2), far].map(|machine| choice(&machine, 0.0, 100.0, None).best.load_ns);
+    let loads = [CandidateCpus::even(2), far].map(|candidates| choice(&candidates, 0.0, 100.0, None).best.load_ns);
     // 10 + (100 + 10) / 2 and 10 + (100 + 31) / 2.
     assert!(close(loads[0], 65.0) && close(loads[1], 75.5), "{loads:?}");
 }
@@ -94,9 +94,9 @@ fn machines_are_what_their_topology_tells() {
         write(&format!("cpu{cpu}/cache/index3/level"), "3");
         write(&format!("cpu{cpu}/cache/index3/shared_cpu_list"), cache);
     }
-    let machine = Machine::of(&steerage::Topology::below(&root, None), 8);
+    let candidates = CandidateCpus::of(&steerage::Topology::below(&root, None), 8);
     std::fs::remove_dir_all(&root).unwrap();
-    assert_eq!(machine.order.iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [0, 1, 4, 2, 3]);
-    assert_eq!((machine.far.to_list(), machine.siblings.to_list()), ("2-3".to_owned(), "4".to_owned()));
-    assert!(machine.is_known && machine.measured.is_none() && !Machine::even(2).is_known);
+    assert_eq!(candidates.order.iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [0, 1, 4, 2, 3]);
+    assert_eq!((candidates.far.to_list(), candidates.siblings.to_list()), ("2-3".to_owned(), "4".to_owned()));
+    assert!(candidates.is_known && candidates.measured.is_none() && !CandidateCpus::even(2).is_known);
 }

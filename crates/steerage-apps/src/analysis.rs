@@ -1,0 +1,263 @@
+//! Analyzes traffic: which buckets its packets fall into, which flows are the largest, and what hides flows.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::AddAssign;
+
+use steerage::flow::{self, Dissection, End, HeaderKind, Layers};
+use steerage::{
+    Affinity, BUCKETS, Batch, Cpu, FlowHash, FlowHasher, FlowKey, FlowParts, Handler, LinkType, Packet, SteeringKey,
+    SteeringKeys, Timestamp, bucket_of,
+};
+
+/// The most flows that are counted separately, at 170 bytes each: 170 MiB. Packets of later flows count only in the totals.
+pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
+
+/// An amount of traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    /// The number of packets.
+    pub packets: u64,
+    /// The sum of their lengths on the wire.
+    pub bytes: u64,
+}
+
+impl AddAssign for Volume {
+    fn add_assign(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+/// A flow: all packets with the same key, which steering never separates. It is both directions of a conversation or one
+/// of them: see [`Analysis::affinity`].
+#[derive(Clone, Copy, Debug)]
+pub struct AnalyzedFlow {
+    /// The flow of its first packet, in the direction in which that packet was sent.
+    pub flow: FlowKey,
+    /// The key that is hashed for each of its packets. For most flows it is made of `flow`; a datagram whose first fragment
+    /// did not come first has a key of its own.
+    pub key: FlowKey,
+    /// All its packets.
+    pub weight: Volume,
+    /// The hash by which its first packet was steered.
+    pub hash: FlowHash,
+    /// Whether packets of both directions came.
+    pub is_two_way: bool,
+    /// Whether its first packet came in a tunnel.
+    pub in_tunnel: bool,
+}
+
+/// Everything that is known about one packet.
+#[derive(Clone, Debug)]
+pub struct PacketDetail {
+    /// Its bytes, as far as they were captured.
+    pub data: Vec<u8>,
+    /// Its length on the wire, in bytes.
+    pub wire_len: usize,
+    /// The type of its first header.
+    pub link: LinkType,
+    /// The hash by which it was steered.
+    pub hash: FlowHash,
+    /// Its flow, as [`AnalyzedFlow::flow`].
+    pub flow: FlowKey,
+    /// The key that was hashed.
+    pub key: FlowKey,
+}
+
+/// What [`Analyze`] found.
+#[derive(Debug)]
+pub struct Analysis {
+    /// Which packets steering keeps together, which defines what a flow is here.
+    pub affinity: Affinity,
+    /// All traffic.
+    pub all: Volume,
+    /// The traffic of each bucket.
+    pub buckets: Box<[Volume; BUCKETS]>,
+    /// The flows, in no particular order.
+    pub flows: Vec<AnalyzedFlow>,
+    /// Packets of flows beyond [`ANALYSIS_FLOWS_MAX`].
+    pub beyond: u64,
+    /// Packets in tunnels, by the kind of the innermost tunnel.
+    pub tunnels: HashMap<HeaderKind, Volume>,
+    /// The number of flows by the outermost headers of those packets.
+    pub outer_flows: usize,
+    /// The number of fragments.
+    pub fragments: u64,
+    /// Packets without a known flow, by the reason.
+    pub unparsed: BTreeMap<String, u64>,
+    /// The packet that was asked for, if there was a packet with that number.
+    pub packet_detail: Option<PacketDetail>,
+}
+
+/// Looks at every packet's headers and hash. It numbers packets as they come, so it is for an instance of one CPU, with
+/// [hashes at arrival](steerage::Builder::always_hash).
+///
+/// `BOTH` says whose flows are analyzed: those of handlers that keep both directions together, or of handlers that keep only each
+/// direction together ([`Affinity`]).
+pub struct Analyze<const BOTH: bool> {
+    layers: Layers,
+    hasher: FlowHasher,
+    /// The number of the packet to keep a copy of, counted from 1.
+    wanted: u64,
+    /// One per queue.
+    keys: Vec<SteeringKeys>,
+    /// The flows by the key that is hashed.
+    flows: HashMap<FlowKey, AnalyzedFlow>,
+    outer: HashSet<FlowKey>,
+    found: Analysis,
+}
+
+impl<const BOTH: bool> std::fmt::Debug for Analyze<BOTH> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Analyze, {} packets so far", self.found.all.packets)
+    }
+}
+
+impl<const BOTH: bool> Analyze<BOTH> {
+    /// An analysis for an instance with this hash and these layers. It keeps a copy of packet number `wanted`, counted from 1.
+    pub fn new(hasher: FlowHasher, layers: Layers, wanted: u64) -> Self {
+        let found = Analysis {
+            affinity: Self::AFFINITY,
+            all: Volume::default(),
+            buckets: Box::new([Volume::default(); BUCKETS]),
+            flows: Vec::new(),
+            beyond: 0,
+            tunnels: HashMap::new(),
+            outer_flows: 0,
+            fragments: 0,
+            unparsed: BTreeMap::new(),
+            packet_detail: None,
+        };
+        Self { layers, hasher, wanted, keys: Vec::new(), flows: HashMap::new(), outer: HashSet::new(), found }
+    }
+
+    fn analyze(&mut self, packet: &Packet<'_>, queue: usize, now: Timestamp) {
+        let (data, link, hash) = (packet.data(), packet.link(), packet.flow_hash());
+        let weight = Volume { packets: 1, bytes: packet.wire_len() as u64 };
+        self.found.all += weight;
+        self.found.buckets[usize::from(bucket_of(hash))] += weight;
+        let headers = flow::dissect(data, link, self.layers);
+        if self.keys.len() <= queue {
+            self.keys.resize_with(queue + 1, || SteeringKeys::new(self.hasher.clone(), Self::AFFINITY));
+        }
+        let key = self.keys[queue].of(&headers, now);
+        let (flow, key) = (shown(&key, &headers), key.hashed);
+        if self.found.all.packets == self.wanted {
+            let data = packet.segments().flatten().copied().collect();
+            self.found.packet_detail = Some(PacketDetail { data, wire_len: packet.wire_len(), link, hash, flow, key });
+        }
+        self.found.fragments += u64::from(headers.fragments[0].is_some());
+        if !headers.is_flow {
+            *self.found.unparsed.entry(why_unparsed(&headers)).or_default() += 1;
+        }
+        if let Some(tunnel) = headers.tunnel {
+            *self.found.tunnels.entry(tunnel.kind).or_default() += weight;
+            let outer = Self::AFFINITY.key(flow::dissect(data, link, Layers::Outer).key);
+            if self.outer.len() < ANALYSIS_FLOWS_MAX {
+                self.outer.insert(outer);
+            }
+        }
+        let in_tunnel = headers.tunnel.is_some();
+        self.count(AnalyzedFlow { flow, key, weight, hash, is_two_way: false, in_tunnel });
+    }
+
+    /// Counts a packet, which is given as the flow that it would be if the flow had no other packet.
+    fn count(&mut self, new: AnalyzedFlow) {
+        let full = self.flows.len() >= ANALYSIS_FLOWS_MAX;
+        let Some(known) = self.flows.get_mut(&new.key) else {
+            if full {
+                self.found.beyond += 1;
+            } else {
+                self.flows.insert(new.key, new);
+            }
+            return;
+        };
+        known.weight += new.weight;
+        known.is_two_way |= known.flow != new.flow;
+    }
+}
+
+/// The flow as it is shown. A datagram with a key of its own is shown by addresses and protocol: its ports were not known when
+/// the first of its fragments came.
+fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
+    match (key.flow.parts(), headers.key.parts()) {
+        (FlowParts::Bytes { .. }, FlowParts::V4 { source, destination, protocol }) => {
+            FlowKey::v4((source.0, 0), (destination.0, 0), protocol)
+        }
+        (FlowParts::Bytes { .. }, FlowParts::V6 { source, destination, protocol }) => {
+            FlowKey::v6((source.0, 0), (destination.0, 0), protocol)
+        }
+        _ => key.flow,
+    }
+}
+
+/// The reason in the words of the report.
+fn why_unparsed(headers: &Dissection) -> String {
+    match headers.end {
+        End::UnknownEtherType(0x0806) => "ARP".to_owned(),
+        end => end.to_string(),
+    }
+}
+
+impl<const BOTH: bool> Handler for Analyze<BOTH> {
+    const AFFINITY: Affinity = if BOTH { Affinity::BothDirections } else { Affinity::OneDirection };
+
+    type Moved = ();
+    type Report = Analysis;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        let queue = batch.queue();
+        for packet in batch.iter_mut() {
+            self.analyze(&packet, queue, cpu.now());
+        }
+    }
+
+    fn finish(mut self) -> Analysis {
+        self.found.flows = self.flows.into_values().collect();
+        self.found.outer_flows = self.outer.len();
+        self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steerage::{Builder, HashKey};
+    use steerage_device::synthetic::SyntheticOptions;
+
+    use super::*;
+
+    #[test]
+    fn everything_is_in_a_bucket_and_of_a_flow() {
+        all_of_it::<true>();
+        all_of_it::<false>();
+    }
+
+    fn all_of_it<const BOTH: bool>() {
+        let options = SyntheticOptions { packets: Some(5_000), flows: 50, ..SyntheticOptions::default() };
+        let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+        let builder = Builder::new().virtual_cpus(1).always_hash(true).hash(hasher.clone());
+        let analyze = move |_| Analyze::<BOTH>::new(hasher.clone(), Layers::Inner, 17);
+        let instance = builder.input(options.open().unwrap()).build(analyze).unwrap();
+        let outcome = instance.start().unwrap().join();
+        let (_, found) = outcome.reports.into_iter().next().unwrap();
+
+        let sum = |weights: &mut dyn Iterator<Item = Volume>| {
+            weights.fold(Volume::default(), |mut all, weight| {
+                all += weight;
+                all
+            })
+        };
+        assert_eq!(found.all, Volume { packets: 5_000, bytes: 5_000 * 64 });
+        assert_eq!(sum(&mut found.buckets.iter().copied()), found.all);
+        assert_eq!(sum(&mut found.flows.iter().map(|flow| flow.weight)), found.all);
+        assert_eq!(found.flows.len(), 50);
+        assert_eq!((found.beyond, found.fragments, found.unparsed.len(), found.tunnels.len()), (0, 0, 0, 0));
+        let detail = found.packet_detail.unwrap();
+        let flow = found.flows.iter().find(|flow| flow.key == detail.key).unwrap();
+        assert_eq!((flow.flow, flow.hash), (detail.flow, detail.hash));
+        let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+        assert!(found.flows.iter().all(|flow| flow.hash == hasher.hash(&flow.key)));
+        let dissected = flow::dissect(&detail.data, detail.link, Layers::Inner).key;
+        assert_eq!((detail.flow, detail.key), (dissected, found.affinity.key(dissected)));
+    }
+}

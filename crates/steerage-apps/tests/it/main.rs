@@ -1,0 +1,5 @@
+//! Packet functions against tshark, and against the kernel as their peer.
+
+mod meter_captures;
+#[cfg(feature = "respond")]
+mod respond;

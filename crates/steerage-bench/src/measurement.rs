@@ -1,0 +1,27 @@
+//! What one run measured.
+
+use std::collections::BTreeMap;
+
+/// The values that one run measured, by metric, and the latencies of its packets.
+#[derive(Clone, Debug, Default)]
+pub struct Measurement {
+    /// By metric.
+    pub values: BTreeMap<String, f64>,
+    /// In the form of `Sample::latencies` in [`report`](crate::report).
+    pub latencies: Vec<(u64, u64)>,
+}
+
+impl Measurement {
+    /// A measurement of one metric.
+    pub fn of(metric: &str, value: f64) -> Self {
+        Self::default().and(metric, value)
+    }
+
+    /// Adds the value of another metric. A value that is not a finite number was not measured, and is left out.
+    pub fn and(mut self, metric: &str, value: f64) -> Self {
+        if value.is_finite() {
+            self.values.insert(metric.to_owned(), value);
+        }
+        self
+    }
+}

@@ -1,0 +1,219 @@
+//! One run: either one CPU receives and another handles the packets of all targets, or one CPU does both.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use steerage::{
+    Batch, Builder, Cpu, CpuId, CpuMask, CpuPart, FlowHasher, Handler, Hash, HashKey, Input, Machine, Softnet, Stepped,
+};
+
+use crate::error::BenchError;
+use crate::measurement::Measurement;
+use crate::placement::pin;
+
+/// A packet function that only reads the header fields that a forwarder would read: the least that packet functions do.
+#[derive(Debug, Default)]
+pub struct ReadsHeaders(u64);
+
+impl Handler for ReadsHeaders {
+    type Moved = ();
+    type Report = u64;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            let Some(head) = packet.data().first_chunk::<34>() else { continue };
+            let fields = [head[12], head[14], head[23], head[26], head[27], head[28], head[29], head[0]];
+            self.0 = self.0.wrapping_add(u64::from_le_bytes(fields));
+        }
+    }
+
+    fn finish(self) -> u64 {
+        self.0
+    }
+}
+
+/// The two CPUs of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuPair {
+    /// The CPU that receives, and does nothing else.
+    pub receive: usize,
+    /// The CPU that handles the packets.
+    pub work: usize,
+}
+
+/// The times that a run took, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// The receiving CPU's time per packet, without the time in which all backlogs were full.
+    pub receive: f64,
+    /// The worker's time per packet, without the time in which it was idle; `None` if the receiving CPU handles the packets.
+    pub work: Option<f64>,
+    /// The time from the first packet to the last, per packet.
+    pub whole: f64,
+    /// The number of packets delivered.
+    pub delivered: u64,
+}
+
+impl Times {
+    /// These times, if the run delivered all packets that were sent.
+    ///
+    /// # Errors
+    /// If packets were lost.
+    pub fn of_all(self, sent: u64) -> Result<Self, BenchError> {
+        none_lost(self.delivered, sent).map(|()| self)
+    }
+
+    /// The times as metrics: `mpps`, `receive_ns`, and `work_ns` if another CPU did the work.
+    pub fn measurement(&self) -> Measurement {
+        let measurement = Measurement::of("mpps", 1e3 / self.whole).and("receive_ns", self.receive);
+        match self.work {
+            Some(work) => measurement.and("work_ns", work),
+            None => measurement,
+        }
+    }
+}
+
+/// Measures busy time. It reads the clock after each idle step and when work begins, but not between two steps of work.
+#[derive(Debug, Default)]
+pub struct Busy {
+    time: Duration,
+    since: Option<Instant>,
+}
+
+impl Busy {
+    /// Runs `step`, which returns whether it did any work.
+    #[inline(always)]
+    pub fn during(&mut self, step: impl FnOnce() -> bool) {
+        let before = if self.since.is_none() { Some(Instant::now()) } else { None };
+        if step() {
+            self.since = self.since.or(before);
+        } else if let Some(since) = self.since.take() {
+            self.time += since.elapsed();
+        }
+    }
+
+    /// The busy time so far.
+    pub fn time(mut self) -> Duration {
+        self.during(|| false);
+        self.time
+    }
+}
+
+/// Runs an input of `frames` frames once on two CPUs. One CPU serves all targets: the purpose is to see what many rings cost the
+/// receiver.
+///
+/// # Errors
+/// If the run cannot be set up.
+pub fn run<H, F>(
+    on: CpuPair,
+    builder: Builder,
+    input: Input,
+    frames: u64,
+    targets: usize,
+    make: F,
+) -> Result<Times, BenchError>
+where
+    H: Handler,
+    F: Fn() -> H + Send + Sync + 'static,
+{
+    let (rx, workers) = (CpuId(0), (1..=targets as u16).map(CpuId).collect::<CpuMask>());
+    let instance = builder
+        .virtual_cpus(targets + 1)
+        .rps_cpus(workers)
+        .policy(Hash)
+        .hash(FlowHasher::keyed(&HashKey::MICROSOFT))
+        .input_on(input, &[rx], None)
+        .build(move |_| make())?;
+    let (mut parts, handle) = instance.split();
+    let receiver = parts.remove(0);
+    pin(on.receive)?;
+    let (ready, is_ready) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        pin(on.work)?;
+        let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
+        // If the receiver has failed, nobody waits for this.
+        let _ = ready.send(());
+        Ok(work(cpus))
+    });
+    let mut cpu = receiver.enter_machine();
+    if is_ready.recv().is_err() {
+        return joined(worker).and(Err(BenchError::Panicked));
+    }
+    let whole = Instant::now();
+    let mut busy = Busy::default();
+    while !cpu.is_finished() {
+        busy.during(|| cpu.step() == Stepped::Worked);
+    }
+    let (receive, whole) = (busy.time(), whole.elapsed());
+    let work = joined(worker)?;
+    let each = |time: Duration| time.as_nanos() as f64 / frames as f64;
+    let delivered = handle.snapshot().delivered();
+    Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
+}
+
+/// Steps the CPUs in turn until all have finished. Returns the busy time.
+fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
+    let mut busy = Busy::default();
+    let mut finished = 0;
+    while finished < cpus.len() {
+        finished = 0;
+        busy.during(|| {
+            let mut worked = false;
+            for cpu in &mut cpus {
+                let stepped = cpu.step();
+                worked |= stepped == Stepped::Worked;
+                finished += usize::from(stepped == Stepped::Finished);
+            }
+            worked
+        });
+    }
+    let time = busy.time();
+    cpus.into_iter().for_each(|cpu| {
+        std::hint::black_box(cpu.finish());
+    });
+    time
+}
+
+/// Runs an input of `frames` frames once on one CPU, which receives and handles them. Also returns the packet function's report.
+///
+/// # Errors
+/// If the run cannot be set up, or a packet is lost.
+pub fn run_alone<H, F>(
+    on: usize,
+    builder: Builder,
+    input: Input,
+    frames: u64,
+    make: F,
+) -> Result<(Times, H::Report), BenchError>
+where
+    H: Handler,
+    F: Fn() -> H + Send + Sync + 'static,
+{
+    let builder = builder.virtual_cpus(1).hash(FlowHasher::keyed(&HashKey::MICROSOFT));
+    let (mut parts, handle) = builder.input(input).build(move |_| make())?.split();
+    pin(on)?;
+    let mut cpu = parts.remove(0).enter_machine();
+    let start = Instant::now();
+    while cpu.step() != Stepped::Finished {}
+    let whole = start.elapsed().as_nanos() as f64 / frames as f64;
+    let delivered = handle.snapshot().delivered();
+    let times = Times { receive: whole, work: None, whole, delivered }.of_all(frames)?;
+    Ok((times, cpu.finish()))
+}
+
+/// Checks that all packets arrived.
+///
+/// # Errors
+/// If some did not.
+pub fn none_lost(delivered: u64, sent: u64) -> Result<(), BenchError> {
+    if delivered == sent { Ok(()) } else { Err(BenchError::Lost { delivered, sent }) }
+}
+
+/// Waits for a thread, and returns its result.
+///
+/// # Errors
+/// The thread's own error, or that it panicked.
+pub fn joined<T>(thread: thread::JoinHandle<Result<T, BenchError>>) -> Result<T, BenchError> {
+    thread.join().unwrap_or(Err(BenchError::Panicked))
+}

@@ -1,0 +1,62 @@
+//! The commands that steer packets, and what each of them keeps together on one CPU.
+//!
+//! Each answer comes from the command's own packet function, which is what the path asks too. So `steerage explain` and
+//! the command cannot disagree.
+
+use clap::ValueEnum;
+use steerage::{Affinity, Handler};
+use steerage_apps::forward::Forward;
+use steerage_apps::meter::Meter;
+use steerage_apps::respond::Respond;
+use steerage_apps::{Count, Fanout};
+
+use super::DirectionArg;
+
+/// A command that steers packets: a value of `explain --for`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SteeringCommand {
+    #[default]
+    Count,
+    Meter,
+    Fanout,
+    Forward,
+    Respond,
+}
+
+impl SteeringCommand {
+    /// Which packets the command's packet function keeps on one CPU.
+    pub(crate) fn affinity(self) -> Affinity {
+        match self {
+            Self::Count => Count::AFFINITY,
+            Self::Meter => Meter::AFFINITY,
+            Self::Fanout => Fanout::AFFINITY,
+            Self::Forward => Forward::AFFINITY,
+            Self::Respond => Respond::AFFINITY,
+        }
+    }
+
+    /// Whether both directions of a flow stay on one CPU.
+    pub(crate) fn keeps_both_directions(self) -> bool {
+        self.affinity() == Affinity::BothDirections
+    }
+
+    /// Which of an interface's packets the command receives, if the command line asks for `asked`.
+    pub(crate) fn direction(self, asked: DirectionArg) -> DirectionArg {
+        match self {
+            Self::Count | Self::Meter | Self::Fanout => asked,
+            // These commands send by the same interface, and would receive what they sent.
+            Self::Forward | Self::Respond => DirectionArg::In,
+        }
+    }
+
+    /// The command's name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Meter => "meter",
+            Self::Fanout => "fanout",
+            Self::Forward => "forward",
+            Self::Respond => "respond",
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The control tree of a run.
+//!
+//! The run binds its socket and mounts its tree while it has privileges. It serves both once it runs, and they go away
+//! when it ends.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use rustix::process::geteuid;
+use steerage::{CpuMask, Handle};
+use steerage_control::{CpuView, Listening, Mounted, Options, SETTLE_MAX, Serving, Tree, find, unmount};
+
+use crate::args::{ControlArgs, RunArgs};
+use crate::error::Error;
+use crate::host_cpus;
+use crate::instances::{self, USER_VARIABLE};
+use crate::terminal::printable;
+
+/// The value of `--socket` for no socket.
+const NONE: &str = "none";
+
+/// The sockets and mounts of a control tree, until the run starts and serves them.
+#[derive(Debug, Default)]
+pub(crate) struct ControlTree(RefCell<Option<Prepared>>);
+
+#[derive(Debug)]
+struct Prepared {
+    socket: Option<Listening>,
+    mounted: Option<(Mounted, UnmountChild)>,
+    nr_cpu_ids: usize,
+    isolated: CpuMask,
+    is_virtual: bool,
+    starts_without_steering: bool,
+}
+
+/// A control tree that is being served, until this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct ServedTree {
+    _socket: Option<Serving>,
+    _mount: Option<UnmountChild>,
+}
+
+/// A child process that keeps the privilege to unmount the tree. It unmounts when this process ends, however it ends.
+/// It never handles packets.
+#[derive(Debug)]
+struct UnmountChild(Child);
+
+impl UnmountChild {
+    fn start(directory: &Path) -> Result<Self, Error> {
+        let child = Command::new("/proc/self/exe")
+            .arg0("steerage-unmount")
+            .arg("unmount-at-end")
+            .arg(directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // In a process group of its own, it does not get the signal of Ctrl-C.
+            .process_group(0)
+            .spawn();
+        child.map(Self).map_err(|error| Error::System { operation: "start what unmounts the control tree", error })
+    }
+}
+
+impl Drop for UnmountChild {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        if let Err(error) = self.0.wait() {
+            tracing::warn!("cannot wait until the control tree is unmounted: {error}");
+        }
+    }
+}
+
+impl ControlTree {
+    /// Binds the socket and mounts the tree. Both may need privileges.
+    pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
+        let socket = listen(&args.control, args.report.quiet)?;
+        let mounted = match &args.control.control {
+            Some(directory) => Some(mount(directory)?),
+            None => None,
+        };
+        let is_virtual = args.cpus.virtual_cpus.is_some();
+        let nr_cpu_ids = args.cpus.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
+        // If the user names isolated CPUs with --cpus, masks may have them.
+        let isolated = if is_virtual || args.cpus.cpus.is_some() { CpuMask::new() } else { host_cpus::isolated_cpus() };
+        let off = |text: &Option<String>, read: fn(&str, usize) -> Result<CpuMask, steerage::MaskError>| {
+            text.as_ref().is_some_and(|text| read(text, nr_cpu_ids).is_ok_and(|mask| mask.is_empty()))
+        };
+        let starts_without_steering =
+            off(&args.cpus.rps_cpus, CpuMask::parse_bitmap) || off(&args.cpus.rps_cpus_list, CpuMask::parse_list);
+        let prepared = Prepared { socket, mounted, nr_cpu_ids, isolated, is_virtual, starts_without_steering };
+        Ok(Self(RefCell::new(Some(prepared))))
+    }
+
+    /// Serves the tree. `report` makes the report as JSON.
+    pub(crate) fn serve(
+        &self,
+        handle: Handle,
+        report: impl Fn() -> String + Send + Sync + 'static,
+    ) -> Result<ServedTree, Error> {
+        let Some(prepared) = self.0.borrow_mut().take() else { return Ok(ServedTree::default()) };
+        let mut machine = CpuView::new(prepared.nr_cpu_ids).isolated(prepared.isolated);
+        if !prepared.is_virtual {
+            machine = machine.online(host_cpus::online_cpus);
+        }
+        let uid = geteuid().as_raw();
+        let starts_without_steering = prepared.starts_without_steering;
+        let tree =
+            Arc::new(Tree::new(handle, Options { machine, uid, starts_without_steering, settle_max: SETTLE_MAX }));
+        let failed = |error| Error::System { operation: "serve the control tree", error };
+        let mut served = ServedTree::default();
+        if let Some((mounted, child)) = prepared.mounted {
+            served._mount = Some(child);
+            mounted.serve(Arc::clone(&tree)).map_err(failed)?;
+        }
+        if let Some(socket) = prepared.socket {
+            served._socket = Some(socket.serve(tree, report).map_err(failed)?);
+        }
+        Ok(served)
+    }
+}
+
+/// Binds the control socket. If the user did not ask for a socket and there can be none, the run continues without.
+fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
+    match args.socket.as_deref() {
+        Some(NONE) => Ok(None),
+        Some(name) => {
+            let path = instances::path_of(name).ok_or_else(|| Error::NoRuntimeDirectory { name: name.to_owned() })?;
+            Listening::bind(&path).map(Some).map_err(Error::Socket)
+        }
+        None => {
+            let Some(path) = instances::path_of(&std::process::id().to_string()) else {
+                note_no_socket(&format!("{USER_VARIABLE} is not set"), quiet);
+                return Ok(None);
+            };
+            // A search removes the sockets of processes that ended. `bind` reports any error of the directory.
+            path.parent().into_iter().for_each(|directory| drop(find(directory)));
+            let listening = Listening::bind(&path);
+            Ok(listening.inspect_err(|error| note_no_socket(&error.to_string(), quiet)).ok())
+        }
+    }
+}
+
+/// Notes on standard error why there is no socket: `steerage get` will not find this instance.
+fn note_no_socket(why: &str, quiet: bool) {
+    if quiet {
+        tracing::info!("no control socket: {why}");
+        return;
+    }
+    let line = format!("no control socket: {why}; name one by --socket PATH, or none by --socket none");
+    // An error means that standard error is closed.
+    let _ = writeln!(io::stderr(), "{}", printable(&line));
+}
+
+fn mount(directory: &Path) -> Result<(Mounted, UnmountChild), Error> {
+    let mounted = Mounted::on(directory).map_err(Error::Mount)?;
+    match UnmountChild::start(directory) {
+        Ok(child) => Ok((mounted, child)),
+        Err(error) => {
+            let _ = unmount(directory);
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The CPUs of this machine.
+
+use std::io;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use steerage::{CPUS_MAX, CpuId, CpuMask, Topology, topology};
+
+use crate::error::Error;
+
+/// The CPUs and caches of this machine. They are read once, at the first call, from a dozen files for each CPU. So CPUs
+/// that go offline later do not show here; [`online_cpus`] reads the present state.
+pub(crate) fn topology() -> &'static Topology {
+    static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
+    TOPOLOGY.get_or_init(Topology::read)
+}
+
+/// The kernel's nr_cpu_ids: one more than the highest number that a CPU of this machine can have.
+pub(crate) fn nr_cpu_ids() -> usize {
+    let topology = topology();
+    // If a container hides /sys, the CPUs that this process may use give the limit.
+    let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
+    topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX)
+}
+
+/// The CPUs to work on if the command line names none.
+pub(crate) fn usable_cpus() -> Result<CpuMask, Error> {
+    let cpus = topology().default_mask();
+    if cpus.is_empty() {
+        let error = io::Error::new(io::ErrorKind::NotFound, "neither sched_getaffinity nor /sys tells");
+        return Err(Error::System { operation: "read which CPUs this process may use", error });
+    }
+    Ok(cpus)
+}
+
+/// Returns an error if one of `cpus` is offline.
+pub(crate) fn require_online(cpus: &CpuMask) -> Result<(), Error> {
+    let Some(online) = topology::online() else { return Ok(()) };
+    let off: Option<CpuId> = cpus.iter().find(|cpu| !online.contains(*cpu));
+    off.map_or(Ok(()), |cpu| Err(Error::Offline { cpu, online }))
+}
+
+/// Two CPUs are far from each other if a cache line takes at least this long between them. CPUs that share a cache took
+/// 15 to 60 ns, and others 80 to 200 ns (docs/performance.md).
+pub(crate) const FAR: Duration = Duration::from_nanos(100);
+
+/// Whether the first of `candidates` that would join `cpu` is near it. This measures the distance, in about half a
+/// millisecond.
+pub(crate) fn nearest_is_near(cpu: CpuId, candidates: &CpuMask) -> bool {
+    let mut topology = topology().clone();
+    let Some(first) = topology.joining_order(cpu, candidates).first().copied() else { return false };
+    topology.measure(cpu, &[first].into_iter().collect());
+    topology.latency(cpu, first).is_some_and(|latency| latency < FAR)
+}
+
+/// The CPUs that are online now.
+pub(crate) fn online_cpus() -> CpuMask {
+    topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect())
+}
+
+/// The CPUs that the kernel keeps free of its own work (`isolcpus` and `nohz_full`).
+pub(crate) fn isolated_cpus() -> CpuMask {
+    topology().isolated().clone()
+}

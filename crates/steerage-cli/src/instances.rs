@@ -1,0 +1,109 @@
+//! Finds the control sockets of running instances, and connects to them.
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+use steerage_control::{Client, find};
+
+use crate::error::{Error, NoInstance};
+
+/// The directory for the sockets of root's instances.
+const ROOT_DIRECTORY: &str = "/run/steerage";
+
+/// The environment variable that names a user's directory for sockets: systemd sets it.
+pub(crate) const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
+
+/// The environment variable that names another directory for sockets.
+const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
+
+/// The path of the socket of the instance called `name`. A name with a `/` is a path itself. Returns `None` if there is
+/// no directory for sockets.
+pub(crate) fn path_of(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name));
+    }
+    Some(runtime_directory()?.join(format!("{name}.sock")))
+}
+
+/// The directory in which this user's instances have their sockets.
+fn runtime_directory() -> Option<PathBuf> {
+    if let Some(directory) = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty()) {
+        return Some(directory.into());
+    }
+    if geteuid().is_root() {
+        return Some(ROOT_DIRECTORY.into());
+    }
+    let directory = env::var_os(USER_VARIABLE).filter(|directory| !directory.is_empty())?;
+    Some(PathBuf::from(directory).join("steerage"))
+}
+
+/// The control socket of a running instance.
+#[derive(Clone, Debug)]
+pub(crate) struct InstanceSocket {
+    pub(crate) path: PathBuf,
+    /// Whether the socket was found in a directory. If the user named its path, any user's process may listen there.
+    was_found: bool,
+}
+
+impl InstanceSocket {
+    /// Connects to the instance. Refuses a process of another user, except root, unless the user named the socket's
+    /// path: another user could put a socket in our directory's place, to read our requests or to send false replies.
+    pub(crate) fn connect(&self) -> io::Result<Client> {
+        let client = Client::connect(&self.path)?;
+        let (uid, us) = (client.peer()?, geteuid().as_raw());
+        if self.was_found && ![0, us].contains(&uid) {
+            return Err(io::Error::other(format!("a process of user {uid} listens there, --to PATH would ask it")));
+        }
+        Ok(client)
+    }
+}
+
+/// Connects to the instance called `to`, or to the only one.
+pub(crate) fn connect(to: Option<&str>) -> Result<Client, Error> {
+    let socket = socket_of(to)?;
+    socket.connect().map_err(|error| Error::Connect { path: socket.path, error })
+}
+
+/// The socket of the instance called `to`. Without a name, there must be exactly one instance.
+pub(crate) fn socket_of(to: Option<&str>) -> Result<InstanceSocket, Error> {
+    let found = |path| InstanceSocket { path, was_found: true };
+    match to {
+        Some(name) if name.contains('/') => Ok(InstanceSocket { path: PathBuf::from(name), was_found: false }),
+        Some(name) => {
+            let file = format!("{name}.sock");
+            let named = instances()?.into_iter().find(|path| path.ends_with(&file));
+            named.map(found).ok_or_else(|| Error::NoSuchInstance { name: name.to_owned(), why: why_none() })
+        }
+        None => match instances()?.as_slice() {
+            [] => Err(Error::NoInstance(why_none())),
+            [only] => Ok(found(only.clone())),
+            several => {
+                let names = several.iter().filter_map(|path| path.file_stem());
+                let names = names.map(|name| name.to_string_lossy().into_owned()).collect();
+                Err(Error::SeveralInstances { names })
+            }
+        },
+    }
+}
+
+/// The sockets of this user's instances and of root's. Any user may read from root's instances.
+fn instances() -> Result<Vec<PathBuf>, Error> {
+    let own = runtime_directory();
+    let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(Error::Instances)?;
+    if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
+        // If root's directory cannot be read, its sockets cannot be used either.
+        all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());
+    }
+    Ok(all)
+}
+
+/// Why the search found no instance.
+fn why_none() -> NoInstance {
+    match runtime_directory() {
+        None => NoInstance::NoDirectory,
+        Some(_) if geteuid().is_root() => NoInstance::OfRoot,
+        Some(_) => NoInstance::OfUser,
+    }
+}

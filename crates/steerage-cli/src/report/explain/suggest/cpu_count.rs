@@ -1,0 +1,164 @@
+//! How many CPUs to use, from the time that each would need per packet.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use serde::Serialize;
+use steerage::{BUCKETS, CpuId, CpuMask};
+use steerage_apps::Volume;
+
+use super::CandidateCpus;
+use crate::report::explain::Shares;
+
+/// The highest average load of the busiest CPU. The rest of its time is for bursts: with random arrivals (M/M/1), a
+/// queue holds 2.3 packets on average at a load of 70 %, and nine at 90 %.
+pub(super) const BUSY_MAX: f64 = 0.7;
+
+/// If there is no rate, or no number of CPUs keeps up with it: choose the fewest CPUs that reach this share of the
+/// highest throughput.
+const NEAR_THE_MOST: f64 = 0.9;
+
+/// The costs per packet besides the work on it, in ns: docs/performance.md, 2026-11-21.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Costs {
+    /// Receiving and hashing, on the CPU that receives.
+    pub(super) receive_ns: f64,
+    /// Handing over to another CPU, on the CPU that receives; and the same to a CPU that shares no cache.
+    pub(super) hand_over_ns: f64,
+    pub(super) hand_over_far_ns: f64,
+    /// Taking over, on the other CPU.
+    pub(super) take_over_ns: f64,
+    pub(super) take_over_far_ns: f64,
+}
+
+impl Costs {
+    /// From "The receive path" with our hash and two targets: the receiver takes 20.2 ns near and 41.1 ns far, which
+    /// includes writing the frame, and the worker 12.8 and 26.8 ns. AF_PACKET takes 0.07 to 0.08 s for a million
+    /// packets on one CPU.
+    pub(super) fn of(is_live: bool) -> Self {
+        Self {
+            receive_ns: if is_live { 75.0 } else { 10.0 },
+            hand_over_ns: 10.0,
+            hand_over_far_ns: 31.0,
+            take_over_ns: 13.0,
+            take_over_far_ns: 27.0,
+        }
+    }
+}
+
+/// One way to assign the packets to CPUs.
+#[derive(Clone, Debug)]
+pub(super) struct Assignment {
+    /// The CPUs that receive or work.
+    pub(super) cpus: CpuMask,
+    /// The CPUs that packets are spread over; empty for no steering.
+    pub(super) mask: CpuMask,
+    /// The number of CPUs in the mask, or 1 without steering.
+    pub(super) spread: usize,
+    /// The busiest CPU's share of the packets with an even map, which is the kernel's map and our first one.
+    pub(super) busiest: f64,
+    /// Its share after buckets are balanced.
+    pub(super) balanced: f64,
+    /// The time that the busiest CPU needs per packet that arrives.
+    pub(super) load_ns: f64,
+    /// Whether that is the CPU that receives.
+    pub(super) receiver_is_busiest: bool,
+}
+
+impl Assignment {
+    /// The load of the busiest CPU at a rate in packets per second.
+    pub(super) fn load(&self, rate: Option<f64>) -> Option<f64> {
+        rate.map(|rate| rate * self.load_ns / 1e9)
+    }
+}
+
+/// The assignment that was chosen.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) best: Assignment,
+    /// One CPU that does everything, for comparison.
+    pub(super) one: Assignment,
+    /// Whether the choice keeps up with the rate; `None` if there is no rate.
+    pub(super) is_enough: Option<bool>,
+}
+
+impl Choice {
+    /// Chooses the fewest CPUs that keep up with the rate. If none do, or there is no rate, it chooses the fewest that
+    /// come near the highest throughput.
+    pub(super) fn make(
+        buckets: &[Volume; BUCKETS],
+        candidates: &CandidateCpus,
+        costs: &Costs,
+        work_ns: f64,
+        rate: Option<f64>,
+    ) -> Self {
+        let all: u64 = buckets.iter().map(|weight| weight.packets).sum();
+        let work = Work { buckets, all: all as f64, candidates, costs, work_ns };
+        let way = |cpus: usize| {
+            let (along, apart) = (work.way(cpus, true), work.way(cpus, false));
+            if apart.load_ns < along.load_ns { apart } else { along }
+        };
+        let ways: Vec<Assignment> = (1..=candidates.order.len()).map(way).collect();
+        let one = work.way(1, true);
+        let least_ns = ways.iter().map(|way| way.load_ns).fold(f64::INFINITY, f64::min);
+        let keeps_up = |way: &&Assignment| way.load(rate).is_some_and(|load| load <= BUSY_MAX);
+        let is_near = |way: &&Assignment| way.load_ns <= least_ns / NEAR_THE_MOST;
+        let enough = ways.iter().find(keeps_up);
+        let best = enough.or_else(|| ways.iter().find(is_near)).unwrap_or(&one).clone();
+        Self { is_enough: rate.map(|_| enough.is_some()), best, one }
+    }
+}
+
+struct Work<'a> {
+    buckets: &'a [Volume; BUCKETS],
+    all: f64,
+    candidates: &'a CandidateCpus,
+    costs: &'a Costs,
+    work_ns: f64,
+}
+
+impl Work<'_> {
+    /// The assignment to the first `cpus` candidates. The receiver works too, or leaves the work to the others.
+    fn way(&self, cpus: usize, works_along: bool) -> Assignment {
+        let order = &self.candidates.order[..cpus];
+        let receiver = order[0];
+        let spread: &[CpuId] = if works_along || cpus == 1 { order } else { &order[1..] };
+        let mask: CpuMask = spread.iter().copied().collect();
+        let shares = Shares::even(self.buckets, spread.len());
+        let far = |cpu: CpuId, far: f64, near: f64| if self.candidates.far.contains(cpu) { far } else { near };
+        let (mut receives, mut most) = (self.costs.receive_ns, 0.0_f64);
+        // An even map gives its ranges of buckets to the CPUs in the order of their numbers.
+        for (cpu, share) in mask.iter().zip(shares.each()) {
+            if cpu == receiver {
+                receives += share * self.work_ns;
+            } else {
+                receives += share * far(cpu, self.costs.hand_over_far_ns, self.costs.hand_over_ns);
+                let takes = far(cpu, self.costs.take_over_far_ns, self.costs.take_over_ns);
+                most = most.max(share * (self.work_ns + takes));
+            }
+        }
+        Assignment {
+            cpus: order.iter().copied().collect(),
+            spread: mask.len(),
+            balanced: self.balanced(mask.len()),
+            busiest: shares.busiest(),
+            mask: if cpus == 1 { CpuMask::new() } else { mask },
+            load_ns: receives.max(most),
+            receiver_is_busiest: receives >= most,
+        }
+    }
+
+    /// The busiest CPU's share if each bucket, the largest first, goes to the CPU with the least load. That is within a
+    /// third of the best (Graham, 1969), and with this many buckets much nearer.
+    fn balanced(&self, cpus: usize) -> f64 {
+        let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
+        buckets.sort_unstable_by_key(|packets| Reverse(*packets));
+        let mut loads: BinaryHeap<Reverse<u64>> = std::iter::repeat_n(Reverse(0), cpus).collect();
+        for packets in buckets {
+            if let Some(mut least) = loads.peek_mut() {
+                least.0 += packets;
+            }
+        }
+        loads.into_iter().map(|load| load.0).max().unwrap_or(0) as f64 / self.all
+    }
+}

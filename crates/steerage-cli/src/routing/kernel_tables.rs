@@ -1,0 +1,414 @@
+//! A copy of the kernel's links, addresses, routes and neighbours, and the forwarding table made from it.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use netlink_packet_core::NLM_F_APPEND;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use steerage::TxId;
+use steerage_apps::forward::{Hop, Interface, Mac, Neighbour, Neighbours, Routes, Table, Target, broadcast_of};
+
+/// The kernel's routing tables (`RT_TABLE_` of linux/rtnetlink.h), in the order in which it looks into them.
+const TABLES: [u32; 3] = [255, 254, 253];
+
+/// If there are more targets than this, and most belong to no route any more, the routes are made anew.
+const TARGETS_MAX: usize = 1 << 16;
+
+/// An interface of the router.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) index: u32,
+    pub(super) output: TxId,
+    /// Whether its packets have an Ethernet header.
+    pub(super) ethernet: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct LinkState {
+    mac: Option<Mac>,
+    mtu: usize,
+    up: bool,
+    veth: bool,
+}
+
+/// A neighbour, and whether the kernel regards it as stale.
+#[derive(Debug)]
+struct KnownNeighbour {
+    neighbour: Arc<Neighbour>,
+    stale: bool,
+}
+
+/// What has changed since the last forwarding table.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Changed {
+    pub(super) any: bool,
+    routes: bool,
+    /// More may have changed than the kernel reported, so all tables must be read again.
+    pub(super) all: bool,
+}
+
+/// The copy of the kernel's tables.
+#[derive(Debug)]
+pub(super) struct KernelTables {
+    members: Vec<Member>,
+    /// The user's routes, which replace the kernel's.
+    static_routes: Option<Vec<(IpNet, Target)>>,
+    links: HashMap<u32, LinkState>,
+    addresses: Vec<(u32, IpNet)>,
+    /// The targets of each prefix in the kernel's order: by table, then by metric.
+    prefixes: HashMap<IpNet, Vec<(u64, Target)>>,
+    neighbours: HashMap<(u16, IpAddr), KnownNeighbour>,
+    /// The neighbours from before the present dump.
+    past: HashMap<(u16, IpAddr), KnownNeighbour>,
+    /// Whether a dump is in progress.
+    asking: bool,
+    routes: Routes,
+    shown: Arc<Routes>,
+    changed: Changed,
+}
+
+impl KernelTables {
+    /// Empty tables.
+    pub(super) fn new(members: Vec<Member>) -> Self {
+        Self {
+            members,
+            static_routes: None,
+            links: HashMap::new(),
+            addresses: Vec::new(),
+            prefixes: HashMap::new(),
+            neighbours: HashMap::new(),
+            past: HashMap::new(),
+            asking: false,
+            routes: Routes::default(),
+            shown: Arc::default(),
+            changed: Changed::default(),
+        }
+    }
+
+    /// Replaces the kernel's routes by these.
+    pub(super) fn set_static_routes(&mut self, routes: Vec<(IpNet, Target)>) {
+        self.static_routes = Some(routes);
+        self.remake_routes();
+    }
+
+    /// Begins a dump: the messages until [`end_dump`](Self::end_dump) are the complete tables.
+    pub(super) fn begin_dump(&mut self) {
+        self.asking = true;
+        self.past = std::mem::take(&mut self.neighbours);
+        self.links.clear();
+        self.addresses.clear();
+        self.prefixes.clear();
+        self.changed = Changed { any: true, routes: true, all: false };
+    }
+
+    /// Whether the interface is one end of a veth.
+    pub(super) fn is_veth(&self, index: u32) -> bool {
+        self.links.get(&index).is_some_and(|link| link.veth)
+    }
+
+    /// The member whose network has the address.
+    pub(super) fn member_of(&self, address: IpAddr) -> Option<u16> {
+        let (index, _) =
+            self.addresses.iter().find(|(index, net)| net.contains(&address) && self.member(*index).is_some())?;
+        self.member(*index)
+    }
+
+    fn member(&self, index: u32) -> Option<u16> {
+        self.members.iter().position(|member| member.index == index).map(|at| at as u16)
+    }
+
+    /// Applies a message of the kernel; `flags` are from its header.
+    pub(super) fn apply(&mut self, message: RouteNetlinkMessage, flags: u16) {
+        match message {
+            RouteNetlinkMessage::NewLink(link) => self.link(link, true),
+            RouteNetlinkMessage::DelLink(link) => self.link(link, false),
+            RouteNetlinkMessage::NewAddress(address) => self.address(&address, true),
+            RouteNetlinkMessage::DelAddress(address) => self.address(&address, false),
+            RouteNetlinkMessage::NewRoute(route) => self.route(&route, true, flags),
+            RouteNetlinkMessage::DelRoute(route) => self.route(&route, false, flags),
+            RouteNetlinkMessage::NewNeighbour(neighbour) => self.neighbour(&neighbour, true),
+            RouteNetlinkMessage::DelNeighbour(neighbour) => self.neighbour(&neighbour, false),
+            _ => {}
+        }
+    }
+
+    fn link(&mut self, message: LinkMessage, is_there: bool) {
+        // A bridge tells of its ports in the same words: one that leaves it is not gone.
+        if message.header.interface_family != AddressFamily::Unspec {
+            return;
+        }
+        let index = message.header.index;
+        let before = self.links.get(&index).cloned();
+        if !is_there {
+            self.links.remove(&index);
+            self.neighbours.retain(|(member, _), _| self.members[usize::from(*member)].index != index);
+        } else {
+            let mut link = before.clone().unwrap_or_default();
+            link.up = message.header.flags.contains(LinkFlags::Up | LinkFlags::Running);
+            for attribute in message.attributes {
+                match attribute {
+                    LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
+                    LinkAttribute::Mtu(mtu) => link.mtu = mtu as usize,
+                    LinkAttribute::LinkInfo(told) => link.veth = told.contains(&LinkInfo::Kind(InfoKind::Veth)),
+                    _ => {}
+                }
+            }
+            self.links.insert(index, link);
+        }
+        // When a link goes down, the kernel removes its IPv4 routes without a message.
+        let after = self.links.get(&index);
+        let went = before.as_ref().is_some_and(|before| before.up) && !after.is_some_and(|link| link.up);
+        self.changed.all |= went;
+        self.changed.any |= before.as_ref() != after && self.member(index).is_some();
+    }
+
+    fn address(&mut self, message: &AddressMessage, is_there: bool) {
+        let mut address = None;
+        for attribute in &message.attributes {
+            match attribute {
+                // Where there are both, the other is a peer's.
+                AddressAttribute::Local(local) => address = Some(*local),
+                AddressAttribute::Address(other) => address = address.or(Some(*other)),
+                _ => {}
+            }
+        }
+        let net = address.and_then(|address| IpNet::new(address, message.header.prefix_len).ok());
+        let Some(entry) = net.map(|net| (message.header.index, net)) else { return };
+        let at = self.addresses.iter().position(|other| *other == entry);
+        match (at, is_there) {
+            (None, true) => self.addresses.push(entry),
+            (Some(at), false) => {
+                self.addresses.remove(at);
+                // Routes may go with it, unsaid.
+                self.changed.all = true;
+            }
+            _ => return,
+        }
+        self.changed.any = true;
+    }
+
+    fn route(&mut self, message: &RouteMessage, is_there: bool, flags: u16) {
+        let Some((prefix, order, target)) = self.read_route(message) else { return };
+        let entries = self.prefixes.entry(prefix).or_default();
+        let at = entries.iter().position(|(other, _)| *other == order);
+        match (at, is_there) {
+            // One of several ways, told by itself.
+            (Some(at), _) if flags & NLM_F_APPEND != 0 || !is_there && entries[at].1 != target => {
+                self.changed.all = true;
+            }
+            (Some(at), true) => entries[at].1 = target,
+            (None, true) => {
+                let at = entries.partition_point(|(other, _)| *other < order);
+                entries.insert(at, (order, target));
+            }
+            (Some(at), false) => drop(entries.remove(at)),
+            (None, false) => {}
+        }
+        if entries.is_empty() {
+            self.prefixes.remove(&prefix);
+        }
+        if !self.asking {
+            self.update(prefix);
+        }
+        (self.changed.any, self.changed.routes) = (true, true);
+    }
+
+    /// Its prefix, its place among those of the same prefix, and what it says. `None` for what is not forwarded by.
+    fn read_route(&self, message: &RouteMessage) -> Option<(IpNet, u64, Target)> {
+        let header = &message.header;
+        let (mut table, mut metric, mut destination) = (u32::from(header.table), 0, None);
+        let mut only = (None, None);
+        let mut hops = Vec::new();
+        let mut encapsulated = false;
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Table(number) => table = *number,
+                RouteAttribute::Priority(number) => metric = *number,
+                RouteAttribute::Destination(address) => destination = ip(address),
+                RouteAttribute::Oif(index) => only.0 = Some(*index),
+                RouteAttribute::MultiPath(several) => {
+                    for hop in several {
+                        let gateway = hop.attributes.iter().find_map(gateway);
+                        encapsulated |= hop.attributes.iter().any(|a| matches!(a, RouteAttribute::Encap(_)));
+                        hops.extend(self.hop(hop.interface_index, gateway, u16::from(hop.hops) + 1));
+                    }
+                }
+                RouteAttribute::Encap(_) => encapsulated = true,
+                other => only.1 = gateway(other).or(only.1),
+            }
+        }
+        let nth = TABLES.iter().position(|known| *known == table)? as u64;
+        if header.tos != 0 || header.source_prefix_length != 0 || header.flags.contains(RouteFlags::Cloned) {
+            return None;
+        }
+        let any: IpAddr = match header.address_family {
+            AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+            AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+            _ => return None,
+        };
+        let prefix = IpNet::new(destination.unwrap_or(any), header.destination_prefix_length).ok()?.trunc();
+        let target = match header.kind {
+            RouteType::Local | RouteType::Broadcast | RouteType::Anycast => Target::Local,
+            RouteType::BlackHole => Target::Blackhole,
+            RouteType::Unreachable => Target::Unreachable,
+            RouteType::Prohibit => Target::Prohibit,
+            RouteType::Unicast => {
+                hops.extend(only.0.and_then(|index| self.hop(index, only.1, 1)));
+                // Routes by other interfaces, or with an encapsulation, are no use for us.
+                if hops.is_empty() || encapsulated { Target::Unreachable } else { Target::Via(hops) }
+            }
+            _ => return None,
+        };
+        Some((prefix, nth << 32 | u64::from(metric), target))
+    }
+
+    fn hop(&self, index: u32, gateway: Option<IpAddr>, weight: u16) -> Option<Hop> {
+        Some(Hop { interface: self.member(index)?, gateway, weight })
+    }
+
+    /// Puts into the routes what is now known of a prefix. With routes of the user's, the kernel tells only what is local.
+    fn update(&mut self, prefix: IpNet) {
+        let first = self.prefixes.get(&prefix).and_then(|entries| entries.first()).map(|(_, target)| target);
+        let is_local = first == Some(&Target::Local);
+        match (first, &self.static_routes) {
+            (Some(target), None) => self.routes.insert(prefix, target.clone()),
+            (Some(target), Some(_)) if is_local => self.routes.insert(prefix, target.clone()),
+            (None, None) => self.routes.remove(prefix),
+            (_, Some(static_routes)) => match static_routes.iter().rev().find(|(other, _)| *other == prefix) {
+                Some((_, target)) => self.routes.insert(prefix, target.clone()),
+                None => self.routes.remove(prefix),
+            },
+        }
+    }
+
+    fn remake_routes(&mut self) {
+        self.routes = Routes::default();
+        for (prefix, target) in self.static_routes.iter().flatten() {
+            self.routes.insert(*prefix, target.clone());
+        }
+        let prefixes: Vec<IpNet> = self.prefixes.keys().copied().collect();
+        prefixes.into_iter().for_each(|prefix| self.update(prefix));
+        (self.changed.any, self.changed.routes) = (true, true);
+    }
+
+    fn neighbour(&mut self, message: &NeighbourMessage, is_there: bool) {
+        // Entries for which the kernel answers itself (proxy) are no neighbours of ours.
+        let is_proxy = message.header.flags.contains(NeighbourFlags::Proxy);
+        let Some(member) = self.member(message.header.ifindex).filter(|_| !is_proxy) else { return };
+        let (mut address, mut mac) = (None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => address = Some(IpAddr::V4(*v4)),
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => address = Some(IpAddr::V6(*v6)),
+                NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok(),
+                _ => {}
+            }
+        }
+        // The kernel lists the groups that it sends to as well.
+        let address = address.filter(|address| !address.is_multicast());
+        let Some(key) = address.map(|address| (member, address)) else { return };
+        let state = message.header.state;
+        let mac: Option<Option<Mac>> = match state {
+            NeighbourState::Failed if is_there => Some(None),
+            NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
+            _ if is_there => mac.map(Some),
+            _ => None,
+        };
+        let before = self.neighbours.get_mut(&key);
+        match (mac, before) {
+            (None, before) => {
+                self.changed.any |= before.is_some();
+                self.neighbours.remove(&key);
+            }
+            (Some(mac), Some(known)) if known.neighbour.mac == mac => known.stale = state == NeighbourState::Stale,
+            (Some(mac), _) => {
+                let past = self.past.remove(&key).filter(|known| known.neighbour.mac == mac);
+                let neighbour = past.map_or_else(|| Arc::new(Neighbour::new(mac)), |known| known.neighbour);
+                self.neighbours.insert(key, KnownNeighbour { neighbour, stale: state == NeighbourState::Stale });
+                self.changed.any = true;
+            }
+        }
+    }
+
+    /// Neighbours that packets went to and that the kernel, which does not see those, is about to forget.
+    pub(super) fn used_and_stale(&self) -> Vec<(u16, IpAddr)> {
+        let used = self.neighbours.iter().filter(|(_, known)| known.stale && known.neighbour.take_use());
+        used.map(|(key, _)| *key).collect()
+    }
+
+    /// Whether anything changed since [`take_changed`](Self::take_changed) that can be shown: half of what is told is not.
+    pub(super) fn is_changed(&self) -> bool {
+        !self.asking && (self.changed.any || self.changed.all)
+    }
+
+    /// What has changed since the last call.
+    pub(super) fn take_changed(&mut self) -> Changed {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// The table that it all makes.
+    pub(super) fn table(&mut self, changed: Changed) -> Table {
+        if self.routes.targets() > TARGETS_MAX {
+            self.remake_routes();
+        }
+        if changed.routes {
+            self.shown = Arc::new(self.routes.clone());
+        }
+        let neighbours: Neighbours =
+            self.neighbours.iter().map(|(key, known)| (*key, Arc::clone(&known.neighbour))).collect();
+        let interfaces = self.members.iter().map(|member| self.interface(member)).collect();
+        Table { interfaces, routes: Arc::clone(&self.shown), neighbours: Arc::new(neighbours) }
+    }
+
+    fn interface(&self, member: &Member) -> Interface {
+        // One that is gone is down.
+        let link = self.links.get(&member.index).cloned().unwrap_or_default();
+        let ours = || self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net.addr());
+        let nets = self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net);
+        let v4_nets = nets.filter_map(|net| if let IpNet::V4(v4) = net { Some(*v4) } else { None });
+        let v4 = ours().find_map(|address| if let IpAddr::V4(v4) = address { Some(v4) } else { None });
+        let v6 = || ours().filter_map(|address| if let IpAddr::V6(v6) = address { Some(v6) } else { None });
+        Interface {
+            output: member.output,
+            mac: if member.ethernet { Some(link.mac.unwrap_or_default()) } else { None },
+            mtu: link.mtu,
+            up: link.up,
+            ipv4: v4,
+            ipv6: v6().find(|address| !address.is_unicast_link_local()).or_else(|| v6().next()),
+            broadcasts: v4_nets.filter_map(broadcast_of).collect(),
+        }
+    }
+
+    /// Makes the routes anew from what the kernel reported since the last start.
+    pub(super) fn end_dump(&mut self) {
+        self.asking = false;
+        self.past.clear();
+        self.remake_routes();
+        self.changed.all = false;
+    }
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
+        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}
+
+fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
+    match attribute {
+        RouteAttribute::Gateway(address) => ip(address),
+        RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::V4(*v4)),
+        RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}

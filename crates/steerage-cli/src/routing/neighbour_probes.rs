@@ -1,0 +1,78 @@
+//! Makes the kernel look for a neighbour, or check that it is still there.
+//!
+//! The kernel does this when it has something to send to the neighbour. `ip neigh ... use` needs a privilege, and the
+//! program has dropped its privileges by then. Sending an empty datagram needs none. The datagram goes to the discard
+//! port (RFC 863) of the neighbour itself.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
+
+/// The shortest time between two datagrams to a neighbour. The kernel itself asks once per second for one that does not
+/// reply.
+const EVERY: Duration = Duration::from_secs(1);
+
+const DISCARD_PORT: u16 = 9;
+
+/// The sockets of an interface.
+#[derive(Debug)]
+struct Sockets {
+    index: u32,
+    v4: UdpSocket,
+    /// `None` if the kernel has no IPv6.
+    v6: Option<UdpSocket>,
+}
+
+/// Sends the datagrams.
+#[derive(Debug)]
+pub(super) struct NeighbourProbes {
+    /// The sockets, in the order of the router's interfaces.
+    sockets: Vec<Sockets>,
+    last: HashMap<(u16, IpAddr), Instant>,
+}
+
+impl NeighbourProbes {
+    /// Opens the sockets of interfaces, given by name and index.
+    pub(super) fn new(interfaces: &[(String, u32)]) -> io::Result<Self> {
+        let bound = |name: &str, socket: UdpSocket| -> io::Result<UdpSocket> {
+            setsockopt(&socket, BindToDevice, &name.into())?;
+            // The neighbour is on the link, so no route may apply.
+            setsockopt(&socket, DontRoute, &true)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let sockets = interfaces.iter().map(|(name, index)| {
+            let v4 = bound(name, UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?)?;
+            let v6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok().and_then(|socket| bound(name, socket).ok());
+            Ok(Sockets { index: *index, v4, v6 })
+        });
+        Ok(Self { sockets: sockets.collect::<io::Result<_>>()?, last: HashMap::new() })
+    }
+
+    /// Sends to the neighbours that got no datagram recently.
+    pub(super) fn send(&mut self, neighbours: &[(u16, IpAddr)], now: Instant) {
+        self.last.retain(|_, last| now.duration_since(*last) < EVERY);
+        for neighbour in neighbours {
+            let Some(sockets) = self.sockets.get(usize::from(neighbour.0)) else { continue };
+            if self.last.contains_key(neighbour) {
+                continue;
+            }
+            self.last.insert(*neighbour, now);
+            let sent = match (neighbour.1, &sockets.v6) {
+                (IpAddr::V4(to), _) => sockets.v4.send_to(&[], (to, DISCARD_PORT)),
+                (IpAddr::V6(to), Some(socket)) => {
+                    let scope = if to.is_unicast_link_local() { sockets.index } else { 0 };
+                    socket.send_to(&[], SocketAddr::V6(SocketAddrV6::new(to, DISCARD_PORT, 0, scope)))
+                }
+                (IpAddr::V6(_), None) => continue,
+            };
+            if let Err(error) = sent {
+                tracing::debug!("cannot have the kernel look for {}: {error}", neighbour.1);
+            }
+        }
+    }
+}

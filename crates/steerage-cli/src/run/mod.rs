@@ -1,0 +1,214 @@
+//! A run from its start to its end.
+//!
+//! The thread that starts the run waits for the end, for signals, and for what is due by the clock: interval reports,
+//! the live table and the end of the run's time.
+
+mod options;
+mod sources;
+
+use std::io::{self, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
+use steerage_apps::meter::{Hurry, Metering};
+
+use crate::error::Error;
+use crate::live_table::{LiveTable, RunEnds};
+use crate::report::interval::Intervals;
+use crate::report::{EndedBy, Interval, Printer, Recorded, Report};
+use crate::signals::SignalRequest;
+use crate::terminal;
+use sources::ReportSources;
+
+pub(crate) use options::{RunOptions, Stopper};
+
+/// How long the run waits for an event if nothing is due. It misses nothing while it waits, so any time would do.
+const IDLE_WAIT: Duration = Duration::from_secs(3600);
+
+/// The result of a run that is over.
+#[derive(Debug)]
+pub(crate) struct FinishedRun<R> {
+    /// The report, without the parts that only the command knows.
+    pub(crate) report: Report,
+    /// The outcome of the instance. Its snapshot is in the report.
+    pub(crate) outcome: Outcome<R>,
+}
+
+/// An event that the run waits for.
+enum RunEvent<R> {
+    Signal(SignalRequest),
+    Ended(Box<Outcome<R>>),
+}
+
+/// Starts the instance, and waits until its input ends, its time is over or a signal asks it to stop.
+pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) -> Result<FinishedRun<H::Report>, Error> {
+    let (events_in, events) = mpsc::channel();
+    // Signals are handled before the start, so that from the start on each signal ends the run in good order.
+    let (asked, hurry) = (events_in.clone(), options.hurry.clone());
+    options.signals.listen(move |what| {
+        // This is also for a run that is over and waits until a reader has taken its flows.
+        if what == SignalRequest::Stop {
+            hurry.iter().for_each(Hurry::hurry);
+        }
+        asked.send(RunEvent::Signal(what)).is_ok() || hurry.is_some()
+    })?;
+
+    let (started, start) = (SystemTime::now(), Instant::now());
+    let running = instance.start()?;
+    options.stopper.started(running.handle());
+    let ends = RunEnds { capture: options.capture.clone(), packets: options.packets, seconds: options.seconds };
+    let mut run = Run {
+        options,
+        handle: running.handle(),
+        started,
+        start,
+        deadline: options.seconds.and_then(|seconds| start.checked_add(seconds)),
+        stopped_by: None,
+        intervals: options.interval.map(|every| Intervals::new(every, start)),
+        live_table: LiveTable::new(options.live_table && terminal::can_redraw(), ends, start),
+    };
+    let _shown = options.control.serve(running.handle(), reports(options, running.handle(), started, start))?;
+    let _metrics = options.metrics.serve(running.handle(), ReportSources::of(options).metrics())?;
+    tracing::info!("running; signals are listened to");
+    if let Some(note) = options.note {
+        let _ = writeln!(io::stderr(), "{note}");
+    }
+    let waiter = thread::Builder::new().name("join".to_owned()).spawn(move || {
+        let _ = events_in.send(RunEvent::Ended(Box::new(running.join())));
+    });
+    waiter.map_err(|error| Error::System { operation: "start a thread to wait for the end", error })?;
+
+    loop {
+        match events.recv_timeout(run.time_to_wait()) {
+            Ok(RunEvent::Ended(outcome)) => return Ok(run.ended(*outcome)),
+            Ok(RunEvent::Signal(SignalRequest::Stop)) => run.stop(EndedBy::Signal),
+            Ok(RunEvent::Signal(SignalRequest::Report)) => run.report_now()?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                let error = io::Error::other("the thread that waits for it is gone");
+                return Err(Error::System { operation: "wait for the end", error });
+            }
+        }
+        run.do_what_is_due()?;
+    }
+}
+
+/// Returns a function that makes a report as JSON from any thread, for the control socket.
+fn reports(
+    options: &RunOptions,
+    handle: Handle,
+    started: SystemTime,
+    start: Instant,
+) -> impl Fn() -> String + Send + Sync + 'static {
+    let sources = ReportSources::of(options);
+    move || sources.report(started, start, handle.snapshot(), None).json()
+}
+
+/// A run in progress, as the thread that watches it sees it.
+struct Run<'a> {
+    options: &'a RunOptions,
+    handle: Handle,
+    started: SystemTime,
+    start: Instant,
+    /// When to stop. `None` once that time has passed, or if there is no limit.
+    deadline: Option<Instant>,
+    /// The first reason to stop.
+    stopped_by: Option<EndedBy>,
+    intervals: Option<Intervals>,
+    live_table: LiveTable,
+}
+
+impl Run<'_> {
+    /// The time until something is due.
+    fn time_to_wait(&self) -> Duration {
+        let due = self.deadline.into_iter().chain(self.live_table.due()).chain(self.intervals_due()).min();
+        due.map_or(IDLE_WAIT, |due| due.saturating_duration_since(Instant::now()))
+    }
+
+    /// When the next interval report is due. Once the run is asked to stop, only the last one is left, which comes at
+    /// the end.
+    fn intervals_due(&self) -> Option<Instant> {
+        self.intervals.as_ref().filter(|_| self.stopped_by.is_none()).map(Intervals::due)
+    }
+
+    fn do_what_is_due(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.stop(EndedBy::Seconds);
+        }
+        if self.intervals_due().is_some_and(|due| due <= now) {
+            self.report_interval(now)?;
+        }
+        self.live_table.draw_if_due(now, || self.handle.snapshot());
+        Ok(())
+    }
+
+    /// Prints an interval report. A reader that has stopped reading does not block the run: the interval becomes part
+    /// of the next.
+    fn report_interval(&mut self, now: Instant) -> Result<(), Error> {
+        if self.options.printer.is_stalled() {
+            self.intervals.iter_mut().for_each(|intervals| intervals.skip(now));
+            return Ok(());
+        }
+        let interval = self.interval(&self.handle.snapshot());
+        self.print(|printer| interval.map_or(Ok(()), |interval| printer.interval(&interval)))
+    }
+
+    fn interval(&mut self, snapshot: &Snapshot) -> Option<Interval> {
+        let interval = self.intervals.as_mut()?.next(Instant::now(), self.started, self.start, snapshot);
+        let recorded = self.options.capture.as_deref().map(Recorded::of);
+        let flows = self.options.meters.as_ref().map(Metering::so_far);
+        Some(interval.with_capture(recorded.as_ref()).with_flows_so_far(flows))
+    }
+
+    fn stop(&mut self, by: EndedBy) {
+        self.deadline = None;
+        self.stopped_by.get_or_insert(by);
+        self.live_table.end();
+        self.handle.stop();
+        self.options.hurry.iter().for_each(Hurry::hurry);
+    }
+
+    fn report_now(&mut self) -> Result<(), Error> {
+        let report = self.report(self.handle.snapshot(), None);
+        self.print(|printer| printer.report(&report))
+    }
+
+    /// Prints during the run. The live table is removed first, and drawn again below the text.
+    fn print(&mut self, what: impl FnOnce(Printer) -> io::Result<()>) -> Result<(), Error> {
+        self.live_table.erase();
+        match what(self.options.printer) {
+            // The reader is gone, so nobody would read the final report either.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.stop(EndedBy::Signal),
+            other => other.map_err(Error::Report)?,
+        }
+        self.live_table.redraw();
+        Ok(())
+    }
+
+    fn ended<R>(mut self, outcome: Outcome<R>) -> FinishedRun<R> {
+        self.live_table.end();
+        let by = self.stopped_by.unwrap_or_else(|| reason_by_itself(&outcome.snapshot, self.options.packets));
+        let last = self.interval(&outcome.snapshot);
+        FinishedRun { report: Report { last, ..self.report(outcome.snapshot.clone(), Some(by)) }, outcome }
+    }
+
+    fn report(&self, snapshot: Snapshot, ended_by: Option<EndedBy>) -> Report {
+        ReportSources::of(self.options).report(self.started, self.start, snapshot, ended_by)
+    }
+}
+
+/// Why the run ended, if nobody stopped it.
+fn reason_by_itself(snapshot: &Snapshot, packets: Option<u64>) -> EndedBy {
+    // The limit counts the packets that the device delivered, not those that it lost.
+    let handed_over = snapshot.received() - snapshot.dropped().get(DropReason::Device);
+    if snapshot.queues.iter().any(|queue| queue.error.is_some()) {
+        EndedBy::Error
+    } else if packets.is_some_and(|packets| handed_over >= packets) {
+        EndedBy::Packets
+    } else {
+        EndedBy::Input
+    }
+}

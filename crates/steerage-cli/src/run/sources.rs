@@ -1,0 +1,54 @@
+//! The sources of a report: the ledger, the capture files, and the counters of the packet function.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use steerage::Snapshot;
+use steerage_apps::forward::Forwarding;
+use steerage_apps::meter::Metering;
+use steerage_apps::respond::Responding;
+use steerage_control::metrics::More;
+use steerage_device::capture::CaptureInfo;
+
+use super::RunOptions;
+use crate::metrics;
+use crate::report::{EndedBy, Flows, ForwardReport, Recorded, Report, RespondReport};
+
+/// The sources of a report besides the ledger.
+pub(super) struct ReportSources {
+    capture: Option<Arc<CaptureInfo>>,
+    forwarding: Option<Arc<Forwarding>>,
+    responding: Option<Arc<Responding>>,
+    meters: Option<Metering>,
+}
+
+impl ReportSources {
+    pub(super) fn of(options: &RunOptions) -> Self {
+        let RunOptions { capture, forwarding, responding, meters, .. } = options;
+        let (forwarding, responding) = (forwarding.clone(), responding.clone());
+        Self { capture: capture.clone(), forwarding, responding, meters: meters.clone() }
+    }
+
+    /// The metrics of the packet function.
+    pub(super) fn metrics(self) -> Option<More> {
+        let flows = self.meters.map(metrics::of_flows);
+        let forwarding = self.forwarding.map(metrics::of_forwarding);
+        flows.or(forwarding).or_else(|| self.responding.map(metrics::of_responding))
+    }
+
+    /// A report of the run as it is in `snapshot`.
+    pub(super) fn report(
+        &self,
+        started: SystemTime,
+        start: Instant,
+        snapshot: Snapshot,
+        ended_by: Option<EndedBy>,
+    ) -> Report {
+        let capture = self.capture.as_deref().map(Recorded::of);
+        let forwarded = self.forwarding.as_deref().map(ForwardReport::of);
+        let responded = self.responding.as_deref().map(|responding| RespondReport::of(responding, &snapshot));
+        let so_far = |meters: &Metering| Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far() };
+        let flows = self.meters.as_ref().map(so_far);
+        Report { capture, flows, forwarded, responded, ..Report::new(started, start.elapsed(), ended_by, snapshot) }
+    }
+}

@@ -1,0 +1,54 @@
+//! Text for a terminal and for a shell: without escape sequences, and quoted.
+
+use std::io::{self, IsTerminal};
+
+/// Returns `text` on one line and without control characters: a file name comes from somebody else, and may hold escape
+/// sequences that the terminal would execute.
+pub(crate) fn printable(text: &str) -> String {
+    let show = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(show).collect()
+}
+
+/// Like [`printable`], but keeps the line breaks.
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether standard error is a terminal on which a line can be drawn again in the same place.
+pub(crate) fn can_redraw() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+}
+
+/// Quotes `word` so that a shell reads it as one word, if that is necessary.
+pub(crate) fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_instead() {
+        assert_eq!(printable("a\nb\x1b[2Jc/µ.pcap"), "a\\nb\\u{1b}[2Jc/µ.pcap");
+        assert_eq!(printable_lines("a\x1b[2J\n\u{9b}2Jb\r\n"), "a\\u{1b}[2J\n\\u{9b}2Jb\\r\n");
+    }
+
+    #[test]
+    fn the_command_can_be_given_again() {
+        assert_eq!(shell_word("--cpus=0-1,3"), "--cpus=0-1,3");
+        assert_eq!(shell_word("a b"), "'a b'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+        assert_eq!(shell_word(""), "''");
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_needs_it() {
+        assert_eq!(shell_word("synthetic:flows=10,mix=udp4+tcp6"), "synthetic:flows=10,mix=udp4+tcp6");
+        assert_eq!([shell_word("it's; rm"), shell_word(""), shell_word("a b")], [r"'it'\''s; rm'", "''", "'a b'"]);
+    }
+}

@@ -1,0 +1,150 @@
+//! Capture files: real ones where they are there, and broken ones made here.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+use steerage_fixtures::capture::pcap;
+use steerage_fixtures::tshark;
+
+use crate::program::{Started, command, report, run};
+
+/// A pcap with `frames` of 60 bytes, one per second, cut to `length`.
+fn written(name: &str, frames: u32, length: usize) -> PathBuf {
+    let mut file = pcap((0..frames).map(|second| (second, 0, [0; 60])));
+    file.truncate(length);
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, file).unwrap();
+    path
+}
+
+#[test]
+fn afs_is_601_packets_in_order() {
+    let Some(afs) = tshark::capture("afs.pcap") else { return };
+    let afs = afs.to_str().unwrap();
+    let report = report(&["count", afs, "--virtual-cpus", "2", "--cpus", "0-1", "--check-order"]);
+    // Counts by capinfos.
+    let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report[key].as_u64());
+    assert_eq!(got, [601, 512_276, 601, 0].map(Some));
+    assert_eq!((&report["ended_by"], &report["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
+    // By capinfos too: `capinfos -T -a -e -u -s`.
+    let expected = json!({
+        "links": ["ethernet"],
+        "first": "1999-11-11T21:46:16.463334000Z",
+        "last": "1999-11-11T21:48:25.892866000Z",
+        "recorded_seconds": 129.429_532,
+        "bytes_read": 521_916,
+        "bytes_total": 521_916,
+    });
+    assert_eq!(report["capture"], expected);
+    let page = run(&["count", afs, "--virtual-cpus", "2"]).out;
+    let head = page.lines().next().unwrap();
+    assert!(head.contains("  ethernet  601 packets  512,276 bytes  129.4 s recorded  read in "), "{head}");
+}
+
+#[test]
+fn several_files_are_one_capture() {
+    let (a, b) = (written("a.pcap", 10, usize::MAX), written("b.pcap", 20, usize::MAX));
+    let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
+    let all = report(&["count", a, b, a, "--virtual-cpus", "2", "--strict"]);
+    assert_eq!((&all["received"], &all["queues"].as_array().unwrap().len()), (&json!(40), &1));
+    assert_eq!(all["queues"][0]["device"], format!("{a} {b} and 1 more"));
+    // With other devices beside them, and a limit on all together.
+    let all = report(&["count", a, "synthetic:packets=1000", b, "--virtual-cpus", "2", "-c", "500"]);
+    assert_eq!((&all["received"], &all["queues"].as_array().unwrap().len()), (&json!(500), &2));
+    let paced = report(&["count", a, "--pace", "1000000", "--virtual-cpus", "1"]);
+    assert_eq!((&paced["received"], &paced["capture"]["recorded_seconds"]), (&json!(10), &json!(9.0)));
+}
+
+#[test]
+fn standard_input_is_read_as_it_comes() {
+    let file = fs::read(written("piped.pcap", 300, usize::MAX)).unwrap();
+    let mut child = command(&["count", "-", "--virtual-cpus", "2", "--json"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    file.chunks(97).for_each(|piece| pipe.write_all(piece).unwrap());
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["received"], &report["capture"]["bytes_total"]), (&json!(300), &json!(null)), "{report}");
+    assert_eq!((output.status.code(), &report["queues"][0]["device"]), (Some(0), &json!("standard input")));
+
+    let nothing = run(&["count", "-"]);
+    assert_eq!(nothing.code, Some(1));
+    assert!(nothing.complaint().contains("standard input: cannot read the capture at byte 0: the file is empty"));
+}
+
+#[test]
+fn a_silent_pipe_does_not_hold_up_the_stop() {
+    let mut child =
+        command(&["count", "-", "--virtual-cpus", "2", "--json", "-v"]).stdin(Stdio::piped()).spawn().unwrap();
+    let pipe = child.stdin.take();
+    let run = Started::of(child);
+    run.signal(Signal::SIGINT);
+    let ran = run.end();
+    assert_eq!((ran.code, &ran.report()["ended_by"]), (Some(0), &json!("signal")));
+    drop(pipe);
+}
+
+#[test]
+fn a_whole_file() {
+    let whole = written("whole.pcap", 100, usize::MAX);
+    let report = report(&["count", whole.to_str().unwrap(), "--virtual-cpus", "4", "--strict"]);
+    assert_eq!((&report["received"], &report["received_bytes"]), (&json!(100), &json!(6000)));
+}
+
+#[test]
+fn a_file_that_breaks_off_is_reported_up_to_there() {
+    let record = 16 + 60;
+    let cut = written("cut.pcap", 3, 24 + 2 * record + 30);
+    let ran = run(&["count", cut.to_str().unwrap(), "--virtual-cpus", "2", "--json"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let report = ran.report();
+    assert_eq!((&report["received"], &report["delivered"]), (&json!(2), &json!(2)));
+    assert_eq!((&report["ended_by"], &report["input"]["offset"]), (&json!("error"), &json!(24 + 2 * record)));
+    let message = report["input"]["error"].as_str().unwrap();
+    assert_eq!(ran.complaint(), format!("steerage: {message}"));
+    assert!(message.contains("cut.pcap") && message.contains("at byte 176"), "{message}");
+
+    let page = run(&["count", cut.to_str().unwrap(), "--virtual-cpus", "2"]);
+    assert_eq!(page.code, Some(1));
+    assert!(page.out.contains("received    2 = delivered 2 + dropped 0 + in flight 0\n"), "{page:?}");
+}
+
+#[test]
+fn what_is_no_capture_gives_no_report() {
+    let empty = written("empty.pcap", 0, 0);
+    let ran = run(&["count", empty.to_str().unwrap(), "--json"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
+    ran.complaint();
+}
+
+/// Eight flows in one tunnel: spread by themselves, and all on one CPU where the tunnel is what counts.
+#[test]
+fn a_tunnel_can_stay_together() {
+    let file = pcap((0..64_u8).map(|flow| {
+        // Ethernet, IP in IP (protocol 4), UDP.
+        let mut frame = [0; 14 + 20 + 20 + 8];
+        (frame[12], frame[14], frame[23]) = (8, 0x45, 4);
+        frame[16..18].copy_from_slice(&48_u16.to_be_bytes());
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        (frame[34], frame[43]) = (0x45, 17);
+        frame[36..38].copy_from_slice(&28_u16.to_be_bytes());
+        frame[46..54].copy_from_slice(&[192, 0, 2, flow, 192, 0, 2, 200]);
+        frame[54..58].copy_from_slice(&[0, 7, 0, 9]);
+        frame[58..60].copy_from_slice(&8_u16.to_be_bytes());
+        (0, 0, frame)
+    }));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunnel.pcap");
+    fs::write(&path, file).unwrap();
+    let cpus_at_work = |more: &[&str]| {
+        // A hash without chance, so that the flows fall as they do each time.
+        let args = ["count", path.to_str().unwrap(), "--virtual-cpus", "4", "--hash", "toeplitz", "--policy", "hash"];
+        let report = report(&[&args[..], more].concat());
+        let cpus = report["cpus"].as_array().unwrap();
+        cpus.iter().filter(|cpu| cpu["processed"].as_u64().unwrap() > 0).count()
+    };
+    assert_eq!((cpus_at_work(&[]), cpus_at_work(&["--outer"])), (4, 1));
+}

@@ -1,0 +1,469 @@
+//! A run that is asked and told while it goes on: by `get` and `set`, and by files, with the programs that people have.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use serde_json::Value;
+use steerage_fixtures::cable::Net;
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{HANG, NOBODY, skip, until};
+
+use crate::program::{Ends, Ran, Started, assert_balanced, command};
+
+const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
+const ENDLESS: [&str; 7] =
+    ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "4", "--seconds", "0", "--check-order"];
+
+/// A directory for a test's sockets and for mounting on: its instances are the only ones there.
+struct Place(Scratch);
+
+impl Place {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        fs::create_dir(scratch.join("tree")).unwrap();
+        Self(scratch)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = command(args);
+        command.env("STEERAGE_RUNTIME_DIR", self.0.as_os_str());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        Ran::of(self.command(args).output().unwrap())
+    }
+
+    /// What a command that goes well prints.
+    fn ok(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{args:?}: {ran:?}");
+        ran.out
+    }
+
+    /// A run that goes on until it is stopped.
+    fn start(&self, more: &[&str]) -> Started {
+        Started::of(self.command(&[&ENDLESS[..], more, &["--json", "-v"]].concat()).spawn().unwrap())
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.0.join("tree")
+    }
+
+    /// A run whose tree is mounted. `None`, with the reason on standard error, if that cannot be; in CI a failure.
+    fn mounted(&self) -> Option<Started> {
+        self.mounted_of(&ENDLESS)
+    }
+
+    /// The same of another run.
+    fn mounted_of(&self, args: &[&str]) -> Option<Started> {
+        let can = geteuid().is_root() && fs::exists("/dev/fuse").unwrap_or(false);
+        if !can {
+            skip("mounting takes root and /dev/fuse");
+            return None;
+        }
+        let tree = self.tree();
+        let more = ["--control", tree.to_str().unwrap(), "--json", "-v"];
+        Some(Started::of(self.command(&[args, &more].concat()).spawn().unwrap()))
+    }
+
+    fn is_mounted(&self) -> bool {
+        let tree = format!(" {} ", self.tree().display());
+        fs::read_to_string("/proc/mounts").unwrap().lines().any(|line| line.contains(&tree))
+    }
+
+    /// What a shell does in the tree.
+    fn shell(&self, script: &str) -> Output {
+        Command::new("sh").args(["-c", script]).current_dir(self.tree()).stdin(Stdio::null()).output().unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Runs have ended by now, unless the test failed.
+        let _ = Command::new("umount").arg("-l").arg(self.tree()).stderr(Stdio::null()).status();
+    }
+}
+
+/// The children of a process.
+fn children(of: u32) -> Vec<u32> {
+    let is_child = |id: &u32| {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|id| id.trim() == of.to_string()))
+    };
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    processes.filter(is_child).collect()
+}
+
+#[test]
+fn get_and_set_ask_the_only_instance() {
+    let place = Place::new();
+    let nobody = place.run(&["get"]);
+    assert_eq!(nobody.code, Some(1));
+    assert!(nobody.complaint().contains("runs here: start one"), "{nobody:?}");
+
+    let run = place.start(&[]);
+    let paths = place.ok(&["get"]);
+    assert!(
+        paths.lines().any(|path| path == MASK) && paths.lines().any(|path| path == "proc/net/softnet_stat"),
+        "{paths}"
+    );
+    assert_eq!(place.ok(&["get", MASK]), "f\n");
+    assert_eq!(place.ok(&["set", MASK, "6"]), "");
+    assert_eq!(place.ok(&["get", &format!("/{MASK}")]), "6\n");
+    assert_eq!(place.ok(&["get", "proc/sys/net/core"]).lines().count(), 6);
+    let history = place.ok(&["get", "steerage/history"]);
+    assert!(history.contains(&format!(" {MASK} f 6 ")) && history.lines().count() == 1, "{history}");
+    for (value, code) in [("0xf", "EINVAL"), ("10", "EOVERFLOW")] {
+        let refused = place.run(&["set", MASK, value]);
+        assert_eq!(refused.code, Some(1));
+        assert!(refused.complaint().contains(&format!("{code}: ")), "{refused:?}");
+    }
+    let missing = place.run(&["get", "no/such"]);
+    assert!(missing.complaint().contains("ENOENT: "), "{missing:?}");
+
+    let report = run.stop(Signal::SIGTERM);
+    assert_eq!((&report["reordered"], &report["queues"][0]["rps_cpus_list"]), (&0.into(), &"1-2".into()));
+    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1, "the socket is left behind");
+}
+
+#[test]
+fn of_several_instances_one_is_chosen() {
+    let place = Place::new();
+    let (one, other) = (place.start(&["--socket", "left"]), place.start(&[]));
+    let several = place.run(&["get", MASK]);
+    assert_eq!(several.code, Some(1));
+    let line = several.complaint();
+    assert!(
+        line.contains("2 instances run") && line.contains("left") && line.contains(&other.id().to_string()),
+        "{line}"
+    );
+    assert_eq!(place.ok(&["set", MASK, "1", "--to", "left"]), "");
+    assert_eq!(place.ok(&["get", MASK, "--to", &other.id().to_string()]), "f\n");
+    assert_eq!(place.ok(&["get", MASK, "--to", place.0.join("left.sock").to_str().unwrap()]), "1\n");
+    assert!(place.run(&["get", "--to", "right"]).complaint().contains("no instance right runs"));
+    // A name that is taken is nobody else's.
+    let taken = place.run(&["count", "-c", "1", "--socket", "left"]);
+    assert!(taken.complaint().contains("another instance listens"), "{taken:?}");
+    one.stop(Signal::SIGTERM);
+    other.stop(Signal::SIGTERM);
+}
+
+#[test]
+fn without_a_socket_nobody_can_ask() {
+    let place = Place::new();
+    let run = place.start(&["--socket", "none"]);
+    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1);
+    run.stop(Signal::SIGTERM);
+}
+
+/// What an instance that was killed leaves behind is removed by whoever looks next.
+#[test]
+fn a_killed_instance_is_not_in_the_way() {
+    let place = Place::new();
+    let run = place.start(&[]);
+    let socket = place.0.join(format!("{}.sock", run.id()));
+    assert!(socket.exists());
+    run.signal(Signal::SIGKILL);
+    run.end_unread();
+    assert!(socket.exists());
+    assert!(place.run(&["get"]).complaint().contains("runs here: start one"));
+    assert!(!socket.exists());
+}
+
+/// `steerage top` and the like read the whole report, as it stands.
+#[test]
+fn a_snapshot_is_the_report() {
+    let place = Place::new();
+    let run = place.start(&["--socket", "x"]);
+    let mut stream = UnixStream::connect(place.0.join("x.sock")).unwrap();
+    let mut last = 0;
+    until("packets come in", || {
+        stream.write_all(b"{\"snapshot\":true}\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        let report = &answer["snapshot"];
+        assert_balanced(report);
+        assert_eq!((&report["type"], &report["ended_by"]), (&"report".into(), &Value::Null));
+        let received = report["received"].as_u64().unwrap();
+        assert!(received >= last);
+        last = received;
+        received > 1000
+    });
+    run.stop(Signal::SIGTERM);
+}
+
+#[test]
+fn cat_echo_ls_and_find_work() {
+    let place = Place::new();
+    let Some(run) = place.mounted() else { return };
+    let shell = |script: &str| Ran::of(place.shell(script));
+    let said = |script: &str| {
+        let ran = shell(script);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{script}: {ran:?}");
+        ran.out
+    };
+    assert_eq!(said(&format!("cat {MASK}")), "f\n");
+    assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
+    // What people use to set RPS on all queues of an interface.
+    let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
+    assert_eq!(said(script), "");
+    assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
+    // The rest of what they use with it.
+    assert_eq!(
+        said("echo 500 > proc/sys/net/core/netdev_max_backlog; cat proc/sys/net/core/netdev_max_backlog"),
+        "500\n"
+    );
+    assert_eq!(said("wc -l < proc/net/softnet_stat").trim(), "4");
+
+    // The shell's own echo does not say what was wrong.
+    let refused = shell(&format!("/bin/echo 0xf > {MASK}"));
+    assert!(refused.code != Some(0) && refused.err.contains("Invalid argument"), "{refused:?}");
+    let refused = shell(&format!("/bin/echo 10 > {MASK}"));
+    assert!(refused.code != Some(0) && refused.err.contains("Value too large for defined data type"), "{refused:?}");
+    // Root too: there is nothing to be written.
+    assert!(shell("echo 1 > proc/net/softnet_stat").err.contains("Permission denied"));
+    assert!(shell("rm proc/net/softnet_stat").code != Some(0) && shell("touch x").code != Some(0));
+    assert_eq!(said(&format!("cat {MASK}")), "6\n");
+
+    let listed = said("ls -lR");
+    assert!(listed.lines().any(|line| line.starts_with("-rw-r--r--") && line.ends_with("rps_cpus")), "{listed}");
+    // Each file that there is, and no more than `get` tells of.
+    let mut found: Vec<String> = said("find . -type f | cut -c 3-").lines().map(str::to_owned).collect();
+    let mut told: Vec<String> = place.ok(&["get"]).lines().map(str::to_owned).collect();
+    found.sort();
+    told.sort();
+    assert_eq!(found, told);
+    assert_eq!(said("find . -type f -exec cat {} + > /dev/null"), "");
+
+    // It ends though somebody stands in it and has a file open.
+    let open = fs::File::open(place.tree().join(MASK)).unwrap();
+    let mut inside = Ends(Command::new("sleep").arg("60").current_dir(place.tree()).spawn().unwrap());
+    let report = run.stop(Signal::SIGTERM);
+    assert!(!place.is_mounted());
+    assert_eq!((&report["reordered"], &report["queues"][1]["rps_cpus_list"]), (&0.into(), &"1-2".into()));
+    drop(open);
+    inside.kill().unwrap();
+}
+
+#[test]
+fn others_may_look_and_not_write() {
+    let place = Place::new();
+    let Some(run) = place.mounted() else { return };
+    let as_nobody = |command: &mut Command| Ran::of(command.uid(NOBODY).gid(NOBODY).output().unwrap());
+    let path = place.tree().join(MASK);
+    let read = as_nobody(Command::new("cat").arg(&path));
+    assert_eq!((read.code, read.out.as_str()), (Some(0), "f\n"), "{read:?}");
+    let script = format!("echo 3 > {}", path.display());
+    let written = as_nobody(Command::new("sh").args(["-c", &script]));
+    assert!(written.code != Some(0) && written.err.contains("Permission denied"), "{written:?}");
+    // One who was given the open file is asked who he is when he writes.
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let given = as_nobody(Command::new("sh").args(["-c", "/bin/echo 3"]).stdout(file));
+    assert!(given.code != Some(0) && given.err.contains("Operation not permitted"), "{given:?}");
+
+    assert_eq!(fs::read_to_string(&path).unwrap(), "f\n");
+    let socket = place.0.join(format!("{}.sock", run.id()));
+    assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o666);
+    run.stop(Signal::SIGTERM);
+}
+
+/// No thread of the run has a capability; the child that unmounts has what that takes, and goes with the run.
+#[test]
+fn only_the_child_that_unmounts_has_a_privilege() {
+    const SYS_ADMIN: u64 = 1 << 21;
+    const DAC_READ_SEARCH: u64 = 1 << 2;
+    let place = Place::new();
+    let Some(run) = place.mounted() else { return };
+    let capabilities = |path: &Path| {
+        let status = fs::read_to_string(path.join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapPrm:")).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    for task in fs::read_dir(format!("/proc/{}/task", run.id())).unwrap() {
+        let task = task.unwrap().path();
+        assert_eq!(capabilities(&task), 0, "{}", task.display());
+    }
+    let children = children(run.id());
+    assert_eq!(children.len(), 1);
+    let child = PathBuf::from(format!("/proc/{}", children[0]));
+    until("the child gives up the rest", || capabilities(&child) & !(SYS_ADMIN | DAC_READ_SEARCH) == 0);
+    run.stop(Signal::SIGTERM);
+    assert!(!child.exists() && !place.is_mounted());
+}
+
+/// A run that was killed is cleaned up after; where that was killed too, the next run takes the mount over.
+#[test]
+fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
+    let place = Place::new();
+    let Some(run) = place.mounted() else { return };
+    run.signal(Signal::SIGKILL);
+    run.end_unread();
+    until("the mount is taken away", || !place.is_mounted());
+
+    let run = place.mounted().unwrap();
+    for child in children(run.id()) {
+        kill(Pid::from_raw(child as i32), Signal::SIGKILL).unwrap();
+    }
+    run.signal(Signal::SIGKILL);
+    run.end_unread();
+    let stale = Ran::of(Command::new("ls").arg(place.tree()).output().unwrap());
+    assert!(stale.err.contains("Transport endpoint is not connected"), "{stale:?}");
+    let heir = place.mounted().unwrap();
+    assert_eq!(fs::read_to_string(place.tree().join(MASK)).unwrap(), "f\n");
+
+    // A living one's is not taken, nor is a directory with files in it hidden.
+    let second = place.run(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
+    let whose = format!("the tree of process {} is mounted there", heir.id());
+    assert!(second.complaint().contains(&whose), "{second:?}");
+    heir.stop(Signal::SIGTERM);
+    assert!(!place.is_mounted());
+    let missing = place.run(&["count", "-c", "1", "--control", "/no/such/directory"]);
+    assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
+}
+
+/// A page of node_exporter's.
+fn metrics(address: &str) -> Vec<String> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page.lines().filter(|line| line.starts_with("node_")).map(str::to_owned).collect()
+}
+
+/// Debian's exporter, pointed at the tree, tells what the tree does.
+#[test]
+fn node_exporter_reads_the_tree() {
+    const EXPORTER: &str = "prometheus-node-exporter";
+    let place = Place::new();
+    // An interface, which is only listened to, and a source of 30,000 packets.
+    let devices =
+        ["count", "lo", "synthetic:packets=30000,rate=100000", "--virtual-cpus", "2", "--seconds", "0", "-Q", "in"];
+    let Some(()) = place.mounted().map(|run| drop(run.stop(Signal::SIGTERM))) else { return };
+    let tree = place.tree();
+    let more = ["--control", tree.to_str().unwrap(), "--json", "-v"];
+    let run = Started::of(place.command(&[&devices[..], &more].concat()).spawn().unwrap());
+    let exporter = Command::new(EXPORTER)
+        .args(["--collector.disable-defaults", "--collector.softnet", "--collector.netclass"])
+        .args(["--web.listen-address=127.0.0.1:0".to_owned(), format!("--path.procfs={}/proc", tree.display())])
+        .arg(format!("--path.sysfs={}/sys", tree.display()))
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut exporter = match exporter {
+        Ok(exporter) => Ends(exporter),
+        Err(error) => {
+            run.stop(Signal::SIGTERM);
+            return skip(&format!("{EXPORTER}: {error}"));
+        }
+    };
+    let log = BufReader::new(exporter.stderr.take().unwrap());
+    let mut lines = log.lines().map_while(Result::ok);
+    let address =
+        lines.find_map(|line| line.split_once("\"Listening on\" address=").map(|(_, to)| to.trim().to_owned()));
+    let address = address.expect("it listens");
+    // Its log is to be read on, or it waits.
+    let rest = std::thread::spawn(move || lines.for_each(drop));
+
+    let count = |name: &str| -> u64 {
+        place.ok(&["get", &format!("sys/class/net/synthetic/statistics/{name}")]).trim().parse().unwrap()
+    };
+    until("all packets have come", || count("rx_packets") + count("rx_missed_errors") == 30_000);
+    // Something may go by lo at any time: so what the exporter says lies between before and after.
+    let softnet = || -> Vec<Vec<u64>> {
+        let column = |text: &str| u64::from_str_radix(text, 16).unwrap();
+        place.ok(&["get", "proc/net/softnet_stat"]).lines().map(|line| line.split(' ').map(column).collect()).collect()
+    };
+    let before = softnet();
+    let metrics = metrics(&address);
+    let after = softnet();
+    let value = |key: &str| -> u64 {
+        let line = metrics.iter().find_map(|line| line.strip_prefix(key));
+        line.unwrap_or_else(|| panic!("{key}: {metrics:?}")).trim().parse::<f64>().unwrap() as u64
+    };
+    assert!(before.len() == 2 && before.iter().map(|row| row[0]).sum::<u64>() > 0, "{before:?}");
+    for (cpu, (before, after)) in before.iter().zip(&after).enumerate() {
+        for (nth, name) in ["processed", "dropped", "times_squeezed"].into_iter().enumerate() {
+            let value = value(&format!("node_softnet_{name}_total{{cpu=\"{cpu}\"}}"));
+            assert!((before[nth]..=after[nth]).contains(&value), "{name}: {value}, {before:?}, {after:?}");
+        }
+    }
+    for collector in ["softnet", "netclass"] {
+        assert_eq!(value(&format!("node_scrape_collector_success{{collector=\"{collector}\"}}")), 1);
+    }
+    let kernels = |name: &str| fs::read_to_string(format!("/sys/class/net/lo/{name}")).unwrap().trim().to_owned();
+    assert_eq!(value("node_network_mtu_bytes{device=\"lo\"}").to_string(), kernels("mtu"));
+    assert_eq!(value("node_network_iface_id{device=\"lo\"}").to_string(), kernels("ifindex"));
+    let info =
+        metrics.iter().find(|line| line.starts_with("node_network_info") && line.contains("device=\"lo\"")).unwrap();
+    assert!(info.contains(&format!("operstate=\"{}\"", kernels("operstate"))), "{info}");
+    assert!(metrics.iter().any(|line| line.starts_with("node_network_up{device=\"synthetic\"}")));
+
+    exporter.kill().unwrap();
+    rest.join().unwrap();
+    run.stop(Signal::SIGTERM);
+}
+
+/// Renames `near0`, which older kernels allow only while it is down.
+fn rename(net: &Net) {
+    for change in ["near0 down", "near0 name renamed0", "renamed0 up"] {
+        let words = ["-n", &net.near, "link", "set", "dev"].into_iter().chain(change.split(' '));
+        assert!(Command::new("ip").args(words).status().unwrap().success(), "{change}");
+    }
+}
+
+/// An interface is known by its number: after it was renamed, the tree and the report have its new name.
+#[test]
+fn a_renamed_interface_is_followed() {
+    let Some(net) = Net::new() else { return };
+    let place = Place::new();
+    // By `ip netns exec`, the program finds the namespace's interfaces in /sys.
+    let program = place.command(&["count", "near0", "--seconds", "0", "--json", "-v"]);
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &net.near]).arg(program.get_program()).args(program.get_args());
+    command
+        .env("STEERAGE_RUNTIME_DIR", place.0.as_os_str())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let run = Started::of(command.spawn().unwrap());
+    let kernels = |name: &str| place.ok(&["get", &format!("sys/class/net/{name}")]);
+    let index = kernels("near0/ifindex");
+    assert_eq!(kernels("near0/mtu"), "1500\n");
+    rename(&net);
+
+    assert_eq!((kernels("renamed0/mtu").as_str(), kernels("renamed0/ifindex")), ("1500\n", index));
+    assert_eq!(kernels("renamed0/kind"), "af_packet\n");
+    until("the interface is up", || kernels("renamed0/operstate") == "up\n");
+    let old = place.run(&["get", "sys/class/net/near0/mtu"]);
+    assert!(old.code == Some(1) && old.complaint().contains("there is no `sys/class/net/near0/mtu`"), "{old:?}");
+    place.ok(&["set", "sys/class/net/renamed0/queues/rx-0/rps_cpus", "1"]);
+    let report = run.stop(Signal::SIGTERM);
+    assert_eq!(report["queues"][0]["device"], "renamed0");
+}
+
+/// Names that the kernel may remember for an hour are not those of interfaces.
+#[test]
+fn a_renamed_interface_has_its_new_name_where_the_tree_is_mounted() {
+    let Some(net) = Net::new() else { return };
+    let place = Place::new();
+    // Mounted in the test's own mount namespace.
+    let Some(run) = net.near(|| place.mounted_of(&["count", "near0", "--seconds", "0"])) else { return };
+    let listed = || fs::read_dir(place.tree().join("sys/class/net")).unwrap().map(|entry| entry.unwrap().file_name());
+    let kind = |name: &str| fs::read_to_string(place.tree().join("sys/class/net").join(name).join("kind"));
+    assert_eq!(kind("near0").unwrap(), "af_packet\n");
+    rename(&net);
+    assert_eq!(kind("renamed0").unwrap(), "af_packet\n");
+    assert_eq!(kind("near0").unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(listed().collect::<Vec<_>>(), ["renamed0"]);
+    run.stop(Signal::SIGTERM);
+}

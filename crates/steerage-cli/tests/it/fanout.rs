@@ -1,0 +1,157 @@
+//! `steerage fanout`: every flow in one output, whole and in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::{skip, tshark};
+
+use crate::program::{Started, command, report, run};
+
+fn place(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Captures with TCP, UDP, fragments and tunnels, if they are there: tshark takes its time, so not all.
+fn captures() -> Vec<PathBuf> {
+    let folder = tshark::folder();
+    let names = ["afs.pcap", "dns_tcp.pcap", "mptcp-v1.pcap", "various_gre.pcap", "vxlan.pcap"];
+    names.iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect()
+}
+
+/// One frame, by tshark.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Frame {
+    time: String,
+    /// Addresses and ports of the innermost headers, both directions alike. `None` without ports.
+    flow: Option<[String; 4]>,
+    /// Of a fragment, what its datagram is known by.
+    datagram: Option<String>,
+}
+
+fn frames(file: &Path) -> Option<Vec<Frame>> {
+    let fields = ["frame.time_epoch", "ip.src", "ip.dst", "tcp.srcport", "tcp.dstport", "udp.srcport", "udp.dstport"];
+    let fragment = ["ip.id", "ip.flags.mf", "ip.frag_offset"];
+    let output = Command::new("tshark")
+        .args(["-n", "-T", "fields", "-E", "separator=;", "-E", "occurrence=l", "-o", "ip.defragment:FALSE"])
+        .args(fields.iter().chain(&fragment).flat_map(|field| ["-e", field]))
+        .arg("-r")
+        .arg(file)
+        .output();
+    let Ok(output) = output else {
+        skip("tshark is absent: install the package tshark");
+        return None;
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Some(text.lines().map(frame).collect())
+}
+
+fn frame(line: &str) -> Frame {
+    let fields: Vec<String> = line.split(';').map(str::to_owned).collect();
+    let [time, source, destination, tcp_from, tcp_to, udp_from, udp_to, id, more, offset] =
+        fields.try_into().expect("as many as were asked for");
+    let datagram = (more == "1" || more == "True" || !matches!(offset.as_str(), "" | "0"))
+        .then(|| format!("{source} {destination} {id}"));
+    let ports = if tcp_from.is_empty() { (udp_from, udp_to) } else { (tcp_from, tcp_to) };
+    let (from, to) = ((source, ports.0), (destination, ports.1));
+    let (low, high) = if from < to { (from, to) } else { (to, from) };
+    let flow = (!low.1.is_empty() && datagram.is_none()).then_some([low.0, low.1, high.0, high.1]);
+    Frame { time, flow, datagram }
+}
+
+#[test]
+fn parts_of_a_capture_are_all_of_it() {
+    let (mut flows, mut datagrams) = (0, 0);
+    for (capture, cpus) in captures().iter().zip(["1", "3"].iter().cycle()) {
+        let Some(mut all) = frames(capture) else { return };
+        let to = format!("pcap:{}", place("part{0..2}.pcapng").display());
+        let from = capture.to_str().unwrap();
+        // On one CPU nothing would have to be hashed, and fragments not be remembered, but for this command.
+        let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
+        assert_eq!(report["received"].as_u64(), Some(all.len() as u64));
+        assert_eq!(report["verdicts"]["transmitted"], report["received"]);
+        let mut parts = Vec::new();
+        let mut parts_of_flows: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
+        let mut parts_of_datagrams: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
+        for nth in 0..3 {
+            let part = frames(&place(&format!("part{nth}.pcapng"))).unwrap();
+            assert_eq!(report["outputs"][nth]["packets"].as_u64(), Some(part.len() as u64));
+            for frame in &part {
+                if let Some(flow) = &frame.flow {
+                    parts_of_flows.entry(flow.clone()).or_default().insert(nth);
+                }
+                if let Some(datagram) = &frame.datagram {
+                    parts_of_datagrams.entry(datagram.clone()).or_default().insert(nth);
+                }
+            }
+            parts.extend(part);
+        }
+        all.sort();
+        parts.sort();
+        assert!(parts == all, "{from}");
+        let split = |parts: &BTreeSet<usize>| parts.len() > 1;
+        assert_eq!(parts_of_flows.values().filter(|parts| split(parts)).count(), 0, "{from}");
+        assert_eq!(parts_of_datagrams.values().filter(|parts| split(parts)).count(), 0, "{from}");
+        flows += parts_of_flows.len();
+        datagrams += parts_of_datagrams.len();
+    }
+    assert!(captures().is_empty() || (flows > 10 && datagrams > 10), "{flows} flows, {datagrams} fragmented datagrams");
+}
+
+#[test]
+fn what_would_be_overwritten_is_refused() {
+    let one = place("one.pcapng");
+    let synthetic = ["fanout", "synthetic:packets=10", "--to"];
+    let spec = format!("pcap:{}", one.display());
+    let ran = run(&[&synthetic[..], &[&spec]].concat());
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.out.contains("\noutputs     ") && ran.out.contains(": 10 packets"), "{}", ran.out);
+
+    let ran = run(&["fanout", one.to_str().unwrap(), "--to", &spec]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.complaint().contains("that file is an input"), "{ran:?}");
+    let ran = run(&[&synthetic[..], &[&spec, "--to", &spec]].concat());
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.complaint().contains("an output already"), "{ran:?}");
+    for wrong in ["eth", "pcap:", "pcap:a{1}"] {
+        let ran = run(&[&synthetic[..], &[wrong]].concat());
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+    }
+    // Where the input is not there, the output is as it was.
+    let before = std::fs::read(&one).unwrap();
+    let ran = run(&["fanout", "/nowhere.pcap", "--to", &spec]);
+    assert_eq!((ran.code, std::fs::read(&one).unwrap()), (Some(1), before), "{ran:?}");
+}
+
+#[test]
+fn an_output_that_fails_fails_the_run() {
+    let ran = run(&["fanout", "synthetic:packets=10", "--to", "pcap:/dev/full"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.complaint().contains("No space left"), "{ran:?}");
+}
+
+/// Programs that know nothing of steerage share an interface's packets by a TAP each.
+#[test]
+fn an_interface_is_dealt_out_to_taps() {
+    let Some(net) = Net::new() else { return };
+    let args =
+        ["fanout", "near0", "-Q", "in", "-f", "udp", "--to", "tap:ids{0..2}", "--virtual-cpus", "2", "-c", "600"];
+    let args = [&args[..], &["--check-order", "--json", "-v"]].concat();
+    let dealing = Started::of(net.near(|| command(&args).spawn().unwrap()));
+    net.far(|| {
+        let sockets: Vec<UdpSocket> = (0..60).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
+        for socket in sockets.iter().cycle().take(600) {
+            // Not connected, it hears of no refusal.
+            socket.send_to(&[0; 100], (NEAR, 9)).unwrap();
+        }
+    });
+    let ran = dealing.end();
+    let report = ran.report();
+    assert_eq!((&report["received"], &report["reordered"], &report["dropped"]), (&600.into(), &0.into(), &json!({})));
+    let sent: Vec<u64> = (0..3).map(|nth| report["outputs"][nth]["packets"].as_u64().unwrap()).collect();
+    // Ten of each flow; that one of three gets none of 60 flows happens once in 10^10 runs.
+    assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
+}

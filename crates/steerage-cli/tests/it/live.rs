@@ -1,0 +1,233 @@
+//! Live interfaces: real sockets at both ends of a cable, and the program listening at one.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use steerage_fixtures::cable::{FAR, NEAR, Net};
+
+use crate::program::{Ran, Started, command};
+
+/// Starts it in the near namespace, with `-v`.
+pub(crate) fn start(net: &Net, args: &[&str]) -> Started {
+    let args = [args, &["--json", "-v"]].concat();
+    Started::of(net.near(|| command(&args).spawn().unwrap()))
+}
+
+/// Sends so many datagrams of 100 bytes from each of `flows` ports.
+fn send(net: &Net, flows: usize, each: usize) {
+    net.far(|| {
+        let sockets: Vec<UdpSocket> = (0..flows).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
+        for socket in sockets.iter().cycle().take(flows * each) {
+            socket.send_to(&[0; 100], (NEAR, 9)).unwrap();
+        }
+    });
+}
+
+/// Datagrams that are sent to it don't come back as refusals.
+fn open(net: &Net) -> UdpSocket {
+    net.near(|| UdpSocket::bind((NEAR, 9)).unwrap())
+}
+
+/// 2 MB each way over one connection.
+pub(crate) fn talk(net: &Net) {
+    const BYTES: usize = 2_000_000;
+    let listener = net.near(|| TcpListener::bind((NEAR, 0)).unwrap());
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = listener.accept().unwrap().0;
+            stream.read_exact(&mut vec![0; BYTES]).unwrap();
+            stream.write_all(&vec![0; BYTES]).unwrap();
+        });
+        let mut stream = net.far(|| TcpStream::connect((NEAR, port)).unwrap());
+        stream.write_all(&vec![0; BYTES]).unwrap();
+        stream.read_exact(&mut vec![0; BYTES]).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    });
+}
+
+/// What the interface has received and sent, by its own count.
+pub(crate) fn counted(net: &Net) -> (u64, u64) {
+    let table = net.near(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+    let line = table.lines().find_map(|line| line.trim().strip_prefix("near0:")).unwrap();
+    let fields: Vec<u64> = line.split_whitespace().map(|field| field.parse().unwrap()).collect();
+    (fields[1], fields[9])
+}
+
+#[test]
+fn udp_and_tcp_by_two_sockets_on_two_cpus() {
+    let Some(net) = Net::new() else { return };
+    let open = open(&net);
+    for (way, queues) in [("in", "1"), ("out", "1"), ("inout", "1"), ("in", "2"), ("inout", "2")] {
+        let before = counted(&net);
+        let args = ["count", "near0", "-Q", way, "--queues", queues, "--virtual-cpus", "2", "--strict"];
+        let started = start(&net, &args);
+        send(&net, 40, 50);
+        talk(&net);
+        // Whatever closes the connection has passed by before the next run begins: it is either in both counts or in none.
+        wait_until_closed(&net);
+        let report = started.stop(Signal::SIGINT);
+        let after = counted(&net);
+        let (received, sent) = (after.0 - before.0, after.1 - before.1);
+        let expected = match way {
+            "in" => received,
+            "out" => sent,
+            _ => received + sent,
+        };
+        assert_eq!(report["received"], expected, "{way}: {report}");
+        assert_eq!(
+            (&report["dropped"], &report["reordered"], &report["in_flight"]),
+            (&json!({}), &json!(0), &json!(0))
+        );
+        let by_queue: Vec<u64> =
+            report["queues"].as_array().unwrap().iter().map(|queue| queue["received"].as_u64().unwrap()).collect();
+        assert!(by_queue.len().to_string() == queues && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
+        assert_eq!(report["queues"][0]["kind"], "af_packet");
+    }
+    drop(open);
+}
+
+/// Waits until neither end has anything more to say about a connection.
+fn wait_until_closed(net: &Net) {
+    let open = || {
+        let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+        // The state is the fourth field: 06 is TIME_WAIT, 0A listens.
+        table.lines().skip(1).any(|line| !["06", "0A"].contains(&line.split_whitespace().nth(3).unwrap()))
+    };
+    while net.near(open) || net.far(open) {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn flows_are_metered_live() {
+    let Some(net) = Net::new() else { return };
+    let started = start(&net, &["meter", "near0", "-Q", "in", "-n", "20", "--virtual-cpus", "2", "--queues", "2"]);
+    send(&net, 10, 30);
+    let report = started.stop(Signal::SIGINT);
+    assert_eq!(
+        (&report["received"], &report["dropped"], &report["flows"]["total"]),
+        (&json!(300), &json!({}), &json!(10))
+    );
+    for flow in report["flows"]["top"].as_array().unwrap() {
+        let seen = ["source", "destination", "packets", "bytes"].map(|key| &flow[key]);
+        assert_eq!(seen, [&json!(FAR), &json!(NEAR), &json!(30), &json!(30 * 142)]);
+    }
+}
+
+/// What the kernel drops while the program does not get on is in the ledger, to the last packet.
+#[test]
+fn kernel_drops_are_in_the_ledger() {
+    let Some(net) = Net::new() else { return };
+    let started = start(&net, &["count", "near0", "-Q", "in", "-B", "512K", "--virtual-cpus", "2", "--check-order"]);
+    started.signal(Signal::SIGSTOP);
+    // In a ring of 512 KiB there is no room for a megabyte.
+    send(&net, 10, 1000);
+    started.signal(Signal::SIGCONT);
+    let report = started.stop(Signal::SIGINT);
+    assert_eq!(
+        (&report["received"], &report["reordered"], &report["in_flight"]),
+        (&json!(10_000), &json!(0), &json!(0))
+    );
+    assert!(report["dropped"]["device"].as_u64().unwrap() > 0, "{report}");
+    assert!(report["delivered"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn an_interface_that_is_deleted_ends_the_run() {
+    let Some(net) = Net::new() else { return };
+    let started = start(&net, &["count", "near0", "-Q", "in", "--virtual-cpus", "2", "--queues", "2"]);
+    send(&net, 10, 10);
+    net.must(&format!("-n {} link del far0", net.far));
+    let ran = started.end();
+    let report = ran.report();
+    assert_eq!((ran.code, &report["ended_by"]), (Some(1), &json!("error")));
+    assert_eq!((&report["received"], &report["delivered"]), (&json!(100), &json!(100)));
+    let error = "near0: cannot go on listening: No such device (os error 19); the interface was deleted";
+    assert_eq!(report["input"]["error"], error);
+    assert!(ran.err.lines().any(|line| line == format!("steerage: {error}")), "{}", ran.err);
+}
+
+/// The user is told, in so many words, what may be done about an interface; not if quiet is asked for.
+#[test]
+fn notes_stand_on_standard_error() {
+    let Some(net) = Net::new() else { return };
+    net.must(&format!("-n {} link set near0 down", net.near));
+    let run = |more: &[&str]| {
+        let args = [&["count", "near0", "--seconds", "0.01", "--virtual-cpus", "1"], more].concat();
+        let output = net.near(|| command(&args).output().unwrap());
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(run(&[]), "near0 is down: nothing comes until it is up (ip link set near0 up)\n");
+    assert_eq!(run(&["-q"]), "");
+}
+
+#[test]
+fn without_the_right_to_it_the_line_says_which() {
+    let Some(net) = Net::new() else { return };
+    // As root, but without that one capability; where there is no such tool, this cannot be asked.
+    let program = env!("CARGO_BIN_EXE_steerage");
+    let args = ["--bounding-set=-net_raw", "--inh-caps=-net_raw", program, "count", "lo"];
+    let Ok(output) = net.near(|| Command::new("setpriv").args(args).output()) else { return };
+    let ran = Ran {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    };
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.complaint().contains("CAP_NET_RAW") && ran.complaint().contains("setcap"), "{ran:?}");
+}
+
+/// `-f` works in the kernel: what it leaves out does not even count as received.
+#[test]
+fn a_filter_leaves_out_in_the_kernel() {
+    let Some(net) = Net::new() else { return };
+    for (filter, queues, expected) in [
+        ("udp dst port 9", "1", 30),
+        ("not port 9", "2", 20),
+        ("udp", "2", 50),
+        ("4, 40 0 0 12, 21 0 1 2048, 6 0 0 262144, 6 0 0 0", "1", 50),
+    ] {
+        let args = ["count", "near0", "-Q", "in", "-f", filter, "--queues", queues, "--virtual-cpus", "2"];
+        let started = start(&net, &args);
+        net.far(|| {
+            for (port, count) in [(9, 30), (10, 20)] {
+                let socket = UdpSocket::bind((FAR, 0)).unwrap();
+                // Not connected, it hears of no refusal.
+                (0..count).for_each(|_| assert_eq!(socket.send_to(&[0; 100], (NEAR, port)).unwrap(), 100));
+            }
+        });
+        let report = started.stop(Signal::SIGINT);
+        assert_eq!((&report["received"], &report["dropped"]), (&json!(expected), &json!({})), "{filter}");
+    }
+}
+
+/// As `setcap cap_net_raw+ep` would have it: somebody else than root listens, and by then has no capability left.
+#[test]
+fn one_capability_is_enough_to_listen() {
+    let Some(net) = Net::new() else { return };
+    let program = std::env::temp_dir().join(format!("steerage-{}-listens", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_steerage"), &program).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,+net_raw"]);
+    command.args(["--ambient-caps=-all,+net_raw"]).arg(&program).args(["count", "near0", "-Q", "in", "--json", "-v"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started = Started::of(net.near(|| command.spawn().unwrap()));
+    for task in std::fs::read_dir(format!("/proc/{}/task", started.id())).unwrap() {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
+    }
+    send(&net, 3, 10);
+    // Down and up again: it listens on, without a capability.
+    net.must(&format!("-n {} link set near0 down", net.near));
+    net.must(&format!("-n {} link set near0 up", net.near));
+    let report = started.stop(Signal::SIGINT);
+    assert_eq!((&report["received"], &report["input"]["error"]), (&json!(30), &Value::Null), "{report}");
+    std::fs::remove_file(&program).unwrap();
+}

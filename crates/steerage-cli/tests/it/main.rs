@@ -1,0 +1,33 @@
+//! The program as its users meet it: what it prints, where, and what it exits with.
+//!
+//! Nothing here waits for a time to pass: a run ends by a number of packets, or by a signal that is sent once the
+//! program has said that it listens.
+
+mod bench;
+mod bench_report;
+mod captures;
+mod control;
+mod doctor;
+mod explain;
+mod fanout;
+mod forward;
+mod intervals;
+mod live;
+mod meter;
+mod metrics;
+mod mistakes;
+mod outputs;
+mod predictions;
+mod privileges;
+mod program;
+mod respond;
+mod run_files;
+mod runs;
+mod send;
+mod signals;
+mod strangers;
+mod suggestions;
+mod taking;
+mod terminal;
+mod tools;
+mod top;

@@ -1,0 +1,366 @@
+//! `steerage meter`: what it shows, what it writes and where, and what it says when that cannot be done.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use steerage_fixtures::capture::pcap;
+use steerage_fixtures::tshark;
+
+use crate::program::{Started, command, report, run};
+
+/// 2023-11-14 22:13:20 UTC.
+const START: u32 = 1_700_000_000;
+
+/// A directory of the test's own, empty.
+fn directory(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("meter").join(name);
+    // Left over from the last time, or not there.
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// An Ethernet frame of UDP over IPv4, of `bytes` in all.
+fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
+    let mut frame = vec![0; bytes];
+    (frame[12], frame[14], frame[23]) = (8, 0x45, 17);
+    frame[16..18].copy_from_slice(&(bytes as u16 - 14).to_be_bytes());
+    frame[26..34].copy_from_slice(&[10, 0, 0, from.0, 10, 0, 0, to.0]);
+    frame[34..36].copy_from_slice(&from.1.to_be_bytes());
+    frame[36..38].copy_from_slice(&to.1.to_be_bytes());
+    frame
+}
+
+/// A capture of frames, each at a second after the start.
+fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
+    let file = pcap(frames.iter().map(|(second, frame)| (START + second, 250_000, frame)));
+    let path = directory.join("capture.pcap");
+    fs::write(&path, file).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A question with two answers, another that comes again after ten minutes, and ARP.
+fn conversation(directory: &Path) -> String {
+    let mut arp = vec![0xff; 60];
+    arp[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 8, 6]);
+    capture(
+        directory,
+        &[
+            (0, udp((1, 5000), (2, 53), 80)),
+            (1, udp((2, 53), (1, 5000), 500)),
+            (2, udp((2, 53), (1, 5000), 400)),
+            (3, arp),
+            (4, udp((3, 7), (4, 9), 1200)),
+            (604, udp((3, 7), (4, 9), 100)),
+        ],
+    )
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = entries.filter(|name| name != "capture.pcap").collect();
+    names.sort();
+    names
+}
+
+fn read(directory: &Path, name: &str) -> String {
+    fs::read_to_string(directory.join(name)).unwrap()
+}
+
+/// The objects of lines of JSON.
+fn objects(lines: &str) -> Vec<Value> {
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const HEADER: &str = "first,last,kind,protocol,source,source_port,destination,destination_port,ethertype,packets,bytes,\
+    ip_bytes,packets_back,bytes_back,ip_bytes_back,tcp_flags,tcp_flags_back,vlan,vlan_inner,tunnel,tunnel_id,end";
+
+const ROWS: [&str; 4] = [
+    "2023-11-14T22:13:20.250000000Z,2023-11-14T22:13:22.250000000Z,udp,17,10.0.0.1,5000,10.0.0.2,53,,1,80,66,2,900,872,,,,,,,idle",
+    "2023-11-14T22:13:23.250000000Z,2023-11-14T22:13:23.250000000Z,link,,02:00:00:00:00:01,,ff:ff:ff:ff:ff:ff,,2054,1,60,0,0,0,0,,,,,,,idle",
+    "2023-11-14T22:13:24.250000000Z,2023-11-14T22:13:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,1200,1186,0,0,0,,,,,,,idle",
+    "2023-11-14T22:23:24.250000000Z,2023-11-14T22:23:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,100,86,0,0,0,,,,,,,forced",
+];
+
+#[test]
+fn the_flows_with_the_most_bytes() {
+    let directory = directory("page");
+    let ran = run(&["meter", &conversation(&directory), "--virtual-cpus", "2", "-n", "3"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(
+        lines[2..9],
+        [
+            "4 flows (udp 3, link 1), 0 evicted                             start     length",
+            " udp 10.0.0.3:7 > 10.0.0.4:9                                  +4.0 s          0",
+            "     1 packet 1,200 bytes",
+            " udp 10.0.0.1:5000 > 10.0.0.2:53                                  +0      2.0 s",
+            "     1 packet 80 bytes; back 2 packets 900 bytes",
+            " udp 10.0.0.3:7 > 10.0.0.4:9                                +604.0 s          0",
+            "     1 packet 100 bytes",
+        ],
+        "{ran:?}"
+    );
+    assert!(lines[9].is_empty() && lines[10].starts_with("cpus "), "{ran:?}");
+    // The first line has the path.
+    assert!(lines[1..].iter().all(|line| line.len() <= 80), "{ran:?}");
+}
+
+#[test]
+fn the_report_has_them_too() {
+    let directory = directory("report");
+    let capture = conversation(&directory);
+    let whole = report(&["meter", &capture, "--virtual-cpus", "2"]);
+    let top = whole["flows"]["top"].as_array().unwrap();
+    let bytes = top.iter().map(|flow| flow["bytes"].as_u64().unwrap() + flow["bytes_back"].as_u64().unwrap());
+    assert_eq!(bytes.collect::<Vec<_>>(), [1200, 980, 100, 60]);
+    let expected = json!({ "first": "2023-11-14T22:13:23.250000000Z", "last": "2023-11-14T22:13:23.250000000Z",
+        "kind": "link", "protocol": null, "source": "02:00:00:00:00:01", "source_port": null,
+        "destination": "ff:ff:ff:ff:ff:ff", "destination_port": null, "ethertype": 2054, "packets": 1, "bytes": 60,
+        "ip_bytes": 0, "packets_back": 0, "bytes_back": 0, "ip_bytes_back": 0, "tcp_flags": null,
+        "tcp_flags_back": null, "vlan": null, "vlan_inner": null, "tunnel": null, "tunnel_id": null, "end": "idle" });
+    assert_eq!(top[3], expected);
+    let counts = ["total", "evicted", "lost"].map(|key| whole["flows"][key].as_u64().unwrap());
+    assert_eq!(counts, [4, 0, 0]);
+    assert_eq!(
+        whole["cpus"].as_array().unwrap().iter().map(|cpu| cpu["handled_bytes"].as_u64().unwrap()).sum::<u64>(),
+        2340
+    );
+
+    let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-n", "0"]);
+    assert_eq!(one["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "top": [] }));
+    // Patient, the flow that came again is one.
+    let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
+    assert_eq!(patient["flows"]["total"], 3);
+}
+
+#[test]
+fn all_flows_in_a_file() {
+    let directory = directory("file");
+    let capture = conversation(&directory);
+    let [csv, jsonl] = ["flows.csv", "flows.jsonl"].map(|name| directory.join(name).to_str().unwrap().to_owned());
+    report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &csv]);
+    report(&["meter", &capture, "--virtual-cpus", "4", "--flows", &jsonl]);
+    assert_eq!(names(&directory), ["flows.csv", "flows.jsonl"]);
+
+    let csv = read(&directory, "flows.csv");
+    let mut rows: Vec<&str> = csv.lines().collect();
+    assert_eq!(rows.remove(0), HEADER);
+    rows.sort_unstable();
+    assert_eq!(rows, ROWS);
+    // The same columns in the same order, whatever order the flows ended in.
+    let text = read(&directory, "flows.jsonl");
+    let mut objects = objects(&text);
+    objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
+    for (object, row) in objects.iter().zip(ROWS) {
+        let values = HEADER.split(',').map(|column| match &object[column] {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            number => number.to_string(),
+        });
+        assert_eq!(values.collect::<Vec<_>>().join(","), row);
+    }
+    assert!(text.starts_with("{\"first\":"), "{text}");
+}
+
+#[test]
+fn a_file_without_flows_has_its_header() {
+    let directory = directory("empty");
+    let capture = capture(&directory, &[]);
+    report(&["meter", &capture, "--flows", directory.join("flows.csv").to_str().unwrap(), "--virtual-cpus", "1"]);
+    assert_eq!(read(&directory, "flows.csv"), format!("{HEADER}\n"));
+}
+
+#[test]
+fn standard_output_is_for_the_flows_alone() {
+    let directory = directory("stdout");
+    let capture = conversation(&directory);
+    let meter = ["meter", &capture, "--virtual-cpus", "1", "--flows", "-"];
+    let ran = run(&meter);
+    assert_eq!((ran.code, ran.out.lines().count(), ran.out.lines().next()), (Some(0), 5, Some(HEADER)), "{ran:?}");
+    assert!(ran.err.contains("4 flows (udp 3, link 1), 0 evicted"), "{ran:?}");
+
+    let quiet = run(&[&meter[..], &["--json", "-q"]].concat());
+    assert_eq!((quiet.code, quiet.err.as_str(), objects(&quiet.out).len()), (Some(0), "", 4), "{quiet:?}");
+    let beside = run(&[&meter[..], &["--json"]].concat());
+    assert_eq!(objects(&beside.err)[0]["flows"]["total"], 4);
+}
+
+#[test]
+fn a_file_for_each_period_of_the_capture() {
+    let directory = directory("rotate");
+    let capture = conversation(&directory);
+    let pattern = directory.join("%Y-%m-%d/flows-%H%M.csv").to_str().unwrap().to_owned();
+    report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "5m"]);
+    let day = directory.join("2023-11-14");
+    assert_eq!(names(&directory), ["2023-11-14"]);
+    assert_eq!(names(&day), ["flows-2210.csv", "flows-2220.csv"]);
+    assert_eq!(["flows-2210.csv", "flows-2220.csv"].map(|name| read(&day, name).lines().count()), [4, 2]);
+
+    let frames: Vec<_> = (0..10).map(|minute| (60 * minute, udp((minute as u8, 1), (200, 2), 100))).collect();
+    let capture = self::capture(&directory, &frames);
+    fs::remove_dir_all(day).unwrap();
+    let pattern = directory.join("flows-%T.jsonl").to_str().unwrap().to_owned();
+    let made =
+        report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "2m", "--inactive", "1"]);
+    // 22:13:20 lies in the period that began at 22:12.
+    let expected = [
+        "flows-22:12:00.jsonl",
+        "flows-22:14:00.jsonl",
+        "flows-22:16:00.jsonl",
+        "flows-22:18:00.jsonl",
+        "flows-22:20:00.jsonl",
+        "flows-22:22:00.jsonl",
+    ];
+    assert_eq!(names(&directory), expected);
+    let flows: Vec<usize> = expected.iter().map(|name| objects(&read(&directory, name)).len()).collect();
+    assert_eq!((flows, &made["flows"]["total"]), (vec![1, 2, 2, 2, 2, 1], &json!(10)));
+}
+
+#[test]
+fn periods_of_the_same_name_are_an_error() {
+    let directory = directory("same");
+    let frames: Vec<_> = (0..3).map(|day| (86_400 * day, udp((day as u8, 1), (200, 2), 100))).collect();
+    let capture = capture(&directory, &frames);
+    let pattern = directory.join("%H%M.csv").to_str().unwrap().to_owned();
+    let ran = run(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "1h", "--json"]);
+    assert_eq!((ran.code, &ran.report()["ended_by"]), (Some(1), &json!("error")), "{ran:?}");
+    assert!(ran.complaint().contains("%Y%m%d-%H%M"), "{ran:?}");
+}
+
+#[test]
+fn what_cannot_be_written_ends_the_run() {
+    let directory = directory("errors");
+    let capture = conversation(&directory);
+    fs::write(directory.join("file"), "").unwrap();
+    for name in ["file/flows.csv", "file/%H%M.csv", "file/%H/%M.csv"] {
+        let flows = directory.join(name).to_str().unwrap().to_owned();
+        let ran = run(&["meter", &capture, "--virtual-cpus", "1", "--flows", &flows]);
+        // Told before anything is read, so there is nothing to report.
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
+        assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
+    }
+    // A full disk, and packets without an end.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
+    let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
+    let err = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!((ran.status.code(), err.lines().count()), (Some(1), 1), "{err}");
+    assert!(err.starts_with("steerage: cannot write flows to standard output: No space left on device"), "{err}");
+}
+
+#[test]
+fn who_reads_no_more_has_seen_enough() {
+    let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "1"];
+    let run = Started::new(&[&args[..], &["--flows", "-", "-q"]].concat());
+    let ran = run.close_out().end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+/// The reader took some, and then nothing more: a stop waits for it, but not for ever.
+#[test]
+fn a_reader_that_stalls_does_not_hold_up_a_stop() {
+    // A source that can wait, so that its CPUs wait for the writer; and one that cannot.
+    for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
+        let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
+        let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
+        // By now there are more flows than a pipe has room for, and they are all written at the end if nothing else is.
+        (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
+        run.signal(Signal::SIGINT);
+        // The report, and why the exit code is what it is.
+        let report: Value = serde_json::from_str(&run.error_line()).unwrap();
+        assert_eq!(report["ended_by"], "error", "{device}");
+        let why = run.error_line();
+        assert!(
+            why.starts_with("steerage: cannot write flows to standard output: nothing is taken there any more, and ")
+        );
+        assert_eq!(run.end_unread(), Some(1), "{device}");
+    }
+}
+
+/// One that ends by itself waits for its reader, as a pager has it; until somebody asks for an end.
+#[test]
+fn a_reader_may_take_its_time() {
+    let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];
+    let mut run = Started::new(&args);
+    assert!(run.line().starts_with('{'));
+    run.signal(Signal::SIGINT);
+    let why = run.error_line();
+    assert!(why.starts_with("steerage: cannot write flows to standard output: nothing is taken"), "{why}");
+    assert_eq!(run.end_unread(), Some(1));
+
+    let mut patient = Started::new(&args);
+    // One at a time, through a pipe that has room for some hundreds.
+    let lines = std::iter::from_fn(|| Some(patient.line()).filter(|line| !line.is_empty())).count();
+    assert_eq!((lines, patient.end().code), (10_000, Some(0)));
+}
+
+#[test]
+fn a_run_that_is_stopped_completes_its_file() {
+    let directory = directory("stopped");
+    let flows = directory.join("flows.jsonl").to_str().unwrap().to_owned();
+    let args = ["meter", "synthetic:flows=50,rate=100000", "--seconds", "0", "--virtual-cpus", "2", "--json"];
+    let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
+    run.signal(Signal::SIGUSR1);
+    let before: Value = serde_json::from_str(&run.line()).unwrap();
+    // Those that go on, if they were looked for yet: which records were the largest is known at the end.
+    assert!(before["flows"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
+    run.signal(Signal::SIGINT);
+    let ran = run.end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+    let objects = objects(&read(&directory, "flows.jsonl"));
+    let packets: u64 = objects.iter().map(|flow| flow["packets"].as_u64().unwrap()).sum();
+    assert_eq!(
+        (Some(packets), Some(objects.len() as u64)),
+        (report["delivered"].as_u64(), report["flows"]["total"].as_u64())
+    );
+}
+
+#[test]
+fn a_wrong_command_line_is_2() {
+    for args in [
+        "--flows flows.txt",
+        "--flows flows",
+        "--flows flows-%Q.csv",
+        "--flows flows.csv --rotate 5m",
+        "--flows - --rotate 5m",
+        "--flows %F.csv --rotate 10ms",
+        "--rotate 5m",
+        "--active 0",
+        "--inactive soon",
+        "--max-flows 0",
+        "--max-flows 16777217",
+        "-n -1",
+        "-n 10001",
+    ] {
+        let ran = run(&[&["meter", "synthetic:packets=1"], &args.split(' ').collect::<Vec<_>>()[..]].concat());
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{args}: {ran:?}");
+        ran.complaint();
+    }
+    let ran = run(&["meter", "--flows", "flows.txt"]);
+    let expected = "steerage: --flows flows.txt: write a name that ends in .csv or .jsonl, or - for standard output";
+    assert_eq!(ran.complaint(), expected);
+}
+
+/// The figures are tshark's: `-T fields -e frame.len -e ip.src ...`, later fragments with the first of their datagram.
+#[test]
+fn afs_in_a_page() {
+    let Some(afs) = tshark::capture("afs.pcap") else { return };
+    for cpus in ["1", "2", "4"] {
+        let ran = run(&["meter", afs.to_str().unwrap(), "--virtual-cpus", cpus, "-n", "1", "--inactive", "1h"]);
+        let lines: Vec<&str> = ran.out.lines().collect();
+        assert_eq!(
+            lines[2..5],
+            [
+                "18 flows (udp 14, icmp 4), 0 evicted                           start     length",
+                " udp 131.151.32.21:7001 > 131.151.1.146:7000                 +32.1 s     65.7 s",
+                "     41 packets 4,223 bytes; back 208 packets 291,112 bytes",
+            ],
+            "{ran:?}"
+        );
+    }
+}

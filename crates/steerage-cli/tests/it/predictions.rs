@@ -1,0 +1,273 @@
+//! What `steerage explain` says of captures is what the commands then do, and what tshark counts.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use steerage::flow::Layers;
+use steerage::{Builder, FlowHasher, Hash, HashKey};
+use steerage_apps::Analyze;
+use steerage_apps::forward::Forwarding;
+use steerage_fixtures::{skip, tshark};
+
+use crate::explain::{KEY, explained};
+use crate::program::run;
+
+/// The captures beside the workspace, and those among them that show a defect. None, with the reason on standard error, if they
+/// are absent.
+fn captures() -> Vec<String> {
+    let folder = tshark::folder();
+    let mut found = Vec::new();
+    for folder in [folder.clone(), folder.join("repro")] {
+        let Ok(files) = fs::read_dir(&folder) else {
+            let _ = writeln!(std::io::stderr(), "skipped: there is no {}", folder.display());
+            continue;
+        };
+        let captures = files.map(|file| file.unwrap().path());
+        let captures = captures.filter(|path| path.extension().is_some_and(|ext| ext == "pcap" || ext == "pcapng"));
+        found.extend(captures.map(|path| path.to_str().unwrap().to_owned()));
+    }
+    found.sort();
+    found
+}
+
+fn capture(name: &str) -> Option<String> {
+    captures().into_iter().find(|path| path.ends_with(name))
+}
+
+/// The explanation of a capture, up to where it can be read; nothing if that is nowhere.
+fn explanation(args: &[&str]) -> Option<Value> {
+    let ran = run(&[&["explain"], args, &["--hash-key", KEY, "--json"]].concat());
+    (!ran.out.is_empty()).then(|| serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}")))
+}
+
+/// Packets of each of so many CPUs, as explained for a command.
+fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
+    let explained = explanation(&[capture, "--for", command, "--virtual-cpus", &cpus.to_string()])?;
+    let spread = explained["traffic"]["spread"].as_array().unwrap().clone();
+    let row = spread.into_iter().find(|row| row["cpus"] == json!(cpus)).unwrap();
+    Some(serde_json::from_value(row["packets"].clone()).unwrap())
+}
+
+/// Packets that each of so many CPUs handles when the command runs.
+fn handled(capture: &str, command: &[&str], cpus: usize) -> Vec<u64> {
+    let cpus = cpus.to_string();
+    let args = [capture, "--virtual-cpus", &cpus, "--policy", "hash", "--hash-key", KEY, "--json", "-q"];
+    let ran = run(&[command, &args].concat());
+    let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    report["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn packets_of_count_meter_and_fanout_go_where_explain_says() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let to = format!("pcap:{}", folder.join("predictions.pcapng").display());
+    let commands: [(&str, &[&str]); 3] =
+        [("count", &["count"]), ("meter", &["meter"]), ("fanout", &["fanout", "--to", &to])];
+    for capture in captures() {
+        for (name, command) in commands {
+            for cpus in 2..=8 {
+                let Some(predicted) = predicted(&capture, name, cpus) else { continue };
+                assert_eq!(handled(&capture, command, cpus), predicted, "{capture}, {name}, {cpus} CPUs");
+            }
+        }
+    }
+}
+
+/// A router wants interfaces; so its packet function is run on the captures, with nothing in its table.
+#[test]
+fn packets_of_forward_go_where_explain_says() {
+    let hasher = FlowHasher::keyed(&KEY.parse::<HashKey>().unwrap());
+    for capture in captures() {
+        for cpus in 2..=8 {
+            let Some(predicted) = predicted(&capture, "forward", cpus) else { continue };
+            let input = steerage_device::open(&capture).unwrap();
+            let forwarding = Forwarding::new(vec![0]).unwrap();
+            let builder = Builder::new().virtual_cpus(cpus).policy(Hash).hash(hasher.clone()).input(input);
+            let outcome = builder.build(move |_cpu| forwarding.handler()).unwrap().start().unwrap().join();
+            let handled: Vec<u64> = outcome.snapshot.cpus.iter().map(|cpu| cpu.processed).collect();
+            assert_eq!(handled, predicted, "{capture}, {cpus} CPUs");
+        }
+    }
+}
+
+#[test]
+fn only_forward_separates_the_directions_of_a_connection() {
+    let Some(capture) = capture("one-connection.pcap") else { return };
+    for (command, flows) in [("count", 1), ("meter", 1), ("fanout", 1), ("respond", 1), ("forward", 2)] {
+        let explained = explanation(&[&capture, "--for", command]).unwrap();
+        assert_eq!((&explained["for"], &explained["both_directions"]), (&json!(command), &json!(flows == 1)));
+        assert_eq!(explained["traffic"]["flows"], json!(flows), "{command}");
+    }
+    let there = "tcp 192.168.122.155:51001 > 216.239.138.68:80";
+    let back = "tcp 216.239.138.68:80 > 192.168.122.155:51001";
+    let hash = |flow: &str, command: &str| explanation(&[flow, "--for", command]).unwrap()["flow"]["hash"].clone();
+    assert_eq!(hash(there, "count"), hash(back, "count"));
+    assert_ne!(hash(there, "forward"), hash(back, "forward"));
+    // The advice is for the command.
+    let advised = |command: &str| explanation(&[&capture, "--for", command]).unwrap()["traffic"]["suggestion"].clone();
+    for (command, runs) in [("meter", "steerage meter "), ("forward", "steerage forward IFACE --cpus")] {
+        let advised = advised(command)["commands"]["steerage"][0].as_str().unwrap().to_owned();
+        assert!(advised.starts_with(runs), "{advised}");
+    }
+}
+
+/// Three fragments of one datagram, the first of which comes first: the others have no ports, and go with it.
+#[test]
+fn a_later_fragment_is_explained_by_its_flow() {
+    let Some(capture) = capture("explain-frag.pcap") else { return };
+    let flow = "tcp 1.1.1.1:12345 > 2.2.2.2:8080";
+    let named = explained(&[flow, "--hash-key", KEY])["flow"].clone();
+    for number in ["1", "2", "3"] {
+        let explained = explanation(&[&capture, "--packet", number]).unwrap();
+        let traffic = &explained["traffic"];
+        assert_eq!((&traffic["packets"], &traffic["flows"], &traffic["fragments"]), (&json!(3), &json!(1), &json!(3)));
+        assert_eq!((&traffic["largest"][0]["flow"], &traffic["largest"][0]["packets"]), (&json!(flow), &json!(3)));
+        for field in ["flow", "key", "hash", "bucket", "cpus"] {
+            assert_eq!(traffic["packet"][field], named[field], "{number}: {field}");
+        }
+    }
+}
+
+/// The key of every flow, fragments' datagrams among them, is the one that steering hashed.
+#[test]
+fn the_keys_of_all_flows_were_hashed() {
+    for capture in captures() {
+        keys_were_hashed::<true>(&capture);
+        keys_were_hashed::<false>(&capture);
+    }
+}
+
+fn keys_were_hashed<const BOTH: bool>(capture: &str) {
+    let hasher = FlowHasher::keyed(&KEY.parse::<HashKey>().unwrap());
+    let Ok(input) = steerage_device::open(capture) else { return };
+    let builder = Builder::new().virtual_cpus(1).always_hash(true).hash(hasher.clone()).input(input);
+    let by = hasher.clone();
+    let instance = builder.build(move |_cpu| Analyze::<BOTH>::new(by.clone(), Layers::Inner, 1)).unwrap();
+    for (_cpu, surveyed) in instance.start().unwrap().join().reports {
+        for flow in surveyed.flows {
+            assert_eq!(hasher.hash(&flow.key), flow.hash, "{capture}: {flow:?}");
+        }
+    }
+}
+
+/// Every key that is printed was hashed: explained by its name, it has the bucket of its packets.
+#[test]
+fn the_keys_of_the_largest_flows_were_hashed() {
+    for capture in captures() {
+        for command in ["count", "forward"] {
+            let Some(explained) = explanation(&[&capture, "--for", command]) else { continue };
+            for flow in explained["traffic"]["largest"].as_array().unwrap() {
+                let key = flow["key"].as_str().unwrap();
+                if key.starts_with("bytes ") || key.starts_with("link ") {
+                    continue;
+                }
+                let named = explanation(&[key, "--for", command]).unwrap();
+                assert_eq!(named["flow"]["bucket"], flow["bucket"], "{capture}, {command}: {key}");
+            }
+        }
+    }
+}
+
+/// What the notes say of the speed-up is never less than what the table has for some number of CPUs, and never less than what
+/// the largest flow allows.
+#[test]
+fn the_speed_ups_agree() {
+    for capture in captures() {
+        for command in ["count", "forward"] {
+            let Some(explained) = explanation(&[&capture, "--for", command, "-n", "1"]) else { continue };
+            let traffic = &explained["traffic"];
+            let Some(largest) = traffic["largest"][0]["packets"].as_u64() else { continue };
+            let by_flow = traffic["packets"].as_u64().unwrap() as f64 / largest as f64;
+            let notes = traffic["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap());
+            let elephants = notes.clone().find(|note| note.starts_with("elephants"));
+            assert_eq!(elephants.is_some(), by_flow < 8.0, "{capture}: {traffic}");
+            // In words it is rounded to a tenth.
+            let said = elephants.map(|note| {
+                let (before, _) = note.split_once(" times at most").unwrap();
+                before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() + 0.05
+            });
+            for row in traffic["spread"].as_array().unwrap() {
+                let speed_up = row["speed_up"].as_f64().unwrap();
+                assert!(said.is_none_or(|said| speed_up <= said), "{capture}: {row}, {said:?}");
+                assert!(speed_up <= by_flow + 1e-9, "{capture}: {row}, {by_flow}");
+                let busiest = row["packets"].as_array().unwrap().iter().map(|packets| packets.as_f64().unwrap());
+                let busiest = busiest.fold(0.0, f64::max) / traffic["packets"].as_f64().unwrap();
+                assert!((busiest - row["busiest_packets"].as_f64().unwrap()).abs() < 1e-9, "{row}");
+            }
+        }
+    }
+}
+
+fn lines_of_tshark(args: &[&str]) -> Option<Vec<String>> {
+    let output = Command::new("tshark").args(args).output().ok()?;
+    Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
+}
+
+/// The two ends of each packet of TCP or UDP, in order; nothing if the capture has others, too.
+fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
+    let fields =
+        ["ip.src", "ipv6.src", "tcp.srcport", "udp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport", "udp.dstport"];
+    let fields = fields.into_iter().flat_map(|field| ["-e", field]);
+    // The first of each: what a packet quotes or carries has ends of its own.
+    let args = ["-n", "-r", capture, "-T", "fields", "-E", "occurrence=f"];
+    let args: Vec<&str> = args.into_iter().chain(fields).collect();
+    let lines = lines_of_tshark(&args)?;
+    let ends = lines.iter().map(|line| {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let end = |fields: &[&str]| {
+            let port = if fields[2].is_empty() { fields[3] } else { fields[2] };
+            (!port.is_empty()).then(|| format!("{}{} {port}", fields[0], fields[1]))
+        };
+        let mut ends = [end(&fields[..4])?, end(&fields[4..])?];
+        ends.sort();
+        Some(ends)
+    });
+    ends.collect()
+}
+
+/// Flows of captures that can be read to their end. `meter` has a flow of its own for an ICMP error, which steering has with the
+/// flow that the error quotes. Fragments for which the table has no room are flows of their own by the path's time here, and by
+/// the packets' there.
+#[test]
+fn flows_are_those_of_meter_and_of_tshark() {
+    if lines_of_tshark(&["--version"]).is_none() {
+        return skip("tshark is absent: install the package tshark");
+    }
+    let (mut by_meter, mut by_tshark) = (0, 0);
+    for capture in captures() {
+        // Nothing ends a flow but the end.
+        let long = ["--inactive", "1000days", "--active", "1000days", "--virtual-cpus", "2", "--policy", "hash"];
+        let ran = run(&[&["meter", &capture, "--json", "-q"], &long[..]].concat());
+        if ran.code != Some(0) {
+            continue;
+        }
+        let metered = ran.report();
+        let explained = explanation(&[&capture]).unwrap();
+        let traffic = &explained["traffic"];
+        let flows = traffic["flows"].as_u64().unwrap();
+        let errors = "icmp.type in {3, 4, 5, 11, 12} || icmpv6.type < 128";
+        let errors = lines_of_tshark(&["-n", "-r", &capture, "-Y", errors]).unwrap().len() as u64;
+        if metered["queues"][0]["fragments_full"] == json!(0) {
+            let metered = metered["flows"]["total"].as_u64().unwrap();
+            let most = flows + errors;
+            assert!(
+                (flows..=most).contains(&metered),
+                "{capture}: {flows} flows, {errors} errors; meter has {metered}"
+            );
+            by_meter += usize::from(errors == 0);
+        }
+        let is_plain = traffic["outer_flows"] == json!(0) && traffic["fragments"] == json!(0) && errors == 0;
+        if let Some(ends) = ends_by_tshark(&capture).filter(|ends| is_plain && !ends.is_empty()) {
+            assert_eq!(flows, ends.len() as u64, "{capture}");
+            by_tshark += 1;
+        }
+    }
+    assert!(
+        captures().is_empty() || (by_meter > 20 && by_tshark > 5),
+        "compared with meter: {by_meter}, tshark: {by_tshark}"
+    );
+}

@@ -1,0 +1,164 @@
+//! What a run may do while it handles packets: nothing that takes a capability.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use steerage_fixtures::capture::pcap;
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{HANG, NOBODY, is_root, skip};
+
+use crate::program::{Started, run};
+
+const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
+
+/// By their number: linux/capability.h.
+const DAC_OVERRIDE: u64 = 1 << 1;
+const NET_RAW: u64 = 1 << 13;
+
+/// A thread as /proc shows it.
+#[derive(Debug)]
+struct Task {
+    name: String,
+    status: String,
+}
+
+impl Task {
+    fn field(&self, key: &str) -> &str {
+        let line = self.status.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{key}: {self:?}"));
+        line[key.len()..].trim()
+    }
+
+    fn capabilities(&self, key: &str) -> u64 {
+        u64::from_str_radix(self.field(key), 16).unwrap()
+    }
+
+    /// Each set that a thread could act by, or get something from.
+    fn all(&self) -> u64 {
+        ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"]
+            .iter()
+            .map(|set| self.capabilities(set))
+            .fold(0, |all, set| all | set)
+    }
+}
+
+/// The run's threads, once those are there that handle packets, and all have their names: a new one has its maker's.
+fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
+    let start = Instant::now();
+    let program = fs::read_to_string(format!("/proc/{}/comm", run.id())).unwrap().trim().to_owned();
+    loop {
+        let tasks: Vec<Task> = fs::read_dir(format!("/proc/{}/task", run.id()))
+            .unwrap()
+            .filter_map(|task| {
+                let path = task.ok()?.path();
+                let name = fs::read_to_string(path.join("comm")).ok()?.trim().to_owned();
+                Some(Task { name, status: fs::read_to_string(path.join("status")).ok()? })
+            })
+            .collect();
+        let workers = tasks.iter().filter(|task| task.name.starts_with("steerage/")).count();
+        if workers >= at_least && tasks.iter().filter(|task| task.name == program).count() == 1 {
+            return tasks;
+        }
+        assert!(start.elapsed() < HANG, "{tasks:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn no_thread_of_a_run_has_a_capability() {
+    if !is_root() {
+        return;
+    }
+    let flows = Scratch::new();
+    let name = flows.join("flows-%s.csv");
+    let with_flows = [&["meter"][..], &ENDLESS, &["--flows", name.to_str().unwrap()]].concat();
+    for args in [[&["count"][..], &ENDLESS].concat(), with_flows] {
+        let run = Started::new(&args);
+        let tasks = tasks(&run, 2);
+        assert!(tasks.len() > 3, "{tasks:?}");
+        for task in &tasks {
+            assert_eq!((task.all(), task.field("NoNewPrivs:")), (0, "1"), "{task:?}");
+        }
+        run.stop(Signal::SIGTERM);
+    }
+}
+
+/// In a directory of somebody else's, root makes files by a capability: the thread that makes them keeps it, and it alone.
+#[test]
+fn what_files_need_stays_with_the_thread_that_writes_them() {
+    if !is_root() {
+        return;
+    }
+    let theirs = Scratch::new();
+    chown(&*theirs, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o755)).unwrap();
+    let name = theirs.join("%Y").join("flows-%s.csv");
+    let run = Started::new(
+        &[&["meter"][..], &ENDLESS, &["--flows", name.to_str().unwrap(), "--rotate", "1", "--active", "0.1"]].concat(),
+    );
+    for task in tasks(&run, 2) {
+        let kept = if task.name == "flows" { DAC_OVERRIDE } else { 0 };
+        assert_eq!((task.capabilities("CapEff:"), task.field("NoNewPrivs:")), (kept, "1"), "{task:?}");
+    }
+    // The second is made while the run goes on.
+    let start = Instant::now();
+    while files_in(&theirs).len() < 2 {
+        assert!(start.elapsed() < HANG, "{:?}", files_in(&theirs));
+        std::thread::yield_now();
+    }
+    run.stop(Signal::SIGTERM);
+    assert!(files_in(&theirs).iter().all(|path| path.extension().is_some_and(|end| end == "csv")));
+}
+
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().map(|entry| entry.unwrap().path());
+    entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
+}
+
+/// A capture that only root's power over files can read is read: opened when its turn comes.
+#[test]
+fn captures_of_others_are_read() {
+    if !is_root() {
+        return;
+    }
+    let theirs = Scratch::new();
+    let capture = theirs.join("theirs.pcap");
+    fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
+    chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
+    let ran = run(&["count", capture.to_str().unwrap(), capture.to_str().unwrap(), "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(ran.report()["received"], 0);
+}
+
+/// As `setcap cap_net_raw+ep` would have it: no root, and this one capability, which is gone when packets come.
+#[test]
+fn one_capability_is_enough_and_goes_too() {
+    if !is_root() {
+        return;
+    }
+    // Root alone may look into the directory in which programs are built, wherever that is.
+    let program = std::env::temp_dir().join(format!("steerage-{}-unprivileged", std::process::id()));
+    fs::copy(env!("CARGO_BIN_EXE_steerage"), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,+net_raw"]);
+    command.args(["--ambient-caps=-all,+net_raw"]).arg(&program).arg("count").args(ENDLESS).arg("-v");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    match child {
+        Ok(child) => {
+            let run = Started::of(child);
+            for task in tasks(&run, 2) {
+                assert_eq!((task.all(), task.field("NoNewPrivs:")), (0, "1"), "{task:?}");
+                assert!(task.field("Uid:").starts_with("65534"), "{task:?}");
+                assert_ne!(task.capabilities("CapBnd:") & NET_RAW, 0, "{task:?}");
+            }
+            run.stop(Signal::SIGTERM);
+        }
+        Err(error) => skip(&format!("no setpriv (util-linux): {error}")),
+    }
+    fs::remove_file(&program).unwrap();
+}

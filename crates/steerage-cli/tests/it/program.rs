@@ -1,0 +1,248 @@
+//! The built program, to be run.
+
+use std::io::{BufRead, BufReader, Read};
+use std::ops::{Deref, DerefMut};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+/// The program with these arguments and nothing on its standard input.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steerage"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs it to its end.
+pub(crate) fn run(args: &[&str]) -> Ran {
+    Ran::of(command(args).output().expect("the program was built with this test"))
+}
+
+impl Ran {
+    pub(crate) fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The one JSON object on standard output, of a run that balances.
+    pub(crate) fn report(&self) -> Value {
+        assert_eq!(self.out.lines().count(), 1, "{self:?}");
+        let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        assert_balanced(&report);
+        report
+    }
+
+    /// The one line on standard error of a run that failed.
+    pub(crate) fn complaint(&self) -> &str {
+        let line = self.err.strip_suffix('\n').unwrap_or_else(|| panic!("{self:?}"));
+        assert!(!line.contains('\n') && line.starts_with("steerage: ") && line.len() > 30, "{self:?}");
+        line
+    }
+}
+
+/// Runs it with `--json`, well.
+pub(crate) fn report(args: &[&str]) -> Value {
+    let ran = run(&[args, &["--json"]].concat());
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    ran.report()
+}
+
+/// What the counts of an object come to.
+pub(crate) fn sum(value: &Value) -> u64 {
+    value.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
+}
+
+/// The ledger: in the whole, queue by queue, and CPU by CPU.
+pub(crate) fn assert_balanced(report: &Value) {
+    let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
+    let balances = |of: &Value| {
+        let accounted = count(of, "delivered") + sum(&of["dropped"]) + count(of, "in_flight");
+        assert_eq!(count(of, "received"), accounted, "{of}");
+    };
+    balances(report);
+    assert_eq!(sum(&report["verdicts"]), count(report, "delivered"));
+    let (queues, cpus) = (report["queues"].as_array().unwrap(), report["cpus"].as_array().unwrap());
+    queues.iter().for_each(balances);
+    for key in ["received", "received_bytes", "delivered", "in_flight"] {
+        assert_eq!(queues.iter().map(|queue| count(queue, key)).sum::<u64>(), count(report, key), "{key}");
+    }
+    for cpu in cpus {
+        assert!(count(cpu, "inline") <= count(cpu, "processed"), "{cpu}");
+    }
+    if !report["ended_by"].is_null() && count(report, "in_flight") == 0 {
+        let of_all = |key| cpus.iter().map(|cpu| count(cpu, key)).sum::<u64>();
+        assert_eq!(of_all("inline") + of_all("handed_in"), of_all("processed"), "{report}");
+        let after_handler = ["revoked", "handler_panicked", "tx_full", "tx_refused", "tx_lost"]
+            .map(|reason| report["dropped"][reason].as_u64().unwrap_or(0));
+        assert_eq!(of_all("processed"), count(report, "delivered") + after_handler.iter().sum::<u64>(), "{report}");
+    }
+}
+
+/// A child that does not outlive its test: one that failed would else leave a run that nobody ends.
+pub(crate) struct Ends(pub(crate) Child);
+
+impl Deref for Ends {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Ends {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // Nothing is done to one that has ended and was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A run that has started and listens to signals.
+pub(crate) struct Started {
+    child: Ends,
+    out: BufReader<ChildStdout>,
+    err: BufReader<std::process::ChildStderr>,
+    /// What it said before it listened.
+    said: Vec<String>,
+}
+
+impl Started {
+    /// Starts it and waits until it says that it listens, which it does with `-v`.
+    pub(crate) fn new(args: &[&str]) -> Self {
+        Self::of(command(&[args, &["-v"]].concat()).spawn().unwrap())
+    }
+
+    /// Waits until it says that it listens; it was started with `-v`.
+    pub(crate) fn of(child: Child) -> Self {
+        let mut child = Ends(child);
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        let mut said: Vec<String> = Vec::new();
+        while said.last().is_none_or(|line| !line.contains("signals are listened to")) {
+            let mut line = String::new();
+            assert_ne!(err.read_line(&mut line).unwrap(), 0, "it ended before it was ready");
+            said.push(line);
+        }
+        Self { child, out, err, said }
+    }
+
+    /// The lines of standard error up to where it said that it listens.
+    pub(crate) fn said(&self) -> &[String] {
+        &self.said
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Stops it by a signal. Returns the report of a run that ended well.
+    pub(crate) fn stop(self, signal: Signal) -> Value {
+        self.signal(signal);
+        let ran = self.end();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.report()
+    }
+
+    /// Stops it by SIGINT. Returns the report of a run in which nothing is under way any more, nothing was reordered, and no page
+    /// is missing.
+    pub(crate) fn stop_at_rest(self) -> Value {
+        let report = self.stop(Signal::SIGINT);
+        assert_eq!((&report["reordered"], &report["in_flight"]), (&json!(0), &json!(0)), "{report}");
+        assert_eq!(report["memory"]["pages"], report["memory"]["pages_free"]);
+        report
+    }
+
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line of standard output.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// The next line of standard error that `-v` did not write.
+    pub(crate) fn error_line(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.err.read_line(&mut line).unwrap(), 0, "it ended without another line");
+            if !line.contains(" INFO ") {
+                return line;
+            }
+        }
+    }
+
+    /// One byte of standard output, and the rest of it left in the pipe.
+    pub(crate) fn byte(&mut self) -> u8 {
+        let mut byte = [0];
+        self.out.get_mut().read_exact(&mut byte).unwrap();
+        byte[0]
+    }
+
+    /// Closes the reading end of its standard output.
+    pub(crate) fn close_out(self) -> Unread {
+        let Self { child, out, err, .. } = self;
+        drop(out);
+        Unread { child, err }
+    }
+
+    /// Waits for its end: the exit code, and what is left on standard output and standard error.
+    pub(crate) fn end(mut self) -> Ran {
+        let mut out = String::new();
+        self.out.read_to_string(&mut out).unwrap();
+        Ran { out, ..Unread { child: self.child, err: self.err }.end() }
+    }
+
+    /// Waits for its end without reading what it writes.
+    pub(crate) fn end_unread(self) -> Option<i32> {
+        let Self { mut child, out, err, .. } = self;
+        let code = child.wait().unwrap().code();
+        drop((out, err));
+        code
+    }
+}
+
+/// A run whose standard output nobody reads.
+pub(crate) struct Unread {
+    child: Ends,
+    err: BufReader<std::process::ChildStderr>,
+}
+
+impl Unread {
+    /// Sends the signal until it has ended. Once may not do: while another test starts a program of its own, that holds
+    /// a copy of our reading end for a moment, and what is written then finds a reader.
+    pub(crate) fn signal_to_death(&mut self, signal: Signal) {
+        while self.child.try_wait().unwrap().is_none() {
+            kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn end(mut self) -> Ran {
+        let mut err = String::new();
+        self.err.read_to_string(&mut err).unwrap();
+        Ran { code: self.child.wait().unwrap().code(), out: String::new(), err }
+    }
+}

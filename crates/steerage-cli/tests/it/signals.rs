@@ -1,0 +1,215 @@
+//! Signals and closed pipes: how a run is asked for a report, and how it ends before its time.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use serde_json::Value;
+use steerage_fixtures::{HANG, skip};
+
+use crate::program::{Ends, Started, assert_balanced, command};
+
+/// Traffic without an end, and slow enough that it takes no CPU from the other tests.
+const ENDLESS: [&str; 6] = ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "2", "--seconds", "0"];
+
+fn endless(more: &[&str]) -> Started {
+    Started::new(&[&ENDLESS, more].concat())
+}
+
+fn parse(line: &str) -> Value {
+    let report = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    assert_balanced(&report);
+    report
+}
+
+#[test]
+fn usr1_reports_and_goes_on() {
+    let mut run = endless(&["--json"]);
+    let mut received = 0;
+    // Until packets have come between two reports.
+    while received == 0 {
+        run.signal(Signal::SIGUSR1);
+        let report = parse(&run.line());
+        assert_eq!((&report["type"], &report["ended_by"]), (&"report".into(), &Value::Null));
+        received = report["received"].as_u64().unwrap();
+    }
+    run.signal(Signal::SIGINT);
+    let ran = run.end();
+    let report = ran.report();
+    assert_eq!((ran.code, &report["ended_by"]), (Some(0), &"signal".into()));
+    assert!(report["received"].as_u64().unwrap() >= received);
+}
+
+#[test]
+fn int_and_term_end_a_run_well() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let run = endless(&["--json", "--strict"]);
+        run.signal(signal);
+        let ran = run.end();
+        let report = ran.report();
+        assert_eq!((ran.code, &report["ended_by"]), (Some(0), &"signal".into()), "{ran:?}");
+        assert_eq!((&report["in_flight"], &report["reordered"]), (&0.into(), &0.into()));
+    }
+}
+
+#[test]
+fn a_report_for_people_while_it_runs_says_so() {
+    let mut run = endless(&[]);
+    run.signal(Signal::SIGUSR1);
+    let head = run.line();
+    assert!(head.starts_with("synthetic:rate=20000,queues=2  ") && head.contains("so far, in "), "{head}");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.end().code, Some(0));
+}
+
+/// The report is too long for the pipe, and nobody reads it: so the program hangs in its last write.
+#[test]
+fn a_second_int_quits_whatever_hangs() {
+    let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
+    let mut run = Started::new(&many);
+    run.signal(Signal::SIGINT);
+    assert_eq!(run.byte(), b'{');
+    run.signal(Signal::SIGINT);
+    assert_eq!(run.end_unread(), Some(130));
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error() {
+    let mut child = command(&["count", "-c", "1000", "--virtual-cpus", "2"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn a_report_that_nobody_reads_ends_the_run() {
+    let mut run = endless(&[]).close_out();
+    run.signal_to_death(Signal::SIGUSR1);
+    let ran = run.end();
+    assert_eq!(ran.code, Some(0));
+    assert!(!ran.err.contains("steerage: "), "{ran:?}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_an_error() {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = command(&["count", "-c", "1000", "--virtual-cpus", "2"]).stdout(full).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err.starts_with("steerage: cannot write the report") && err.lines().count() == 1, "{err}");
+}
+
+/// A program whose main thread stops at each system call, so that a signal can come at any of them.
+struct Stepped(Ends);
+
+impl Stepped {
+    /// A shell that stops itself, and becomes the program once it goes on; `None`, and why on standard error, where one
+    /// process may not trace another.
+    fn new(args: &[&str]) -> Option<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", "kill -STOP $$; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_steerage")]).args(args);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let stepped = Self(Ends(child));
+        assert!(matches!(waitpid(stepped.id(), Some(WaitPidFlag::WUNTRACED)), Ok(WaitStatus::Stopped(..))));
+        if let Err(error) = ptrace::seize(stepped.id(), ptrace::Options::PTRACE_O_TRACESYSGOOD) {
+            skip(&format!("ptrace: {error}"));
+            return None;
+        }
+        kill(stepped.id(), Signal::SIGCONT).unwrap();
+        Some(stepped)
+    }
+
+    fn id(&self) -> Pid {
+        Pid::from_raw(self.0.id() as i32)
+    }
+
+    /// Goes on to the beginning or end of a system call. A signal on the way is passed on.
+    fn step(&self) {
+        let mut passed_on = None;
+        let start = Instant::now();
+        loop {
+            // The shell that stopped itself may not have come to rest yet.
+            if let Err(error) = ptrace::syscall(self.id(), passed_on) {
+                assert!(start.elapsed() < HANG, "{error}");
+                std::thread::yield_now();
+                continue;
+            }
+            match waitpid(self.id(), None).unwrap() {
+                WaitStatus::PtraceSyscall(_) => return,
+                WaitStatus::Stopped(_, Signal::SIGTRAP) | WaitStatus::PtraceEvent(..) => passed_on = None,
+                WaitStatus::Stopped(_, signal) => passed_on = Some(signal),
+                ended => panic!("{ended:?}"),
+            }
+        }
+    }
+
+    /// Whether a handler of the program's is there for a signal.
+    fn catches(&self, signal: Signal) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
+        let caught = u64::from_str_radix(field("SigCgt:"), 16).unwrap();
+        // The shell before it may have handlers, too.
+        field("Name:") == "steerage" && (caught >> (signal as u32 - 1)) & 1 == 1
+    }
+
+    fn until_it_catches(&self, signal: Signal) {
+        while !self.catches(signal) {
+            self.step();
+        }
+    }
+
+    /// How many threads it has.
+    fn threads(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().count()
+    }
+
+    /// Sends the signal at this point, lets go, and waits for the end: the exit code, or the signal that ended it.
+    fn end_by(self, signal: Signal) -> (Option<i32>, Option<i32>, String) {
+        kill(self.id(), signal).unwrap();
+        ptrace::detach(self.id(), None).unwrap();
+        let mut child = self.0;
+        let start = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(start.elapsed() < HANG, "{signal} is lost, and the run goes on");
+            std::thread::yield_now();
+        }
+        let status = child.wait().unwrap();
+        let mut out = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        (status.code(), status.signal(), out)
+    }
+}
+
+/// A signal to stop comes after each system call in turn, from the first handler's on until the run has all its threads.
+/// While devices are opened it may kill the program; from then on it ends the run well. It is never lost.
+#[test]
+fn no_signal_to_stop_is_lost() {
+    /// The main thread, those of two CPUs, one for signals and one that waits for the end.
+    const THREADS: usize = 5;
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let (mut killed, mut ended, mut has_started) = (0, 0, false);
+        while !has_started {
+            let program = Stepped::new(&[&ENDLESS[..], &["--json", "--socket", "none"]].concat());
+            let Some(stepped) = program else { return };
+            stepped.until_it_catches(signal);
+            // Each has a beginning and an end.
+            (0..2 * (killed + ended)).for_each(|_| stepped.step());
+            has_started = stepped.threads() >= THREADS;
+            match stepped.end_by(signal) {
+                (None, Some(by), _) if by == signal as i32 && ended == 0 => killed += 1,
+                (Some(0), None, out) => {
+                    assert_eq!(parse(&out)["ended_by"], "signal");
+                    ended += 1;
+                }
+                other => panic!("{signal}, after {killed} and {ended} system calls: {other:?}"),
+            }
+        }
+        assert!(killed > 10 && ended > 5, "{killed} and {ended} system calls");
+    }
+}

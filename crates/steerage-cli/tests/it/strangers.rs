@@ -1,0 +1,186 @@
+//! `get` and `top` before processes that are not what they seem, and users that have no place for a socket.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
+use serde_json::{Value, json};
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{NOBODY, is_root};
+
+use crate::program::{Ran, Started, command};
+
+/// What clears a terminal, in both ways to write it, and a line that seems to be another one.
+const ESCAPES: &str = "\u{1b}[2J\u{9b}2J\rinnocent";
+
+/// A directory of sockets that everybody may write to, as /tmp.
+struct Place(Scratch);
+
+impl Place {
+    fn new() -> Self {
+        Self(Scratch::with_mode(0o1777))
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        ran(command(args).env("STEERAGE_RUNTIME_DIR", self.0.as_os_str()))
+    }
+}
+
+fn ran(command: &mut Command) -> Ran {
+    Ran::of(command.output().unwrap())
+}
+
+/// Answers whatever is asked, with escape sequences wherever there is a text. It ends with the test.
+fn impostor(at: &Path) {
+    let listener = UnixListener::bind(at).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            for line in BufReader::new(&stream).lines().map_while(Result::ok) {
+                let asked: Value = serde_json::from_str(&line).unwrap();
+                let answer = if asked["get"] == "" {
+                    json!({"error": "EISDIR", "message": ESCAPES})
+                } else if asked["get"] == "refused" || asked.get("set").is_some() {
+                    json!({"error": ESCAPES, "message": ESCAPES})
+                } else if asked.get("list").is_some() {
+                    json!({"entries": [{"name": format!("x\n{ESCAPES}"), "type": "file"}]})
+                } else if asked.get("snapshot").is_some() {
+                    json!({"snapshot": report()})
+                } else {
+                    json!({"value": format!("{ESCAPES}\nsecond line\n")})
+                };
+                let _ = writeln!(&stream, "{answer}");
+            }
+        }
+    });
+}
+
+fn report() -> Value {
+    let mut dropped = json!({"device": 1});
+    dropped[ESCAPES] = 7.into();
+    let queue = json!({"device": ESCAPES, "hash": ESCAPES, "rps_cpus_list": ESCAPES, "dropped": dropped});
+    let top = json!({"kind": ESCAPES, "source": ESCAPES, "destination": ESCAPES, "bytes": 1});
+    json!({
+        "version": ESCAPES, "started": ESCAPES, "seconds": 1.0, "received": 10, "dropped": dropped, "queues": [queue],
+        "cpus": [{"cpu": 0}], "outputs": [{"device": ESCAPES, "dropped": dropped}], "flows": {"top": [top]},
+        "moves": {"by_cause": dropped},
+    })
+}
+
+fn assert_harmless(ran: &Ran) {
+    let obeyed = |c: char| c.is_control() && c != '\n';
+    assert!(!ran.out.contains(obeyed) && !ran.err.contains(obeyed), "{ran:?}");
+    let shown = ran.out.contains("\\u{1b}[2J") || ran.err.contains("\\u{1b}[2J");
+    assert!(shown, "{ran:?}");
+}
+
+#[test]
+fn a_terminal_obeys_nothing_that_an_instance_says() {
+    let place = Place::new();
+    let socket = place.0.join("x.sock");
+    impostor(&socket);
+    let to = ["--to", socket.to_str().unwrap()];
+    let value = place.run(&[&["get", "value"][..], &to].concat());
+    assert_harmless(&value);
+    assert_eq!((value.code, value.out.lines().nth(1)), (Some(0), Some("second line")));
+    let names = place.run(&[&["get"][..], &to].concat());
+    assert_harmless(&names);
+    assert_eq!(names.out.lines().count(), 1, "{names:?}");
+    assert_harmless(&place.run(&[&["get", "refused"][..], &to].concat()));
+    assert_harmless(&place.run(&[&["set", "refused", "1"][..], &to].concat()));
+    let top = place.run(&[&["top", "--once", "--interval", "10ms"][..], &to].concat());
+    assert_harmless(&top);
+    assert_eq!(top.code, Some(0), "{top:?}");
+}
+
+/// In /tmp everybody can put a socket. Only its owner's programs take it for an instance.
+#[test]
+fn another_users_instance_is_not_taken_for_ours() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let socket = place.0.join("4711.sock");
+    std::thread::scope(|scope| {
+        let listen = || {
+            let nobody = rustix::thread::Uid::from_raw(NOBODY);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            impostor(&socket);
+        };
+        scope.spawn(listen).join().unwrap();
+    });
+    for args in [&["get", "value"][..], &["top", "--once"], &["set", "value", "1"]] {
+        let ran = place.run(args);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
+        assert!(ran.complaint().contains("no instance of root's runs here"), "{ran:?}");
+    }
+    let named = place.run(&["get", "value", "--to", "4711"]);
+    assert!(named.complaint().contains("no instance 4711 runs"), "{named:?}");
+    // The owner of the file does not matter. The process that listens does.
+    nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
+    let given = place.run(&["get", "value"]);
+    assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
+    // By its path it can be asked all the same.
+    assert_eq!(place.run(&["get", "value", "--to", socket.to_str().unwrap()]).code, Some(0));
+}
+
+#[test]
+fn an_instance_that_is_stopped_is_said_to_time_out() {
+    let place = Place::new();
+    let socket = place.0.join("x.sock");
+    let endless = ["count", "synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
+    let run = Started::new(&[&endless[..], &["--socket", socket.to_str().unwrap()]].concat());
+    run.signal(Signal::SIGSTOP);
+    let asked = place.run(&["get", "proc/net/softnet_stat", "--to", socket.to_str().unwrap()]);
+    assert!(asked.complaint().contains("timed out"), "{asked:?}");
+    run.signal(Signal::SIGCONT);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.end().code, Some(0));
+}
+
+/// The program where another user can run it: the directory it was built in may be root's alone.
+fn for_anybody(place: &Place) -> PathBuf {
+    let (built, program) = (Path::new(env!("CARGO_BIN_EXE_steerage")), place.0.join("steerage"));
+    if fs::hard_link(built, &program).is_err() {
+        fs::copy(built, &program).unwrap();
+    }
+    program
+}
+
+#[test]
+fn a_user_without_a_place_for_a_socket_is_told_so() {
+    let place = Place::new();
+    let program = for_anybody(&place);
+    let unprivileged = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(args).stdin(Stdio::null()).env_remove("XDG_RUNTIME_DIR").env_remove("STEERAGE_RUNTIME_DIR");
+        if geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    };
+    let count = ["count", "synthetic:packets=10", "--virtual-cpus", "1"];
+    let run = ran(&mut unprivileged(&count));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.err.starts_with("no control socket: XDG_RUNTIME_DIR is not set"), "{run:?}");
+    for silent in ["-q", "--socket=none"] {
+        let run = ran(&mut unprivileged(&[&count[..], &[silent]].concat()));
+        assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{run:?}");
+    }
+    // Without a name it would find those of root's that happen to run.
+    let asked = ran(&mut unprivileged(&["get", "--to", "mine"]));
+    assert!(asked.complaint().contains("without XDG_RUNTIME_DIR your runs have no control socket"), "{asked:?}");
+
+    // One that others may write to is no place either.
+    let mut run = unprivileged(&count);
+    let open = place.0.join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    let run = ran(run.env("STEERAGE_RUNTIME_DIR", &open));
+    assert!(run.err.contains("no control socket: no socket in ") && run.code == Some(0), "{run:?}");
+}

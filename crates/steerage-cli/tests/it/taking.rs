@@ -1,0 +1,201 @@
+//! Packets taken from interfaces: real sockets at both ends of a cable, and the program between one and its kernel.
+
+use std::net::UdpSocket;
+
+use nix::sys::signal::Signal;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::RcvBufForce;
+use serde_json::{Value, json};
+use steerage_fixtures::cable::{FAR, NEAR, Net};
+
+use crate::live::{counted, start, talk};
+use crate::program::run;
+
+/// Sends so many datagrams of 100 bytes from each of `flows` ports to `port`.
+fn send(net: &Net, flows: u16, each: usize, port: u16) {
+    net.far(|| {
+        let sockets: Vec<UdpSocket> = (0..flows).map(|flow| UdpSocket::bind((FAR, 20_000 + flow)).unwrap()).collect();
+        for socket in sockets.iter().cycle().take(usize::from(flows) * each) {
+            socket.send_to(&[0; 100], (NEAR, port)).unwrap();
+        }
+    });
+}
+
+/// Room for all that a test sends: the kernel counts a small datagram as 1 KiB or so.
+const KERNEL_BYTES: usize = 64 << 20;
+
+/// What is sent before the program has its sockets still goes to the kernel: to this one of its sockets.
+struct Kernel(UdpSocket);
+
+impl Kernel {
+    fn of(net: &Net) -> Self {
+        let socket = net.near(|| UdpSocket::bind((NEAR, 9)).unwrap());
+        socket.set_nonblocking(true).unwrap();
+        setsockopt(&socket, RcvBufForce, &KERNEL_BYTES).unwrap();
+        Self(socket)
+    }
+
+    /// How many datagrams it has got since it was last asked.
+    fn got(&self) -> u64 {
+        std::iter::from_fn(|| self.0.recv(&mut [0; 100]).ok()).count() as u64
+    }
+}
+
+fn received(report: &Value) -> u64 {
+    report["received"].as_u64().unwrap()
+}
+
+fn counts<'a>(report: &'a Value, key: &str) -> Vec<u64> {
+    let queues: &'a Vec<Value> = report["queues"].as_array().unwrap();
+    queues.iter().map(|queue| queue[key].as_u64().unwrap()).collect()
+}
+
+/// UDP is taken, by four queues on two CPUs; meanwhile the kernel talks TCP by the same interface.
+#[test]
+fn udp_is_taken_and_tcp_passes() {
+    let Some(net) = Net::with("numrxqueues 4 numtxqueues 4") else { return };
+    let kernel = Kernel::of(&net);
+    for hash in ["auto", "device"] {
+        let args = ["count", "af_xdp:near0", "--take", "udp", "--hash", hash, "--virtual-cpus", "2", "--strict"];
+        let started = start(&net, &args);
+        send(&net, 40, 250, 9);
+        talk(&net);
+        let report = started.stop(Signal::SIGINT);
+        assert_eq!(received(&report) + kernel.got(), 10_000, "{report}");
+        assert_eq!((&report["dropped"], &report["reordered"]), (&json!({}), &json!(0)));
+        let (by_queue, passed) = (counts(&report, "received"), counts(&report, "passed"));
+        assert!(by_queue.len() == 4 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
+        // 4 MB in segments of the MTU, or acknowledged two at a time.
+        assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
+        for queue in report["queues"].as_array().unwrap() {
+            assert_eq!((&queue["kind"], &queue["mode"]), (&json!("af_xdp"), &json!("native, copy")));
+            assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
+        }
+        // The hash tells 40 flows apart.
+        let processed = report["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
+        assert!(processed.clone().all(|packets| packets > 0), "{:?}", processed.collect::<Vec<_>>());
+        assert_eq!(report["memory"]["pages"], report["memory"]["pages_free"]);
+    }
+}
+
+#[test]
+fn without_being_told_what_nothing_is_taken() {
+    let Some(net) = Net::new() else { return };
+    let ran = net.near(|| run(&["count", "af_xdp:near0"]));
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.complaint().contains("--take"), "{ran:?}");
+    let ran = run(&["count", "af_xdp:lo", "--take", "smtp"]);
+    assert!(ran.code == Some(2) && ran.err.contains("`smtp` is not known"), "{ran:?}");
+    let ran = run(&["count", "af_xdp:lo,queue=1", "--take", "all"]);
+    assert!(ran.code == Some(2) && ran.complaint().contains("option `queue=1`"), "{ran:?}");
+}
+
+/// What a killed process leaves behind is nothing.
+#[test]
+fn killed_and_started_again_it_works_at_once() {
+    let Some(net) = Net::new() else { return };
+    let args = ["count", "af_xdp:near0", "--take", "udp", "--virtual-cpus", "2"];
+    for _ in 0..3 {
+        let started = start(&net, &args);
+        send(&net, 1, 100, 9);
+        started.signal(Signal::SIGKILL);
+        assert_eq!(started.end().code, None);
+    }
+    let kernel = Kernel::of(&net);
+    let started = start(&net, &args);
+    let second = net.near(|| run(&args));
+    assert_eq!(second.code, Some(1));
+    assert!(second.complaint().contains("another steerage has near0 already"), "{second:?}");
+    send(&net, 10, 100, 9);
+    assert_eq!(received(&started.stop(Signal::SIGINT)) + kernel.got(), 1000);
+}
+
+#[test]
+fn a_deleted_interface_is_reported_with_what_came() {
+    let Some(net) = Net::new() else { return };
+    let kernel = Kernel::of(&net);
+    let started = start(&net, &["count", "af_xdp:near0", "--take", "udp", "--virtual-cpus", "2"]);
+    let before = counted(&net).0;
+    send(&net, 10, 100, 9);
+    // What the driver has yet to look at would go with the interface.
+    while counted(&net).0 < before + 1000 {
+        std::thread::yield_now();
+    }
+    net.must(&format!("-n {} link del near0", net.near));
+    let ran = started.end();
+    assert!(ran.code == Some(1) && ran.err.contains("near0: cannot go on receiving"), "{ran:?}");
+    let report = ran.report();
+    assert_eq!((received(&report) + kernel.got(), &report["dropped"]), (1000, &json!({})), "{report}");
+}
+
+/// More than its ring and its CPUs can hold: each packet is delivered, counted where it was lost, or passed in the beginning.
+#[test]
+fn what_is_lost_is_counted() {
+    let Some(net) = Net::new() else { return };
+    let device = "af_xdp:near0,ring=128";
+    let started = start(&net, &["count", device, "--take", "udp", "--virtual-cpus", "2", "--backlog", "64"]);
+    send(&net, 50, 2000, 9);
+    let report = started.stop(Signal::SIGINT);
+    assert_eq!(received(&report) + counts(&report, "passed")[0], 100_000, "{report}");
+}
+
+/// A number of packets ends it: no more are counted, and the kernel's pages come home.
+#[test]
+fn so_many_packets_are_taken_and_no_more() {
+    let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
+    let kernel = Kernel::of(&net);
+    let args = ["count", "af_xdp:near0", "--take", "udp", "-c", "1000", "--virtual-cpus", "2", "--strict"];
+    let sockets: Vec<UdpSocket> = net.far(|| (0..20).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect());
+    let send = || sockets.iter().for_each(|socket| assert_eq!(socket.send_to(&[0; 100], (NEAR, 9)).unwrap(), 100));
+    for _ in 0..2 {
+        let mut started = Some(start(&net, &args));
+        let ran = std::thread::scope(|scope| {
+            let ended = scope.spawn(|| started.take().unwrap().end());
+            while !ended.is_finished() {
+                send();
+            }
+            ended.join().unwrap()
+        });
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let report = ran.report();
+        assert_eq!((received(&report), &report["dropped"]), (1000, &json!({})), "{report}");
+        assert_eq!(report["memory"]["pages"], report["memory"]["pages_free"]);
+        // What comes now is the kernel's again.
+        kernel.got();
+        send();
+        assert_eq!(kernel.got(), 20);
+    }
+}
+
+#[test]
+fn a_filter_is_pointed_to_take() {
+    let ran = run(&["count", "af_xdp:lo", "--take", "udp", "-f", "port 53"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.complaint().contains("said by --take"), "{ran:?}");
+}
+
+/// What is taken, and how, can be written down.
+#[test]
+fn a_run_file_takes() {
+    let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
+    let kernel = Kernel::of(&net);
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("taking-{}.toml", std::process::id()));
+    let text = r#"
+        command = "count"
+        devices = { name = "af_xdp:near0", queues = "0-1", ring = 512, mode = "copy" }
+        take = "udp dst port 9"
+        replace = true
+        virtual-cpus = 2
+    "#;
+    std::fs::write(&path, text).unwrap();
+    let started = start(&net, &["run", path.to_str().unwrap()]);
+    send(&net, 20, 50, 9);
+    let report = started.stop(Signal::SIGINT);
+    assert_eq!(received(&report) + kernel.got(), 1000, "{report}");
+    assert_eq!(counts(&report, "received").len(), 2);
+    assert_eq!(report["queues"][0]["device"], "near0");
+    std::fs::write(&path, text.replace("512", "500")).unwrap();
+    let ran = run(&["run", path.to_str().unwrap()]);
+    assert!(ran.code == Some(1) && ran.complaint().contains(":3: devices: af_xdp: option `ring=500`"), "{ran:?}");
+    std::fs::remove_file(&path).unwrap();
+}

@@ -1,0 +1,149 @@
+//! On a terminal: the live table, which comes and goes without a trace, and notes.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use nix::pty::openpty;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use steerage_fixtures::capture::pcap;
+
+use crate::program::command;
+
+/// Runs it with a terminal as standard error.
+fn on_terminal(args: &[&str]) -> (Child, File) {
+    let pty = openpty(None, None).unwrap();
+    let child = command(args).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
+    (child, File::from(pty.master))
+}
+
+/// Reads what comes onto the screen until `wanted` has come, or all of it.
+fn screen(terminal: &mut File, wanted: Option<&str>) -> String {
+    let mut seen = Vec::new();
+    let mut part = [0; 4096];
+    // A terminal that nobody writes to any more ends with an error, EIO.
+    while let Ok(length @ 1..) = terminal.read(&mut part) {
+        seen.extend(&part[..length]);
+        if wanted.is_some_and(|wanted| String::from_utf8_lossy(&seen).contains(wanted)) {
+            break;
+        }
+    }
+    String::from_utf8(seen).unwrap()
+}
+
+fn out_of(mut child: Child) -> String {
+    let mut out = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut out).unwrap();
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    out
+}
+
+#[test]
+fn the_live_table_is_gone_at_the_end() {
+    let endless = ["count", "synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0"];
+    let (child, mut terminal) = on_terminal(&endless);
+    let drawn = screen(&mut terminal, Some("\x1b[?7h"));
+    let lines: Vec<&str> = drawn.lines().collect();
+    assert!(lines[0].starts_with("\x1b[?7l     CPU") && lines[3].contains(" packets received, 0 dropped"), "{drawn:?}");
+    // Between the two signals the table may be drawn again, so what ends it is looked for at the end.
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let rest = screen(&mut terminal, None);
+    assert!(rest.ends_with("\r\x1b[4A\x1b[J"), "{rest:?}");
+    let out = out_of(child);
+    assert!(out.starts_with("synthetic:rate=20000  ") && !out.contains('\x1b'), "{out:?}");
+}
+
+#[test]
+fn endless_traffic_says_when_it_will_stop() {
+    let (child, mut terminal) = on_terminal(&["count", "synthetic:rate=20000", "--virtual-cpus", "1"]);
+    let note = screen(&mut terminal, Some("\n"));
+    assert!(note.starts_with("10 s of synthetic traffic (--seconds 0 for ever"), "{note:?}");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    screen(&mut terminal, None);
+    out_of(child);
+}
+
+/// With `-c` somebody has said when to stop, and a run that is over at once draws no table.
+#[test]
+fn a_short_run_leaves_standard_error_alone() {
+    for more in [&["-c", "10"][..], &["--seconds", "0.001"], &["--quiet", "--seconds", "0.001"]] {
+        let (child, mut terminal) = on_terminal(&[&["count", "--virtual-cpus", "1"], more].concat());
+        assert_eq!(screen(&mut terminal, None), "");
+        out_of(child);
+    }
+}
+
+/// A capture of `frames` frames of 1400 random bytes, one per second.
+fn capture(name: &str, frames: u32) -> PathBuf {
+    let mut state = 1_u64;
+    let mut random = || {
+        // Knuth's MMIX generator.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    let file = pcap((0..frames).map(|second| (second, 0, [0; 1400].map(|_: u8| random()))));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, file).unwrap();
+    path
+}
+
+/// Of several files, one of them packed: how much of them as they are stored.
+#[test]
+fn progress_is_by_the_bytes_of_all_files() {
+    let (plain, packed) = (capture("progress-1.pcap", 3000), capture("progress-2.pcap", 3000));
+    assert!(Command::new("gzip").args(["-1", "-f", "-k"]).arg(&packed).status().unwrap().success());
+    let packed = packed.with_extension("pcap.gz");
+    let stored = fs::metadata(&plain).unwrap().len() + fs::metadata(&packed).unwrap().len();
+    let expected = format!(" % of {:.1} MiB read, ", stored as f64 / f64::from(1 << 20));
+    for command in ["count", "meter"] {
+        // At its own pace it would take an hour and a half.
+        let files = [plain.to_str().unwrap(), packed.to_str().unwrap()];
+        let (child, mut terminal) = on_terminal(&[command, files[0], files[1], "--pace", "--virtual-cpus", "1"]);
+        let drawn = screen(&mut terminal, Some(" left"));
+        let (before, left) = drawn.split_once(&expected).unwrap_or_else(|| panic!("{expected} in {drawn:?}"));
+        // Some of the first file, and none of the second.
+        let part: u32 = before.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((1..50).contains(&part) && left.contains(" left"), "{drawn:?}");
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+        screen(&mut terminal, None);
+        out_of(child);
+    }
+}
+
+#[test]
+fn the_time_left_is_told_where_there_is_an_end() {
+    let (child, mut terminal) =
+        on_terminal(&["count", "synthetic:rate=1000", "--virtual-cpus", "1", "--seconds", "86400"]);
+    let drawn = screen(&mut terminal, Some(" left"));
+    assert!(drawn.contains(" dropped; 23:5"), "{drawn:?}");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    screen(&mut terminal, None);
+    out_of(child);
+}
+
+/// Reports at intervals are written above the table, which comes back below them.
+#[test]
+fn the_live_table_and_intervals_share_a_terminal() {
+    let pty = openpty(None, None).unwrap();
+    let args = ["count", "synthetic:rate=20000", "--virtual-cpus", "1", "--seconds", "0", "--interval", "700ms"];
+    let mut started = command(&args);
+    let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
+    // Its own copies of the terminal are closed with it.
+    drop(started);
+    let mut terminal = File::from(pty.master);
+    // The table, out of its way, a report, and the table again.
+    let mut drawn = screen(&mut terminal, Some("\x1b[?7h"));
+    while !drawn.contains("\x1b[J20") {
+        drawn += &screen(&mut terminal, Some("\x1b[?7h"));
+    }
+    let (_, below) = drawn.split_once("\x1b[J20").unwrap();
+    let (report, table) = below.split_once('\n').unwrap();
+    assert!(report.contains(" packets ") && table.starts_with("\x1b[?7l     CPU"), "{drawn:?}");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    screen(&mut terminal, None);
+    out_of(child);
+}

@@ -1,0 +1,182 @@
+//! `steerage top`: one table into a pipe, and the screen of a terminal with somebody at its keys.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Instant;
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use steerage_fixtures::HANG;
+
+use crate::program::{Started, run};
+
+/// A run without an end that listens at a socket of its own, removed with it.
+struct Watched {
+    run: Started,
+    socket: PathBuf,
+}
+
+impl Watched {
+    fn new(name: &str) -> Self {
+        Self::of("count", name)
+    }
+
+    fn of(command: &str, name: &str) -> Self {
+        let socket = std::env::temp_dir().join(format!("steerage-{}-{name}.sock", std::process::id()));
+        let endless = [
+            command,
+            "synthetic:rate=20000,flows=50",
+            "--virtual-cpus",
+            "2",
+            "--seconds",
+            "0",
+            "--json",
+            "--policy",
+            "hash",
+        ];
+        let run = Started::new(&[&endless[..], &["--socket", socket.to_str().unwrap()]].concat());
+        Self { run, socket }
+    }
+
+    /// The mask of its queue, as it says itself.
+    fn mask(&mut self) -> String {
+        self.run.signal(Signal::SIGUSR1);
+        let report: Value = serde_json::from_str(&self.run.line()).unwrap();
+        report["queues"][0]["rps_cpus_list"].as_str().unwrap().to_owned()
+    }
+
+    fn end(self) {
+        self.run.signal(Signal::SIGINT);
+        assert_eq!(self.run.end().code, Some(0));
+        assert!(!self.socket.exists());
+    }
+}
+
+/// The flows with the most bytes are shown while they go on, once they were looked for.
+#[test]
+fn the_largest_flows_of_a_meter() {
+    let mut watched = Watched::of("meter", "flows");
+    let start = Instant::now();
+    let flows = loop {
+        assert!(start.elapsed() < HANG, "no flows are told of");
+        watched.run.signal(Signal::SIGUSR1);
+        let report: Value = serde_json::from_str(&watched.run.line()).unwrap();
+        if let Some(top) = report["flows"]["top"].as_array() {
+            break top.clone();
+        }
+    };
+    assert!(!flows.is_empty() && flows.len() <= 10, "{flows:?}");
+    let bytes: Vec<u64> = flows.iter().map(|flow| flow["bytes"].as_u64().unwrap()).collect();
+    assert!(bytes.is_sorted_by(|one, next| one >= next) && bytes[0] > 0, "{bytes:?}");
+    let ran = run(&["top", "--interval", "50ms", "--to", watched.socket.to_str().unwrap()]);
+    let rows = ran.out.lines().filter(|line| line.starts_with("  udp ") && line.ends_with(" bytes")).count();
+    assert!(rows > 0 && ran.out.lines().all(|line| line.chars().count() <= 80), "{ran:?}");
+    watched.end();
+}
+
+#[test]
+fn one_table_into_a_pipe() {
+    let watched = Watched::new("once");
+    let ran = run(&["top", "--interval", "50ms", "--to", watched.socket.to_str().unwrap()]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert!(lines[0].starts_with("steerage 0.") && lines[0].contains("synthetic:rate=20000,flows=50"), "{ran:?}");
+    assert!(lines[1].starts_with("received ") && lines[1].contains("  dropped 0 pps (0.0 %)  "), "{ran:?}");
+    assert!(lines[4].starts_with("[CPU] ") && lines[5].starts_with("    0 ") && lines[6].starts_with("    1 "));
+    let strip = lines.iter().position(|line| line.starts_with("  buckets of synthetic:")).unwrap() + 2;
+    assert_eq!(lines[strip], format!("  {}{}", "0".repeat(32), "1".repeat(32)));
+    assert!(lines.iter().all(|line| line.chars().count() <= 80) && !ran.out.contains('\x1b'), "{ran:?}");
+    watched.end();
+
+    let ran = run(&["top", "--once", "--to", "/nowhere/at-all.sock"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.complaint().contains("no run answers at /nowhere/at-all.sock"), "{ran:?}");
+}
+
+/// A program that does not outlive its test, on a terminal of 80 columns and 24 lines.
+struct OnTerminal {
+    child: Child,
+    keys: File,
+    screen: Receiver<String>,
+    seen: String,
+}
+
+impl OnTerminal {
+    fn new(args: &[&str]) -> Self {
+        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(&size, None).unwrap();
+        let slave = || Stdio::from(pty.slave.try_clone().unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steerage"));
+        command.args(args).env("TERM", "xterm").env_remove("NO_COLOR");
+        let child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
+        drop((pty.slave, command));
+        let keys = File::from(pty.master);
+        let (mut from, (seen_in, screen)) = (keys.try_clone().unwrap(), mpsc::channel());
+        // A terminal that is not read would hold it up. When nobody writes any more it ends with an error, EIO.
+        thread::spawn(move || {
+            let mut part = [0; 4096];
+            while let Ok(length @ 1..) = from.read(&mut part) {
+                if seen_in.send(String::from_utf8_lossy(&part[..length]).into_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, keys, screen, seen: String::new() }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Until that has come onto the screen: letters without a space, since what stands there already is not drawn again.
+    fn wait_for(&mut self, wanted: &str) {
+        while !self.seen.contains(wanted) {
+            let more = self.screen.recv().unwrap_or_else(|_| panic!("it ended without {wanted}: {:?}", self.seen));
+            self.seen.push_str(&more);
+        }
+    }
+
+    /// Everything up to its end, and the exit code.
+    fn end(mut self) -> (String, Option<i32>) {
+        let code = self.child.wait().unwrap().code();
+        let mut seen = std::mem::take(&mut self.seen);
+        while let Ok(more) = self.screen.recv() {
+            seen.push_str(&more);
+        }
+        (seen, code)
+    }
+}
+
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        // Nothing is done to one that has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_mask_is_changed_from_the_screen() {
+    let mut watched = Watched::new("screen");
+    assert_eq!(watched.mask(), "0-1");
+    let mut top = OnTerminal::new(&["top", "--interval", "20ms", "--to", watched.socket.to_str().unwrap()]);
+    top.wait_for("[CPU]");
+    top.wait_for("rx-0");
+    top.press("m1\r");
+    while watched.mask() != "1" {
+        thread::yield_now();
+    }
+    // It outlives the run, and says so.
+    watched.end();
+    top.wait_for("GONE");
+    top.press("q");
+    let (seen, code) = top.end();
+    assert_eq!(code, Some(0), "{seen:?}");
+    // The terminal is left as it was: another screen was used, and the cursor is there again.
+    assert!(seen.contains("\x1b[?1049h") && seen.contains("\x1b[?1049l") && seen.contains("\x1b[?25h"), "{seen:?}");
+}

@@ -1,0 +1,56 @@
+//! The CPUs that a mask may name.
+
+use std::fmt;
+
+use steerage::CpuMask;
+
+/// Returns the CPUs that are online at the time of the call.
+type Online = Box<dyn Fn() -> CpuMask + Send + Sync>;
+
+/// The machine's CPUs, as a mask may name them.
+pub struct CpuView {
+    nr_cpu_ids: usize,
+    isolated: CpuMask,
+    online: Option<Online>,
+}
+
+impl CpuView {
+    /// A machine with CPUs 0 to `nr_cpu_ids - 1`, all online, none isolated.
+    pub fn new(nr_cpu_ids: usize) -> Self {
+        Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
+    }
+
+    /// Sets the CPUs that are isolated from the kernel's own work (`isolcpus`, `nohz_full`). Masks leave them out.
+    #[must_use]
+    pub fn isolated(self, isolated: CpuMask) -> Self {
+        Self { isolated, ..self }
+    }
+
+    /// Sets the function that returns the online CPUs. It is called at each change of a mask.
+    #[must_use]
+    pub fn online(self, online: impl Fn() -> CpuMask + Send + Sync + 'static) -> Self {
+        Self { online: Some(Box::new(online)), ..self }
+    }
+
+    /// The number of CPUs that a printed mask has digits for.
+    pub(crate) fn nr_cpu_ids(&self) -> usize {
+        self.nr_cpu_ids
+    }
+
+    /// The mask without isolated CPUs, as the kernel stores it. `None` if that leaves no CPU.
+    pub(crate) fn without_isolated(&self, mask: &CpuMask) -> Option<CpuMask> {
+        let left: CpuMask = mask.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
+        (mask.is_empty() || !left.is_empty()).then_some(left)
+    }
+
+    /// The CPUs of the mask that are online.
+    pub(crate) fn online_of(&self, mask: &CpuMask) -> CpuMask {
+        self.online.as_ref().map_or_else(|| mask.clone(), |online| mask.and(&online()))
+    }
+}
+
+impl fmt::Debug for CpuView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CpuView of {} CPUs", self.nr_cpu_ids)
+    }
+}

@@ -1,0 +1,216 @@
+//! What other local users can try against an instance: planted links, sockets that are not what they seem, and taking all
+//! places for themselves.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
+use steerage_control::{
+    CLIENTS_MAX, CLIENTS_PER_USER_MAX, Client, Listening, OPEN_FILES_MAX, OPEN_FILES_PER_USER_MAX, SocketError, find,
+};
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::{NOBODY, is_root, until};
+
+use crate::common::{ByFiles, BySocket, Instance};
+
+const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
+
+/// Runs `attack` on a thread that belongs to Mallory, the attacker: user `nobody`.
+fn as_mallory<T: Send>(attack: impl FnOnce() -> T + Send) -> T {
+    let attack = || {
+        let mallory = Uid::from_raw(NOBODY);
+        rustix::thread::set_thread_res_uid(mallory, mallory, mallory).unwrap();
+        attack()
+    };
+    thread::scope(|scope| scope.spawn(attack).join().unwrap())
+}
+
+/// A directory in `scratch` with this owner and mode.
+fn directory(scratch: &Scratch, name: &str, owner: u32, mode: u32) -> PathBuf {
+    let path = scratch.join(name);
+    fs::create_dir(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    lchown(&path, Some(owner), None).unwrap();
+    path
+}
+
+/// A link that belongs to `owner`.
+fn link(to: &Path, at: &Path, owner: u32) {
+    symlink(to, at).unwrap();
+    lchown(at, Some(owner), None).unwrap();
+}
+
+/// Root listens in Mallory's directory, over and over, while Mallory puts links to a file of root's in the place of
+/// whatever appears there.
+#[test]
+fn a_planted_link_opens_no_file_of_roots() {
+    const TRIES: usize = 500;
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let theirs = directory(&scratch, "theirs", NOBODY, 0o755);
+    let secret = scratch.join("secret");
+    fs::write(&secret, "of root's").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let done = AtomicBool::new(false);
+    let attack = || {
+        while !done.load(Ordering::Relaxed) {
+            for entry in fs::read_dir(&theirs).unwrap().flatten() {
+                if fs::remove_file(entry.path()).is_ok() {
+                    let _ = symlink(&secret, entry.path());
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| as_mallory(attack));
+        for _ in 0..TRIES {
+            let _ = Listening::bind(&theirs.join("x.sock"));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_directory_that_others_can_change_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let ours = directory(&scratch, "ours", 0, 0o755);
+    let cases = [("theirs", NOBODY, 0o755), ("groups", 0, 0o775), ("everybodys", 0, 0o757), ("sticky", NOBODY, 0o1777)];
+    for (name, owner, mode) in cases {
+        let path = directory(&scratch, name, owner, mode).join("x.sock");
+        let refused = Listening::bind(&path);
+        assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
+        assert!(!path.exists());
+    }
+    // A link of Mallory's is not followed, in whatever place of the path it stands, even to a directory of root's.
+    let public = directory(&scratch, "public", 0, 0o1777);
+    link(&ours, &public.join("last"), NOBODY);
+    link(&scratch, &public.join("midst"), NOBODY);
+    for path in ["last/x.sock", "midst/ours/x.sock"] {
+        let refused = Listening::bind(&public.join(path));
+        assert!(matches!(refused, Err(SocketError::Directory { .. })), "{path}: {refused:?}");
+    }
+    assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
+
+    // Root's own links are followed, as is everything in /tmp.
+    link(&ours, &public.join("own"), 0);
+    let followed = Listening::bind(&public.join("own/x.sock")).unwrap();
+    assert_eq!(fs::symlink_metadata(ours.join("x.sock")).unwrap().mode() & 0o777, 0o666);
+    drop(followed);
+    let sticky = Listening::bind(&public.join("x.sock")).unwrap();
+    let made = Listening::bind(&ours.join("new/x.sock")).unwrap();
+    drop((sticky, made));
+    // In a directory that is everybody's, a name that Mallory took first stays Mallory's.
+    as_mallory(|| drop(UnixListener::bind(public.join("taken.sock")).unwrap()));
+    let taken = Listening::bind(&public.join("taken.sock"));
+    assert!(matches!(taken, Err(SocketError::NotOurs(_))), "{taken:?}");
+    assert!(public.join("taken.sock").exists());
+}
+
+/// A search removes dead sockets of one's own, in directories of one's own, and finds nobody else's.
+#[test]
+fn a_search_trusts_and_removes_nothing_of_mallorys() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (ours, public) = (directory(&scratch, "ours", 0, 0o755), directory(&scratch, "public", 0, 0o1777));
+    let dead = ours.join("dead.sock");
+    drop(UnixListener::bind(&dead).unwrap());
+    link(&ours, &public.join("link"), NOBODY);
+    let found = find(&public.join("link"));
+    assert!(matches!(found, Err(SocketError::Directory { .. })), "{found:?}");
+    assert!(dead.exists(), "a socket was removed through a link");
+
+    let theirs = as_mallory(|| {
+        drop(UnixListener::bind(public.join("dead.sock")).unwrap());
+        UnixListener::bind(public.join("1.sock")).unwrap()
+    });
+    let listening = Listening::bind(&public.join("2.sock")).unwrap();
+    assert_eq!(find(&public).unwrap(), [listening.path()]);
+    assert!(public.join("dead.sock").exists());
+    drop(theirs);
+    assert_eq!(find(&ours).unwrap(), [] as [PathBuf; 0]);
+    assert!(!dead.exists());
+}
+
+/// Mallory connects until no more is possible, and says nothing more; root and the instance's user are answered.
+#[test]
+fn nobody_is_locked_out_of_the_socket() {
+    const OWNER: u32 = 12345;
+    const OTHER: u32 = 12346;
+    if !is_root() {
+        return;
+    }
+    let instance = Instance::of_user(OWNER, "synthetic:rate=1000", 2, steerage_control::CpuView::new(2));
+    let socket = BySocket::new(&instance.tree);
+    let path = &socket.path;
+    let taken: Vec<UnixStream> = as_mallory(|| {
+        let connect = |_| {
+            let mut stream = UnixStream::connect(path).unwrap();
+            // An instance that sends a client away does not read what it asks.
+            let _ = stream.write_all(b"{\"hello\":true}\n");
+            stream.read_exact(&mut [0; 8]).unwrap();
+            stream
+        };
+        (0..2 * CLIENTS_MAX).map(connect).collect()
+    });
+    assert_eq!(Client::connect(path).unwrap().get(MASK).unwrap(), "3\n");
+    for user in [OWNER, OTHER] {
+        let ask = || {
+            let user = Uid::from_raw(user);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            Client::connect(path).unwrap().get(MASK).unwrap()
+        };
+        assert_eq!(thread::scope(|scope| scope.spawn(ask).join().unwrap()), "3\n");
+    }
+    let is_served = |mut stream: UnixStream| {
+        let _ = stream.write_all(b"{\"hello\":true}\n").and_then(|()| stream.shutdown(Shutdown::Write));
+        let mut rest = String::new();
+        let _ = stream.read_to_string(&mut rest);
+        rest.contains("{\"hello\"")
+    };
+    assert_eq!(taken.into_iter().map(is_served).filter(|served| *served).count(), CLIENTS_PER_USER_MAX);
+}
+
+/// The same with files of the mounted tree.
+#[test]
+fn nobody_is_locked_out_of_the_files() {
+    let instance = Instance::quiet(2);
+    if !is_root() {
+        return;
+    }
+    let Some(files) = ByFiles::new(&instance.tree) else { return };
+    // The process must not reach its own limit before. Other tests run in the same process, so the limit is only raised.
+    let enough = 2 * OPEN_FILES_MAX as u64;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = |limit: Option<u64>| limit.map(|limit| limit.max(enough));
+    setrlimit(Resource::Nofile, Rlimit { current: raised(current), maximum: raised(maximum) }).unwrap();
+    let path = files.at(MASK);
+    let (taken, refused): (Vec<File>, io::Error) = as_mallory(|| {
+        let mut taken = Vec::new();
+        loop {
+            match File::open(&path) {
+                Ok(file) => taken.push(file),
+                Err(error) => return (taken, error),
+            }
+        }
+    });
+    let limit = format!("{} open files, then: {refused}", taken.len());
+    assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
+    assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
+    drop(taken);
+    // What was closed can be opened again. The kernel tells of it a little later.
+    until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
+}

@@ -1,0 +1,203 @@
+//! Metrics as a client meets them: what is served, to whom, and until when.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use steerage::{Builder, CpuId, DropReason, Input, Instance, MoveCause};
+use steerage_control::metrics::{Listener, Metric, Server, Source, names};
+use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::{HANG, exposition};
+use steerage_sim::TrafficOptions;
+
+/// More than clients can be at a time.
+const CROWD: usize = 40;
+
+fn traffic(name: &str, frames: u64) -> Input {
+    let options = TrafficOptions {
+        queues: 2,
+        flows: 100,
+        zipf: 0.0,
+        frames,
+        can_wait: true,
+        chained_once_in: 0,
+        gap: Duration::ZERO,
+        seed: 1,
+    };
+    Input { name: name.into(), ..options.input() }
+}
+
+fn instance(inputs: Vec<Input>) -> Instance<Nothing> {
+    let builder = Builder::new().virtual_cpus(3).check_order(true);
+    inputs.into_iter().fold(builder, Builder::input).build(|_| Nothing).unwrap()
+}
+
+fn serve(instance: &Instance<Nothing>, more: Vec<Metric>) -> (SocketAddr, Server) {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let source = Source { handle: instance.handle(), version: "1.2.3", more: Some(Box::new(move || more.clone())) };
+    (listener.address(), listener.serve(source).unwrap())
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    stream
+}
+
+fn ask(stream: &mut TcpStream, request: &str) -> String {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn get(address: SocketAddr) -> String {
+    let answer = ask(&mut connect(address), "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("text/plain; version=0.0.4"), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+    body.to_owned()
+}
+
+#[test]
+fn the_page_is_the_ledger() {
+    const FRAMES: u64 = 10_000;
+    // A name with everything that has to be escaped, and the same twice.
+    let odd = "a\"b\\c\nd";
+    let instance = instance(vec![traffic("traffic", FRAMES), traffic(odd, FRAMES), traffic("traffic", FRAMES)]);
+    let (address, server) = serve(
+        &instance,
+        vec![
+            Metric::gauge("apples", "On the tree.", 3),
+            Metric::counter("apples_eaten", "By anybody.", 2),
+            Metric::counters("apples_fallen", "To the ground.", "side", [("north", 1), ("south", 4)]),
+        ],
+    );
+    let running = instance.start().unwrap();
+    let handle = running.handle();
+    exposition::read(&get(address));
+    handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
+    let ledger = running.join().snapshot;
+    let text = get(address);
+    drop(server);
+    exposition::check_with_promtool(&text);
+    let page = exposition::read(&text);
+
+    assert_eq!(page.get("steerage_build_info{version=\"1.2.3\"}"), 1.0);
+    for device in ["traffic", "traffic.2", "a\\\"b\\\\c\\nd"] {
+        for queue in 0..2 {
+            let series = format!("steerage_received_packets_total{{device=\"{device}\",queue=\"{queue}\"}}");
+            assert_eq!(page.get(&series), FRAMES as f64);
+        }
+    }
+    assert_eq!(page.sum("steerage_received_bytes_total"), ledger.received_bytes() as f64);
+    assert_eq!(page.sum("steerage_delivered_packets_total"), 6.0 * FRAMES as f64);
+    assert_eq!(page.sum("steerage_dropped_packets_total") + page.sum("steerage_in_flight_packets"), 0.0);
+    let busy: Duration = ledger.cpus.iter().map(|cpu| cpu.busy).sum();
+    assert!((page.sum("steerage_cpu_busy_seconds_total") - busy.as_secs_f64()).abs() < 1e-6, "{page:#?}");
+    for cpu in &ledger.cpus {
+        let of = |name: &str| page.get(&format!("steerage_{name}{{cpu=\"{}\"}}", cpu.cpu));
+        let counts = [
+            ("cpu_processed_packets_total", cpu.processed),
+            ("cpu_inline_packets_total", cpu.inline),
+            ("wakeups_total", cpu.wakes_received),
+            ("time_squeeze_total", cpu.time_squeeze),
+            ("backlog_packets", 0),
+        ];
+        counts.into_iter().for_each(|(name, count)| assert_eq!(of(name), count as f64, "{name}"));
+    }
+    let moved = format!("steerage_bucket_moves_total{{cause=\"{}\"}}", MoveCause::Mask.name());
+    assert_eq!(page.get(&moved), ledger.moves.of(MoveCause::Mask) as f64);
+    assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
+    assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
+
+    // Every metric that there is but those of outputs, and what takes a while to measure.
+    let mut served = page.families;
+    let measured = ["steerage_unevenness", "steerage_cpu_distance_seconds"];
+    let absent = |name: &String| name.starts_with("steerage_output_") || measured.contains(&name.as_str());
+    served.retain(|name| !absent(name) && !name.starts_with("steerage_apples"));
+    served.extend(names().into_iter().filter(absent));
+    let (mut served, mut known) = (served, names());
+    served.sort();
+    known.sort();
+    assert_eq!(served, known);
+}
+
+#[test]
+fn whoever_holds_connections_keeps_nobody_out() {
+    let instance = instance(vec![traffic("traffic", 1)]);
+    let (address, server) = serve(&instance, Vec::new());
+    // Silent ones, half a request, and those that ask again and again and never read.
+    let mut silent: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
+    let mut half: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
+    half.iter_mut().for_each(|stream| stream.write_all(b"GET /met").unwrap());
+    let mut greedy: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
+    greedy.iter_mut().for_each(|stream| stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\nGET /metrics").unwrap());
+    exposition::read(&get(address));
+    // The oldest had to go.
+    let oldest = &mut silent[0];
+    assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
+
+    // Whatever else comes in, it goes on.
+    for wrong in [
+        "\x16\x03\x01\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+        "POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\nsomething",
+    ] {
+        let answer = ask(&mut connect(address), wrong);
+        assert!(answer.starts_with("HTTP/1.1 4") && answer.contains("\r\nContent-Length: "), "{answer}");
+    }
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(5000));
+    assert!(ask(&mut connect(address), &long).starts_with("HTTP/1.1 431 "));
+    let head = ask(&mut connect(address), "HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+    exposition::read(&get(address));
+
+    // Its end is the end of all of them.
+    let mut last = connect(address);
+    drop(server);
+    assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
+    // A child that another test forks has its door open for as long as it is not another program.
+    let start = Instant::now();
+    while TcpStream::connect(address).is_ok() {
+        assert!(start.elapsed() < HANG, "it is served still");
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_told_in_a_line() {
+    let first = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let taken = first.address();
+    let error = Listener::bind(taken).unwrap_err().to_string();
+    assert!(error.contains(&format!("cannot serve metrics at {taken}")) && error.contains("choose another"), "{error}");
+    let error = Listener::bind("192.0.2.1:0".parse().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("no such address") && !error.contains('\n'), "{error}");
+}
+
+/// The names in a text that are ours.
+fn named(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+    words.filter(|word| word.starts_with("steerage_") && *word != "steerage_").collect()
+}
+
+#[test]
+fn documents_name_what_there_is() {
+    let known = names();
+    let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let page = std::fs::read_to_string(format!("{docs}/metrics.md")).unwrap();
+    // Those of packet functions stand there too: the program knows them.
+    let told = named(&page);
+    assert!(known.is_subset(&told), "{:?}", known.difference(&told));
+    let dashboard = std::fs::read_to_string(format!("{docs}/grafana.json")).unwrap();
+    let parsed: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    assert!(parsed["panels"].as_array().unwrap().len() > 10);
+    let shown = named(&dashboard);
+    assert!(shown.is_subset(&told), "{:?}", shown.difference(&told));
+    // Each reason for a drop, where it is explained.
+    let report = std::fs::read_to_string(format!("{docs}/report.md")).unwrap();
+    for reason in DropReason::ALL {
+        assert!(report.contains(&format!("\n| `{}` |", reason.name())), "{}", reason.name());
+    }
+}

@@ -1,0 +1,448 @@
+//! Builds an instance: makes queues, memory, rings and CPUs from a [`Spec`].
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use steerage_flow::{Affinity, FragmentTable};
+use steerage_mem::gate::Gate;
+use steerage_mem::page_cache::LpcMemory;
+use steerage_mem::park::{Bell, Sleepers};
+use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, parking_lot, ring};
+use steerage_mem::{Blocks, FRAME_BYTES_MAX, Memory, Page, Part, Region, SEGMENTS_MAX, SharedPool, part_ends};
+use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
+
+use crate::backlog::{Backlog, QueueRings};
+use crate::control::{Handle, mask_indices};
+use crate::device::DeviceName;
+use crate::error::BuildError;
+use crate::handler::{Handler, MakeHandler};
+use crate::hashing::QueueHasher;
+use crate::ids::{CpuIndex, TxSource};
+use crate::limits::{
+    BUCKETS, CPUS_MAX, HEADROOM, Limits, OUTPUTS_MAX, PAGE_BYTES_MIN, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK,
+    QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
+};
+use crate::origin::Origin;
+use crate::placement::{Plan as BucketPlan, PolicyInfo};
+use crate::pool::{PagePool, QueuePages};
+use crate::queue::{OwnedQueue, QueueParts};
+use crate::rx::{Input, QueueMemory, RxQueue};
+use crate::shared::Shared;
+use crate::softnet::{CpuPart, StopsUnlessFinished};
+use crate::steer::Steer;
+use crate::steering::{InTransit, QueueGauges, Steering};
+use crate::tx::{Output, OwnedTx, open_outputs};
+use steerage_ledger::{CpuLedger, Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
+use steerage_moves::{QueueSetup, Setup};
+
+/// An input, and the options that were set for it.
+#[derive(Debug)]
+pub struct InputSpec {
+    /// The device.
+    pub input: Input,
+    /// The CPUs that poll its queues, assigned in turn. If empty: all workers.
+    pub rx_cpus: Vec<CpuId>,
+    /// The input's mask, if it differs from the instance's.
+    pub mask: Option<CpuMask>,
+}
+
+/// Everything that an instance is built from, with all defaults filled in.
+#[derive(Debug)]
+pub struct Spec {
+    /// The CPUs to work on.
+    pub workers: CpuMask,
+    /// The CPUs that packets are spread over, for inputs without a mask of their own.
+    pub mask: CpuMask,
+    /// The inputs.
+    pub inputs: Vec<InputSpec>,
+    /// The outputs, in the order of their numbers.
+    pub outputs: Vec<Output>,
+    /// How frames are hashed if the device's hash is not used.
+    pub hasher: QueueHasher,
+    /// Whether the hash of a device may be used.
+    pub device_hash: bool,
+    /// Which packets must go to the same CPU. Hashes must respect it.
+    pub affinity: Affinity,
+    /// Limits of all CPUs.
+    pub limits: Limits,
+    /// Limits of each queue.
+    pub queue_limits: QueueLimits,
+    /// The size of each queue's local page cache in units, if the user set it.
+    pub lpc_size: Option<usize>,
+    /// The NUMA nodes of the CPUs.
+    pub nodes: NodeMap,
+    /// How many packets of a queue handlers may keep.
+    pub kept_max: usize,
+    /// The longest frame that a page must be able to hold, in bytes.
+    pub linear_bytes: usize,
+    /// How many packets a CPU's function may originate at a time.
+    pub originated_max: usize,
+    /// The cap on packet memory and rings, in bytes.
+    pub memory_max: usize,
+    /// The memory that this process may use, in bytes.
+    pub usable_memory: u64,
+    /// Whether to check that packets are completed in order.
+    pub check_order: bool,
+    /// Whether frames are hashed even if one CPU has all buckets.
+    pub always_hash: bool,
+    /// The policy, for reports and for the CPUs' samples.
+    pub policy: PolicyInfo,
+    /// The plan that a group begins with. It gets the group's CPUs in the order in which they should join, and the number of
+    /// those at the front that poll.
+    pub bucket_plan: BeginWith,
+}
+
+/// A function that returns the plan of a group.
+type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> BucketPlan + Send;
+
+/// The plan that a group begins with: see [`Spec::bucket_plan`].
+pub struct BeginWith(pub Box<PlanOfGroup>);
+
+impl fmt::Debug for BeginWith {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BeginWith")
+    }
+}
+
+/// An instance that is built and has not started.
+#[derive(Debug)]
+pub struct Built<H: Handler> {
+    /// One part for each CPU, to be run on a thread of its own.
+    pub parts: Vec<CpuPart<H>>,
+    /// Changes, reads and stops the instance.
+    pub handle: Handle,
+}
+
+/// Builds an instance. `make` makes the handler of each CPU, and is called on that CPU. `nearness` gets the CPUs of
+/// the instance and the indices of those that poll queues. For each CPU it returns the other CPUs in the order in
+/// which they should join it.
+///
+/// # Errors
+/// [`BuildError`] says what does not fit and what to do.
+pub fn build<H: Handler>(
+    spec: Spec,
+    nearness: impl FnOnce(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>,
+    make: MakeHandler<H>,
+) -> Result<Built<H>, BuildError> {
+    let start = Instant::now();
+    let (mut plan, inputs) = Plan::of(spec)?;
+    let mut queues = plan.open_queues(inputs)?;
+    let (outputs, mut sends) = open_outputs(std::mem::take(&mut plan.spec.outputs), &plan.cpus, queues.len())?;
+    let (region, pages, memory_bytes) = plan.map_memory(&mut queues, &sends)?;
+    let pools = plan.nodes.by_cpu(&SharedPool::by_node(&region, pages));
+    for (outputs, pool) in sends.iter_mut().zip(&pools) {
+        outputs.iter_mut().try_for_each(|output| output.map(&region, pool))?;
+    }
+    let source = TxSource::originated(queues.len());
+    let origins: Vec<Origin> =
+        pools.iter().map(|pool| Origin::new(&region, pool, plan.spec.originated_max, source)).collect();
+
+    let cpus = plan.cpus.len();
+    let (controls, infos) = (Vec::new(), Vec::new());
+    let mut wiring = Wiring { plan: &plan, region: &region, pools: &pools, controls, infos };
+    let mut owned: Vec<Vec<OwnedQueue>> = (0..cpus).map(|_| Vec::new()).collect();
+    let mut backlogs: Vec<Vec<Backlog>> = (0..cpus).map(|_| Vec::new()).collect();
+    for (id, queue) in queues.drain(..).enumerate() {
+        let owner = usize::from(queue.owner);
+        owned[owner].push(wiring.wire(id, queue, &mut backlogs));
+    }
+    let Wiring { controls, infos, .. } = wiring;
+
+    let mut owners: Vec<CpuIndex> = controls.iter().map(|queue: &QueueControl| queue.setup.owner).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let nearness = nearness(&plan.cpus, &owners);
+    let (setups, rest): (Vec<_>, Vec<_>) =
+        controls.into_iter().map(|queue| (queue.setup, (queue.gauges, queue.limits))).unzip();
+    let setup = Setup { cpus, buckets: BUCKETS, slice_buckets: SLICE_BUCKETS, queues: setups, nearness };
+    let steering = Steering::new(setup, plan.spec.bucket_plan.0, rest, plan.spec.limits, plan.spec.policy);
+    {
+        let state = steering.lock();
+        owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
+        infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
+    }
+    let bells = (0..cpus).map(|_| Bell::new()).collect::<Result<_, _>>();
+    let shared = Arc::new(Shared {
+        steering,
+        sleepers: Sleepers::new(cpus),
+        bells: bells.map_err(|error| BuildError::System { operation: "make an eventfd for each CPU", error })?,
+        gates: (0..cpus).map(|_| Gate::default()).collect(),
+        open_queues: AtomicUsize::new(infos.len()),
+        ledgers: Ledgers { cpus: (0..cpus).map(|_| CpuLedger::default()).collect(), queues: infos, outputs },
+        pools,
+        region,
+        memory_bytes,
+        ring_slots: ring_slots(plan.spec.limits),
+        start,
+        stopping: AtomicBool::new(false),
+        cpus: plan.cpus,
+    });
+    let in_transit = Arc::new(InTransit::default());
+    let parts = owned.into_iter().zip(backlogs).zip(sends.into_iter().zip(origins)).enumerate();
+    let parts = parts.map(|(at, ((queues, backlogs), (outputs, origin)))| CpuPart {
+        index: at as CpuIndex,
+        make: Arc::clone(&make),
+        shared: Arc::clone(&shared),
+        in_transit: Arc::clone(&in_transit),
+        stops: StopsUnlessFinished { shared: Arc::clone(&shared), finished: false },
+        queues,
+        backlogs,
+        outputs,
+        origin,
+    });
+    Ok(Built { parts: parts.collect(), handle: Handle(Arc::clone(&shared)) })
+}
+
+/// The number of slots of each ring.
+fn ring_slots(limits: Limits) -> usize {
+    limits.backlog.max(2).next_power_of_two()
+}
+
+/// The checked specification, and which CPUs there are.
+struct Plan {
+    cpus: Vec<CpuId>,
+    nodes: Nodes,
+    spec: Spec,
+}
+
+/// A queue whose device is open, before its rings are made.
+struct OpenQueue {
+    rx: Box<dyn RxQueue>,
+    device: DeviceName,
+    kind: &'static str,
+    mode: &'static str,
+    number: usize,
+    owner: CpuIndex,
+    mask: Vec<CpuIndex>,
+    frame_bytes_max: usize,
+    blocks: Option<Blocks>,
+    /// Whether the device's hash is used.
+    hashed_by_device: bool,
+}
+
+impl Plan {
+    /// Checks the specification.
+    fn of(mut spec: Spec) -> Result<(Self, Vec<InputSpec>), BuildError> {
+        let inputs = std::mem::take(&mut spec.inputs);
+        let queues: usize = inputs.iter().map(|asked| asked.input.queues.len()).sum();
+        if queues == 0 {
+            return Err(BuildError::NoInput);
+        }
+        if spec.workers.is_empty() {
+            return Err(BuildError::NoCpus);
+        }
+        // A CPU that only receives also belongs to the instance.
+        let receivers = inputs.iter().flat_map(|asked| asked.rx_cpus.iter().copied());
+        let all: CpuMask = spec.workers.iter().chain(receivers).collect();
+        let cpus: Vec<CpuId> = all.iter().collect();
+        let counts = [
+            ("receive queues", queues, QUEUES_MAX),
+            ("outputs", spec.outputs.len(), OUTPUTS_MAX),
+            ("CPUs", cpus.len(), CPUS_MAX),
+        ];
+        if let Some((what, asked, most)) = counts.into_iter().find(|(_, asked, most)| asked > most) {
+            return Err(BuildError::TooMany { what, asked, most });
+        }
+        spec.limits = spec.limits.clamped(steerage_mem::ring::RING_SLOTS_MAX);
+        let nodes = Nodes::of(&spec.nodes, &cpus);
+        Ok((Self { cpus, nodes, spec }, inputs))
+    }
+
+    /// Opens the devices, and decides for each of their queues which CPU polls it and which hash is used.
+    fn open_queues(&self, inputs: Vec<InputSpec>) -> Result<Vec<OpenQueue>, BuildError> {
+        let spec = &self.spec;
+        let workers: Vec<CpuId> = spec.workers.iter().collect();
+        let mut queues = Vec::new();
+        for InputSpec { input, rx_cpus, mask } in inputs {
+            let receivers = if rx_cpus.is_empty() { &workers } else { &rx_cpus };
+            for (number, mut rx) in input.queues.into_iter().enumerate() {
+                let cpu = receivers[if rx_cpus.is_empty() { queues.len() } else { number } % receivers.len()];
+                let owner = self.cpus.iter().position(|ours| *ours == cpu).unwrap_or(0) as CpuIndex;
+                let mut mask = mask_indices(&self.cpus, mask.as_ref().unwrap_or(&spec.mask), owner)?;
+                mask.sort_unstable();
+                let (frame_bytes_max, blocks) = match rx.memory()? {
+                    QueueMemory::Pages { frame_bytes_max } => (frame_bytes_max, None),
+                    QueueMemory::Blocks { blocks, copy_bytes_max } => (copy_bytes_max, Some(blocks)),
+                };
+                if frame_bytes_max > FRAME_BYTES_MAX {
+                    let device = input.name.get();
+                    return Err(BuildError::FrameTooLong { device, asked: frame_bytes_max, most: FRAME_BYTES_MAX });
+                }
+                let hashed_by_device =
+                    spec.device_hash && rx.device_hash().is_some_and(|device| device.satisfies(spec.affinity));
+                queues.push(OpenQueue {
+                    rx,
+                    device: input.name.clone(),
+                    kind: input.kind,
+                    mode: input.mode,
+                    number,
+                    owner,
+                    mask,
+                    frame_bytes_max,
+                    blocks,
+                    hashed_by_device,
+                });
+            }
+        }
+        Ok(queues)
+    }
+
+    /// Maps as many pages as can be in flight at a time, if the cap allows it, so that a stalled CPU delays or loses
+    /// only its own packets. Each CPU's pages lie on its own NUMA node.
+    fn map_memory(
+        &mut self,
+        queues: &mut [OpenQueue],
+        sends: &[Vec<OwnedTx>],
+    ) -> Result<(Arc<Region>, Vec<Page>, u64), BuildError> {
+        let spec = &self.spec;
+        let frame_bytes_max = queues.iter().map(|queue| queue.frame_bytes_max).max().unwrap_or(0);
+        let page_bytes = page_bytes_for(frame_bytes_max.max(spec.linear_bytes));
+        let in_rings = self.cpus.len() * ring_slots(spec.limits) + PARKING_LOT_SLOTS + POLL_BUDGET;
+        let each = |queue: &OpenQueue| {
+            let segments = queue.rx.segments_max().clamp(1, SEGMENTS_MAX);
+            let own = if queue.blocks.is_some() { 0 } else { segments * in_rings + queue.rx.posted_max() };
+            (queue.owner, spec.kept_max.saturating_mul(segments).saturating_add(own + 2 * POOL_BULK))
+        };
+        // Each CPU needs pages to copy lent frames, to send packets that its function originates, and for outputs
+        // that send from pages.
+        let for_others = |(cpu, outputs): (usize, &Vec<OwnedTx>)| {
+            let to_send: usize = outputs.iter().map(OwnedTx::pages_max).sum();
+            (cpu as CpuIndex, POOL_BULK + spec.originated_max + to_send)
+        };
+        let wanted = queues.iter().map(each).chain(sends.iter().enumerate().map(for_others));
+        let parts = self.nodes.divide(wanted).into_iter();
+        let parts: Vec<Part> = parts.map(|(pages, node)| Part { pages, node }).collect();
+        let pages = part_ends(&parts, page_bytes)?.last().copied().unwrap_or(0);
+        let slot_bytes = if spec.check_order { 24 } else { 16 };
+        let rings = queues.len() * (self.cpus.len() * ring_slots(spec.limits) + PARKING_LOT_SLOTS) * slot_bytes;
+        let lent: usize = queues.iter().filter_map(|q| q.blocks.as_ref()).map(Blocks::memory_bytes).sum();
+        let tables = queues.len() * FragmentTable::BYTES;
+        let needed = (pages as u64).saturating_mul(page_bytes as u64).saturating_add((rings + lent + tables) as u64);
+        if needed > spec.memory_max as u64 {
+            return Err(BuildError::Memory {
+                needed,
+                cap: spec.memory_max as u64,
+                queues: queues.len(),
+                cpus: self.cpus.len(),
+                backlog: spec.limits.backlog,
+            });
+        }
+        let (region, pages) = Region::map_parts(&parts, page_bytes)?;
+        if let Some(error) = region.unbound() {
+            tracing::warn!(
+                "cannot place packet memory on its NUMA nodes: {error}; it lies wherever it is first touched"
+            );
+        }
+        for queue in queues.iter_mut().filter(|queue| queue.blocks.is_none()) {
+            queue.rx.mapped(&region)?;
+            queue.mode = queue.rx.mode().unwrap_or(queue.mode);
+        }
+        self.size_caches(queues.iter().filter(|queue| queue.blocks.is_none()).count(), page_bytes);
+        Ok((region, pages, needed))
+    }
+
+    /// Decides how many pages queues keep in their local caches, and logs how much memory these can hold.
+    fn size_caches(&mut self, queues: usize, page_bytes: usize) {
+        let memory = self.spec.usable_memory.min(self.spec.memory_max as u64);
+        let by_default = || LpcMemory::default_size(queues, page_bytes, memory);
+        let limits = &mut self.spec.queue_limits;
+        limits.lpc_size = self.spec.lpc_size.unwrap_or_else(by_default);
+        *limits = limits.clamped(false);
+        let lpc_size = limits.lpc_size;
+        let bytes = LpcMemory { queues, lpc_size, page_bytes }.bytes();
+        tracing::info!(queues, lpc_size, page_bytes, bytes, "local page caches, of the packet memory at most");
+    }
+}
+
+/// The page size for frames of up to `frame_bytes_max` bytes: a whole number of cache lines, but not a multiple of
+/// 1024 bytes, which would let the first lines of the frames fall into few cache sets.
+fn page_bytes_for(frame_bytes_max: usize) -> usize {
+    let bytes = (HEADROOM + frame_bytes_max).next_multiple_of(64).max(PAGE_BYTES_MIN);
+    if bytes % 1024 == 0 { bytes + 64 } else { bytes }
+}
+
+/// A queue as control knows it from the start.
+struct QueueControl {
+    setup: QueueSetup,
+    gauges: QueueGauges,
+    limits: QueueLimits,
+}
+
+/// Makes a queue's rings to all CPUs, and gives each CPU its end.
+struct Wiring<'a> {
+    plan: &'a Plan,
+    region: &'a Arc<Region>,
+    /// By CPU.
+    pools: &'a [Arc<SharedPool>],
+    controls: Vec<QueueControl>,
+    infos: Vec<QueueInfo>,
+}
+
+impl Wiring<'_> {
+    fn wire(&mut self, id: usize, queue: OpenQueue, backlogs: &mut [Vec<Backlog>]) -> OwnedQueue {
+        let spec = &self.plan.spec;
+        let options =
+            RingOptions { slots: ring_slots(spec.limits), limit: spec.limits.backlog, arrivals: spec.check_order };
+        let blocks_region = queue.blocks.as_ref().map(|blocks| Arc::clone(blocks.region()));
+        let memory = Memory::new(Arc::clone(self.region), blocks_region);
+        let kept_pages = steerage_mem::KeptPages::new(memory.clone(), spec.kept_max);
+        let order = spec.check_order.then(|| Arc::new(OrderCheck::new(BUCKETS)));
+        let can_wait = queue.rx.can_wait();
+
+        let ends: Vec<(Producer, Consumer)> = self.plan.cpus.iter().map(|_| ring(options, memory.clone())).collect();
+        let gauges: Vec<Gauge> = ends.iter().map(|(producer, _)| producer.gauge()).collect();
+        let rings: Vec<Arc<RingLedger>> = gauges.iter().map(|gauge| Arc::new(RingLedger::of(gauge.clone()))).collect();
+        let mut producers = Vec::with_capacity(ends.len());
+        for (cpu, (producer, consumer)) in ends.into_iter().enumerate() {
+            producers.push(producer);
+            backlogs[cpu].push(Backlog {
+                queue: id,
+                owner: queue.owner,
+                consumer,
+                kept_pages: Arc::clone(&kept_pages),
+                hasher: spec.hasher.clone(),
+                lent: queue.blocks.is_some(),
+                can_wait,
+                order: order.clone(),
+                ledger: Arc::clone(&rings[cpu]),
+            });
+        }
+        let lot = parking_lot(RingOptions { slots: PARKING_LOT_SLOTS, limit: PARKING_LOT_SLOTS, ..options });
+        // Kept copies of lent frames lie in pages that other CPUs took. When such pages come home to this queue, they go
+        // on to the shared pool.
+        let lends = queue.blocks.is_some();
+        let limits = spec.queue_limits.clamped(lends);
+        let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);
+        let pool = PagePool::new(Arc::clone(self.region), shared, Arc::clone(&kept_pages), limits.local_pages());
+        let ledger = Arc::new(QueueLedger::new(BUCKETS));
+        self.infos.push(QueueInfo {
+            device: queue.device,
+            kind: queue.kind,
+            mode: queue.mode,
+            number: queue.number,
+            owner: queue.owner,
+            hash: if queue.hashed_by_device { "device" } else { spec.hasher.name() },
+            checks_order: spec.check_order,
+            ledger: Arc::clone(&ledger),
+            rings: rings.clone(),
+            pool: Arc::clone(&pool.counters),
+            kept_pages,
+            lends,
+            error: Mutex::new(None),
+            group: AtomicU16::new(0),
+        });
+        let setup = QueueSetup { owner: queue.owner, can_wait, mask: queue.mask };
+        self.controls.push(QueueControl { setup, gauges: QueueGauges { can_wait, gauges }, limits });
+        let hasher = (!queue.hashed_by_device).then(|| spec.hasher.clone());
+        OwnedQueue::new(QueueParts {
+            id,
+            rx: queue.rx,
+            pages: QueuePages { pool, blocks: queue.blocks, memory },
+            steer: Steer::new(hasher, spec.always_hash, self.plan.cpus.len()),
+            rings: QueueRings::new(producers, lot, rings),
+            ledger,
+        })
+    }
+}

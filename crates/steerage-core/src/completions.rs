@@ -1,0 +1,350 @@
+//! The interface between a device and one poll: the device puts received frames into [`Completions`] and takes pages
+//! from it.
+
+mod gather;
+
+use crate::limits::HEADROOM;
+use crate::pool::QueuePages;
+use steerage_flow::{FlowHash, Timestamp};
+use steerage_ledger::PollCounts;
+use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, FrameHeader, Page, Spot, Tail};
+
+pub use gather::Gather;
+
+/// Describes what a device wrote to a page: see [`Completions::fill`] and [`Completions::rx_finish`].
+#[derive(Clone, Copy, Debug)]
+pub struct Filled {
+    /// The frame's length in the page, in bytes.
+    pub len: usize,
+    /// The frame's length on the wire, in bytes.
+    pub wire_len: usize,
+    /// The flow's hash, if the device computes one.
+    pub hash: Option<FlowHash>,
+}
+
+impl Filled {
+    /// A complete frame without a hash.
+    pub fn whole(len: usize) -> Self {
+        Self { len, wire_len: len, hash: None }
+    }
+}
+
+/// How many bytes a frame counts for: the length on the wire that its device claims, but at most the length of the
+/// longest frame.
+#[inline(always)]
+fn on_the_wire(claimed: usize) -> u64 {
+    claimed.min(FRAME_BYTES_MAX) as u64
+}
+
+/// Takes the frames that a poll received, and supplies pages for them.
+#[derive(Debug)]
+pub struct Completions<'a> {
+    frames: &'a mut Vec<Completion>,
+    pages: &'a mut QueuePages,
+    now: Timestamp,
+    /// The counters of this poll.
+    pub counts: PollCounts,
+    pub(crate) prefetch: usize,
+    copybreak: usize,
+}
+
+impl<'a> Completions<'a> {
+    /// For one poll at the time `now`, which appends frames to `frames`. Frames of up to `copybreak` bytes are copied
+    /// out of the device's pages.
+    pub fn new(frames: &'a mut Vec<Completion>, pages: &'a mut QueuePages, now: Timestamp, copybreak: usize) -> Self {
+        Self { frames, pages, now, counts: PollCounts::default(), prefetch: 0, copybreak }
+    }
+}
+
+impl Completions<'_> {
+    /// The time at which this poll began.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Takes a page to fill. `None` while all pages are in use; the device should poll again later.
+    #[inline(always)]
+    pub fn take_page(&mut self) -> Option<Page> {
+        self.pages.pool.take()
+    }
+
+    /// Fills up to `count` pages by this CPU's own stores, for devices that have no pages posted anywhere. `write`
+    /// gets the bytes behind a page's headroom and returns what it wrote, or `None` if nothing came. `None` ends the
+    /// filling: no packet is made, and the page stays in the pool. If `write` claims to have written more bytes than
+    /// it was given, the frame is lost, counted (`device`), and the filling ends too.
+    ///
+    /// Returns how many pages were filled. If that is less than `count` although `write` never returned `None`, all
+    /// pages are in use: poll again later.
+    #[inline(always)]
+    pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
+        let Self { frames, pages, .. } = self;
+        let pool = &mut pages.pool;
+        let (first, mut filled, mut more, mut lost, mut wire_bytes) = (frames.len(), 0, true, 0, 0);
+        let (region, pages) = pool.take_many(count);
+        // One frame is made for each page, so that the list does not have to check its capacity for each frame. The
+        // pages behind the last filled page are removed again below.
+        frames.extend(pages.map(|mut page| {
+            let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
+            let room = bytes.len();
+            let Some(written) = (if more { write(bytes) } else { None }) else {
+                more = false;
+                return Completion::new(page, 0, 0);
+            };
+            if written.len > room {
+                (more, lost) = (false, 1);
+                return Completion::new(page, 0, 0);
+            }
+            filled += 1;
+            wire_bytes += on_the_wire(written.wire_len);
+            let mut frame = Completion::new(page, HEADROOM as u32, written.len);
+            if let Some(hash) = written.hash {
+                frame.set_hash(hash.0);
+            }
+            frame
+        }));
+        if !more {
+            let unused = frames.drain(first + filled..).rev();
+            unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
+        }
+        self.counts.lost += lost;
+        self.counts.wire_bytes += wire_bytes;
+        filled
+    }
+
+    /// Copies a complete frame into a page and hands it over. Returns false if no page is free or the frame is too
+    /// long for a page.
+    pub fn copy_in(&mut self, frame: &[u8]) -> bool {
+        if frame.len() > self.frame_bytes_max() {
+            return false;
+        }
+        self.fill(1, |page| {
+            page[..frame.len()].copy_from_slice(frame);
+            Some(Filled::whole(frame.len()))
+        }) == 1
+    }
+
+    /// Finishes the receive of a frame that the device wrote at `offset` of `page`, and returns the page to post in
+    /// its place, so that the device's ring never has a hole. Usually the frame keeps its page and another page is
+    /// returned. If the frame is small and was copied out
+    /// ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)), the same page is returned.
+    ///
+    /// If no other page is free, the frame is dropped, counted (`no_page`), and the same page is returned. A frame
+    /// that does not lie in the page is lost, counted (`device`).
+    #[inline]
+    pub fn rx_finish(&mut self, mut page: Page, offset: u32, filled: Filled) -> Page {
+        let Filled { len, wire_len, hash } = filled;
+        if !self.pages.pool.region().has_room(&page, offset, len) {
+            self.counts.lost += 1;
+            return page;
+        }
+        self.counts.wire_bytes += on_the_wire(wire_len);
+        if len <= self.copybreak.min(self.frame_bytes_max()) {
+            if let Some(copy) = self.pages.pool.copy_out(&mut page, offset, len) {
+                self.push_hashed(Completion::new(copy, HEADROOM as u32, len), hash);
+                return page;
+            }
+        }
+        let Some(other) = self.pages.pool.take() else {
+            self.counts.no_page += 1;
+            return page;
+        };
+        self.push_hashed(Completion::new(page, offset, len), hash);
+        other
+    }
+
+    #[inline(always)]
+    fn push_hashed(&mut self, mut frame: Completion, hash: Option<FlowHash>) {
+        if let Some(hash) = hash {
+            frame.set_hash(hash.0);
+        }
+        self.frames.push(frame);
+    }
+
+    /// Gives a page back that was not filled after all.
+    pub fn give_page(&mut self, page: Page) {
+        self.pages.pool.recycle(page);
+    }
+
+    /// The bytes of a page, for filling. The frame begins [`HEADROOM`] bytes into the page.
+    #[inline(always)]
+    pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
+        self.pages.pool.region().page_mut(page)
+    }
+
+    /// The length of the longest frame that fits a page behind its headroom, in bytes.
+    pub fn frame_bytes_max(&self) -> usize {
+        self.pages.pool.region().page_bytes() - HEADROOM
+    }
+
+    /// Announces that the next poll will fill about `count` pages by this CPU's own stores. Until then these pages
+    /// are prefetched into this CPU's cache. If the worker's cache is far away, that halves the cost of a frame.
+    #[inline(always)]
+    pub fn prefetch_pages(&mut self, count: usize) {
+        self.prefetch = count;
+    }
+
+    /// The blocks that this queue's [`RxQueue::memory`](crate::rx::RxQueue::memory) supplied. `None` if it supplied none,
+    /// or if `claim` belongs to other blocks: a device that wraps another device cannot access the inner device's
+    /// memory.
+    ///
+    /// ```compile_fail,E0061
+    /// fn tamper(out: &mut steerage_core::completions::Completions<'_>) {
+    ///     out.blocks();
+    /// }
+    /// ```
+    #[inline]
+    pub fn blocks(&mut self, claim: &Claim) -> Option<&mut Blocks> {
+        self.pages.blocks.as_mut().filter(|blocks| blocks.are_claimed_by(claim))
+    }
+
+    /// Hands a frame over. `wire_bytes` is its length on the wire, which may be more than a capture kept of it. A
+    /// frame that does not lie in this queue's memory is lost, counted (`device`).
+    #[inline(always)]
+    pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
+        self.push_if_sound(frame, wire_bytes);
+    }
+
+    /// Like `push`, but returns whether the frame was handed over.
+    #[inline(always)]
+    fn push_if_sound(&mut self, frame: Completion, wire_bytes: usize) -> bool {
+        let region = match &self.pages.blocks {
+            Some(blocks) if frame.is_lent() => blocks.region(),
+            _ => self.pages.pool.region(),
+        };
+        if !region.has_frame(&frame) {
+            self.reject(frame);
+            return false;
+        }
+        self.counts.wire_bytes += on_the_wire(wire_bytes);
+        self.frames.push(frame);
+        true
+    }
+
+    #[cold]
+    fn reject(&mut self, frame: Completion) {
+        self.counts.lost += 1;
+        self.pages.take_home(frame);
+    }
+
+    /// The part of `block` between the last frame lent and byte `end`, to be handed over from front to back. `None`
+    /// if there is no such block, or if `claim` belongs to blocks of another queue.
+    #[inline]
+    pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
+        let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);
+        Some(Lending { tail, frames: self.frames, wire_bytes: &mut self.counts.wire_bytes })
+    }
+
+    /// Reports that `frames` frames were lost before the poll, for example because a ring in the kernel overflowed.
+    /// They count as received and as dropped (`device`).
+    pub fn lost(&mut self, frames: u64) {
+        self.counts.lost += frames;
+    }
+
+    /// Reports that `frames` frames of lent memory were copied so that the device can go on. They have a counter, but
+    /// do not change the ledger.
+    pub fn copied(&mut self, frames: u64) {
+        self.counts.copied += frames;
+    }
+
+    /// Reports that the device left `frames` frames to the kernel. They have a counter, but are not part of the
+    /// ledger.
+    pub fn passed(&mut self, frames: u64) {
+        self.counts.passed += frames;
+    }
+
+    /// Filters the frames that this poll handed over, from the `from`th on: removes those for which `keep` returns
+    /// false, as if they had not arrived. `keep` gets a frame's first page. This is for devices that wrap other
+    /// devices.
+    pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
+        let from = from.min(self.frames.len());
+        for frame in self.frames.split_off(from) {
+            if keep(self.pages.memory.bytes(&frame)) {
+                self.frames.push(frame);
+                continue;
+            }
+            let wire = self.pages.memory.header_of(&frame).map_or(frame.len(), |header| header.wire_len as usize);
+            self.counts.wire_bytes = self.counts.wire_bytes.saturating_sub(on_the_wire(wire));
+            self.pages.take_home(frame);
+        }
+    }
+
+    /// How many frames this poll has handed over so far.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether this poll has handed over no frame so far.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
+/// The part of a block that may still be written and handed over: see [`Completions::lending`].
+#[derive(Debug)]
+pub struct Lending<'a> {
+    tail: Tail<'a>,
+    frames: &'a mut Vec<Completion>,
+    wire_bytes: &'a mut u64,
+}
+
+impl Lending<'_> {
+    /// The bytes that have not been handed over yet.
+    #[inline(always)]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.tail.bytes()
+    }
+
+    /// The offset in the block at which [`bytes`](Self::bytes) begins.
+    #[inline(always)]
+    pub fn offset(&self) -> usize {
+        self.tail.offset()
+    }
+
+    /// Hands over a frame of `len` bytes that begins `at` bytes into [`bytes`](Self::bytes), and writes `header` in
+    /// front of it. Afterwards, [`bytes`](Self::bytes) begins behind the frame. Returns false if the frame does not
+    /// lie within [`bytes`](Self::bytes) or the header has no space in front of it.
+    #[inline(always)]
+    pub fn push(&mut self, at: usize, len: usize, header: FrameHeader) -> bool {
+        self.push_hashed(at, len, header, None)
+    }
+
+    /// Hands over up to `count` frames that lie one behind the other. `next` gets the bytes that have not been handed
+    /// over yet, and returns where the next frame is in them, or an error, which ends the loop and is returned.
+    /// `outside` makes the error for a frame that does not lie in these bytes or whose header has no space in front
+    /// of it.
+    #[inline(always)]
+    pub fn push_each<E>(
+        &mut self,
+        count: usize,
+        outside: impl Fn() -> E,
+        mut next: impl FnMut(&mut [u8]) -> Result<Spot, E>,
+    ) -> Option<E> {
+        // A frame is counted when the next frame is requested. If it lay outside, no next frame is requested.
+        let (mut wire_bytes, mut last) = (0, 0);
+        let counted = |bytes: &mut [u8]| {
+            wire_bytes += std::mem::take(&mut last);
+            let spot = next(bytes)?;
+            last = on_the_wire(spot.wire_len() as usize);
+            Ok(spot)
+        };
+        let end = self.tail.lend_each(self.frames, count, outside, counted);
+        *self.wire_bytes += if end.is_none() { wire_bytes + last } else { wire_bytes };
+        end
+    }
+
+    /// Like [`push`](Self::push), but also sets the flow's hash, if the device computes one.
+    #[inline(always)]
+    pub fn push_hashed(&mut self, at: usize, len: usize, header: FrameHeader, hash: Option<FlowHash>) -> bool {
+        let Some(to) = self.tail.bytes().get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return false };
+        *to = header.to_bytes();
+        let Some(mut frame) = self.tail.lend(at, len) else { return false };
+        if let Some(hash) = hash {
+            frame.set_hash(hash.0);
+        }
+        self.frames.push(frame.with_header());
+        *self.wire_bytes += on_the_wire(header.wire_len as usize);
+        true
+    }
+}

@@ -1,0 +1,227 @@
+//! The handle by which any thread changes, reads and stops an instance. The part that policies use is in `policies`.
+
+mod policies;
+
+use std::fmt;
+use std::sync::Arc;
+
+use steerage_topology::{CpuId, CpuMask};
+
+use crate::error::BuildError;
+use crate::ids::CpuIndex;
+use crate::limits::{Limits, QueueLimits};
+use crate::shared::Shared;
+use steerage_ledger::{BucketSnapshot, Snapshot};
+use steerage_moves::Event;
+
+/// The indices of a mask's CPUs among the instance's CPUs. If the mask is empty, steering is off, and the result is
+/// the owner alone.
+pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, BuildError> {
+    if mask.is_empty() {
+        return Ok(vec![owner]);
+    }
+    mask.iter()
+        .map(|cpu| match cpus.iter().position(|ours| *ours == cpu) {
+            Some(at) => Ok(at as CpuIndex),
+            None => Err(BuildError::NotOurCpu { cpu, ours: cpus.iter().copied().collect::<CpuMask>().to_list() }),
+        })
+        .collect()
+}
+
+/// Changes, reads and stops an instance. It works from any thread, while the instance runs and after.
+#[derive(Clone)]
+pub struct Handle(pub(crate) Arc<Shared>);
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handle")
+    }
+}
+
+impl Handle {
+    /// Stops receiving. Packets in flight are handled, for at most [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+
+    /// Whether a stop was requested.
+    pub fn is_stopping(&self) -> bool {
+        self.0.is_stopping()
+    }
+
+    /// Whether every queue has ended and all received packets are finished.
+    pub fn is_finished(&self) -> bool {
+        self.0.all_closed()
+    }
+
+    // ---- masks
+
+    /// Spreads the packets of all queues over `mask` from now on. If the mask is empty, each packet stays on the CPU
+    /// where it arrived. As few flows as possible move, and none is reordered. The call does not wait until they have
+    /// moved: see [`is_settled`](Self::is_settled).
+    ///
+    /// # Errors
+    /// [`BuildError::NotOurCpu`] if the mask names a CPU that the instance does not have. Nothing then changes.
+    pub fn set_rps_cpus(&self, mask: &CpuMask) -> Result<(), BuildError> {
+        self.set_masks(0..self.0.ledgers.queues.len(), mask)
+    }
+
+    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue. Queues are numbered over all inputs. Queues with the
+    /// same mask share one map, and a queue that gets the mask of other queues joins them.
+    ///
+    /// # Errors
+    /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`BuildError::NoSuchQueue`] if there is no such queue.
+    pub fn set_queue_rps_cpus(&self, queue: usize, mask: &CpuMask) -> Result<(), BuildError> {
+        self.check_queue(queue)?;
+        self.set_masks(queue..queue + 1, mask)
+    }
+
+    fn check_queue(&self, queue: usize) -> Result<(), BuildError> {
+        let queues = self.0.ledgers.queues.len();
+        if queue < queues { Ok(()) } else { Err(BuildError::NoSuchQueue { queue, queues }) }
+    }
+
+    fn set_masks(&self, queues: std::ops::Range<usize>, mask: &CpuMask) -> Result<(), BuildError> {
+        let mut masks: Vec<(Vec<CpuIndex>, Vec<usize>)> = Vec::new();
+        for at in queues {
+            let mut cpus = mask_indices(&self.0.cpus, mask, self.0.ledgers.queues[at].owner)?;
+            cpus.sort_unstable();
+            match masks.iter_mut().find(|(other, _)| *other == cpus) {
+                Some((_, queues)) => queues.push(at),
+                None => masks.push((cpus, vec![at])),
+            }
+        }
+        self.0.change(|state| {
+            for (cpus, queues) in &masks {
+                state.on(Event::Mask { queues, cpus });
+            }
+        });
+        Ok(())
+    }
+
+    /// Whether all masks and limits are in force for new packets, and no bucket is moving. CPUs that were declared
+    /// dead are not waited for.
+    pub fn is_settled(&self) -> bool {
+        let state = self.0.steering.lock();
+        state.moves.is_settled() && (state.limits_in_force() || self.0.all_closed())
+    }
+
+    // ---- limits
+
+    /// The current limits.
+    pub fn limits(&self) -> Limits {
+        self.0.steering.lock().limits.all
+    }
+
+    /// Changes limits, and returns their new values. A value out of its range becomes the nearest value in the range.
+    /// Each CPU follows the new limits from its next round on; [`is_settled`](Self::is_settled) says when all CPUs
+    /// do.
+    pub fn set_limits(&self, mut change: impl FnMut(&mut Limits)) -> Limits {
+        self.0.change(|state| {
+            let mut limits = state.limits.all;
+            change(&mut limits);
+            let limits = limits.clamped(self.0.ring_slots);
+            state.set_limits(limits);
+            limits
+        })
+    }
+
+    /// Like [`set_limits`](Self::set_limits), for one queue. Queues are numbered over all inputs. To read the limits,
+    /// pass a change that does nothing.
+    ///
+    /// # Errors
+    /// [`BuildError::NoSuchQueue`] if there is no such queue.
+    pub fn set_queue_limits(
+        &self,
+        queue: usize,
+        mut change: impl FnMut(&mut QueueLimits),
+    ) -> Result<QueueLimits, BuildError> {
+        self.check_queue(queue)?;
+        Ok(self.0.change(|state| {
+            let mut limits = state.limits.of_queues[queue];
+            change(&mut limits);
+            let limits = limits.clamped(self.0.ledgers.queues[queue].lends);
+            state.set_queue_limits(queue, limits);
+            limits
+        }))
+    }
+
+    /// The CPUs whose backlogs have a flow limit.
+    pub fn flow_limit_cpus(&self) -> CpuMask {
+        self.0.steering.lock().limits.flow_limited.iter().map(|cpu| self.0.cpus[usize::from(*cpu)]).collect()
+    }
+
+    /// Gives the backlogs of these CPUs, and of no others, a flow limit: `flow_limit_cpu_bitmap`. While such a
+    /// backlog is more than half full, a flow that has more than half of the last
+    /// [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for it loses packets (`flow_limit`), so that
+    /// other flows do not. A source that waits for room (a file) loses no packets. By default no CPU has a flow
+    /// limit.
+    ///
+    /// # Errors
+    /// [`BuildError::NotOurCpu`] if the mask names a CPU that the instance does not have. Nothing then changes.
+    pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError> {
+        let indices = if cpus.is_empty() { Vec::new() } else { mask_indices(&self.0.cpus, cpus, 0)? };
+        self.0.change(|state| state.set_flow_limited(indices));
+        Ok(())
+    }
+
+    // ---- CPUs
+
+    /// Sets which of the instance's CPUs are present. Buckets of the other CPUs move away, in order, and these CPUs
+    /// get nothing new until they are back. Threads that the library starts do this themselves when CPUs go offline
+    /// or leave the process's cpuset. Call it only from programs that run their own threads.
+    pub fn set_present_cpus(&self, cpus: &CpuMask) {
+        let ours = 0..self.0.cpus.len() as CpuIndex;
+        let present: Vec<CpuIndex> = ours.filter(|cpu| cpus.contains(self.0.cpus[usize::from(*cpu)])).collect();
+        self.0.change(|state| state.on(Event::Present(&present)));
+    }
+
+    /// Sets which share of the CPUs' time other programs used lately, from 0 to 1 (`OthersTime`). Policies take it
+    /// into account. Threads that the library starts do this themselves. Call it only from programs that run their
+    /// own threads.
+    pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {
+        let mut state = self.0.steering.lock();
+        for (cpu, share) in shares {
+            if let Some(at) = self.0.cpus.iter().position(|ours| ours == cpu) {
+                state.others[at] = *share;
+            }
+        }
+    }
+
+    // ---- the ledger
+
+    /// The state of each of the [`BUCKETS`](crate::limits::BUCKETS) of a queue. Queues are numbered over all inputs.
+    /// `None` if there is no such queue.
+    pub fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>> {
+        let loads = self.0.ledgers.queues.get(queue)?.ledger.buckets.read();
+        let state = self.0.steering.lock();
+        let buckets = state.moves.buckets_of(queue).zip(loads).map(|((cpu, moves), packets)| {
+            let cpu = self.0.cpus[usize::from(cpu)];
+            BucketSnapshot::new(cpu, packets, moves)
+        });
+        Some(buckets.collect())
+    }
+
+    /// The ledger as it is now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.0.snapshot()
+    }
+
+    /// How many frames rings, parking lots and outputs hold, counted there. While nothing runs, it equals the
+    /// ledger's number of packets in flight.
+    pub fn held(&self) -> u64 {
+        self.0.ledgers.held()
+    }
+
+    /// Waits until the outputs have finished the packets that they hold. It waits while they make progress, and for
+    /// at most [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, it waits at most
+    /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX) in all. Packets that they still hold then are dropped as
+    /// [`DropReason::TxLost`]. Joining a run does this itself. If you run your own threads, call it when no CPU is
+    /// stepped any more.
+    ///
+    /// [`OUTPUT_STUCK_AFTER`]: crate::limits::OUTPUT_STUCK_AFTER
+    /// [`DropReason::TxLost`]: crate::ids::DropReason::TxLost
+    pub fn finish_outputs(&self) {
+        self.0.finish_outputs();
+    }
+}

@@ -1,0 +1,126 @@
+//! The part of the handle that policies use.
+
+use std::sync::Arc;
+
+use steerage_flow::{FlowKey, Timestamp};
+use steerage_moves::Event;
+
+use super::Handle;
+use crate::ids::{BucketId, CpuIndex, MoveCause};
+use crate::limits::BUCKETS;
+use crate::placement::{
+    BetweenRounds, Elephant, Findings, GroupFindings, GroupVersion, GroupView, Plan, PolicyInfo, View,
+};
+use crate::steering::State;
+use steerage_ledger::Ledgers;
+
+/// What policies use. See [`placement`](crate::placement).
+impl Handle {
+    /// The time of the instance's clock, which starts when it is built. CPUs that run on this machine read the same clock.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.0.start.elapsed().as_nanos() as u64)
+    }
+
+    /// All counters, by CPU and by queue. Reading them disturbs no CPU.
+    pub fn ledgers(&self) -> &Ledgers {
+        &self.0.ledgers
+    }
+
+    /// The groups and their maps at this moment.
+    pub fn view(&self) -> View {
+        let state = self.0.steering.lock();
+        let moves = &state.moves;
+        let group = |at: usize| {
+            let (version, map) = moves.group(at);
+            let (order, owners) = moves.order_of(at);
+            let mut copy = Box::new([0; BUCKETS]);
+            copy.copy_from_slice(map);
+            GroupView { version, order, owners, map: copy, queues: moves.open_queues_of(at).collect() }
+        };
+        View {
+            is_settled: moves.is_settled(),
+            slices: moves.counts().slices,
+            others: state.others.clone(),
+            groups: (0..moves.groups()).map(group).collect(),
+        }
+    }
+
+    /// Leaves a plan for a group. The CPUs of the plan get equal shares of the buckets, with as few moves as possible. Returns
+    /// false, and changes nothing, if `version` is out of date.
+    pub fn set_plan(&self, group: usize, version: GroupVersion, plan: Plan) -> bool {
+        self.0.change(|state| {
+            let current = is_current(state, group, version);
+            if current {
+                state.on(Event::Plan { group, plan });
+            }
+            current
+        })
+    }
+
+    /// Moves the buckets of a group to the CPUs in `map`, and leaves a plan that agrees with it. Returns false, and changes
+    /// nothing, if `version` is out of date or the map names a CPU that the group cannot have.
+    pub fn set_map(
+        &self,
+        group: usize,
+        version: GroupVersion,
+        map: &[CpuIndex; BUCKETS],
+        plan: Plan,
+        cause: MoveCause,
+    ) -> bool {
+        self.0.change(|state| {
+            let allowed = is_current(state, group, version) && state.moves.allows(group, map);
+            if allowed {
+                state.on(Event::Map { group, map, plan, cause });
+            }
+            allowed
+        })
+    }
+
+    /// Sets the policy's name for reports, and whether CPUs sample their load. What an earlier policy found is forgotten.
+    pub fn set_policy_info(&self, policy: PolicyInfo) {
+        self.0.change(|state| state.set_policy(policy));
+    }
+
+    /// The name of the policy.
+    pub fn policy(&self) -> &'static str {
+        self.0.steering.lock().policy.name
+    }
+
+    /// Sets what the policy has found out about a group, for reports.
+    pub fn set_findings(&self, group: usize, version: GroupVersion, findings: Findings, elephants: Vec<Elephant>) {
+        self.0.change(|state| {
+            if state.findings.len() <= group {
+                state.findings.resize_with(group + 1, GroupFindings::default);
+            }
+            state.findings[group] = GroupFindings { version, findings, elephants };
+        });
+    }
+
+    /// Sets the buckets of which CPUs look at packets now and then, to name the flow that fills them.
+    pub fn name_flows(&self, buckets: Vec<BucketId>) {
+        self.0.change(|state| state.set_to_name(buckets));
+    }
+
+    /// The flows that CPUs have seen in these buckets since the last call: at most
+    /// [`FLOWS_SEEN_MAX`](crate::limits::FLOWS_SEEN_MAX).
+    pub fn take_flows(&self) -> Vec<(BucketId, FlowKey)> {
+        self.0.change(State::take_flows)
+    }
+
+    /// Lets a CPU run `hook` between two rounds, once it gets to it. A sleeping CPU is woken. A hook that has not run yet is
+    /// replaced.
+    pub fn between_rounds(&self, cpu: CpuIndex, hook: Arc<dyn BetweenRounds>) {
+        self.0.change(|state| state.set_hook(cpu, hook));
+    }
+
+    /// Holds the control lock until the result is dropped, as a thread of control does that loses its CPU at the worst moment.
+    /// For tests: packet CPUs go on meanwhile, while other threads of control wait.
+    #[doc(hidden)]
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.0.steering.lock()
+    }
+}
+
+fn is_current(state: &State, group: usize, version: GroupVersion) -> bool {
+    group < state.moves.groups() && state.moves.group(group).0 == version
+}

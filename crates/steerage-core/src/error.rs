@@ -1,0 +1,96 @@
+//! Why an instance could not be built or changed.
+
+use std::fmt;
+use std::io;
+
+use steerage_mem::RegionError;
+use steerage_topology::CpuId;
+
+use crate::device::DeviceError;
+
+/// Why an instance could not be built. The text says what was tried and what to do.
+#[non_exhaustive]
+#[derive(thiserror::Error)]
+pub enum BuildError {
+    /// There is no input, or the inputs have no queues.
+    #[error("nothing to receive from: give at least one input with a queue")]
+    NoInput,
+    /// No CPU was given.
+    #[error("no CPU to work on: give at least one")]
+    NoCpus,
+    /// More CPUs, queues or outputs than an instance can have.
+    #[error("{asked} {what} are more than an instance can have: {most}")]
+    TooMany {
+        /// `CPUs`, `receive queues` or `outputs`.
+        what: &'static str,
+        /// How many were requested.
+        asked: usize,
+        /// How many there can be.
+        most: usize,
+    },
+    /// A mask names a CPU that is not one of the instance's.
+    #[error("CPU {cpu} is not one of this instance's ({ours}): add it to its CPUs or leave it out of the mask")]
+    NotOurCpu {
+        /// The CPU.
+        cpu: CpuId,
+        /// The instance's CPUs, as a list.
+        ours: String,
+    },
+    /// There is no receive queue with this number.
+    #[error("there is no receive queue {queue}: they are numbered from 0, and there are {queues}")]
+    NoSuchQueue {
+        /// The requested number.
+        queue: usize,
+        /// How many queues there are.
+        queues: usize,
+    },
+    /// A device has longer frames than a slot can describe.
+    #[error("{device}: frames of {asked} bytes are longer than the longest there can be, {most}")]
+    FrameTooLong {
+        /// The device.
+        device: String,
+        /// Its longest frame, in bytes.
+        asked: usize,
+        /// The longest there can be.
+        most: usize,
+    },
+    /// Full backlogs can use more memory than the cap allows.
+    #[error(
+        "{queues} queue(s) x {cpus} CPU(s) x {backlog} backlog slots can hold {needed} bytes, more than the cap of {cap}: \
+             use fewer CPUs, a shorter backlog, or raise the cap"
+    )]
+    Memory {
+        /// The memory that full backlogs can use, in bytes.
+        needed: u64,
+        /// The cap, in bytes.
+        cap: u64,
+        /// The number of receive queues.
+        queues: usize,
+        /// The number of CPUs.
+        cpus: usize,
+        /// The value of `netdev_max_backlog`.
+        backlog: usize,
+    },
+    /// A device could not be prepared.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The packet memory could not be allocated.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The kernel refused another operation.
+    #[error("cannot {operation}: {error}")]
+    System {
+        /// The operation that failed: completes the sentence "cannot ...".
+        operation: &'static str,
+        /// The kernel's error.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main` returns.
+impl fmt::Debug for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,120 @@
+//! The packet function ([`Handler`]), and what it can request from the CPU it runs on ([`Cpu`]).
+
+mod runner;
+
+use steerage_flow::{Affinity, LinkType, Timestamp};
+use steerage_topology::CpuId;
+
+use crate::ids::{BucketId, TxId};
+use crate::origin::Origin;
+use crate::packet::{Batch, NoRoom};
+
+pub use runner::MakeHandler;
+pub(crate) use runner::Runner;
+
+/// A packet function. Each CPU has its own handler, which is built on that CPU: it need not be `Send`, and nothing in
+/// it needs a lock.
+///
+/// All packets of a flow come to the same handler, in order. When the flow's bucket moves to another CPU, all of its
+/// earlier packets are finished first, and [`bucket_leaves`](Self::bucket_leaves) hands over its state.
+///
+/// ```
+/// # mod steerage { pub use steerage_core::{handler::*, packet::*}; }
+/// use steerage::{Batch, Cpu, Handler};
+///
+/// #[derive(Default)]
+/// struct Bytes(u64);
+///
+/// impl Handler for Bytes {
+///     type Moved = ();
+///     type Report = u64;
+///
+///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+///         self.0 += batch.iter_mut().map(|packet| packet.data().len() as u64).sum::<u64>();
+///     }
+///
+///     fn finish(self) -> u64 {
+///         self.0
+///     }
+/// }
+/// ```
+pub trait Handler: Sized + 'static {
+    /// Which packets must go to the same CPU.
+    const AFFINITY: Affinity = Affinity::BothDirections;
+
+    /// The state of a bucket, handed over when the bucket moves.
+    type Moved: Send + 'static;
+
+    /// The result of this CPU's handler, which the caller merges at the end.
+    type Report: Send + 'static;
+
+    /// Handles up to [`HANDLE_BUDGET`](crate::limits::HANDLE_BUDGET) packets of one queue. A packet with which the handler
+    /// does nothing counts as consumed.
+    ///
+    /// If the handler panics, the verdicts that it gave before remain, the other packets of the batch count as
+    /// `handler_panicked`, and the handler is rebuilt.
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu);
+
+    /// Called before the first round, and then whenever the returned time has come. After `None` it is not called
+    /// again, unless [`Cpu::tick_by`] requests it.
+    fn tick(&mut self, _cpu: &mut Cpu) -> Option<Timestamp> {
+        None
+    }
+
+    /// The bucket moves to another CPU: returns the state of its flows, and forgets it. All of the bucket's packets
+    /// that came here are finished.
+    fn bucket_leaves(&mut self, _bucket: BucketId) -> Option<Self::Moved> {
+        None
+    }
+
+    /// The bucket arrives from another CPU, before its first packet does. If two groups became one, this handler may
+    /// already have state of the bucket: merge the two.
+    fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
+
+    /// The end of the run: all packets have been handled.
+    fn finish(self) -> Self::Report;
+}
+
+/// The CPU that a handler runs on.
+#[derive(Debug)]
+pub struct Cpu {
+    pub(crate) id: CpuId,
+    pub(crate) now: Timestamp,
+    pub(crate) origin: Origin,
+    /// The latest time at which the handler wants its next tick.
+    pub(crate) tick_by: Option<Timestamp>,
+}
+
+impl Cpu {
+    /// The CPU's number.
+    pub fn id(&self) -> CpuId {
+        self.id
+    }
+
+    /// The time at which this batch was begun.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Sends a packet that the function originates. `frame` is copied; it begins with a header of type `link`. The
+    /// packet is sent after the handler has returned, behind the packets that this batch transmits. If the output has
+    /// no room for it or cannot send it, it is dropped and counted
+    /// ([`CpuSnapshot::originated_dropped`](steerage_ledger::CpuSnapshot::originated_dropped)).
+    ///
+    /// # Errors
+    /// [`NoRoom`] if `Builder::originated_max` packets are already waiting, or if the frame is longer than a page.
+    pub fn send(&mut self, to: TxId, link: LinkType, frame: &[u8]) -> Result<(), NoRoom> {
+        self.origin.stage(to, link, frame)
+    }
+
+    /// How many more packets [`send`](Self::send) has room for until the handler returns.
+    pub fn sends_left(&self) -> usize {
+        self.origin.room()
+    }
+
+    /// Requests a call of [`Handler::tick`] at `time`, or earlier if the handler has already requested an earlier
+    /// tick. This is for a handler that learns in a batch of something that is due before its next tick.
+    pub fn tick_by(&mut self, time: Timestamp) {
+        self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
+    }
+}

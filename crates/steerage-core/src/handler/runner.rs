@@ -1,0 +1,271 @@
+//! Runs one CPU's handler. The CPU's gate decides whether what the handler did counts, and panics of the handler are
+//! caught.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use steerage_flow::{FlowHash, LinkType, Timestamp};
+use steerage_mem::gate::{Dead, Gate};
+use steerage_mem::round;
+use steerage_topology::CpuId;
+
+use super::{Cpu, Handler};
+use crate::backlog::Backlog;
+use crate::ids::{CpuIndex, DropReason, TxId, TxSource};
+use crate::limits::HANDLE_BUDGET;
+use crate::packet::{Actions, Batch, BatchContext, Spare};
+use crate::rps_map::bucket_of;
+use crate::shared::Shared;
+use crate::tx::{Outgoing, OwnedTx};
+use steerage_ledger::{ConsumerLedger, CpuLedger};
+
+/// Makes a CPU's handler, on that CPU.
+pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
+
+/// How a call of the handler ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Returned,
+    Panicked,
+    /// The handler was not called, or its CPU was declared dead in the meantime. Nothing that the handler did counts.
+    Void,
+}
+
+/// One CPU's handler and everything that it works with.
+pub(crate) struct Runner<H: Handler> {
+    pub(crate) index: CpuIndex,
+    pub(crate) shared: Arc<Shared>,
+    handler: H,
+    make: MakeHandler<H>,
+    pub(crate) cpu: Cpu,
+    /// The outputs, in the order of their numbers.
+    pub(crate) outputs: Vec<OwnedTx>,
+    pub(crate) next_tick: Option<Timestamp>,
+    actions: Actions,
+    spare: Spare,
+    /// Bucket and arrival number of the frames in hand, if order is checked.
+    arrivals: Vec<(usize, u64)>,
+    /// How the call for the batch in hand ended.
+    ended: Ended,
+}
+
+impl<H: Handler> Runner<H> {
+    /// Makes the handler on the calling thread.
+    pub(crate) fn new(
+        index: CpuIndex,
+        shared: &Arc<Shared>,
+        make: MakeHandler<H>,
+        outputs: Vec<OwnedTx>,
+        cpu: Cpu,
+    ) -> Self {
+        Self {
+            index,
+            shared: Arc::clone(shared),
+            handler: make(cpu.id),
+            make,
+            cpu,
+            outputs,
+            next_tick: Some(Timestamp::ZERO),
+            actions: Actions::new(),
+            spare: Spare::new(Arc::clone(&shared.pools[usize::from(index)])),
+            arrivals: Vec::with_capacity(HANDLE_BUDGET),
+            ended: Ended::Returned,
+        }
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.shared.gates[usize::from(self.index)]
+    }
+
+    pub(crate) fn ledger(&self) -> &CpuLedger {
+        &self.shared.ledgers.cpus[usize::from(self.index)]
+    }
+
+    // ---- a batch
+
+    /// Enters the gate for a batch. Returns an error if this CPU was declared dead; the batch is then void.
+    pub(crate) fn enter(&mut self) -> Result<(), Dead> {
+        let entered = self.gate().enter(self.cpu.now.as_nanos());
+        if entered.is_err() {
+            self.ended = Ended::Void;
+        }
+        entered
+    }
+
+    /// The frames in hand were revoked: the handler does not get them.
+    pub(crate) fn skip(&mut self) {
+        self.ended = Ended::Void;
+    }
+
+    /// Calls the handler with the frames in hand.
+    pub(crate) fn handle(&mut self, backlog: &mut Backlog) {
+        if backlog.order.is_some() {
+            self.arrivals.clear();
+            self.arrivals.extend(backlog.consumer.frames().map(|frame| {
+                let link = LinkType::of_code(frame.link());
+                let hash = frame.hash().map(FlowHash);
+                let hash = hash.unwrap_or_else(|| backlog.hasher.hash_one(frame.bytes(), link));
+                (usize::from(bucket_of(hash)), frame.arrival().unwrap_or(0))
+            }));
+        }
+        let context = BatchContext {
+            lent: backlog.lent,
+            group: self.shared.ledgers.queues[backlog.queue].group(),
+            queue: backlog.queue,
+            kept: &backlog.kept_pages,
+            spare: &self.spare,
+            hasher: &backlog.hasher,
+        };
+        let mut batch = Batch::new(&mut backlog.consumer, &mut self.actions, context);
+        let (handler, cpu) = (&mut self.handler, &mut self.cpu);
+        // The verdicts of the handler are recorded in `actions`, which a panic does not change.
+        let outside = round::leave();
+        self.ended = match catch_unwind(AssertUnwindSafe(|| handler.handle(&mut batch, cpu))) {
+            Ok(()) => Ended::Returned,
+            Err(_) => Ended::Panicked,
+        };
+        drop(outside);
+    }
+
+    /// Leaves the gate, counts what was done with the frames in hand, sends packets, and finishes the frames. Returns
+    /// how many frames there were, and whether this CPU was declared dead in the meantime.
+    pub(crate) fn finish_batch(&mut self, backlog: &mut Backlog) -> (usize, bool) {
+        // If this CPU was declared dead, other CPUs may have its buckets by now, so nothing of this batch counts.
+        let died = self.ended != Ended::Void && self.gate().leave() == Err(Dead);
+        if died {
+            self.ended = Ended::Void;
+        }
+        let count = backlog.consumer.in_hand();
+        let counts = &backlog.ledger.by_consumer;
+        if self.ended == Ended::Void {
+            counts.dropped.add(DropReason::Revoked, count as u64);
+        } else {
+            let mut open = count as u64;
+            if self.actions.any() {
+                let when = (self.cpu.now, TxSource::queue(backlog.queue));
+                open -= act(&self.actions, backlog, &mut self.outputs, when);
+            }
+            let counts = &backlog.ledger.by_consumer;
+            match self.ended {
+                Ended::Panicked => counts.dropped.add(DropReason::HandlerPanicked, open),
+                _ => counts.consumed.add(open),
+            }
+            if let Some(order) = &backlog.order {
+                let late = self.arrivals.iter().filter(|(bucket, arrival)| order.completed(*bucket, *arrival)).count();
+                counts.reordered.add(late as u64);
+            }
+        }
+        // This must happen before the batch counts as finished, so that the next CPU of a flow sends its packets
+        // behind these.
+        self.send_originated(self.ended == Ended::Void);
+        backlog.consumer.finish();
+        self.actions.clear();
+        if self.ended == Ended::Panicked {
+            self.rebuild("handle");
+        }
+        (count, died)
+    }
+
+    // ---- other calls
+
+    /// Calls the handler's tick. Returns an error if this CPU was declared dead.
+    pub(crate) fn tick(&mut self) -> Result<(), Dead> {
+        // A handler that panicked is rebuilt, and is asked again at once.
+        let next = self.call("tick", Handler::tick)?;
+        self.next_tick = next.unwrap_or(Some(self.cpu.now));
+        self.send_originated(false);
+        Ok(())
+    }
+
+    /// Calls `part` of the handler, which is not a batch. Returns `None` if it panicked; the handler is then rebuilt.
+    /// Returns an error if this CPU was declared dead; nothing that the handler did then counts.
+    pub(crate) fn call<R>(
+        &mut self,
+        what: &'static str,
+        part: impl FnOnce(&mut H, &mut Cpu) -> R,
+    ) -> Result<Option<R>, Dead> {
+        self.gate().enter(self.cpu.now.as_nanos())?;
+        let (handler, cpu) = (&mut self.handler, &mut self.cpu);
+        let outside = round::leave();
+        let result = catch_unwind(AssertUnwindSafe(|| part(handler, cpu)));
+        drop(outside);
+        if self.gate().leave() == Err(Dead) {
+            self.send_originated(true);
+            return Err(Dead);
+        }
+        if result.is_err() {
+            self.rebuild(what);
+        }
+        Ok(result.ok())
+    }
+
+    /// Sends the packets that the handler originated, or drops them if they are `void`. Also records when the handler
+    /// wants its next tick.
+    #[inline]
+    fn send_originated(&mut self, void: bool) {
+        let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
+        self.cpu.origin.send(&mut self.outputs, self.cpu.now, void, ledger);
+        if let Some(by) = self.cpu.tick_by.take() {
+            self.next_tick = Some(self.next_tick.map_or(by, |next| next.min(by)));
+        }
+    }
+
+    /// The handler panicked, so its state cannot be trusted any more.
+    fn rebuild(&mut self, during: &'static str) {
+        self.ledger().panics.add(1);
+        tracing::error!(cpu = self.cpu.id.0, during, "handler panicked; it is built anew");
+        self.replace();
+    }
+
+    /// Replaces the handler by a new one.
+    pub(crate) fn replace(&mut self) {
+        let _outside = round::leave();
+        let new = (self.make)(self.cpu.id);
+        let old = std::mem::replace(&mut self.handler, new);
+        // A handler that panicked may panic again when it is dropped. Its memory then leaks.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
+        self.next_tick = Some(self.cpu.now);
+    }
+
+    // ---- outputs
+
+    /// Whether a source that can wait should wait for an output.
+    pub(crate) fn is_output_full(&self) -> bool {
+        self.outputs.iter().any(OwnedTx::is_full)
+    }
+
+    pub(crate) fn flush_outputs(&mut self) {
+        self.outputs.iter_mut().for_each(OwnedTx::flush);
+    }
+
+    /// Ends the handler, and returns its report.
+    pub(crate) fn finish(mut self) -> H::Report {
+        self.spare.close();
+        self.cpu.origin.close();
+        self.outputs.iter_mut().for_each(OwnedTx::close);
+        self.handler.finish()
+    }
+}
+
+/// Counts what was done with the packets in hand, and sends the packets that are transmitted. Returns how many
+/// packets have a verdict.
+#[inline(never)]
+fn act(actions: &Actions, backlog: &mut Backlog, outputs: &mut [OwnedTx], when: (Timestamp, TxSource)) -> u64 {
+    let tally = actions.tally(backlog.consumer.in_hand());
+    let counts: &ConsumerLedger = &backlog.ledger.by_consumer;
+    counts.discarded.add(tally.discarded);
+    counts.kept.add(tally.kept);
+    let mut acted = tally.discarded + tally.kept;
+    for (nth, packets) in tally.transmitted.iter().enumerate().filter(|(_, packets)| **packets > 0) {
+        let (to, packets) = (TxId(nth as u8), u64::from(*packets));
+        acted += packets;
+        let Some(output) = outputs.get_mut(nth) else {
+            counts.dropped.add(DropReason::TxRefused, packets);
+            continue;
+        };
+        let fate = output.send(packets, &mut Outgoing::of_batch(backlog.consumer.frames(), actions, to, when));
+        fate.dropped.iter().for_each(|(reason, packets)| counts.dropped.add(*reason, *packets));
+        counts.transmitted.add(fate.sent);
+    }
+    acted
+}

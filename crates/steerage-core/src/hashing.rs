@@ -1,0 +1,108 @@
+//! The flow hashes of a poll's frames: applies the hash functions of steerage-flow to completions.
+
+use std::fmt;
+use std::sync::Arc;
+
+use steerage_flow::dissect::Layers;
+use steerage_flow::{
+    Affinity, BothDirections, CustomKey, FlowHash, FlowHasher, FlowKey, FragmentTable, FrameAccess, FrameHasher,
+    KeyRule, LinkType, OneDirection, Timestamp,
+};
+use steerage_mem::{Completion, Memory};
+
+/// How the frames of a queue are hashed. The call through `dyn` is made once per batch, so its cost is negligible.
+/// Behind that call, the parser of the key is inlined.
+#[derive(Clone)]
+pub struct QueueHasher(Arc<dyn HashFrames>);
+
+impl fmt::Debug for QueueHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
+
+/// The frames of one poll.
+pub(crate) struct FrameBatch<'a> {
+    pub(crate) frames: &'a mut [Completion],
+    pub(crate) memory: &'a Memory,
+    /// The type of the first header of all of these frames.
+    pub(crate) link: LinkType,
+    pub(crate) now: Timestamp,
+}
+
+trait HashFrames: Send + Sync {
+    fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64;
+    fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash;
+    fn name(&self) -> &'static str;
+}
+
+impl QueueHasher {
+    /// Hashes the flow that the frame's headers identify.
+    pub fn by_flow(hasher: FlowHasher, affinity: Affinity, layers: Layers) -> Self {
+        match affinity {
+            Affinity::OneDirection => Self(Arc::new(FrameHasher::new(hasher, layers, OneDirection))),
+            _ => Self(Arc::new(FrameHasher::new(hasher, layers, BothDirections))),
+        }
+    }
+
+    /// Hashes the key that `key` returns for an Ethernet frame. If it returns `None`, hashes the flow.
+    pub fn by_key(
+        hasher: FlowHasher,
+        affinity: Affinity,
+        layers: Layers,
+        key: impl Fn(&[u8]) -> Option<FlowKey> + Send + Sync + 'static,
+    ) -> Self {
+        match affinity {
+            Affinity::OneDirection => Self(Arc::new(FrameHasher::new(hasher, layers, CustomKey(key, OneDirection)))),
+            _ => Self(Arc::new(FrameHasher::new(hasher, layers, CustomKey(key, BothDirections)))),
+        }
+    }
+
+    /// Sets the hash of each frame. Returns how many frames belong to no flow.
+    #[inline]
+    pub(crate) fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
+        self.0.hash_batch(batch, fragments)
+    }
+
+    /// The hash of a frame that was steered without a hash, because a single CPU gets all frames. In that case there
+    /// is no table of fragments, so a fragment other than the first is hashed by its datagram.
+    pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
+        self.0.hash_one(frame, link)
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.0.name()
+    }
+}
+
+/// Reads frames from the memory that they lie in.
+struct InMemory<'a>(&'a Memory);
+
+impl FrameAccess<Completion> for InMemory<'_> {
+    #[inline(always)]
+    fn bytes<'f>(&'f self, frame: &'f Completion) -> &'f [u8] {
+        self.0.bytes(frame)
+    }
+
+    #[inline(always)]
+    fn set_hash(&self, frame: &mut Completion, hash: FlowHash) {
+        frame.set_hash(hash.0);
+    }
+}
+
+impl<K: KeyRule> HashFrames for FrameHasher<K> {
+    fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64 {
+        let FrameBatch { frames, memory, link, now } = batch;
+        // A device that lends its frames has just written their headers, so they are already in the cache.
+        frames.iter().filter(|frame| !frame.is_lent()).for_each(|frame| memory.prefetch_frame(frame));
+        self.hash_batch(frames, InMemory(memory), (link, now), fragments)
+    }
+
+    fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
+        Self::hash_one(self, frame, link)
+    }
+
+    fn name(&self) -> &'static str {
+        self.hasher().name()
+    }
+}

@@ -1,0 +1,71 @@
+//! The receive path of steerage: from a device's queue to the handlers on many CPUs, flow by flow, in order, in batches,
+//! without locks. Programs use it through the crate `steerage`.
+//!
+//! These are the modules in the order in which a packet meets them. Imports point down only, and the modules of the last
+//! table are at the bottom.
+//!
+//! | module | what happens there |
+//! |---|---|
+//! | [`rx`] | the receiving side of a device: [`RxQueue`](rx::RxQueue) |
+//! | [`completions`] | takes the filled buffers of a poll: [`Completions`](completions::Completions) |
+//! | [`pool`] | the pages that frames are received into |
+//! | `steer` | hash, bucket, CPU; and parking while a bucket moves |
+//! | `queue` | a receive queue on the CPU that owns it |
+//! | `backlog` | the rings from queues to CPUs |
+//! | [`packet`] | a batch of packets, whose metadata is built on the CPU that uses it |
+//! | [`handler`] | the packet function, and what runs it |
+//! | [`tx`], `origin` | outputs; packets that a function originates |
+//! | [`softnet`] | one CPU: a round in phases |
+//!
+//! These modules are around the strict path:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`build`](mod@build), [`error`] | builds an instance; why that failed |
+//! | [`control`] | changes, reads and stops it |
+//! | `participant` | a CPU's part in moves and new limits |
+//! | `sleep`, `sampler` | how a CPU sleeps; samples of load |
+//! | `shared` | the state that the CPUs share, and the only function that wakes them |
+//! | `steering`, [`placement`] | what control and the CPUs share under one lock; what a policy sees and leaves |
+//! | [`rps_map`], `hashing` | hash to bucket to CPU; the hashes of a poll's frames |
+//! | [`device`], [`platform`], [`limits`], [`ids`] | names and errors of devices; clock and sleep; every limit; identifiers |
+//!
+//! Only steerage-moves (the protocol of moves), steerage-ledger (counts), steerage-mem (rings, pages), steerage-flow (types, dissection, hashing) and the
+//! value types of steerage-topology are below this crate. The core knows nothing of policies, devices or programs.
+#![forbid(unsafe_code)]
+
+// Doc examples and tests name the crate as its users do.
+#[cfg(test)]
+extern crate self as steerage_core;
+
+mod backlog;
+pub mod build;
+pub mod completions;
+pub mod control;
+pub mod device;
+pub mod error;
+pub mod handler;
+mod hashing;
+pub mod ids;
+pub mod limits;
+mod origin;
+pub mod packet;
+mod participant;
+pub mod placement;
+pub mod platform;
+pub mod pool;
+mod queue;
+pub mod rps_map;
+pub mod rx;
+mod sampler;
+mod shared;
+mod sleep;
+pub mod softnet;
+mod steer;
+mod steering;
+#[cfg(test)]
+mod test_support;
+pub mod tx;
+
+pub use hashing::QueueHasher;
+pub use sleep::Armed;

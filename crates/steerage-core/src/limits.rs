@@ -1,0 +1,242 @@
+//! The limits of the receive path, each with its reason.
+
+use std::time::Duration;
+
+use steerage_mem::page_cache::{LPC_SIZE_DEFAULT, LPC_SIZE_MAX, LPC_UNIT_PAGES};
+
+/// The most frames that one poll takes from a receive queue: NAPI's weight.
+pub const POLL_BUDGET: usize = 64;
+
+/// The most packets that one round handles before the queues are polled again: Linux's `netdev_budget` and its
+/// default.
+pub const ROUND_BUDGET: usize = 300;
+
+/// The default size of the flow limit's table, in which flows are counted by hash: Linux's `flow_limit_table_len` and
+/// its default.
+pub const FLOW_LIMIT_TABLE_LEN: usize = 4096;
+
+/// The largest size of the flow limit's table.
+pub const FLOW_LIMIT_TABLE_LEN_MAX: usize = 1 << 16;
+
+/// The most frames that are handled from one backlog before the next backlog has its turn. It equals the poll budget,
+/// so that a CPU that both receives and handles packets gives the same share to each.
+pub const HANDLE_BUDGET: usize = 64;
+
+/// How long one round may take before it ends early (`time_squeeze`): Linux's `netdev_budget_usecs`.
+pub const ROUND_TIME_MAX: Duration = Duration::from_millis(2);
+
+/// How many slots are staged on a ring before they are published, while polls are full. Four slots share a cache
+/// line, so four lines at a time cross to the other CPU.
+pub const PUBLISH_AT: u64 = 16;
+
+/// How many full polls may pass before all rings are published, however little is staged on them. 8 polls of 64
+/// frames at 10 ns each delay a frame by 5 us at most.
+pub const PUBLISH_POLLS: u32 = 8;
+
+/// While a queue has more to poll and room for it, it takes finished lent frames home only once in this many polls,
+/// because other CPUs write the cache line that says which frames are finished. Eight polls are 512 frames, half of a
+/// full backlog.
+pub const RECLAIM_POLLS: usize = 8;
+
+/// How many buckets the flow hash is divided into. At 16 CPUs each CPU has 256 buckets, which keeps the busiest CPU
+/// within 1.05 of the mean on Zipf traffic. The table's 8 KiB stay in the first-level cache.
+pub const BUCKETS: usize = 4096;
+
+/// The topmost 12 bits of the hash choose the bucket, as with Linux's `reciprocal_scale`.
+pub const BUCKET_SHIFT: u32 = 32 - BUCKETS.ilog2();
+
+/// How long a live queue that has room of its own waits for a CPU whose backlog is full. The kernel shows such a
+/// queue a whole block at a time, so frames arrive at the speed of memory. A CPU that sleeps, or that runs another
+/// program for a time slice or two, needs a while to catch up. A CPU that still has no room after this time is not
+/// keeping up.
+pub const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How often the instance checks whether CPUs were taken away from it or given back. Each check takes 40 us.
+pub const WATCH_EVERY: Duration = Duration::from_millis(250);
+
+/// How often a waiting live queue checks whether there is room. In this time a CPU works off a good part of a backlog
+/// of light work.
+pub const FULL_LOOK: Duration = Duration::from_micros(100);
+
+/// The default for how many frames from one queue may wait for one CPU: Linux's `netdev_max_backlog` and its default.
+pub const BACKLOG_DEFAULT: usize = 1000;
+
+/// The largest value of `netdev_max_backlog`.
+pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
+
+/// How many frames of moving buckets a queue can park. A slice of a move has a sixteenth of the buckets, so it parks
+/// about a sixteenth of the frames that arrive while a full backlog is worked off.
+pub const PARKING_LOT_SLOTS: usize = 1024;
+
+/// How many buckets move at a time: few enough that the frames that arrive for them fit the parking lot.
+pub const SLICE_BUCKETS: usize = BUCKETS / 16;
+
+/// Once in this many batches, the first packet is handled alone and timed. Reading the clock costs 25 ns, and the
+/// extra batch about 20 ns.
+pub const TIMED_ONCE_IN: u32 = 32;
+
+/// A timed packet counts for at most this many times the average: if it took longer, the CPU was doing something else
+/// meanwhile.
+pub const TIMED_MAX: u64 = 64;
+
+/// How many flows CPUs may note for a policy until it comes for them. A policy that looks a hundred times a second sees about
+/// as many between two looks; more of them name a flow no better.
+pub const FLOWS_SEEN_MAX: usize = 64;
+
+/// The time spent receiving is measured in one round out of this many.
+pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
+
+/// How long a move waits for its fence. After that, frames that arrive for the moving buckets are dropped (`moving`)
+/// and the old CPU is told to discard its backlog (`revoked`).
+pub const MOVE_WAIT: Duration = Duration::from_millis(20);
+
+/// How long a CPU may show no sign of life while a move waits for it. After that it is declared dead.
+pub const DEAD_AFTER: Duration = Duration::from_secs(1);
+
+/// How often a sleeping CPU wakes to check on a move that it takes part in.
+pub const MOVE_LOOK: Duration = Duration::from_micros(500);
+
+/// How often a CPU whose queues have ended checks whether their last frames are finished.
+pub const DRAIN_LOOK: Duration = Duration::from_millis(1);
+
+/// How long an idle CPU keeps polling before it sleeps. On a virtual machine, waking a halted CPU costs the waking
+/// CPU 7 us and takes 22 us. After about twice that time, polling has cost as much as sleeping would have.
+pub const IDLE_POLL: Duration = Duration::from_micros(50);
+
+/// How long a stop waits for the packets that are in flight.
+pub const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+/// How many pages are taken from or given to the shared pool at a time, so that one atomic exchange
+/// serves a whole poll.
+pub const POOL_BULK: usize = POLL_BUDGET;
+
+/// The default for how many packets of one queue handlers may keep at a time.
+pub const KEPT_DEFAULT: usize = 1024;
+
+/// The most packets that one CPU's function may originate at a time; each has a page. It allows as many answers to
+/// each packet of a poll as a poll has packets.
+pub const ORIGINATED_MAX: usize = POLL_BUDGET * POLL_BUDGET;
+
+/// Space before a frame in its page, for headers that a function puts in front. It is twice the kernel's
+/// `NET_SKB_PAD`, while XDP promises 256. The headers of a tunnel over IPv6 with options fit.
+pub const HEADROOM: usize = 128;
+
+/// Pages are at least this long, which fits a frame of 1514 bytes, two VLAN tags and the headroom. The length is 33
+/// cache lines and not 32, because at a stride of 2048 bytes the first lines of all frames fall into the same few
+/// cache sets, which makes each packet cost four times as much.
+pub const PAGE_BYTES_MIN: usize = 2112;
+
+/// After its time to drain, a CPU may still be about to return for this long. Then the instance ends without it.
+pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
+
+/// How often a CPU checks whether a full output has room again, while it holds back packets of a source that can
+/// wait. The output's buffer lasts longer than that.
+pub const OUTPUT_LOOK: Duration = Duration::from_millis(1);
+
+/// An output that accepts nothing for this long is considered stuck. From then on neither sources that can wait nor
+/// the end of a run wait for it. The time is long because a program that reads a pipe may well be busy for a second
+/// or two with what it has read.
+pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
+
+/// How often a join checks whether a stop was requested.
+pub const JOIN_LOOK: Duration = Duration::from_millis(50);
+
+/// The most CPUs of one instance. A map entry has 16 bits and could name more, but each CPU costs a ring for each
+/// queue.
+pub use steerage_topology::CPUS_MAX;
+
+/// The most outputs of one instance: a verdict names its output by one byte.
+pub const OUTPUTS_MAX: usize = 256;
+
+/// The most receive queues of one instance.
+pub const QUEUES_MAX: usize = 1024;
+
+/// The default cap on the memory of packets and rings together.
+pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
+
+/// The limits that can be changed while an instance runs: see [`Handle::set_limits`](crate::control::Handle::set_limits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// How many frames of a queue may wait for a CPU: `netdev_max_backlog`. At least 1, and at most the number of
+    /// slots in a ring, which is the backlog that the instance was built with, rounded up to a power of two.
+    pub backlog: usize,
+    /// How many frames one poll takes from a queue, and how many frames are handled from one backlog before the next
+    /// backlog has its turn: `dev_weight`. It limits the length of the lists that are handed to other CPUs. From 1 to
+    /// [`POLL_BUDGET`], which is the default.
+    pub dev_weight: usize,
+    /// How many packets a round handles before the queues are polled again: `netdev_budget`. At least 1. However
+    /// small it is, every round handles the CPU's own share and one more list. The default is [`ROUND_BUDGET`].
+    pub budget: usize,
+    /// How long a round may take before the queues are polled again: `netdev_budget_usecs`. The default is
+    /// [`ROUND_TIME_MAX`].
+    pub budget_time: Duration,
+    /// The size of the flow limit's table: `flow_limit_table_len`. A change applies to flow limits that are switched
+    /// on after it. The value is rounded up to a power of two, at most [`FLOW_LIMIT_TABLE_LEN_MAX`]. The default is
+    /// [`FLOW_LIMIT_TABLE_LEN`].
+    pub flow_limit_table_len: usize,
+}
+
+impl Limits {
+    /// All defaults.
+    pub const DEFAULT: Self = Self {
+        backlog: BACKLOG_DEFAULT,
+        dev_weight: POLL_BUDGET,
+        budget: ROUND_BUDGET,
+        budget_time: ROUND_TIME_MAX,
+        flow_limit_table_len: FLOW_LIMIT_TABLE_LEN,
+    };
+
+    /// These limits, reduced to what an instance whose rings have `ring_slots` slots can apply.
+    pub(crate) fn clamped(self, ring_slots: usize) -> Self {
+        Self {
+            backlog: self.backlog.clamp(1, ring_slots),
+            dev_weight: self.dev_weight.clamp(1, POLL_BUDGET),
+            budget: self.budget.max(1),
+            budget_time: self.budget_time,
+            flow_limit_table_len: self.flow_limit_table_len.min(FLOW_LIMIT_TABLE_LEN_MAX).next_power_of_two(),
+        }
+    }
+}
+
+/// The limits of one queue that can be changed while an instance runs: see
+/// [`Handle::set_queue_limits`](crate::control::Handle::set_queue_limits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueLimits {
+    /// How many pages the queue keeps in its local cache, in units of [`LPC_UNIT_PAGES`]: ENA's local page cache.
+    /// From 0, which switches the cache off, to [`LPC_SIZE_MAX`]. The default is [`LPC_SIZE_DEFAULT`], or 0 if memory
+    /// is small ([`LPC_MEMORY_PART`](steerage_mem::page_cache::LPC_MEMORY_PART)). The cache needs no memory of its
+    /// own: it holds pages that the queue has used and will use again. A queue whose device lends its own memory has
+    /// no cache.
+    pub lpc_size: usize,
+    /// Frames of up to this many bytes are copied out of the device's page by [`Completions::rx_finish`], so that the
+    /// page stays in the device's ring: ethtool's `rx-copybreak`. The default is 0, which copies no frame.
+    ///
+    /// [`Completions::rx_finish`]: crate::completions::Completions::rx_finish
+    pub copybreak: usize,
+}
+
+impl QueueLimits {
+    /// All defaults.
+    pub const DEFAULT: Self = Self { lpc_size: LPC_SIZE_DEFAULT, copybreak: 0 };
+
+    /// These limits, as far as they apply to the queue: a queue whose device lends its memory (`lends`) has no cache.
+    pub(crate) fn clamped(self, lends: bool) -> Self {
+        Self { lpc_size: if lends { 0 } else { self.lpc_size.min(LPC_SIZE_MAX) }, ..self }
+    }
+
+    /// The size of the local cache, in pages.
+    pub(crate) fn local_pages(self) -> usize {
+        self.lpc_size * LPC_UNIT_PAGES
+    }
+}
+
+const _: () = {
+    assert!(POLL_BUDGET == HANDLE_BUDGET);
+    assert!(FLOW_LIMIT_TABLE_LEN_MAX <= u16::MAX as usize + 1);
+    assert!(BUCKETS.is_power_of_two() && BUCKETS == 1 << (32 - BUCKET_SHIFT));
+    assert!(PUBLISH_AT as usize <= POLL_BUDGET);
+    assert!(PARKING_LOT_SLOTS >= 2 * POLL_BUDGET);
+    assert!(BACKLOG_DEFAULT <= BACKLOG_MAX);
+};

@@ -1,0 +1,438 @@
+//! Packets and batches of packets. A packet's metadata is built on the CPU that uses it, at the moment it is used.
+
+mod shape;
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::hashing::QueueHasher;
+use crate::ids::{BucketId, TxId, Verdict};
+use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX, POOL_BULK};
+use crate::rps_map::bucket_of;
+use steerage_flow::{FlowHash, LinkType, WallTime};
+use steerage_mem::SharedPool;
+use steerage_mem::ring::{Consumer, Frame, Frames};
+use steerage_mem::{FrameHeader, Kept, KeptPages, Page};
+
+/// The packet's page is too short, no page is free, or too many packets are kept already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no room in the packet's page, or no page to spare: raise kept_max or release some that are kept")
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+/// The data that all packets of a batch have in common.
+pub(crate) struct BatchContext<'a> {
+    pub(crate) lent: bool,
+    pub(crate) group: u16,
+    pub(crate) queue: usize,
+    /// The place to which the queue's pages return when a kept packet is dropped.
+    pub(crate) kept: &'a Arc<KeptPages>,
+    pub(crate) spare: &'a Spare,
+    pub(crate) hasher: &'a QueueHasher,
+}
+
+/// The verdict on each packet of a batch, by slot. It is stored outside of the handler's reach, so that it
+/// survives if the handler panics.
+#[derive(Debug)]
+pub(crate) struct Actions {
+    verdicts: [Verdict; HANDLE_BUDGET],
+    /// Writable copies of lent frames.
+    copies: Vec<Option<Kept>>,
+    /// Whether the handler did anything with a packet. Most functions only read.
+    acted: Cell<bool>,
+}
+
+impl Actions {
+    pub(crate) fn new() -> Self {
+        Self {
+            verdicts: [Verdict::Open; HANDLE_BUDGET],
+            copies: (0..HANDLE_BUDGET).map(|_| None).collect(),
+            acted: Cell::new(false),
+        }
+    }
+
+    /// Prepares for the next batch. The pages of writable copies go home.
+    pub(crate) fn clear(&mut self) {
+        if self.acted.take() {
+            self.verdicts = [Verdict::Open; HANDLE_BUDGET];
+            self.copies.fill_with(|| None);
+        }
+    }
+
+    /// Whether the handler did anything with a packet of the batch.
+    pub(crate) fn any(&self) -> bool {
+        self.acted.get()
+    }
+
+    /// Counts what was done with the first `count` packets.
+    pub(crate) fn tally(&self, count: usize) -> Tally {
+        let mut tally = Tally { discarded: 0, kept: 0, transmitted: [0; OUTPUTS_MAX] };
+        for verdict in &self.verdicts[..count] {
+            match verdict {
+                Verdict::Open => {}
+                Verdict::Discarded => tally.discarded += 1,
+                Verdict::Kept => tally.kept += 1,
+                Verdict::Transmitted(to) => tally.transmitted[usize::from(to.0)] += 1,
+            }
+        }
+        tally
+    }
+
+    /// For each packet of the batch, its verdict and its writable copy, if it has one.
+    pub(crate) fn each(&self) -> (std::slice::Iter<'_, Verdict>, std::slice::Iter<'_, Option<Kept>>) {
+        (self.verdicts.iter(), self.copies.iter())
+    }
+}
+
+/// How many packets of a batch were discarded, kept and transmitted.
+pub(crate) struct Tally {
+    pub(crate) discarded: u64,
+    pub(crate) kept: u64,
+    /// By output number, including numbers that no output has. A batch is short enough for its counts to fit a byte.
+    pub(crate) transmitted: [u8; OUTPUTS_MAX],
+}
+
+const _: () = assert!(HANDLE_BUDGET <= u8::MAX as usize && OUTPUTS_MAX > u8::MAX as usize);
+
+/// One CPU's pages for copies of lent frames. They come from the shared pool in bulk.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pages: RefCell<Vec<Page>>,
+    shared: Arc<SharedPool>,
+}
+
+impl Spare {
+    pub(crate) fn new(shared: Arc<SharedPool>) -> Self {
+        // One more, for a page that is put back.
+        Self { pages: RefCell::new(Vec::with_capacity(POOL_BULK + 1)), shared }
+    }
+
+    /// Takes a page: from the pages that this CPU has, else from the shared pool, else from the pages that came home to
+    /// `kept_pages` and that the queue's owner has not collected, perhaps because it sleeps.
+    fn take(&self, kept_pages: &KeptPages) -> Option<Page> {
+        let mut pages = self.pages.borrow_mut();
+        #[cfg(test)]
+        if crate::pool::fault::is_due() {
+            return None;
+        }
+        if pages.is_empty() {
+            self.shared.take_or_collect(&mut pages, POOL_BULK, kept_pages);
+        }
+        pages.pop()
+    }
+
+    fn put(&self, page: Page) {
+        self.pages.borrow_mut().push(page);
+    }
+
+    pub(crate) fn close(&self) {
+        self.shared.give_back(&mut self.pages.borrow_mut());
+    }
+}
+
+/// Up to [`HANDLE_BUDGET`] packets of one queue, in the order in which they arrived.
+pub struct Batch<'a> {
+    frames: &'a mut Consumer,
+    actions: &'a mut Actions,
+    context: BatchContext<'a>,
+}
+
+impl fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Batch of {} packets of queue {}", self.len(), self.queue())
+    }
+}
+
+impl<'a> Batch<'a> {
+    pub(crate) fn new(frames: &'a mut Consumer, actions: &'a mut Actions, context: BatchContext<'a>) -> Self {
+        Self { frames, actions, context }
+    }
+
+    /// The number of packets in the batch.
+    pub fn len(&self) -> usize {
+        self.frames.in_hand()
+    }
+
+    /// Whether the batch is empty. A handler is never called with an empty batch.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The receive queue that the packets came from. Queues are numbered from 0 over all inputs.
+    pub fn queue(&self) -> usize {
+        self.context.queue
+    }
+
+    /// Calls `read` for each packet of the common kind: an Ethernet frame in one part that has the device's header.
+    /// `read` gets the packet's position in the batch, its bytes and its header, and returns whether it has finished
+    /// with the packet. The result has a bit set for each remaining packet; use [`iter_mut`](Self::iter_mut) for
+    /// those.
+    ///
+    /// This is for functions that read the whole batch before they do anything. It costs about half as much as
+    /// iterating over all packets.
+    #[inline(always)]
+    pub fn read_common(&mut self, read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
+        const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
+        // A packet that was written to lies in another place.
+        if self.actions.acted.get() {
+            return ((1_u128 << self.len().min(HANDLE_BUDGET)) - 1) as u64;
+        }
+        self.frames.read_common(LinkType::ETHERNET.code(), read)
+    }
+
+    /// Iterates over the packets. Each call starts at the first packet again. Verdicts given earlier remain, and a
+    /// packet that was kept is empty.
+    pub fn iter_mut(&mut self) -> Packets<'_> {
+        let Actions { verdicts, copies, acted } = &mut *self.actions;
+        Packets {
+            frames: self.frames.frames(),
+            verdicts: verdicts.iter_mut(),
+            copies: self.context.lent.then(|| copies.iter_mut()),
+            acted,
+            context: &self.context,
+        }
+    }
+}
+
+/// Iterates over the packets of a batch.
+pub struct Packets<'a> {
+    frames: Frames<'a>,
+    verdicts: std::slice::IterMut<'a, Verdict>,
+    /// Present only if frames are lent. Other frames are written in place.
+    copies: Option<std::slice::IterMut<'a, Option<Kept>>>,
+    acted: &'a Cell<bool>,
+    context: &'a BatchContext<'a>,
+}
+
+impl fmt::Debug for Packets<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} packets", self.frames.len())
+    }
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        let frame = self.frames.next()?;
+        let verdict = self.verdicts.next()?;
+        let copy = self.copies.as_mut().and_then(Iterator::next);
+        Some(Packet { frame, verdict, copy, acted: self.acted, context: self.context })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.frames.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Packets<'_> {}
+
+/// The readable parts of a frame, or of `written`, its writable copy, if it has one.
+#[inline(always)]
+pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p Kept>) -> Received<'p> {
+    let (header, data) = match written {
+        Some(copy) => (copy.header(), &**copy),
+        None => frame.with_header(),
+    };
+    let link = match LinkType::of_code(frame.link()) {
+        LinkType::UNKNOWN => header.map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
+        read => read,
+    };
+    let total_len = if frame.is_chained() { frame.total_len() } else { data.len() };
+    let (time, wire_len) = header.map_or((None, total_len), |header| (time_of(&header), header.wire_len as usize));
+    Received { data, total_len, link, time, wire_len }
+}
+
+#[inline(always)]
+fn time_of(header: &FrameHeader) -> Option<WallTime> {
+    (header.nanos != FrameHeader::NO_TIME).then_some(WallTime::from_nanos(header.nanos))
+}
+
+/// One packet, borrowed from its batch. It has no `Drop`: a handler that lets go of a packet has consumed it.
+pub struct Packet<'a> {
+    frame: Frame<'a>,
+    verdict: &'a mut Verdict,
+    copy: Option<&'a mut Option<Kept>>,
+    acted: &'a Cell<bool>,
+    context: &'a BatchContext<'a>,
+}
+
+impl fmt::Debug for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packet of {} bytes", self.total_len())
+    }
+}
+
+/// Everything that can be read of a packet: see [`Packet::received`].
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'p> {
+    /// See [`Packet::data`].
+    pub data: &'p [u8],
+    /// See [`Packet::total_len`].
+    pub total_len: usize,
+    /// See [`Packet::link`].
+    pub link: LinkType,
+    /// See [`Packet::time`].
+    pub time: Option<WallTime>,
+    /// See [`Packet::wire_len`].
+    pub wire_len: usize,
+}
+
+impl Packet<'_> {
+    /// The bytes of the frame, beginning with its link header. If the frame has several [parts](Self::segments), this
+    /// is the first part, which contains the headers.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        match self.written() {
+            Some(copy) => copy,
+            None => self.frame.bytes(),
+        }
+    }
+
+    /// The writable copy of a lent frame, if one was made.
+    #[inline(always)]
+    fn written(&self) -> Option<&Kept> {
+        // Most functions only read, and then there is no copy to look for.
+        if !self.acted.get() {
+            return None;
+        }
+        self.copy.as_deref().and_then(Option::as_ref)
+    }
+
+    /// The frame's bytes and what the device recorded about it, all at once. For functions that need most of this for
+    /// every packet, it costs half as much as separate calls.
+    #[inline(always)]
+    pub fn received(&self) -> Received<'_> {
+        received(&self.frame, self.written())
+    }
+
+    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
+    pub fn data_mut(&mut self) -> Result<&mut [u8], NoRoom> {
+        if !self.frame.is_lent() {
+            return self.frame.bytes_mut().ok_or(NoRoom);
+        }
+        self.copy_mut().map(|copy| &mut **copy)
+    }
+
+    /// The writable copy of a lent frame. Makes the copy if there is none yet.
+    fn copy_mut(&mut self) -> Result<&mut Kept, NoRoom> {
+        if !matches!(self.copy, Some(Some(_))) {
+            let copied = self.copied()?;
+            self.acted.set(true);
+            **self.copy.as_mut().ok_or(NoRoom)? = Some(copied);
+        }
+        self.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom)
+    }
+
+    /// When the frame was received, if the device recorded the time.
+    #[inline]
+    pub fn time(&self) -> Option<WallTime> {
+        time_of(&self.header()?)
+    }
+
+    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If the device did not
+    /// record the length, this is the length as received.
+    #[inline]
+    pub fn wire_len(&self) -> usize {
+        self.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
+    }
+
+    /// Everything that the device recorded about the frame, if it did. It stays available after the packet is kept,
+    /// as [`Kept::header`].
+    #[inline]
+    pub fn header(&self) -> Option<FrameHeader> {
+        self.written().map_or_else(|| self.frame.header(), Kept::header)
+    }
+
+    /// The hash that the flow is steered by. If steering did not need the hash, it is computed now, from the frame's
+    /// bytes: call this before you change the headers.
+    #[inline]
+    pub fn flow_hash(&self) -> FlowHash {
+        self.frame.hash().map(FlowHash).unwrap_or_else(|| self.context.hasher.hash_one(self.frame.bytes(), self.link()))
+    }
+
+    /// The type of the frame's first header, for [`dissect`](steerage_flow::dissect::dissect).
+    #[inline]
+    pub fn link(&self) -> LinkType {
+        match LinkType::of_code(self.frame.link()) {
+            LinkType::UNKNOWN => self.header().map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
+            read => read,
+        }
+    }
+
+    /// Sets the type of the packet's first header. Call it after you removed the link header or put another header in
+    /// front, because outputs check the type. Only the types that [`LinkType`] names are recorded; other types are
+    /// ignored. Call [`flow_hash`](Self::flow_hash) first if you need the hash.
+    #[inline]
+    pub fn set_link(&mut self, link: LinkType) {
+        self.frame.set_link(link.code());
+    }
+
+    /// The packet's bucket. All flows of a bucket move together.
+    pub fn bucket(&self) -> BucketId {
+        BucketId { group: self.context.group, bucket: bucket_of(self.flow_hash()) }
+    }
+
+    /// Drops the packet because the function decided so. This is a verdict and does not count as a loss.
+    pub fn discard(self) {
+        if *self.verdict == Verdict::Open {
+            self.acted.set(true);
+            *self.verdict = Verdict::Discarded;
+        }
+    }
+
+    /// Sends the packet to the output `to` after the handler has returned from this batch. Packets that the output
+    /// has no room for count as `tx_full`. Packets that it cannot send, or whose output does not exist, count as
+    /// `tx_refused`.
+    pub fn transmit(self, to: TxId) {
+        if *self.verdict == Verdict::Open {
+            self.acted.set(true);
+            *self.verdict = Verdict::Transmitted(to);
+        }
+    }
+
+    /// Takes the packet out of its batch. The result is owned and `Send`, and its pages go home when it is dropped,
+    /// on any thread. A frame in lent memory is copied.
+    ///
+    /// # Errors
+    /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is free for the copy, or
+    /// if the packet was already discarded, transmitted or kept.
+    pub fn keep(mut self) -> Result<Kept, Self> {
+        if *self.verdict != Verdict::Open {
+            return Err(self);
+        }
+        let kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
+            Some(copy) => copy,
+            None if self.frame.is_lent() => match self.copied() {
+                Ok(copy) => copy,
+                Err(NoRoom) => return Err(self),
+            },
+            None => match self.context.kept.keep(self.frame) {
+                Ok(kept) => kept,
+                Err(frame) => return Err(Self { frame, ..self }),
+            },
+        };
+        self.acted.set(true);
+        *self.verdict = Verdict::Kept;
+        Ok(kept)
+    }
+
+    fn copied(&self) -> Result<Kept, NoRoom> {
+        let page = self.context.spare.take(self.context.kept).ok_or(NoRoom)?;
+        self.context.kept.keep_copy(page, HEADROOM as u32, self.frame.header(), self.frame.bytes()).map_err(|page| {
+            self.context.spare.put(page);
+            NoRoom
+        })
+    }
+}

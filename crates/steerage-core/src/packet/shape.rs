@@ -1,0 +1,100 @@
+//! The parts of a packet, and how a packet is made longer or shorter.
+
+use steerage_mem::{Kept, Segments};
+
+use super::{NoRoom, Packet};
+
+impl Packet<'_> {
+    /// The frame's bytes, part by part; no part is empty. A frame that the device received into several buffers lies
+    /// in several pages. [`data`](Self::data) is the first part.
+    #[inline]
+    pub fn segments(&self) -> Segments<'_> {
+        self.written().map_or_else(|| self.frame.segments(), Kept::segments)
+    }
+
+    /// The frame's length as received, in bytes, over all its parts. (`len` of the kernel's `sk_buff`, `pkt_len` of
+    /// DPDK's `mbuf`.)
+    #[inline(always)]
+    pub fn total_len(&self) -> usize {
+        if self.frame.is_chained() { self.frame.total_len() } else { self.data().len() }
+    }
+
+    /// Brings a frame of several parts into one part, and returns its bytes. This needs no additional page: the other
+    /// parts are copied to the page of the first part. If they would not fit otherwise, some or all of the
+    /// [`headroom`](Self::headroom) is used up. See `Builder::linear_bytes`.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.
+    pub fn linearise(&mut self) -> Result<&[u8], NoRoom> {
+        if self.frame.is_chained() && !self.frame.linearise() {
+            return Err(NoRoom);
+        }
+        Ok(self.data())
+    }
+
+    /// How many bytes [`prepend`](Self::prepend) has room for: at least [`HEADROOM`](crate::limits::HEADROOM) in the pool's
+    /// own pages, unless some of it was used, and none in lent memory until the frame is first written to.
+    pub fn headroom(&self) -> usize {
+        self.written().map_or_else(|| self.frame.room(), Kept::room).0
+    }
+
+    /// How many bytes [`append`](Self::append) has room for: the rest of the page in which the frame ends. In lent
+    /// memory there is none until the frame is first written to.
+    pub fn tailroom(&self) -> usize {
+        self.written().map_or_else(|| self.frame.room(), Kept::room).1
+    }
+
+    /// Makes the frame `len` bytes longer at its front, in place, and returns the new bytes, which contain arbitrary
+    /// data until you write them. A frame in lent memory is first copied to a page. The packet's length on the wire
+    /// grows by `len`. What the device recorded about the frame ([`header`](Self::header)) moves with it, and is lost
+    /// if the headroom has no space left for it.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
+    pub fn prepend(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
+        self.resize(signed(len)?, 0)?;
+        self.data_mut()?.get_mut(..len).ok_or(NoRoom)
+    }
+
+    /// Like [`prepend`](Self::prepend), but at the frame's end.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the tailroom is too small, or if no page is free for the copy.
+    pub fn append(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
+        self.resize(0, signed(len)?)?;
+        if !self.frame.is_lent() {
+            return self.frame.tail_mut(len).ok_or(NoRoom);
+        }
+        let copy = self.copy_mut()?;
+        let before = copy.len().checked_sub(len).ok_or(NoRoom)?;
+        copy.get_mut(before..).ok_or(NoRoom)
+    }
+
+    /// Removes the first `len` bytes of the frame, or all bytes if there are fewer. The packet's length on the wire
+    /// shrinks by as much.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the frame lies in lent memory and no page is free for the copy, or if the frame has several
+    /// parts and the first part is shorter than `len`. In the latter case [`linearise`](Self::linearise) it first.
+    pub fn trim_front(&mut self, len: usize) -> Result<(), NoRoom> {
+        self.resize(-signed(len.min(self.total_len()))?, 0)
+    }
+
+    /// Shortens the frame to its first `len` bytes. The packet's length on the wire shrinks by as much.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if the frame lies in lent memory and no page is free for the copy.
+    pub fn truncate(&mut self, len: usize) -> Result<(), NoRoom> {
+        self.resize(0, -signed(self.total_len().saturating_sub(len))?)
+    }
+
+    fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
+        let resized =
+            if self.frame.is_lent() { self.copy_mut()?.resize(front, back) } else { self.frame.resize(front, back) };
+        if resized { Ok(()) } else { Err(NoRoom) }
+    }
+}
+
+fn signed(len: usize) -> Result<i32, NoRoom> {
+    i32::try_from(len).map_err(|_| NoRoom)
+}

@@ -1,0 +1,353 @@
+//! One CPU's part in what control requests: moves, new limits, hooks.
+//!
+//! The requests are state under the control lock. A CPU tries to take that lock between two rounds, and only if there is
+//! something to do. It never waits for it: if another thread has it, the CPU keeps what it has to say and tries again in the
+//! next round.
+
+use std::sync::{Arc, MutexGuard};
+
+use steerage_flow::Timestamp;
+use steerage_moves::{Event, MovePhase};
+
+use crate::handler::{Handler, Runner};
+use crate::ids::{BucketId, CpuIndex};
+use crate::limits::{BUCKETS, Limits};
+use crate::placement::{BetweenRounds, HookStatus};
+use crate::queue::OwnedQueue;
+use crate::sampler::Sampler;
+use crate::shared::Shared;
+use crate::steering::{InTransit, State, States};
+
+/// What the handler did for the slice that is moving, until the machine has been told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// Nothing to tell.
+    Nothing,
+    /// The state is given up and lies in `states`.
+    Left { epoch: u64 },
+    /// The state has arrived.
+    Arrived { epoch: u64 },
+}
+
+/// What the handler has to do for the slice that is moving.
+#[derive(Clone, Copy, Debug)]
+struct HandlerPart {
+    phase: MovePhase,
+    epoch: u64,
+    group: u16,
+}
+
+/// Which requests of control a CPU has seen, and whether it still has something to do for them.
+pub(crate) struct Participant<M> {
+    /// The version of control that was last acted on.
+    seen: u64,
+    /// Whether this CPU still has something to do or to tell.
+    pub(crate) pending: bool,
+    /// This CPU was declared dead, and control does not know yet that it is back. Until then it must not steer.
+    is_void: bool,
+    pub(crate) limits: Limits,
+    hook: Option<Arc<dyn BetweenRounds>>,
+    in_transit: Arc<InTransit<M>>,
+    to_tell: Told,
+    /// Handler state between the handler and `in_transit`, and the buckets that it belongs to.
+    states: States<M>,
+    buckets: Vec<u16>,
+    /// CPUs whose fences are open.
+    open: Vec<CpuIndex>,
+    /// CPUs to wake.
+    wake: Vec<CpuIndex>,
+}
+
+impl<M: Send> Participant<M> {
+    pub(crate) fn new(limits: Limits, cpus: usize, in_transit: Arc<InTransit<M>>) -> Self {
+        Self {
+            seen: 0,
+            pending: false,
+            is_void: false,
+            limits,
+            hook: None,
+            in_transit,
+            to_tell: Told::Nothing,
+            states: Vec::with_capacity(BUCKETS),
+            buckets: Vec::with_capacity(BUCKETS),
+            open: Vec::with_capacity(cpus),
+            wake: Vec::with_capacity(cpus),
+        }
+    }
+
+    /// Whether control has changed since this CPU last acted on it.
+    #[inline]
+    pub(crate) fn is_behind(&self, version: u64) -> bool {
+        self.seen != version
+    }
+
+    /// Does what control requests of this CPU, if anything. Returns whether the CPU may steer and handle packets in this round:
+    /// not while it was declared dead and control does not know yet that it is back.
+    #[inline]
+    pub(crate) fn take_part<H: Handler<Moved = M>>(
+        &mut self,
+        queues: &mut [OwnedQueue],
+        runner: &mut Runner<H>,
+        sampler: &mut Sampler,
+        clock: &dyn Fn() -> Timestamp,
+    ) -> bool {
+        if self.pending || self.is_behind(runner.shared.steering.version()) {
+            self.follow_control(queues, runner, sampler);
+            self.run_hook(clock);
+        }
+        !self.is_void
+    }
+
+    /// Follows new limits, and does this CPU's part in the slice that is moving, as far as possible now.
+    #[cold]
+    #[inline(never)]
+    fn follow_control<H: Handler<Moved = M>>(
+        &mut self,
+        queues: &mut [OwnedQueue],
+        runner: &mut Runner<H>,
+        sampler: &mut Sampler,
+    ) {
+        let shared = Arc::clone(&runner.shared);
+        let me = runner.index;
+        loop {
+            // The version is read before the state, so that a later change is noticed in the next round.
+            let version = shared.steering.version();
+            self.pending = true;
+            let Some(mut state) = shared.steering.try_lock() else { return };
+            if self.is_void {
+                self.come_back(queues, runner, &mut state);
+            }
+            self.seen = version;
+            self.pending = false;
+            self.limits = state.limits.read_by(me);
+            sampler.follow(state.policy.measures, state.to_name());
+            for queue in queues.iter_mut() {
+                queue.set_limits(self.limits, state.limits.of_queues[queue.id], &state.limits.flow_limited);
+            }
+            self.hook = state.take_hook(me).or(self.hook.take());
+            self.tell(me, &mut state);
+            let handler_part = self.move_on(queues, runner, &mut state);
+            // A CPU whose queue takes part in a slice, or waits for one, watches the slice that is moving, because some CPU has
+            // to notice if it takes too long.
+            self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
+            if self.pending {
+                state.hurry(me, &self.open, &shared.gates, runner.cpu.now);
+            }
+            self.publish(&shared, state, me);
+            // The handler runs without the lock, because it may need some time. Then control is told.
+            let Some(part) = handler_part else { return };
+            let is_void = match part.phase {
+                MovePhase::Leave => self.give_up_state(part, runner),
+                _ => self.take_over_state(part, runner),
+            };
+            if is_void {
+                self.start_over(runner);
+            }
+        }
+    }
+
+    /// Runs what control wants to be run between two rounds.
+    fn run_hook(&mut self, clock: &dyn Fn() -> Timestamp) {
+        if let Some(hook) = self.hook.take() {
+            if hook.run(clock) == HookStatus::Again {
+                (self.hook, self.pending) = (Some(hook), true);
+            }
+        }
+    }
+
+    /// Releases the control lock and wakes the CPUs that the changes concern.
+    pub(crate) fn publish(&mut self, shared: &Shared, state: MutexGuard<'_, State>, me: CpuIndex) {
+        shared.steering.publish(state, &mut self.wake);
+        if !self.wake.is_empty() {
+            shared.wake(self.wake.drain(..), Some(me));
+        }
+    }
+
+    // ---- the phases of a slice
+
+    /// Tells the machine what the handler has done.
+    fn tell(&mut self, me: CpuIndex, state: &mut State) {
+        match self.to_tell {
+            Told::Nothing => {}
+            Told::Left { epoch } => {
+                // The machine forgets the state of a CPU that was declared dead, or of a slice that is over.
+                let takes = |slice: &&steerage_moves::Slice| {
+                    slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(me))
+                };
+                if state.moves.slice().filter(takes).is_none() {
+                    self.states.clear();
+                } else {
+                    self.buckets.clear();
+                    self.buckets.extend(self.states.iter().map(|(bucket, _)| *bucket));
+                    if !self.in_transit.put(epoch, &mut self.states) {
+                        self.pending = true;
+                        return;
+                    }
+                    state.on(Event::Left { cpu: me, epoch, with_state: &self.buckets });
+                }
+            }
+            Told::Arrived { epoch } => state.on(Event::Arrived { cpu: me, epoch }),
+        }
+        self.to_tell = Told::Nothing;
+    }
+
+    /// Does the parts of this CPU's queues in the moving slice, one phase after the other as far as possible. Returns what the
+    /// handler has to do, if anything.
+    fn move_on<H: Handler<Moved = M>>(
+        &mut self,
+        queues: &mut [OwnedQueue],
+        runner: &Runner<H>,
+        state: &mut State,
+    ) -> Option<HandlerPart> {
+        let me = runner.index;
+        self.open.clear();
+        loop {
+            let slice = state.moves.slice()?;
+            let (phase, epoch) = (slice.phase, slice.epoch);
+            let waits_for_me = slice.waits_for(usize::from(me)) && self.to_tell == Told::Nothing;
+            match phase {
+                MovePhase::Park => self.park(queues, runner, state),
+                MovePhase::Leave if waits_for_me => {
+                    let from_here = slice.moves.iter().filter(|m| m.from == me);
+                    self.buckets.clear();
+                    self.buckets.extend(from_here.map(|m| m.bucket));
+                    return Some(HandlerPart { phase, epoch, group: slice.group_before });
+                }
+                MovePhase::Arrive if waits_for_me => {
+                    if self.in_transit.take(slice, me, &mut self.states) {
+                        return Some(HandlerPart { phase, epoch, group: slice.group_after });
+                    }
+                    self.pending = true;
+                }
+                MovePhase::Leave | MovePhase::Arrive => {}
+                MovePhase::Release => self.release(queues, runner, state),
+            }
+            let next = state.moves.slice()?;
+            // Packets wait while this CPU moves buckets, so a round does its part in one slice at most.
+            self.pending |= next.epoch != epoch;
+            if next.epoch != epoch || next.phase == phase {
+                return None;
+            }
+        }
+    }
+
+    /// Parks the buckets of the slice.
+    fn park<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
+        self.open.clear();
+        for queue in queues {
+            let Some(slice) = state.moves.slice() else { break };
+            let epoch = slice.epoch;
+            // A queue that has ended with nothing in flight is closed in this round, which counts as done. If one move after
+            // the other parked its buckets, it would never be closed.
+            let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
+            if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
+                continue;
+            }
+            queue.park(epoch, &slice.moves, |cpu| add(&mut self.wake, cpu));
+            let passed = queue.fences_passed(|cpu| state.moves.is_dead(cpu));
+            if passed {
+                state.on(Event::FencesPassed { queue: queue.id, epoch });
+                continue;
+            }
+            queue.fences_open().for_each(|cpu| add(&mut self.open, cpu));
+            if slice.revoked {
+                queue.revoke();
+            }
+            self.pending = true;
+        }
+        runner.shared.wake(self.wake.drain(..), Some(runner.index));
+    }
+
+    fn release<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
+        for queue in queues {
+            let Some(slice) = state.moves.slice() else { break };
+            let epoch = slice.epoch;
+            if slice.phase != MovePhase::Release || !slice.waits_for(queue.id) {
+                continue;
+            }
+            // Nothing of the queue is in flight when it changes its group, so no packet is known by two group numbers.
+            runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
+            if queue.release(&slice.moves, |cpu| add(&mut self.wake, cpu)) {
+                state.on(Event::Released { queue: queue.id, epoch });
+            } else {
+                self.pending = true;
+            }
+        }
+        runner.shared.wake(self.wake.drain(..), Some(runner.index));
+    }
+
+    /// The handler gives up its state of the buckets that leave. Returns whether this CPU was declared dead meanwhile.
+    fn give_up_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
+        let (group, buckets, states) = (part.group, &self.buckets, &mut self.states);
+        let given = runner.call("bucket_leaves", |handler, _| {
+            for bucket in buckets {
+                if let Some(state) = handler.bucket_leaves(BucketId { group, bucket: *bucket }) {
+                    states.push((*bucket, state));
+                }
+            }
+        });
+        if given == Ok(None) {
+            // The handler panicked. What it gave up before cannot be trusted.
+            self.states.clear();
+        }
+        self.to_tell = Told::Left { epoch: part.epoch };
+        given.is_err()
+    }
+
+    /// The handler takes the state of the buckets that arrive. Returns whether this CPU was declared dead meanwhile.
+    fn take_over_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
+        let (group, states) = (part.group, &mut self.states);
+        let arrived = runner.call("bucket_arrives", |handler, _| {
+            states.drain(..).for_each(|(bucket, state)| handler.bucket_arrives(BucketId { group, bucket }, state));
+        });
+        self.to_tell = Told::Arrived { epoch: part.epoch };
+        arrived.is_err()
+    }
+
+    // ---- death
+
+    /// This CPU finds that it was declared dead. It drops everything that is out of date. It counts as alive again, and goes on,
+    /// once it has told control: see [`take_part`](Self::take_part).
+    #[cold]
+    pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {
+        if std::mem::replace(&mut self.is_void, true) {
+            return;
+        }
+        tracing::warn!(cpu = runner.cpu.id.0, "was declared dead; its handler is built anew");
+        runner.ledger().deaths.add(1);
+        runner.replace();
+        self.to_tell = Told::Nothing;
+        self.states.clear();
+        self.pending = true;
+    }
+
+    /// Whether this CPU was declared dead, and control does not know yet that it is back.
+    #[inline(always)]
+    pub(crate) fn is_void(&self) -> bool {
+        self.is_void
+    }
+
+    /// Tells control that this CPU is back. Its queues continue with the map in force.
+    fn come_back<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
+        state.on(Event::Revived(runner.index));
+        for queue in queues {
+            let (map, group) = state.moves.map_of(queue.id);
+            runner.shared.ledgers.queues[queue.id].set_group(group);
+            queue.start_over(map);
+            // If a slice is half finished, this queue must not send to the old CPU again.
+            let slice = state.moves.slice();
+            if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
+                queue.park(slice.epoch, &slice.moves, |_| {});
+            }
+        }
+        self.is_void = false;
+        runner.shared.gates[usize::from(runner.index)].revive();
+    }
+}
+
+/// Adds a CPU to a list, once.
+fn add(list: &mut Vec<CpuIndex>, cpu: CpuIndex) {
+    if !list.contains(&cpu) {
+        list.push(cpu);
+    }
+}

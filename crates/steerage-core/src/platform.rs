@@ -1,0 +1,56 @@
+//! The interface between the path and its surroundings: clock, sleep and random numbers. It lets the same path run on
+//! a machine and in a simulator.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use steerage_flow::Timestamp;
+use steerage_mem::park::{self, Bell};
+
+/// Clock, sleep and random numbers. Each CPU has its own.
+pub trait Platform {
+    /// The time now. All CPUs read the same clock.
+    fn now(&self) -> Timestamp;
+
+    /// Sleeps until the bell rings, a device is readable or the time `until` has come (`None`: no limit). It may
+    /// return early.
+    ///
+    /// # Errors
+    /// The kernel's error, if it cannot wait on one of `devices`.
+    fn park(&mut self, bell: &Bell, devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()>;
+
+    /// A random number: it decides which backlog a CPU serves first. In a simulator it comes from the seed.
+    fn random(&mut self) -> u64;
+}
+
+/// The machine that this process runs on.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    start: Instant,
+    random: fastrand::Rng,
+}
+
+impl Machine {
+    /// A clock that starts at `start`, shared by all CPUs of an instance. `seed` differs from CPU to CPU.
+    pub fn new(start: Instant, seed: u64) -> Self {
+        Self { start, random: fastrand::Rng::with_seed(seed) }
+    }
+}
+
+impl Platform for Machine {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.start.elapsed().as_nanos() as u64)
+    }
+
+    fn park(&mut self, bell: &Bell, devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()> {
+        let timeout = until.map(|until| until.since(self.now()));
+        park::wait(bell, devices, timeout)
+    }
+
+    fn random(&mut self) -> u64 {
+        // The random number only decides an order of service, so it need not be unpredictable.
+        self.random.u64(..)
+    }
+}

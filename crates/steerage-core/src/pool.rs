@@ -1,0 +1,336 @@
+//! The page pool: each receive queue has a local cache of pages on top of one pool that all queues share.
+//!
+//! The local cache follows that of Amazon's ENA driver (LPC, Linux 6.6-era patches of 2021): a queue recycles its own
+//! pages and does not need the shared allocator. ENA tries its pages in order and stops at the first page that is
+//! still in use. Here pages come home by the finished index of a ring or by the stack of kept pages, whichever comes
+//! first, so no page waits behind another. All pages come home: when an instance has ended and no packet is kept, the
+//! shared pool has every page again.
+//!
+//! Three measures make pages cheap, and each of them was measured:
+//!
+//! - The queue's owner prefetches the pages of its next poll for writing while it steers the frames of this poll, one
+//!   page per frame ([`PagePool::prefetch`]). Prefetching all pages at once would fill the CPU's line fill buffers.
+//! - The length of a page is never a multiple of 1024 bytes ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With
+//!   pages of 2048 bytes, the first lines of the frames share a few cache sets.
+//! - Pages are handed out in random order: the shared pool is shuffled when it is made. If pages were handed out in
+//!   address order, the stride prefetcher of the worker's CPU would fetch the next frames while the receiving CPU
+//!   still writes them, which doubles what a packet costs the receiver.
+//!
+//! Each CPU has its share of the pages on its own NUMA node. All shares are parts of one region, because all AF_XDP
+//! sockets of an interface share one region; a page's number says which part it belongs to. A queue may have to take
+//! pages of another node when those of its own node are used up. When such a page comes home, it goes to the shared
+//! pool and not to the local cache, so foreign pages are replaced by pages of the queue's own node, as in ENA. That
+//! costs two comparisons per page.
+//!
+//! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release or released twice.
+
+#[cfg(test)]
+pub(crate) mod fault;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::limits::{HEADROOM, POOL_BULK};
+use steerage_ledger::PoolCounters;
+use steerage_mem::{Blocks, Completion, KeptPages, Memory, Page, Region, SEGMENTS_MAX, SharedPool};
+
+/// The pages of one receive queue.
+#[derive(Debug)]
+pub struct PagePool {
+    region: Arc<Region>,
+    shared: Arc<SharedPool>,
+    kept_pages: Arc<KeptPages>,
+    /// The local cache: last in, first out, because the pages that came home last are most likely still in the CPU's
+    /// caches.
+    cache: Vec<Page>,
+    cache_max: usize,
+    /// The page numbers of the queue's own NUMA node.
+    own: Range<u32>,
+    /// How many pages the queue has taken from the shared pool and not given back, and the highest number so far.
+    has: usize,
+    has_had: usize,
+    /// Pages that will go to the shared pool.
+    spill: Vec<Page>,
+    /// How many pages were served since the counters were last written.
+    served: u64,
+    /// How many pages came from the shared pool, were counted as such, and have not been served yet.
+    from_shared: u64,
+    /// How many pages came home since the counters were last written.
+    came_home: u64,
+    /// How many frames were copied out of their pages since the counters were last written.
+    copied_out: u64,
+    pub(crate) counters: Arc<PoolCounters>,
+}
+
+impl PagePool {
+    /// A pool that keeps up to `cache_max` pages in the local cache; 0 switches the local cache off.
+    pub fn new(region: Arc<Region>, shared: Arc<SharedPool>, kept_pages: Arc<KeptPages>, cache_max: usize) -> Self {
+        Self {
+            own: region.numbers(shared.node()),
+            has: 0,
+            has_had: 0,
+            region,
+            shared,
+            kept_pages,
+            cache: Vec::with_capacity(cache_max.max(POOL_BULK) + POOL_BULK),
+            cache_max,
+            spill: Vec::with_capacity(cache_max.max(POOL_BULK)),
+            served: 0,
+            from_shared: 0,
+            came_home: 0,
+            copied_out: 0,
+            counters: Arc::default(),
+        }
+    }
+
+    /// Sets how many pages the local cache keeps. Surplus pages go to the shared pool.
+    pub(crate) fn set_cache_max(&mut self, cache_max: usize) {
+        if cache_max == self.cache_max {
+            return;
+        }
+        self.cache_max = cache_max;
+        let beyond = self.cache.len().saturating_sub(cache_max);
+        // The pages that came home last stay.
+        self.spill.extend(self.cache.drain(..beyond));
+        self.give_spilt();
+        let room = cache_max.max(POOL_BULK) + POOL_BULK;
+        self.cache.reserve(room.saturating_sub(self.cache.len()));
+        self.spill.reserve(room);
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// How many pages the local cache has.
+    #[inline(always)]
+    pub fn cached(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// How many pages were served from the local cache, and how many from the shared pool.
+    pub fn served(&self) -> (u64, u64) {
+        (self.counters.alloc_fast.get(), self.counters.alloc_slow.get())
+    }
+
+    /// How many pages are in the local cache and in the shared pool.
+    pub fn free(&self) -> usize {
+        self.cache.len() + self.shared.free()
+    }
+
+    /// Takes a page for writing. `None` if no page is free.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<Page> {
+        #[cfg(test)]
+        if fault::is_due() {
+            return None;
+        }
+        match self.cache.pop() {
+            Some(mut page) => {
+                self.served += 1;
+                self.region.take(&mut page);
+                Some(page)
+            }
+            None => self.take_slowly(),
+        }
+    }
+
+    /// Takes up to `most` pages, to fill many at once. Also returns the region that contains them.
+    #[inline(always)]
+    pub fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
+        #[cfg(test)]
+        let most = if fault::is_due() { 0 } else { most };
+        if self.cache.len() < most {
+            self.refill(most);
+        }
+        let rest = self.cache.len().saturating_sub(most);
+        self.served += (self.cache.len() - rest) as u64;
+        let region = &*self.region;
+        let taken = self.cache.drain(rest..).rev().map(|mut page| {
+            region.take(&mut page);
+            page
+        });
+        (region, taken)
+    }
+
+    /// Takes back a page that was taken and not used. The next `take` returns it again.
+    pub(crate) fn put_back(&mut self, mut page: Page) {
+        self.region.release(&mut page);
+        self.served -= 1;
+        self.cache.push(page);
+    }
+
+    fn take_slowly(&mut self) -> Option<Page> {
+        self.refill(1);
+        let mut page = self.cache.pop()?;
+        self.served += 1;
+        self.region.take(&mut page);
+        Some(page)
+    }
+
+    fn take_shared(&mut self, most: usize) -> usize {
+        #[cfg(test)]
+        if fault::is_due() {
+            return 0;
+        }
+        self.shared.take(&mut self.cache, most)
+    }
+
+    /// Fills the local cache up to `least` pages, as far as pages are free.
+    #[cold]
+    #[inline(never)]
+    fn refill(&mut self, least: usize) {
+        self.collect_kept();
+        if let Some(missing) = least.checked_sub(self.cache.len()) {
+            let taken = self.take_shared(missing.max(POOL_BULK));
+            self.counters.alloc_slow.add(taken as u64);
+            self.from_shared += taken as u64;
+            self.has += taken;
+            if self.cache_max == 0 {
+                self.counters.lpc_passed_by.add(taken as u64);
+            } else if self.has > self.has_had {
+                self.counters.lpc_warm_up.add((self.has - self.has_had) as u64);
+                self.has_had = self.has;
+            }
+        }
+        if self.cache.len() < least {
+            self.counters.alloc_empty.add(1);
+        }
+    }
+
+    /// Copies `len` bytes at `offset` of `page` to a newly taken page, and returns that. `None` if no page is free,
+    /// or if the bytes do not lie in `page`.
+    #[inline]
+    pub(crate) fn copy_out(&mut self, page: &mut Page, offset: u32, len: usize) -> Option<Page> {
+        let mut copy = self.take()?;
+        let bytes = self.region.page_mut(page).get(offset as usize..).and_then(|from| from.get(..len));
+        let Some(bytes) = bytes else {
+            self.region.release(&mut copy);
+            self.cache.push(copy);
+            return None;
+        };
+        self.region.page_mut(&mut copy)[HEADROOM..][..len].copy_from_slice(bytes);
+        self.copied_out += 1;
+        Some(copy)
+    }
+
+    /// Takes a page home. A page of other memory, which a device may give by mistake, is ignored.
+    #[inline(always)]
+    pub fn recycle(&mut self, mut page: Page) {
+        self.region.release(&mut page);
+        if self.cache.len() < self.cache_max && self.own.contains(&page.number()) {
+            self.came_home += 1;
+            self.cache.push(page);
+        } else if self.region.holds(&page) {
+            // The list does not grow, since that would allocate.
+            if self.spill.len() == self.spill.capacity() {
+                self.recycled();
+            }
+            self.came_home += 1;
+            self.spill.push(page);
+        }
+    }
+
+    /// Takes the pages of a frame home. A lent frame has no page. A lent frame that does not lie in this queue's
+    /// blocks was never pushed by this queue, so there is nothing to count either.
+    #[inline(always)]
+    pub(crate) fn recycle_frame(&mut self, frame: Completion) {
+        match frame.into_page() {
+            Ok(page) => self.recycle(page),
+            Err(chained) if !chained.is_lent() => self.recycle_chain(chained),
+            Err(_) => {}
+        }
+    }
+
+    /// Takes home the pages of a frame that has several.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn recycle_chain(&mut self, frame: Completion) {
+        let (mut pages, mut count) = ([const { None }; SEGMENTS_MAX], 0);
+        self.region.take_apart(frame, |page, _, _| {
+            pages[count] = Some(page);
+            count += 1;
+        });
+        pages.into_iter().flatten().for_each(|page| self.recycle(page));
+    }
+
+    /// Ends a series of [`recycle`](Self::recycle) calls: updates the counters and gives the pages that did not fit
+    /// to the shared pool, in bulk.
+    pub fn recycled(&mut self) {
+        let served = std::mem::take(&mut self.served);
+        let slow = served.min(self.from_shared);
+        self.from_shared -= slow;
+        self.counters.alloc_fast.add(served - slow);
+        self.counters.rx_copybreak.add(std::mem::take(&mut self.copied_out));
+        let spilt = self.spill.len() as u64;
+        self.counters.recycle_cached.add(std::mem::take(&mut self.came_home) - spilt);
+        if spilt > 0 {
+            let foreign = self.spill.iter().filter(|page| !self.own.contains(&page.number())).count() as u64;
+            self.counters.lpc_wrong_numa.add(foreign);
+            self.counters.recycle_cache_full.add(spilt - foreign);
+            self.give_spilt();
+        }
+    }
+
+    fn give_spilt(&mut self) {
+        // A queue may give back more pages than it took, because pages come home to it that other CPUs took for
+        // copies of its lent frames.
+        self.has = self.has.saturating_sub(self.spill.len());
+        self.shared.give(&mut self.spill);
+    }
+
+    /// Takes home the pages of kept packets that were dropped.
+    pub(crate) fn collect_kept(&mut self) {
+        if !self.kept_pages.waiting() {
+            return;
+        }
+        let kept_pages = Arc::clone(&self.kept_pages);
+        let mut pages = 0;
+        kept_pages.collect(|page| {
+            self.recycle(page);
+            pages += 1;
+        });
+        self.counters.recycle_kept.add(pages);
+        self.recycled();
+    }
+
+    /// Gives all pages back to the shared pool, at the end of the queue.
+    pub fn close(&mut self) {
+        self.collect_kept();
+        self.recycled();
+        self.shared.give(&mut self.cache);
+    }
+
+    /// Prefetches, for writing, the first cache line of the frame in the page that will be taken `nth` from now.
+    #[inline(always)]
+    pub fn prefetch(&self, nth: usize) {
+        if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {
+            self.region.prefetch_write(page, HEADROOM as u32);
+        }
+    }
+}
+
+/// The memory of one receive queue: its pages and the blocks that its device lends.
+#[derive(Debug)]
+pub struct QueuePages {
+    /// The pages.
+    pub pool: PagePool,
+    /// The blocks, if the device lends frames.
+    pub blocks: Option<Blocks>,
+    /// Reads the frames in pages and blocks.
+    pub memory: Memory,
+}
+
+impl QueuePages {
+    /// Takes home the memory of one frame.
+    pub fn take_home(&mut self, frame: Completion) {
+        let lent = match &mut self.blocks {
+            Some(blocks) => blocks.recycle(frame),
+            None => Err(frame),
+        };
+        lent.unwrap_or_else(|frame| self.pool.recycle_frame(frame));
+        self.pool.recycled();
+    }
+}

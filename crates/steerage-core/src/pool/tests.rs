@@ -1,0 +1,251 @@
+//! The pool in difficult cases: allocations that fail, pages of other nodes, caches of any size.
+
+mod faults;
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use steerage_mem::{Kept, KeptPages, Memory, Page, Part, Region};
+
+use super::PagePool;
+use crate::limits::{HEADROOM, POOL_BULK};
+use steerage_mem::SharedPool;
+
+const PAGE_BYTES: usize = 256;
+
+/// Two queues on one shared pool, each on a NUMA node of its own.
+struct Two {
+    region: Arc<Region>,
+    shared: Vec<Arc<SharedPool>>,
+    kept_pages: Vec<Arc<KeptPages>>,
+    pools: Vec<PagePool>,
+    pages: usize,
+}
+
+impl Two {
+    fn new(parts: &[Part], cache_max: usize) -> Self {
+        let (region, pages) = Region::map_parts(parts, PAGE_BYTES).unwrap();
+        let count = pages.len();
+        let shared = SharedPool::by_node(&region, pages);
+        let memory = Memory::new(Arc::clone(&region), None);
+        let kept_pages: Vec<_> = (0..2).map(|_| KeptPages::new(memory.clone(), count)).collect();
+        let pool = |(nth, kept): (usize, &Arc<KeptPages>)| {
+            PagePool::new(Arc::clone(&region), Arc::clone(&shared[nth % shared.len()]), Arc::clone(kept), cache_max)
+        };
+        let pools = kept_pages.iter().enumerate().map(pool).collect();
+        Self { region, shared, kept_pages, pools, pages: count }
+    }
+
+    /// Checks the end, after everything was given back.
+    fn end(mut self) {
+        self.pools.iter_mut().for_each(PagePool::close);
+        assert_eq!(self.shared[0].free(), self.pages, "pages are missing");
+        let mut all = Vec::new();
+        assert_eq!(self.shared[0].take_out(&mut all, usize::MAX), self.pages);
+        all.sort_by_key(Page::number);
+        all.dedup();
+        assert_eq!(all.len(), self.pages, "a page is there twice");
+    }
+}
+
+fn parts(pages: &[usize]) -> Vec<Part> {
+    pages.iter().map(|pages| Part { pages: *pages, node: None }).collect()
+}
+
+/// A queue takes more pages from the shared pool than its own node has, and gives all of them back. From then on it
+/// has only pages of its own node.
+#[test]
+fn pages_of_another_node_are_replaced() {
+    let mut two = Two::new(&parts(&[100, 100]), 1 << 20);
+    let region = Arc::clone(&two.region);
+    let node = |page: &Page| region.part_of(page);
+    let pool = &mut two.pools[1];
+    let all: Vec<Page> = std::iter::from_fn(|| pool.take()).collect();
+    assert_eq!(all.len(), two.pages, "of either node, where there is nothing else");
+    assert_eq!(pool.counters.alloc_empty.get(), 1);
+    let own = region.numbers(1).len();
+    assert!(all[..own].iter().all(|page| node(page) == 1), "its own come first");
+    let foreign = all.len() - own;
+    all.into_iter().for_each(|page| pool.recycle(page));
+    pool.recycled();
+    let counts = &pool.counters;
+    assert_eq!((counts.lpc_wrong_numa.get(), counts.recycle_cached.get()), (foreign as u64, own as u64));
+    assert_eq!((pool.cached(), counts.recycle_cache_full.get()), (own, 0));
+    assert_eq!(counts.lpc_warm_up.get(), counts.alloc_slow.get());
+
+    // A queue of the other node gets that node's pages.
+    let other = &mut two.pools[0];
+    let theirs: Vec<Page> = (0..foreign).map_while(|_| other.take()).collect();
+    assert!(theirs.len() == foreign && theirs.iter().all(|page| node(page) == 0));
+    theirs.into_iter().for_each(|page| other.recycle(page));
+    other.recycled();
+    assert_eq!(other.counters.lpc_wrong_numa.get(), 0);
+    two.end();
+}
+
+/// The ways to get pages. Each is counted once, in the order of the counters' names.
+#[test]
+fn what_is_taken_is_counted_by_why() {
+    let mut two = Two::new(&parts(&[1000]), 100);
+    let pool = &mut two.pools[0];
+    let round = |pool: &mut PagePool, pages: usize| {
+        let taken: Vec<Page> = (0..pages).map_while(|_| pool.take()).collect();
+        assert_eq!(taken.len(), pages);
+        taken.into_iter().for_each(|page| pool.recycle(page));
+        pool.recycled();
+        let counts = &pool.counters;
+        [&counts.alloc_fast, &counts.alloc_slow, &counts.lpc_warm_up, &counts.lpc_passed_by].map(|count| count.get())
+    };
+    let bulk = POOL_BULK as u64;
+    assert_eq!(round(pool, 1), [0, bulk, bulk, 0], "warming up");
+    assert_eq!(round(pool, 1)[1..], [bulk, bulk, 0], "a hit");
+    assert_eq!(round(pool, 300)[1..3], [5 * bulk, 5 * bulk], "as much as it ever had");
+    // 100 pages were cached and the others went back. Taking those again does not count as warming up.
+    assert_eq!(pool.cached(), 100);
+    let [_, slow, warm_up, passed_by] = round(pool, 300);
+    assert!(slow > 5 * bulk && warm_up <= 6 * bulk && passed_by == 0, "{slow} {warm_up}");
+    pool.set_cache_max(0);
+    let before = pool.counters.alloc_slow.get();
+    let [_, slow, warm, passed_by] = round(pool, 100);
+    assert_eq!((slow - before, warm), (passed_by, warm_up));
+    assert_eq!((passed_by, pool.cached()), (2 * bulk, 28));
+    two.end();
+}
+
+/// As many pages as came from the shared pool do not count as hits of the cache when they are first taken.
+#[test]
+fn a_page_counts_as_a_hit_once_the_shared_ones_have_been_taken() {
+    let mut two = Two::new(&parts(&[1000]), 100);
+    let pool = &mut two.pools[0];
+    let hits = |pool: &mut PagePool, takes: usize| {
+        for _ in 0..takes {
+            let page = pool.take().unwrap();
+            pool.recycle(page);
+        }
+        pool.recycled();
+        pool.served()
+    };
+    assert_eq!(hits(pool, POOL_BULK), (0, POOL_BULK as u64));
+    assert_eq!(hits(pool, 1), (1, POOL_BULK as u64));
+    two.end();
+}
+
+/// Pages that come home in one series go to the shared pool before the list of them would have to grow.
+#[test]
+fn many_pages_that_come_home_at_once_allocate_nothing() {
+    let mut two = Two::new(&parts(&[1000]), 0);
+    let pool = &mut two.pools[0];
+    let room = pool.spill.capacity();
+    let pages: Vec<Page> = (0..10 * room + 1).map_while(|_| pool.take()).collect();
+    let count = pages.len() as u64;
+    pages.into_iter().for_each(|page| pool.recycle(page));
+    pool.recycled();
+    assert_eq!(pool.spill.capacity(), room);
+    assert_eq!((pool.counters.recycle_cached.get(), pool.counters.recycle_cache_full.get()), (0, count));
+    two.end();
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(usize),
+    TakeMany(usize, usize),
+    Recycle(usize),
+    CopyOut,
+    Keep,
+    LetGo,
+    Resize(usize),
+    Spare(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..40_usize).prop_map(Step::Take),
+        (0..POOL_BULK, 0..POOL_BULK).prop_map(|(most, wanted)| Step::TakeMany(most, wanted)),
+        (0..80_usize).prop_map(Step::Recycle),
+        Just(Step::CopyOut),
+        Just(Step::Keep),
+        Just(Step::LetGo),
+        (0..100_usize).prop_map(Step::Resize),
+        (0..80_usize).prop_map(Step::Spare),
+    ]
+}
+
+/// The pages that two queues and a CPU that makes copies hold.
+#[derive(Default)]
+struct InHand {
+    pages: Vec<(usize, Page)>,
+    kept: Vec<Kept>,
+    spare: Vec<Page>,
+}
+
+fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
+    let pool = &mut two.pools[of];
+    match step {
+        Step::Take(count) => hand.pages.extend((0..count).map_while(|_| pool.take()).map(|page| (of, page))),
+        Step::TakeMany(most, wanted) => {
+            let mut taken: Vec<Page> = pool.take_many(most).1.collect();
+            // Like `Completions::fill` with unused pages: the last page goes back first.
+            for page in taken.drain(wanted.min(taken.len())..).rev() {
+                pool.put_back(page);
+            }
+            hand.pages.extend(taken.into_iter().map(|page| (of, page)));
+        }
+        Step::Recycle(count) => {
+            // To any queue: pages used for sending may come home to another queue than they came from.
+            let rest = hand.pages.len().saturating_sub(count);
+            hand.pages.drain(rest..).for_each(|(_, page)| pool.recycle(page));
+            pool.recycled();
+        }
+        Step::CopyOut => {
+            if let Some((_, mut page)) = hand.pages.pop() {
+                two.region.page_mut(&mut page)[HEADROOM..HEADROOM + 4].copy_from_slice(b"copy");
+                let copy = pool.copy_out(&mut page, HEADROOM as u32, 4);
+                hand.pages.push((of, page));
+                if let Some(mut copy) = copy {
+                    assert_eq!(&two.region.page_mut(&mut copy)[HEADROOM..HEADROOM + 4], b"copy");
+                    hand.pages.push((of, copy));
+                }
+            }
+        }
+        Step::Keep => {
+            if let Some((_, page)) = hand.pages.pop() {
+                hand.kept.push(two.kept_pages[of].keep_copy(page, 0, None, &[of as u8]).unwrap());
+            }
+        }
+        Step::LetGo => drop(hand.kept.pop()),
+        Step::Resize(cache_max) => pool.set_cache_max(cache_max),
+        Step::Spare(count) => {
+            two.shared[0].give_back(&mut hand.spare);
+            two.shared[of % two.shared.len()].take_or_collect(&mut hand.spare, count, &two.kept_pages[of]);
+        }
+    }
+    for (_, page) in &mut hand.pages {
+        // The holder of a page may write to it.
+        two.region.page_mut(page)[0] = of as u8;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever two queues do, each page is in one place. In debug builds the lives of pages are checked too.
+    #[test]
+    fn no_page_is_lost_or_had_twice(
+        nodes in 1..3_usize,
+        cache_max in 0..200_usize,
+        steps in prop::collection::vec((0..2_usize, step()), 1..100),
+    ) {
+        let mut two = Two::new(&parts(&[100, 150][..nodes]), cache_max);
+        let mut hand = InHand::default();
+        for (of, step) in steps {
+            take_step(&mut two, &mut hand, of, step);
+            let mut numbers: Vec<u32> = hand.pages.iter().map(|(_, page)| page.number()).collect();
+            numbers.sort_unstable();
+            prop_assert!(numbers.windows(2).all(|pair| pair[0] != pair[1]));
+        }
+        drop(hand.kept);
+        hand.pages.into_iter().for_each(|(of, page)| two.pools[of].recycle(page));
+        two.shared[0].give_back(&mut hand.spare);
+        two.end();
+    }
+}

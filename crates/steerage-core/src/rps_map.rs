@@ -1,0 +1,33 @@
+//! From a hash to its bucket, and from a bucket to the CPU that it begins on.
+
+use crate::limits::{BUCKET_SHIFT, BUCKETS};
+use steerage_flow::FlowHash;
+
+/// The bucket of a hash: its topmost 12 bits.
+#[must_use]
+#[inline(always)]
+pub const fn bucket_of(hash: FlowHash) -> u16 {
+    (hash.0 >> BUCKET_SHIFT) as u16
+}
+
+/// The CPU of `bucket`, as an index from 0 to `cpus` - 1, if the buckets are cut into `cpus` equal stretches. Every
+/// mask begins with this map: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
+#[must_use]
+pub const fn even_share(bucket: u16, cpus: usize) -> usize {
+    steerage_moves::even_share(bucket as usize, cpus, BUCKETS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_is_what_linux_selects() {
+        for cpus in [1, 2, 3, 5, 16, 64] {
+            for hash in [0u32, 1, 0x7fff_ffff, 0x8000_0000, 0xdead_beef, u32::MAX] {
+                let linux = ((u64::from(hash & 0xfff0_0000) * cpus as u64) >> 32) as usize;
+                assert_eq!(even_share(bucket_of(FlowHash(hash)), cpus), linux, "{hash:#x} of {cpus}");
+            }
+        }
+    }
+}

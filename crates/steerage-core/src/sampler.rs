@@ -1,0 +1,117 @@
+//! Samples of what receiving and handling cost, for policies that steer by load. Nothing is sampled unless a policy
+//! measures load.
+//!
+//! A policy mainly uses counters that the path keeps anyway. Three samples are taken in addition: the time spent
+//! receiving, in one round out of [`RECEIVE_TIMED_ONCE_IN`]; the time that the handler needs for a packet alone, in
+//! one batch out of [`TIMED_ONCE_IN`]; and the load of the buckets, for which one frame of each poll stands for the
+//! whole poll (in `steer`). What CPUs did is counted exactly and decides whether anything moves. Samples only decide
+//! what moves.
+
+use std::time::Duration;
+
+use steerage_flow::{FlowHash, LinkType, Timestamp, dissect, dissect::Layers};
+use steerage_mem::ring::Consumer;
+
+use crate::backlog::Backlog;
+use crate::ids::BucketId;
+use crate::limits::{FLOWS_SEEN_MAX, RECEIVE_TIMED_ONCE_IN, TIMED_MAX, TIMED_ONCE_IN};
+use crate::rps_map::bucket_of;
+use crate::shared::Shared;
+use steerage_ledger::CpuLedger;
+
+/// The samples that one CPU takes.
+pub(crate) struct Sampler {
+    is_on: bool,
+    /// Count rounds and batches, so that one of many is measured.
+    nth_round: u32,
+    nth_batch: u32,
+    /// Set while the packet in hand is timed: the time at which that began, and the packet's bucket if it is known.
+    timed: Option<(Timestamp, Option<u16>)>,
+    /// The average time of a timed packet, in nanoseconds.
+    mean: u64,
+    /// Buckets of which some packets are examined, to name the flow that fills them.
+    to_name: Vec<BucketId>,
+}
+
+impl Sampler {
+    pub(crate) fn new() -> Self {
+        let to_name = Vec::with_capacity(FLOWS_SEEN_MAX);
+        Self { is_on: false, nth_round: 0, nth_batch: 0, timed: None, mean: 0, to_name }
+    }
+
+    /// Applies what control wants to be sampled.
+    pub(crate) fn follow(&mut self, is_on: bool, to_name: &[BucketId]) {
+        self.is_on = is_on;
+        self.to_name.clear();
+        // What was seen of more buckets would find no room.
+        self.to_name.extend(to_name.iter().take(FLOWS_SEEN_MAX));
+    }
+
+    /// Whether the next batch should be a single packet, which is timed.
+    #[inline]
+    pub(crate) fn wants_one_alone(&mut self) -> bool {
+        self.nth_batch = self.nth_batch.wrapping_add(1);
+        self.is_on && self.nth_batch % TIMED_ONCE_IN == 0
+    }
+
+    /// Begins to time the packet in hand.
+    pub(crate) fn begin(&mut self, backlog: &mut Backlog, shared: &Shared, now: Timestamp) {
+        let hash = backlog.consumer.frames().next().and_then(|frame| frame.hash());
+        if !self.to_name.is_empty() {
+            name_flow(shared, backlog.queue, &mut backlog.consumer, &self.to_name);
+        }
+        self.timed = Some((now, hash.map(|hash| bucket_of(FlowHash(hash)))));
+    }
+
+    /// Whether a packet is being timed.
+    #[inline(always)]
+    pub(crate) fn is_timing(&self) -> bool {
+        self.timed.is_some()
+    }
+
+    /// The timed packet is handled. Returns whether the same backlog has more packets.
+    pub(crate) fn end(&mut self, backlog: &Backlog, shared: &Shared, now: Timestamp) -> bool {
+        let more = backlog.consumer.waiting() > 0;
+        // Without a hash the bucket is unknown, but the rest of the batch must be handled all the same. Otherwise it
+        // would always be left over, together with the pages of one more poll.
+        let Some((since, Some(bucket))) = self.timed.take() else { return more };
+        let took = now.since(since).as_nanos() as u64;
+        // If the packet took longer than this, the CPU was doing something else meanwhile.
+        let took = if self.mean > 0 { took.min(self.mean * TIMED_MAX) } else { took };
+        self.mean = if self.mean > 0 { (self.mean * 15 + took) / 16 } else { took };
+        shared.ledgers.queues[backlog.queue].ledger.timed.add(bucket, took);
+        more
+    }
+
+    /// Whether the receiving of this round is timed, which is the case in one round out of many.
+    #[inline]
+    pub(crate) fn times_receiving(&mut self) -> bool {
+        if !self.is_on {
+            return false;
+        }
+        self.nth_round = self.nth_round.wrapping_add(1);
+        self.nth_round % RECEIVE_TIMED_ONCE_IN == 0
+    }
+
+    /// Records how long this round took to receive.
+    pub(crate) fn received_in(&self, took: Duration, ledger: &CpuLedger) {
+        ledger.receive_nanos.add(took.as_nanos() as u64 * u64::from(RECEIVE_TIMED_ONCE_IN));
+    }
+}
+
+/// Names the flow of the packet in hand, if its bucket is one of `to_name`.
+#[cold]
+#[inline(never)]
+fn name_flow(shared: &Shared, queue: usize, consumer: &mut Consumer, to_name: &[BucketId]) {
+    let group = shared.ledgers.queues[queue].group();
+    let Some(frame) = consumer.frames().next() else { return };
+    let Some(hash) = frame.hash() else { return };
+    let bucket = BucketId { group, bucket: bucket_of(FlowHash(hash)) };
+    if !to_name.contains(&bucket) {
+        return;
+    }
+    let flow = dissect::dissect(frame.bytes(), LinkType::of_code(frame.link()), Layers::Inner).key;
+    if let Some(mut state) = shared.steering.try_lock() {
+        state.saw_flow(bucket, flow);
+    }
+}

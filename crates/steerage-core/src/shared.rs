@@ -1,0 +1,192 @@
+//! The state that all CPUs of an instance share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use steerage_mem::Region;
+use steerage_mem::gate::Gate;
+use steerage_mem::park::{Bell, Sleepers};
+use steerage_topology::CpuId;
+
+use crate::device::DeviceError;
+use crate::ids::CpuIndex;
+use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
+use crate::placement::GroupSnapshot;
+use crate::steering::{State, Steering};
+use steerage_ledger::{Deferred, Facts, Ledgers, Snapshot};
+use steerage_mem::SharedPool;
+use steerage_moves::cpus_in;
+
+/// The state that all CPUs of an instance share. It does not include the function that makes handlers, so that a
+/// handle which outlives the instance does not keep that function alive.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) steering: Steering,
+    pub(crate) cpus: Vec<CpuId>,
+    pub(crate) sleepers: Sleepers,
+    pub(crate) bells: Vec<Bell>,
+    pub(crate) gates: Vec<Gate>,
+    pub(crate) ledgers: Ledgers,
+    /// The shared pool by CPU, as seen from the CPU's NUMA node.
+    pub(crate) pools: Vec<Arc<SharedPool>>,
+    pub(crate) region: Arc<Region>,
+    pub(crate) memory_bytes: u64,
+    /// The number of slots of each ring.
+    pub(crate) ring_slots: usize,
+    pub(crate) start: Instant,
+    /// The number of queues that are not closed. At 0, all received packets are finished.
+    pub(crate) open_queues: AtomicUsize,
+    pub(crate) stopping: AtomicBool,
+}
+
+impl Shared {
+    /// Wakes those of `cpus` that sleep, after work for them was published. `by` is the calling CPU, if a CPU calls:
+    /// it is not woken, and its counter of sent wake-ups increases. This is the only place where CPUs are woken.
+    pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
+        self.sleepers.after_publishing();
+        let mut woken = 0;
+        for cpu in cpus {
+            if Some(cpu) != by && self.sleepers.must_wake(usize::from(cpu)) {
+                self.bells[usize::from(cpu)].ring();
+                woken += 1;
+            }
+        }
+        if let Some(by) = by.filter(|_| woken > 0) {
+            self.ledgers.cpus[usize::from(by)].wakes_sent.add(woken);
+        }
+    }
+
+    fn wake_all(&self) {
+        self.wake(0..self.cpus.len() as CpuIndex, None);
+    }
+
+    /// Changes something under the control lock, for a thread of control, and wakes the CPUs that it concerns.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.steering.lock();
+        let result = change(&mut state);
+        let mut wake = Vec::new();
+        self.steering.publish(state, &mut wake);
+        if !wake.is_empty() {
+            self.wake(wake, None);
+        }
+        result
+    }
+
+    /// Requests a stop.
+    pub(crate) fn stop(&self) {
+        // T1. Relaxed: this store hands nothing over. The fence in `wake_all` ensures that sleeping CPUs notice it.
+        self.stopping.store(true, Ordering::Relaxed);
+        self.wake_all();
+    }
+
+    /// Whether a stop was requested.
+    #[inline(always)]
+    pub(crate) fn is_stopping(&self) -> bool {
+        // T1.
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Counts a queue as closed. The CPU that closes the last queue wakes all CPUs.
+    pub(crate) fn close_one(&self) {
+        // O1, release: pairs with O2. Also acquire, so that the last CPU passes on what the other CPUs did before.
+        if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.wake_all();
+        }
+    }
+
+    /// Whether every queue has ended and all received packets are finished.
+    #[inline(always)]
+    pub(crate) fn all_closed(&self) -> bool {
+        // O2, acquire: pairs with O1. A thread that sees 0 also sees the final value of every counter of the ledger,
+        // and all pages home.
+        self.open_queues.load(Ordering::Acquire) == 0
+    }
+
+    /// The ledger as it is now.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.collect_kept();
+        let state = self.steering.lock();
+        let id = |cpu: &CpuIndex| self.cpus[usize::from(*cpu)];
+        let now = self.start.elapsed();
+        let in_handler = |gate: &Gate| Some(now.saturating_sub(Duration::from_nanos(gate.inside_since()?)));
+        let facts = Facts {
+            cpus: &self.cpus,
+            elapsed: now,
+            masks: (0..self.ledgers.queues.len())
+                .map(|queue| state.moves.mask_of(queue).iter().map(id).collect())
+                .collect(),
+            others: state.others.clone(),
+            in_handler: self.gates.iter().map(in_handler).collect(),
+            moves: state.moves.counts(),
+            groups: self.group_snapshots(&state),
+            backing: self.region.backing(),
+            page_bytes: self.region.page_bytes() as u64,
+            pages: self.region.pages() as u64,
+            pages_free: self.pools[0].free() as u64,
+            memory_bytes: self.memory_bytes,
+        };
+        drop(state);
+        self.ledgers.snapshot(facts)
+    }
+
+    /// A snapshot of each group that a queue is in: how it is steered.
+    fn group_snapshots(&self, state: &State) -> Vec<GroupSnapshot> {
+        let shown = (0..state.moves.groups()).filter_map(|at| {
+            let queues: Vec<usize> = state.moves.queues_of(at).collect();
+            if queues.is_empty() {
+                return None;
+            }
+            let (version, map) = state.moves.group(at);
+            let has = cpus_in(map);
+            let order = state.moves.order_of(at).0.into_iter();
+            let active = order.filter(|cpu| has.contains(cpu)).map(|cpu| self.cpus[usize::from(cpu)]).collect();
+            let found = state.findings.get(at).filter(|found| found.version.begun == version.begun);
+            let (findings, elephants) =
+                found.map(|found| (found.findings.clone(), found.elephants.clone())).unwrap_or_default();
+            Some(GroupSnapshot::new(state.policy.name, queues, active, elephants, findings))
+        });
+        shown.collect()
+    }
+
+    /// After all queues have ended, gives the pages of kept packets that were dropped since to the shared pool,
+    /// because no owner is left to collect them.
+    pub(crate) fn collect_kept(&self) {
+        if self.all_closed() {
+            let mut pages = Vec::new();
+            self.ledgers.queues.iter().for_each(|queue| queue.kept_pages.collect(|page| pages.push(page)));
+            self.pools[0].give_back(&mut pages);
+        }
+    }
+
+    /// Waits until the outputs that finish packets later have finished them. It waits while they make progress, and
+    /// for at most [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, it waits at most
+    /// [`DRAIN_MAX`] in all. Packets that are left then are lost. Call it when no CPU sends any more.
+    pub(crate) fn finish_outputs(&self) {
+        let deferred =
+            || self.ledgers.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
+        let (mut left, mut since, mut stopping) = (self.ledgers.held_by_outputs(), Instant::now(), None);
+        while left > 0 && since.elapsed() < OUTPUT_STUCK_AFTER {
+            if self.is_stopping() && stopping.get_or_insert_with(Instant::now).elapsed() >= DRAIN_MAX {
+                break;
+            }
+            std::thread::sleep(DRAIN_LOOK);
+            let now_left = self.ledgers.held_by_outputs();
+            if now_left < left {
+                (left, since) = (now_left, Instant::now());
+            }
+        }
+        deferred().for_each(Deferred::ask_to_end);
+        // Outputs that can still report exactly what was sent do so now.
+        let asked = Instant::now();
+        while self.ledgers.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
+            std::thread::sleep(DRAIN_LOOK);
+        }
+        for output in self.ledgers.outputs.iter().filter(|output| output.ledgers.iter().any(|ledger| ledger.held() > 0))
+        {
+            let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            output.ledgers[0].failed(&DeviceError::new(output.name.to_string(), "send what it holds", cause));
+        }
+        deferred().for_each(Deferred::close);
+    }
+}

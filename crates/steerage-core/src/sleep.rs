@@ -1,0 +1,135 @@
+//! How a CPU goes to sleep and is woken.
+//!
+//! A CPU with nothing to do first keeps polling for up to [`IDLE_POLL`](crate::limits::IDLE_POLL), and for less time
+//! if that has not paid off lately, like KVM's `halt_poll_ns` (`Softnet::run`). Then it announces that it sleeps by
+//! setting its bit in `Sleepers`, passes a memory fence, looks for work once more, and waits in one `ppoll` on its
+//! eventfd (its bell) and on those of its devices that have nothing to receive. A CPU that hands frames to others
+//! passes a fence once per poll and then checks the bits of the CPUs that it gave frames to. So either the sleeper
+//! sees the frames, or the other CPU sees the bit and rings the bell.
+//!
+//! A caller with a runtime of its own gets one epoll file descriptor for all of this (`Softnet::event_fd`). Devices
+//! are added to the epoll and removed from it as the CPU starts and stops waiting for them.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use steerage_flow::Timestamp;
+use steerage_mem::park::{Bell, Events};
+
+use crate::ids::CpuIndex;
+use crate::limits::{DRAIN_LOOK, FULL_LOOK};
+use crate::queue::OwnedQueue;
+use crate::rx::Polled;
+use crate::shared::Shared;
+
+/// Whether a CPU may go to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// It may sleep until its event file descriptor is readable or this time has come. From now on, other CPUs that
+    /// hand something to it ring its bell.
+    Sleep(Option<Timestamp>),
+    /// There is something to do: step again.
+    Work,
+}
+
+/// The state of one CPU's sleep.
+#[derive(Default)]
+pub(crate) struct Sleep {
+    /// Whether other CPUs were told that this CPU sleeps.
+    armed: bool,
+    /// The epoll for a caller that asked for one file descriptor.
+    events: Option<Events>,
+}
+
+impl Sleep {
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Tells other CPUs that this CPU is about to sleep. Afterwards it must look for something to do once more.
+    pub(crate) fn arm(&mut self, me: CpuIndex, shared: &Shared) {
+        shared.sleepers.about_to_sleep(usize::from(me));
+        self.armed = true;
+    }
+
+    /// The CPU is awake again, whatever the reason.
+    pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
+        self.armed = false;
+        if !shared.sleepers.awake(usize::from(me)) {
+            shared.ledgers.cpus[usize::from(me)].wakes_received.add(1);
+        }
+        // The bell is silenced in any case: a CPU that cleared the bit during an earlier sleep may have rung the bell
+        // only after this CPU was awake again.
+        shared.bells[usize::from(me)].hush();
+    }
+
+    /// Makes the epoll listen only to the devices that the CPU waits for. The other devices would make it readable
+    /// again and again.
+    pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
+        let Some(events) = &self.events else { return };
+        for queue in queues {
+            let listens = queue.waits_on().is_some();
+            if listens == queue.state.listens {
+                continue;
+            }
+            match queue.device().map(|device| events.listen(device, listens)) {
+                Some(Ok(())) => queue.state.listens = listens,
+                Some(Err(error)) => tracing::debug!(queue = queue.id, "cannot change an epoll: {error}"),
+                None => {}
+            }
+        }
+    }
+
+    /// One epoll file descriptor for the bell and all devices.
+    pub(crate) fn event_fd(&mut self, bell: &Bell, queues: &mut [OwnedQueue]) -> io::Result<OwnedFd> {
+        let events = match self.events.take() {
+            Some(events) => events,
+            None => {
+                let events = Events::new(bell, queues.iter().filter_map(OwnedQueue::device))?;
+                queues.iter_mut().for_each(|queue| queue.state.listens = queue.device().is_some());
+                events
+            }
+        };
+        self.events.insert(events).try_clone()
+    }
+
+    /// The queue has ended: removes its device from the epoll.
+    pub(crate) fn forget(&self, queue: &OwnedQueue) {
+        if let (Some(events), Some(device)) = (&self.events, queue.device()) {
+            if let Err(error) = events.forget(device) {
+                tracing::debug!(queue = queue.id, "cannot take a device out of an epoll: {error}");
+            }
+        }
+    }
+}
+
+/// Until when a CPU's queues have nothing to do unless the CPU is woken: the earliest of `until` and the times of the
+/// queues. `None` if there is something to do now.
+pub(crate) fn queues_sleep_until(
+    queues: &mut [OwnedQueue],
+    now: Timestamp,
+    mut until: Option<Timestamp>,
+) -> Option<Option<Timestamp>> {
+    let mut sooner = |at: Timestamp| until = Some(until.map_or(at, |until| until.min(at)));
+    for queue in queues {
+        if queue.state.ended {
+            sooner(now + DRAIN_LOOK);
+        } else if queue.state.blocked {
+            if queue.can_wait() {
+                queue.wake_when_there_is_room();
+            } else {
+                sooner(now + FULL_LOOK);
+            }
+            if queue.has_room() {
+                return None;
+            }
+        } else {
+            match queue.state.polled {
+                Polled::NotBefore(due) if due > now => sooner(due),
+                Polled::Drained if queue.device().is_some() => {}
+                _ => return None,
+            }
+        }
+    }
+    Some(until)
+}

@@ -1,0 +1,575 @@
+//! One CPU of the path: the object that a thread steps, with everything that belongs to that CPU alone.
+//!
+//! A round goes through the phases from top to bottom, like the two halves of a Linux softirq. The CPU receives from
+//! the queues that it owns, then handles its own share of the packets, then the share that other CPUs handed to it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use steerage_flow::Timestamp;
+use steerage_mem::park::Bell;
+use steerage_mem::round;
+use steerage_topology::CpuId;
+
+use crate::backlog::{Backlog, Backlogs};
+use crate::handler::{Cpu, Handler, MakeHandler, Runner};
+use crate::ids::CpuIndex;
+use crate::limits::{DRAIN_MAX, HANDLE_BUDGET, MOVE_LOOK, OUTPUT_LOOK};
+use crate::origin::Origin;
+use crate::participant::Participant;
+use crate::platform::{Machine, Platform};
+use crate::queue::OwnedQueue;
+use crate::sampler::Sampler;
+use crate::shared::Shared;
+use crate::sleep::{Armed, Sleep, queues_sleep_until};
+use crate::steering::InTransit;
+use crate::tx::OwnedTx;
+use steerage_ledger::CpuLedger;
+use steerage_moves::Event;
+
+/// The outcome of one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stepped {
+    /// It did something: step again.
+    Worked,
+    /// There was nothing to do.
+    Idle,
+    /// Every queue has ended and all received packets are finished, or the time to drain is over.
+    Finished,
+}
+
+/// The phases of a round, in order. The number is the index of one of the CPU's queues or backlogs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Follow changes that were requested: moves, limits, the end.
+    Control,
+    /// Take frames off a queue's device.
+    Poll(usize),
+    /// Choose each frame's CPU.
+    Steer(usize),
+    /// Show the staged frames to the other CPUs.
+    Publish(usize),
+    /// Wake the sleeping CPUs that were given packets in this round.
+    Wake,
+    /// Call the handler with a batch.
+    Handle(usize),
+    /// Count the batch, and give its slots back.
+    Finish(usize),
+}
+
+/// One CPU's part of an instance, before the thread that runs it starts.
+pub struct CpuPart<H: Handler> {
+    pub(crate) index: CpuIndex,
+    pub(crate) make: MakeHandler<H>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) in_transit: Arc<InTransit<H::Moved>>,
+    pub(crate) stops: StopsUnlessFinished,
+    pub(crate) queues: Vec<OwnedQueue>,
+    pub(crate) backlogs: Vec<Backlog>,
+    pub(crate) outputs: Vec<OwnedTx>,
+    pub(crate) origin: Origin,
+}
+
+impl<H: Handler> fmt::Debug for CpuPart<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CpuPart of CPU {}", self.cpu())
+    }
+}
+
+impl<H: Handler> CpuPart<H> {
+    /// The number of this CPU.
+    pub fn cpu(&self) -> CpuId {
+        self.shared.cpus[usize::from(self.index)]
+    }
+
+    /// Builds the handler on the calling thread, and prepares the CPU to be stepped.
+    pub fn enter<P: Platform>(self, platform: P) -> Softnet<H, P> {
+        Softnet::new(self, platform)
+    }
+
+    /// Like [`enter`](Self::enter), on the machine that this process runs on.
+    pub fn enter_machine(self) -> Softnet<H, Machine> {
+        let machine = Machine::new(self.shared.start, u64::from(self.index));
+        self.enter(machine)
+    }
+}
+
+/// Stops the instance if a CPU goes away before it has finished, by a panic or because its future was dropped.
+/// Otherwise the other CPUs would wait for it.
+#[derive(Debug)]
+pub(crate) struct StopsUnlessFinished {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) finished: bool,
+}
+
+impl Drop for StopsUnlessFinished {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.shared.stop();
+        }
+    }
+}
+
+/// The state of the current round.
+#[derive(Debug)]
+struct Round {
+    start: Timestamp,
+    worked: bool,
+    /// Whether a poll or a batch was as large as it can be.
+    full: bool,
+    /// The number of frames in the current poll.
+    polled: usize,
+    handled: usize,
+    /// CPUs that got new frames in this round.
+    shown: Vec<CpuIndex>,
+}
+
+/// One CPU of the path.
+pub struct Softnet<H: Handler, P: Platform> {
+    platform: P,
+    shared: Arc<Shared>,
+    stops: StopsUnlessFinished,
+    queues: Vec<OwnedQueue>,
+    backlogs: Backlogs,
+    runner: Runner<H>,
+    control: Participant<H::Moved>,
+    sampler: Sampler,
+    sleep: Sleep,
+    phase: Phase,
+    round: Round,
+    /// Frames received and frames handled since [`poll`](Self::poll) was last called.
+    received: usize,
+    handled: usize,
+    /// Set when a stop was requested: until this time packets in flight are handled.
+    drain_until: Option<Timestamp>,
+    finished: bool,
+}
+
+impl<H: Handler, P: Platform> fmt::Debug for Softnet<H, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Softnet of CPU {} in {:?}", self.runner.cpu.id, self.phase)
+    }
+}
+
+impl<H: Handler, P: Platform> Softnet<H, P> {
+    fn new(part: CpuPart<H>, mut platform: P) -> Self {
+        let CpuPart { index, make, shared, in_transit, stops, queues, backlogs, outputs, origin } = part;
+        let cpu = Cpu { id: shared.cpus[usize::from(index)], now: platform.now(), origin, tick_by: None };
+        let limits = shared.steering.lock().limits.all;
+        let shown = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
+        Self {
+            backlogs: Backlogs::new(backlogs, index, || platform.random()),
+            runner: Runner::new(index, &shared, make, outputs, cpu),
+            control: Participant::new(limits, shared.cpus.len(), in_transit),
+            sampler: Sampler::new(),
+            sleep: Sleep::default(),
+            phase: Phase::Control,
+            round: Round { start: Timestamp::ZERO, worked: false, full: false, polled: 0, handled: 0, shown },
+            received: 0,
+            handled: 0,
+            drain_until: None,
+            finished: false,
+            platform,
+            shared,
+            stops,
+            queues,
+        }
+    }
+
+    // ---- the round
+
+    /// One round: all phases once.
+    #[inline]
+    pub fn step(&mut self) -> Stepped {
+        loop {
+            if let Some(stepped) = self.advance() {
+                return stepped;
+            }
+        }
+    }
+
+    /// Runs whole rounds until at least `budget` packets were received or handled, or until there is nothing to do.
+    pub fn poll(&mut self, budget: usize) -> Stepped {
+        (self.received, self.handled) = (0, 0);
+        loop {
+            let stepped = self.step();
+            if stepped != Stepped::Worked || self.received.max(self.handled) >= budget {
+                return stepped;
+            }
+        }
+    }
+
+    /// How many packets the handler got since the last call of [`poll`](Self::poll) began, or since the start if it
+    /// was never called.
+    pub fn handled(&self) -> usize {
+        self.handled
+    }
+
+    /// Runs only the next phase. Returns `Some` if it ended a round. A simulator uses this to interleave the phases
+    /// of many CPUs in any order.
+    #[inline]
+    pub fn advance(&mut self) -> Option<Stepped> {
+        let _in_round = round::enter();
+        self.phase = match self.phase {
+            Phase::Control => {
+                let may_go_on = self.follow_control();
+                if self.finished {
+                    return Some(Stepped::Finished);
+                }
+                if !may_go_on {
+                    return Some(Stepped::Worked);
+                }
+                self.to_poll(0)
+            }
+            Phase::Poll(queue) => {
+                self.receive(queue);
+                Phase::Steer(queue)
+            }
+            Phase::Steer(queue) => {
+                self.queues[queue].steer(self.runner.cpu.now);
+                Phase::Publish(queue)
+            }
+            Phase::Publish(queue) => {
+                let (own, shown) = (usize::from(self.runner.index), &mut self.round.shown);
+                self.queues[queue].publish(own, self.round.polled, |cpu| shown.push(cpu));
+                self.to_poll(queue + 1)
+            }
+            Phase::Wake => {
+                if !self.round.shown.is_empty() {
+                    self.shared.wake(self.round.shown.drain(..), Some(self.runner.index));
+                }
+                if self.round.worked && self.sampler.times_receiving() {
+                    let took = self.platform.now().since(self.round.start);
+                    self.sampler.received_in(took, self.ledger());
+                }
+                self.to_handle(0)
+            }
+            Phase::Handle(nth) => {
+                self.handle(nth);
+                Phase::Finish(nth)
+            }
+            Phase::Finish(nth) => {
+                self.finish_batch(nth);
+                self.runner.cpu.now = self.platform.now();
+                let now = self.runner.cpu.now;
+                if self.sampler.is_timing() && self.sampler.end(self.backlogs.nth(nth), &self.shared, now) {
+                    // Handle the rest of the batch that the timed packet was taken from.
+                    self.phase = Phase::Handle(nth);
+                    return None;
+                }
+                // Every round handles the CPU's own share and one more backlog, so that no backlog waits for ever.
+                if !self.backlogs.is_own(nth) && self.is_round_over() {
+                    self.ledger().time_squeeze.add(1);
+                    Phase::Control
+                } else {
+                    self.to_handle(nth + 1)
+                }
+            }
+        };
+        (self.phase == Phase::Control).then(|| self.end_round())
+    }
+
+    /// Whether [`Stepped::Finished`] was returned.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// The phase that runs next.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    fn to_poll(&self, queue: usize) -> Phase {
+        if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
+    }
+
+    fn to_handle(&self, nth: usize) -> Phase {
+        // An instance without outputs holds nothing back.
+        let sends = !self.runner.outputs.is_empty();
+        let next = self.backlogs.next_to_serve(nth, |backlog| sends && self.is_held_back(backlog));
+        next.map_or(Phase::Control, Phase::Handle)
+    }
+
+    /// Whether a backlog's packets have to wait, because their source can wait and an output is full. So a file is
+    /// not read faster than it is written. After a stop was requested, packets wait only during the first half of the
+    /// time to drain.
+    #[inline(never)]
+    fn is_held_back(&self, backlog: &Backlog) -> bool {
+        let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
+        backlog.can_wait && time_left && self.runner.is_output_full()
+    }
+
+    fn end_round(&mut self) -> Stepped {
+        self.backlogs.rotate();
+        if self.round.worked {
+            return Stepped::Worked;
+        }
+        self.runner.flush_outputs();
+        Stepped::Idle
+    }
+
+    fn is_round_over(&self) -> bool {
+        let (round, limits) = (&self.round, &self.control.limits);
+        round.handled >= limits.budget || self.runner.cpu.now.since(round.start) > limits.budget_time
+    }
+
+    fn ledger(&self) -> &CpuLedger {
+        self.runner.ledger()
+    }
+
+    // ---- control
+
+    /// Follows what control requests. Returns whether the round may go on.
+    fn follow_control(&mut self) -> bool {
+        if self.sleep.is_armed() {
+            self.sleep.awake(self.runner.index, &self.shared);
+        }
+        let now = self.platform.now();
+        self.begin_round(now);
+        let platform = &self.platform;
+        let clock = || platform.now();
+        let goes_on = self.control.take_part(&mut self.queues, &mut self.runner, &mut self.sampler, &clock);
+        if goes_on && self.runner.next_tick.is_some_and(|due| due <= now) && self.runner.tick().is_err() {
+            self.control.start_over(&mut self.runner);
+        }
+        if self.shared.is_stopping() && self.drain_until.is_none() {
+            self.drain_until = Some(now + DRAIN_MAX);
+            self.queues.iter_mut().for_each(OwnedQueue::stop);
+        }
+        if self.queues.iter().any(|queue| queue.state.ended) {
+            self.close_queues();
+        }
+        let drained = self.shared.all_closed() && self.backlogs.waiting().next().is_none();
+        self.finished = drained || self.drain_until.is_some_and(|until| now >= until);
+        if self.finished {
+            self.runner.flush_outputs();
+        }
+        !self.control.is_void()
+    }
+
+    fn begin_round(&mut self, now: Timestamp) {
+        let round = &mut self.round;
+        if std::mem::take(&mut round.worked) {
+            // The last round ended just before, so one reading of the clock serves both rounds.
+            let ledger = self.runner.ledger();
+            ledger.busy_nanos.add(now.since(round.start).as_nanos() as u64);
+            ledger.rounds.add(1);
+            if std::mem::take(&mut round.full) {
+                ledger.full_rounds.add(1);
+            }
+        }
+        (round.start, round.handled) = (now, 0);
+        self.runner.cpu.now = now;
+    }
+
+    /// Closes the queues that have ended and have no frames in flight. If another thread has the control lock, it tries again
+    /// in the next round.
+    fn close_queues(&mut self) {
+        let at_rest = |queue: &mut OwnedQueue| !queue.is_parked() && queue.is_at_rest();
+        while let Some(at) = self.queues.iter_mut().position(at_rest) {
+            let Some(mut state) = self.shared.steering.try_lock() else { return };
+            // From now on no move waits for this queue.
+            let mut queue = self.queues.swap_remove(at);
+            state.on(Event::Closed { queue: queue.id });
+            self.control.publish(&self.shared, state, self.runner.index);
+            self.sleep.forget(&queue);
+            // Closing a device is not a part of the packet path, and may take memory.
+            let _outside = round::leave();
+            queue.close();
+            self.shared.close_one();
+        }
+    }
+
+    // ---- receive and handle
+
+    fn receive(&mut self, queue: usize) {
+        let queue = &mut self.queues[queue];
+        if let Err(error) = queue.poll(self.runner.cpu.now) {
+            tracing::error!(device = %error.device, offset = error.offset, "{error}");
+            self.shared.ledgers.queues[queue.id].failed(error.to_string(), error.offset);
+        }
+        // Frames that were received before an error count.
+        let polled = queue.polled_frames();
+        self.round.polled = polled;
+        if polled > 0 {
+            self.round.worked = true;
+            self.round.full |= polled >= self.control.limits.dev_weight;
+            self.received += polled;
+            self.ledger().polled.add(polled as u64);
+        }
+    }
+
+    fn handle(&mut self, nth: usize) {
+        let is_own = self.backlogs.is_own(nth);
+        let backlog = self.backlogs.nth(nth);
+        self.runner.ledger().backlog_max.raise_to(backlog.consumer.waiting());
+        self.round.worked = true;
+        if self.control.is_void() {
+            self.runner.skip();
+            return;
+        }
+        let revoked = backlog.consumer.revoked();
+        if revoked > 0 {
+            self.runner.skip();
+            backlog.consumer.take(HANDLE_BUDGET.min(revoked as usize));
+            return;
+        }
+        if self.runner.enter().is_err() {
+            // No frame was taken; the next round looks at the backlog again.
+            self.control.start_over(&mut self.runner);
+            return;
+        }
+        let alone = self.sampler.wants_one_alone();
+        let most = if alone { 1 } else { self.control.limits.dev_weight };
+        // A device that lends frames on this CPU has just written their headers.
+        let cached = backlog.lent && is_own;
+        let taken = if cached { backlog.consumer.take_cached(most) } else { backlog.consumer.take(most) };
+        if alone {
+            self.sampler.begin(backlog, &self.shared, self.platform.now());
+        }
+        self.round.full |= taken >= self.control.limits.dev_weight;
+        self.handled += taken;
+        self.round.handled += taken;
+        self.runner.handle(backlog);
+    }
+
+    fn finish_batch(&mut self, nth: usize) {
+        let is_own = self.backlogs.is_own(nth);
+        let backlog = self.backlogs.nth(nth);
+        let (count, died) = self.runner.finish_batch(backlog);
+        let ledger = self.runner.ledger();
+        ledger.processed.add(count as u64);
+        if is_own {
+            ledger.inline.add(count as u64);
+        } else {
+            ledger.handed_in.add(count as u64);
+        }
+        if backlog.can_wait && !is_own && backlog.consumer.producer_waits() {
+            self.shared.wake([backlog.owner], Some(self.runner.index));
+        }
+        if died {
+            self.control.start_over(&mut self.runner);
+        }
+    }
+
+    // ---- sleep
+
+    /// Prepares to sleep. The caller then waits on [`event_fd`](Self::event_fd) or [`event_fds`](Self::event_fds).
+    /// The next step ends the sleep.
+    pub fn arm(&mut self) -> Armed {
+        self.sleep.arm(self.runner.index, &self.shared);
+        match self.sleep_until() {
+            Some(until) => {
+                self.sleep.listen(&mut self.queues);
+                Armed::Sleep(until)
+            }
+            None => {
+                self.sleep.awake(self.runner.index, &self.shared);
+                Armed::Work
+            }
+        }
+    }
+
+    /// Until when there is nothing to do, unless the bell rings (`Some(None)`: no limit). `None` if there is
+    /// something to do now.
+    fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
+        let shared = &self.shared;
+        // After a round that did something, or in the middle of a round, some staged frames may not be published yet.
+        if self.round.worked
+            || self.phase != Phase::Control
+            || self.control.is_behind(shared.steering.version())
+            || shared.all_closed()
+            || (shared.is_stopping() && self.drain_until.is_none())
+        {
+            return None;
+        }
+        let mut waiting = self.backlogs.waiting().peekable();
+        let held_back = waiting.peek().is_some();
+        if waiting.any(|backlog| !self.is_held_back(backlog)) {
+            return None;
+        }
+        let now = self.platform.now();
+        let in_move = self.control.pending.then(|| now + MOVE_LOOK);
+        let for_output = held_back.then(|| now + OUTPUT_LOOK);
+        let until = [self.runner.next_tick, self.drain_until, in_move, for_output].into_iter().flatten().min();
+        queues_sleep_until(&mut self.queues, now, until)
+    }
+
+    /// The time of this CPU's clock, which [`Armed::Sleep`] also uses.
+    pub fn now(&self) -> Timestamp {
+        self.platform.now()
+    }
+
+    /// Whether another CPU has rung the bell since [`arm`](Self::arm). For a simulator, which does not wait on the
+    /// bell.
+    pub fn is_woken(&self) -> bool {
+        !self.shared.sleepers.is_about_to_sleep(usize::from(self.runner.index))
+    }
+
+    /// The file descriptors of the bell and of the devices that the CPU waits for. The sleep ends when one of them
+    /// becomes readable. The set may differ after each [`arm`](Self::arm).
+    pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
+        std::iter::once(self.bell().as_fd()).chain(devices)
+    }
+
+    /// One epoll file descriptor for all of [`event_fds`](Self::event_fds). It is readable whenever the sleep should
+    /// end. The caller owns it, and registers it with a runtime once. Devices are added and removed as the CPU starts
+    /// and stops waiting for them.
+    ///
+    /// # Errors
+    /// The kernel's error, if the process has no file descriptor left.
+    pub fn event_fd(&mut self) -> io::Result<OwnedFd> {
+        let bell = &self.shared.bells[usize::from(self.runner.index)];
+        self.sleep.event_fd(bell, &mut self.queues)
+    }
+
+    fn bell(&self) -> &Bell {
+        &self.shared.bells[usize::from(self.runner.index)]
+    }
+
+    /// Steps until everything is finished, and ends the handler. Before each sleep it keeps polling for a while: up
+    /// to `idle_poll` if packets came in that time lately, and for less and less time if not, like KVM's
+    /// `halt_poll_ns`.
+    pub fn run(mut self, idle_poll: Duration) -> H::Report {
+        let mut patience = idle_poll;
+        let mut idle_since = None;
+        loop {
+            match self.step() {
+                Stepped::Worked => idle_since = None,
+                Stepped::Finished => return self.finish(),
+                Stepped::Idle => {
+                    let now = self.runner.cpu.now;
+                    if now.since(*idle_since.get_or_insert(now)) < patience {
+                        std::thread::yield_now();
+                    } else if let Armed::Sleep(until) = self.arm() {
+                        self.wait(until);
+                        let slept = self.platform.now().since(now);
+                        patience = if slept < idle_poll { idle_poll } else { patience / 2 };
+                    }
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, until: Option<Timestamp>) {
+        let devices: Vec<BorrowedFd<'_>> = self.queues.iter().filter_map(OwnedQueue::waits_on).collect();
+        let bell = &self.shared.bells[usize::from(self.runner.index)];
+        if let Err(error) = self.platform.park(bell, &devices, until) {
+            tracing::error!(cpu = self.runner.cpu.id.0, "cannot sleep: {error}");
+        }
+    }
+
+    // ---- the end
+
+    /// Ends this CPU and returns the handler's report. Packets that are still in its rings stay there and count as in
+    /// flight.
+    pub fn finish(mut self) -> H::Report {
+        // If this CPU ends too early, other CPUs would wait for it, so the drop of `stops` stops them.
+        self.stops.finished = self.is_finished();
+        self.runner.finish()
+    }
+}

@@ -1,0 +1,249 @@
+//! What control and the packet CPUs share under one lock: the machine that moves buckets, limits that change, and what a policy
+//! leaves here.
+//!
+//! Threads of control wait for the lock. A packet CPU only tries to take it, between two rounds and only if there is something
+//! to do. If it does not get it, it keeps what it has to say and tries again in the next round. A version number says with one
+//! load whether anything changed. The data path's own part in a move (park, fence, release) takes no lock.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `lock` | the lock that packet CPUs only try |
+//! | `deadline` | phases that last too long, CPUs that show no sign of life |
+//! | `limits` | limits that change |
+//! | `transit` | handler state on its way |
+
+mod deadline;
+mod limits;
+mod lock;
+mod transit;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
+
+use steerage_flow::{FlowKey, Timestamp};
+use steerage_mem::gate::Gate;
+use steerage_moves::{Actions, Ask, Event, Moves, Setup};
+
+use crate::ids::{BucketId, CpuIndex};
+use crate::limits::{FLOWS_SEEN_MAX, Limits, QueueLimits};
+use crate::placement::{BetweenRounds, GroupFindings, PolicyInfo};
+use limits::LimitsInForce;
+use lock::ControlLock;
+
+pub(crate) use deadline::QueueGauges;
+pub(crate) use transit::{InTransit, States};
+
+/// What is under the control lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) moves: Moves,
+    actions: Actions,
+    deadline: deadline::Deadline,
+    queues: Vec<QueueGauges>,
+    pub(crate) limits: LimitsInForce,
+    pub(crate) policy: PolicyInfo,
+    /// What the policy has found out about each group.
+    pub(crate) findings: Vec<GroupFindings>,
+    /// The share of each CPU's time that other programs used lately.
+    pub(crate) others: Vec<f64>,
+    /// Buckets whose packets should be looked at, to name the flow that fills them, and the flows that were seen.
+    to_name: Vec<BucketId>,
+    flows_seen: Vec<(BucketId, FlowKey)>,
+    /// What each CPU should run between two rounds.
+    hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
+}
+
+/// The lock around the state, and a version number that changes with it.
+#[derive(Debug)]
+pub(crate) struct Steering {
+    state: ControlLock<State>,
+    version: AtomicU64,
+}
+
+impl Steering {
+    pub(crate) fn new(
+        setup: Setup,
+        plan: impl FnMut(&[CpuIndex], usize) -> steerage_moves::Plan,
+        queues: Vec<(QueueGauges, QueueLimits)>,
+        limits: Limits,
+        policy: PolicyInfo,
+    ) -> Self {
+        let cpus = setup.cpus;
+        let (queues, queue_limits): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
+        let state = State {
+            moves: Moves::new(setup, plan),
+            actions: Actions::for_size(cpus, queues.len()),
+            deadline: deadline::Deadline::new(cpus),
+            queues,
+            limits: LimitsInForce::new(limits, queue_limits),
+            policy,
+            findings: Vec::new(),
+            others: vec![0.0; cpus],
+            to_name: Vec::new(),
+            flows_seen: Vec::with_capacity(FLOWS_SEEN_MAX),
+            hooks: (0..cpus).map(|_| None).collect(),
+        };
+        Self { state: ControlLock::new(state), version: AtomicU64::new(1) }
+    }
+
+    /// Changes whenever a CPU has something to do.
+    #[inline(always)]
+    pub(crate) fn version(&self) -> u64 {
+        // Acquire pairs with the release in `publish`; the lock orders the rest.
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// For packet CPUs.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock()
+    }
+
+    /// For threads of control.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Releases the lock. If something changed, increments the version. Puts the CPUs to be woken into `wake`.
+    pub(crate) fn publish(&self, mut state: MutexGuard<'_, State>, wake: &mut Vec<CpuIndex>) {
+        wake.clear();
+        wake.append(&mut state.actions.wake);
+        if std::mem::take(&mut state.actions.changed) {
+            self.version.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+impl State {
+    // ---- events
+
+    /// Gives the machine an event of control or of a CPU whose part in a move is done.
+    pub(crate) fn on(&mut self, event: Event<'_>) {
+        self.moves.on(event, &mut self.actions);
+    }
+
+    /// Checks whether the phase of the moving slice lasts too long, and acts if so. `open` lists the CPUs whose fences the
+    /// caller waits for.
+    pub(crate) fn hurry(&mut self, me: CpuIndex, open: &[CpuIndex], gates: &[Gate], now: Timestamp) {
+        let Some(slice) = self.moves.slice().filter(|_| self.moves.is_timed()) else { return };
+        if !self.deadline.is_over(slice, now) {
+            return;
+        }
+        self.on(Event::Overdue { by: me, open });
+        // The machine is locked, and the outcome of each action is its next event, which may ask for more.
+        let mut nth = 0;
+        while let Some(ask) = self.actions.asks.get(nth).copied() {
+            nth += 1;
+            match ask {
+                Ask::Declare(cpu) => {
+                    if !self.is_waited_for(cpu) && self.deadline.declare(cpu, &gates[usize::from(cpu)], now) {
+                        self.on(Event::Died(cpu));
+                    }
+                }
+                Ask::ReadFences { queue } => {
+                    if let Some(epoch) = self.are_fences_passed(queue) {
+                        self.on(Event::FencesPassed { queue, epoch });
+                    }
+                }
+            }
+        }
+        self.actions.asks.clear();
+    }
+
+    /// Whether `cpu` has frames of a queue that can wait. None of these frames may be lost, however long it takes.
+    fn is_waited_for(&self, cpu: CpuIndex) -> bool {
+        let is_open = |at: usize| self.moves.is_open(at);
+        let waits = |(at, queue): (usize, &QueueGauges)| queue.can_wait && is_open(at) && !queue.is_finished(cpu);
+        self.queues.iter().enumerate().any(waits)
+    }
+
+    /// Whether a dead CPU's queue has nothing left on living old CPUs. What it sent to dead ones is revoked. Returns the epoch
+    /// of the slice.
+    fn are_fences_passed(&self, queue: usize) -> Option<u64> {
+        let slice = self.moves.slice()?;
+        let rings = &self.queues[queue];
+        let mut all_passed = true;
+        for cpu in &slice.old_cpus {
+            if self.moves.is_dead(*cpu) {
+                rings.revoke(*cpu);
+            } else {
+                all_passed &= rings.is_finished(*cpu);
+            }
+        }
+        all_passed.then_some(slice.epoch)
+    }
+
+    // ---- limits
+
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        if self.limits.set(limits) {
+            self.limits_changed(0..self.hooks.len() as CpuIndex);
+        }
+    }
+
+    pub(crate) fn set_queue_limits(&mut self, queue: usize, limits: QueueLimits) {
+        if self.limits.set_of_queue(queue, limits) {
+            let owner = self.moves.owner_of(queue);
+            self.limits_changed(owner..owner + 1);
+        }
+    }
+
+    pub(crate) fn set_flow_limited(&mut self, cpus: Vec<CpuIndex>) {
+        if self.limits.set_flow_limited(cpus) {
+            self.limits_changed(0..self.hooks.len() as CpuIndex);
+        }
+    }
+
+    fn limits_changed(&mut self, cpus: std::ops::Range<CpuIndex>) {
+        for cpu in cpus {
+            self.limits.changed_for(cpu);
+            self.actions.wake(cpu);
+        }
+    }
+
+    /// Whether all living CPUs follow the current limits.
+    pub(crate) fn limits_in_force(&self) -> bool {
+        self.limits.unread().iter().all(|cpu| self.moves.is_dead(*cpu))
+    }
+
+    // ---- what a policy leaves here
+
+    pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {
+        self.policy = policy;
+        self.findings.clear();
+        // Sleeping CPUs must find out whether load is measured.
+        (0..self.hooks.len() as CpuIndex).for_each(|cpu| self.actions.wake(cpu));
+    }
+
+    /// The buckets whose packets should be looked at, to name the flow that fills them.
+    pub(crate) fn to_name(&self) -> &[BucketId] {
+        &self.to_name
+    }
+
+    pub(crate) fn set_to_name(&mut self, buckets: Vec<BucketId>) {
+        if buckets != self.to_name {
+            self.to_name = buckets;
+            self.actions.changed = true;
+        }
+    }
+
+    /// A packet in a bucket of [`to_name`](Self::to_name) belongs to this flow. If the policy does not come for them, flows
+    /// beyond a limit are forgotten.
+    pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
+        if self.flows_seen.len() < FLOWS_SEEN_MAX {
+            self.flows_seen.push((bucket, flow));
+        }
+    }
+
+    pub(crate) fn take_flows(&mut self) -> Vec<(BucketId, FlowKey)> {
+        self.flows_seen.drain(..).collect()
+    }
+
+    pub(crate) fn set_hook(&mut self, cpu: CpuIndex, hook: Arc<dyn BetweenRounds>) {
+        self.hooks[usize::from(cpu)] = Some(hook);
+        self.actions.wake(cpu);
+    }
+
+    pub(crate) fn take_hook(&mut self, cpu: CpuIndex) -> Option<Arc<dyn BetweenRounds>> {
+        self.hooks[usize::from(cpu)].take()
+    }
+}

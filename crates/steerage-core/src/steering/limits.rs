@@ -1,0 +1,60 @@
+//! Limits that change while the instance runs, and which CPUs follow them already.
+
+use crate::ids::CpuIndex;
+use crate::limits::{Limits, QueueLimits};
+
+/// The limits of all CPUs. Changes reach the CPUs as moves do: the state is under the control lock, and each CPU checks a
+/// version once per round. So the data path reads no additional atomic, and control knows which CPUs follow the limits
+/// already.
+#[derive(Debug)]
+pub(crate) struct LimitsInForce {
+    pub(crate) all: Limits,
+    pub(crate) of_queues: Vec<QueueLimits>,
+    /// The CPUs whose backlogs have a flow limit.
+    pub(crate) flow_limited: Vec<CpuIndex>,
+    /// CPUs that do not follow these limits yet.
+    unread: Vec<CpuIndex>,
+}
+
+/// Sets a value. Returns whether it is another one.
+fn replace<T: PartialEq>(old: &mut T, new: T) -> bool {
+    let differs = *old != new;
+    *old = new;
+    differs
+}
+
+impl LimitsInForce {
+    pub(super) fn new(all: Limits, of_queues: Vec<QueueLimits>) -> Self {
+        Self { all, of_queues, flow_limited: Vec::new(), unread: Vec::new() }
+    }
+
+    pub(super) fn set(&mut self, limits: Limits) -> bool {
+        replace(&mut self.all, limits)
+    }
+
+    pub(super) fn set_of_queue(&mut self, queue: usize, limits: QueueLimits) -> bool {
+        replace(&mut self.of_queues[queue], limits)
+    }
+
+    pub(super) fn set_flow_limited(&mut self, cpus: Vec<CpuIndex>) -> bool {
+        replace(&mut self.flow_limited, cpus)
+    }
+
+    /// Something that `cpu` follows has changed.
+    pub(super) fn changed_for(&mut self, cpu: CpuIndex) {
+        if !self.unread.contains(&cpu) {
+            self.unread.push(cpu);
+        }
+    }
+
+    /// `cpu` follows the limits from now on.
+    pub(crate) fn read_by(&mut self, cpu: CpuIndex) -> Limits {
+        self.unread.retain(|unread| *unread != cpu);
+        self.all
+    }
+
+    /// The CPUs that do not follow the limits yet.
+    pub(super) fn unread(&self) -> &[CpuIndex] {
+        &self.unread
+    }
+}

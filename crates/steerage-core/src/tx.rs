@@ -1,0 +1,322 @@
+//! Sending packets that a function transmits.
+//!
+//! Each CPU has its own queue to each output, so no CPU waits for a lock. The packets of a batch that go to one
+//! output are given to this CPU's queue in one call, in the order in which they arrived. That happens after the
+//! handler has returned and the CPU's gate was left, because the verdicts of a CPU that was declared dead are void.
+//! It also happens before the batch counts as finished. So the fence of a move covers everything that was sent: when
+//! a flow moves, its new CPU sends nothing before all of its earlier packets have left, and the flow keeps its order
+//! on the wire.
+//!
+//! A device copies the packets that it cannot send at once, or takes a packet's page in exchange for a page of its
+//! own ([`OutgoingPacket::swap`]). For the exchange it has pages of the pool ([`TxQueue::mapped`]). The page that it
+//! puts into the packet's slot comes home in the place of the page that it took, and the page that it took is its own
+//! once the device has sent it. An exchange needs no counter, no limit and no second way home, which keeping the page
+//! would need. (It was compared with a copy by AF_XDP on a veth, in five pairs of runs on a busy machine. With 64
+//! bytes the rate was 0.95 of that of a copy, between 0.90 and 1.20, so there is no difference. With 1500 bytes the
+//! rate was 1.06 of that of a copy, between 1.02 and 1.32.)
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::device::{DeviceError, DeviceName};
+use crate::ids::{DropReason, TxId, TxSource, Verdict};
+use crate::packet::{Actions, Received, received};
+use steerage_flow::Timestamp;
+use steerage_ledger::{OutputInfo, TxAccount, TxLedger};
+use steerage_mem::SharedPool;
+use steerage_mem::ring::{Frame, Frames};
+use steerage_mem::{Completion, Kept, Page, Region, Segments};
+use steerage_topology::CpuId;
+
+/// One CPU's queue to an output. A device that sends implements it.
+pub trait TxQueue: Send {
+    /// How many pages of the pool the queue needs to send from. The pool has this many pages in addition. Called
+    /// once, before the first packet.
+    fn pages_max(&self) -> usize {
+        0
+    }
+
+    /// Gives the queue its pages, and the region that contains these and all other pages of the pool. Called once,
+    /// before the first packet, for each queue that needs pages.
+    ///
+    /// # Errors
+    /// If the device cannot work with these pages.
+    fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
+        let _ = (region, pages);
+        Ok(())
+    }
+
+    /// Whether the queue accepts packets that it finishes later ([`Sent::deferred`]). If so, it keeps `account` and
+    /// reports there what became of each of them. Called once, before the first packet.
+    fn defers(&mut self, account: TxAccount) -> bool {
+        let _ = account;
+        false
+    }
+
+    /// Whether a batch would find room now. Called only if the queue [defers](Self::defers), before a batch is
+    /// handled whose source can wait: such a batch waits until all outputs of the CPU have room. An output that
+    /// accepts nothing any more must not return false for ever.
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Sends packets in their order. When it returns, the queue no longer needs them: it has copied the packets that
+    /// it could not send at once, or has swapped their pages for some of its own ([`OutgoingPacket::swap`]). Must not
+    /// block, and must not allocate memory after the first few calls. Called once for each batch that has packets for
+    /// this output.
+    ///
+    /// # Errors
+    /// An error ends this CPU's queue: all packets of this batch, and all that are transmitted to it from then on,
+    /// are refused.
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
+
+    /// Sends the packets that were held back to fill a larger unit. Called when this CPU has nothing else to do, and
+    /// at its end, if packets were sent since the last flush. Another CPU may later send packets of the same flow,
+    /// and they must not leave before the packets that are held back here.
+    ///
+    /// # Errors
+    /// The same as for [`send`](Self::send). The packets that were held back have already been counted as sent.
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Tells the queue that the run is over or that the queue failed. Append its pages to `pages`. A page that is not
+    /// returned cannot be used until the region ends.
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        let _ = pages;
+    }
+}
+
+/// The outcome of a [`TxQueue::send`]. Packets that are in none of the counts found no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Packets given to the device.
+    pub packets: u64,
+    /// The bytes of these packets, including their link headers.
+    pub bytes: u64,
+    /// Packets that the device cannot send, because they are too long or of another link type.
+    pub refused: u64,
+    /// Packets accepted now and finished later. They are in flight until the device's [`TxAccount`] reports what
+    /// became of them.
+    pub deferred: u64,
+}
+
+/// Makes an output's queue for a CPU.
+pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send>;
+
+/// A device to send to, as given to the builder.
+pub struct Output {
+    /// The name that the user gave it, or its current name if it was renamed.
+    pub name: DeviceName,
+    /// Its kind, for example `pcap`.
+    pub kind: &'static str,
+    /// Makes the device's queues, one for each CPU, when the instance is built.
+    pub open: OpenTx,
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.kind)
+    }
+}
+
+/// The packets of a batch that go to one output.
+pub struct Outgoing<'a> {
+    pub(crate) frames: Frames<'a>,
+    pub(crate) verdicts: std::slice::Iter<'a, Verdict>,
+    pub(crate) copies: std::slice::Iter<'a, Option<Kept>>,
+    pub(crate) to: TxId,
+    pub(crate) now: Timestamp,
+    pub(crate) source: TxSource,
+}
+
+impl fmt::Debug for Outgoing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outgoing packets to output {}", self.to.0)
+    }
+}
+
+impl<'a> Outgoing<'a> {
+    /// The packets of `frames` that a batch's `actions` send to the output `to`.
+    pub(crate) fn of_batch(
+        frames: Frames<'a>,
+        actions: &'a Actions,
+        to: TxId,
+        (now, source): (Timestamp, TxSource),
+    ) -> Self {
+        let (verdicts, copies) = actions.each();
+        Self { frames, verdicts, copies, to, now, source }
+    }
+
+    /// The time at which the batch was begun.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The source of the packets. A device that finishes packets later reports it to its [`TxAccount`].
+    pub fn source(&self) -> TxSource {
+        self.source
+    }
+
+    /// The next packet. This is not an `Iterator`, because a packet is read in place and only until the next packet
+    /// is requested.
+    pub fn next_packet(&mut self) -> Option<OutgoingPacket<'a>> {
+        loop {
+            let frame = self.frames.next()?;
+            let copy = self.copies.next().and_then(Option::as_ref);
+            if *self.verdicts.next()? == Verdict::Transmitted(self.to) {
+                return Some(OutgoingPacket { frame, copy });
+            }
+        }
+    }
+}
+
+/// A packet on its way out.
+#[derive(Debug)]
+pub struct OutgoingPacket<'a> {
+    frame: Frame<'a>,
+    /// The writable copy of a lent frame, if the handler wrote to it.
+    copy: Option<&'a Kept>,
+}
+
+impl OutgoingPacket<'_> {
+    /// The packet's bytes, and what the receiving device recorded about it.
+    #[inline]
+    pub fn received(&self) -> Received<'_> {
+        received(&self.frame, self.copy)
+    }
+
+    /// The bytes to send, part by part. [`received`](Self::received) returns the first part.
+    #[inline]
+    pub fn segments(&self) -> Segments<'_> {
+        self.copy.map_or_else(|| self.frame.segments(), Kept::segments)
+    }
+
+    /// Takes the packet together with its pages, in exchange for as many pages from the end of `pages`, so that it
+    /// can be sent from there without a copy. The packet in the batch is then empty. Returns `None`, and takes
+    /// nothing, if `pages` has too few pages, or if the packet does not lie in pages of the pool.
+    #[inline]
+    pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
+        if self.copy.is_some() { None } else { self.frame.swap(pages) }
+    }
+}
+
+/// One CPU's queue to an output, and its counters.
+pub(crate) struct OwnedTx {
+    name: DeviceName,
+    /// `None` after it failed.
+    queue: Option<Box<dyn TxQueue>>,
+    ledger: Arc<TxLedger>,
+    pool: Option<Arc<SharedPool>>,
+    /// Whether packets were sent since the last flush.
+    unflushed: bool,
+    /// Whether the queue accepts packets that it finishes later.
+    defers: bool,
+}
+
+/// The fate of a batch's packets for one output.
+pub(crate) struct Fate {
+    pub(crate) sent: u64,
+    /// Packets that the output accepted and will settle itself.
+    pub(crate) deferred: u64,
+    pub(crate) dropped: [(DropReason, u64); 2],
+}
+
+impl OwnedTx {
+    /// Sends the batch's packets to this output; there are `count` of them.
+    pub(crate) fn send(&mut self, count: u64, packets: &mut Outgoing<'_>) -> Fate {
+        let source = packets.source;
+        let sent = self.queue.as_mut().map(|queue| queue.send(packets));
+        let sent = sent.and_then(|sent| self.unless_failed(sent)).unwrap_or(Sent { refused: count, ..Sent::default() });
+        self.unflushed = true;
+        self.ledger.packets.add(sent.packets);
+        self.ledger.bytes.add(sent.bytes);
+        // A device that reports more packets than it was given is wrong, but the ledger must balance all the same.
+        let left = count.saturating_sub(sent.packets);
+        let deferred = if self.defers { sent.deferred.min(left) } else { 0 };
+        if let Some(account) = self.ledger.deferred.as_ref().filter(|_| deferred > 0) {
+            account.take(source, deferred);
+        }
+        let left = left - deferred;
+        let refused = sent.refused.min(left);
+        let dropped = [(DropReason::TxRefused, refused), (DropReason::TxFull, left - refused)];
+        for (reason, packets) in dropped.into_iter().filter(|(_, packets)| *packets > 0) {
+            self.ledger.dropped.add(reason, packets);
+        }
+        Fate { sent: count - deferred - left, deferred, dropped }
+    }
+
+    /// Whether a source that can wait should wait for this output.
+    pub(crate) fn is_full(&self) -> bool {
+        self.defers && self.queue.as_ref().is_some_and(|queue| !queue.has_room())
+    }
+
+    /// How many pages the queue needs.
+    pub(crate) fn pages_max(&self) -> usize {
+        self.queue.as_ref().map_or(0, |queue| queue.pages_max())
+    }
+
+    /// Gives the queue the pages that it needs.
+    pub(crate) fn map(&mut self, region: &Arc<Region>, pool: &Arc<SharedPool>) -> Result<(), DeviceError> {
+        let (mut pages, wanted) = (Vec::new(), self.pages_max());
+        pool.take_out(&mut pages, wanted);
+        self.pool = Some(Arc::clone(pool));
+        match &mut self.queue {
+            Some(queue) if wanted > 0 => queue.mapped(region, pages),
+            _ => Ok(()),
+        }
+    }
+
+    /// Closes the queue. Its pages go home.
+    pub(crate) fn close(&mut self) {
+        if let (Some(mut queue), Some(pool)) = (self.queue.take(), &self.pool) {
+            let mut pages = Vec::new();
+            queue.close(&mut pages);
+            pool.give_back(&mut pages);
+        }
+    }
+
+    pub(crate) fn flush(&mut self) {
+        if std::mem::take(&mut self.unflushed) {
+            let flushed = self.queue.as_mut().map(|queue| queue.flush());
+            flushed.and_then(|flushed| self.unless_failed(flushed));
+        }
+    }
+
+    /// Unwraps the result of a call to the device. An error closes the queue.
+    fn unless_failed<T>(&mut self, result: Result<T, DeviceError>) -> Option<T> {
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        tracing::error!(device = %self.name, "{error}");
+        self.ledger.failed(&error);
+        self.close();
+        None
+    }
+}
+
+/// Opens each CPU's queue to each output. Returns the description of each output, and the queues by CPU.
+pub(crate) fn open_outputs(
+    outputs: Vec<Output>,
+    cpus: &[CpuId],
+    queues: usize,
+) -> Result<(Vec<OutputInfo>, Vec<Vec<OwnedTx>>), DeviceError> {
+    let mut sends: Vec<Vec<OwnedTx>> = cpus.iter().map(|_| Vec::new()).collect();
+    let mut infos = Vec::with_capacity(outputs.len());
+    for Output { name, kind, mut open } in outputs {
+        let mut ledgers = Vec::with_capacity(cpus.len());
+        for (cpu, sends) in cpus.iter().zip(&mut sends) {
+            let mut queue = open(*cpu)?;
+            // Packets that CPUs originate are one more source.
+            let deferring = Arc::new(TxLedger::deferring(queues + 1));
+            let defers = queue.defers(TxAccount::new(&deferring));
+            let ledger = if defers { deferring } else { Arc::default() };
+            ledgers.push(Arc::clone(&ledger));
+            let (queue, name) = (Some(queue), name.clone());
+            sends.push(OwnedTx { name, queue, ledger, pool: None, unflushed: false, defers });
+        }
+        infos.push(OutputInfo { name, kind, ledgers });
+    }
+    Ok((infos, sends))
+}

@@ -1,0 +1,15 @@
+//! The name of an interface, which follows the interface when it is renamed.
+
+use steerage::DeviceName;
+
+use crate::sys::InterfaceSocket;
+
+/// The name of the interface that is now called `name` in this thread's network namespace. It follows the interface by
+/// its index.
+pub(crate) fn following(name: &str) -> DeviceName {
+    match (nix::net::if_::if_nametoindex(name), InterfaceSocket::open()) {
+        (Ok(index), Ok(socket)) => DeviceName::following(name, move || socket.name_of(index).ok()),
+        // The interface is gone, or there are too many open files. Then the name stays as it is.
+        _ => name.into(),
+    }
+}

@@ -1,0 +1,86 @@
+//! Frames in several buffers, as from a network card with short buffers.
+
+use std::sync::Arc;
+
+use steerage::{Completions, DeviceError, Gather, HEADROOM, Page, Region, SEGMENTS_MAX};
+
+use super::{AHEAD, SyntheticQueue};
+
+/// What a queue with short buffers has besides.
+#[derive(Debug)]
+pub(super) struct ShortBuffers {
+    /// The most bytes in one.
+    buffer: usize,
+    /// The frame that is being handed over, how long it is and how much of it was.
+    frame: Box<[u8]>,
+    len: usize,
+    done: usize,
+    begun: Gather,
+    region: Option<Arc<Region>>,
+}
+
+impl ShortBuffers {
+    pub(super) fn new(buffer: usize, room: usize) -> Self {
+        Self { buffer, frame: vec![0; room].into(), len: 0, done: 0, begun: Gather::default(), region: None }
+    }
+
+    pub(super) fn buffer(&self) -> usize {
+        self.buffer
+    }
+
+    pub(super) fn segments_max(&self) -> usize {
+        self.frame.len().div_ceil(self.buffer).min(SEGMENTS_MAX)
+    }
+
+    pub(super) fn mapped(&mut self, region: &Arc<Region>) {
+        self.region = Some(Arc::clone(region));
+    }
+
+    pub(super) fn close(&mut self, pages: &mut Vec<Page>) {
+        if let Some(region) = &self.region {
+            self.begun.close(region, pages);
+        }
+    }
+
+    /// Goes on with the frame. False while there is no page.
+    fn hand_over(&mut self, out: &mut Completions<'_>) -> bool {
+        while self.done < self.len {
+            let Some(mut page) = out.take_page() else { return false };
+            let part = &self.frame[self.done..self.len.min(self.done + self.buffer)];
+            out.page_mut(&mut page)[HEADROOM..][..part.len()].copy_from_slice(part);
+            out.gather(&mut self.begun, page, HEADROOM as u32, part.len());
+            self.done += part.len();
+        }
+        out.push_gathered(&mut self.begun, None);
+        true
+    }
+}
+
+impl SyntheticQueue {
+    /// As `push`, into buffers that may be shorter than the frames.
+    pub(super) fn push_parts(
+        &mut self,
+        parts: &mut ShortBuffers,
+        out: &mut Completions<'_>,
+        count: usize,
+    ) -> Result<usize, DeviceError> {
+        let kinds = self.templates.len() as u32;
+        for pushed in 0..count {
+            if parts.done == parts.len {
+                if self.ahead_at == AHEAD {
+                    self.draw();
+                }
+                let next = self.ahead[self.ahead_at];
+                let template = &self.templates[(next.flow % kinds) as usize];
+                let flow = next.flow * self.stride + self.first;
+                template.write(&mut parts.frame, self.places, flow, next.number).ok_or_else(|| self.no_room())?;
+                self.ahead_at += 1;
+                (parts.len, parts.done) = (template.len(), 0);
+            }
+            if !parts.hand_over(out) {
+                return Ok(pushed);
+            }
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,91 @@
+//! When frames are due, and how many are lost from a ring of limited length if a poll comes late.
+
+use steerage::Timestamp;
+
+use super::Share;
+
+/// How many frames of a live source wait for the poll before others are lost: the largest ring of common cards.
+pub const RING: u64 = 4096;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// A steady stream of frames from the first poll on: the first is due at once.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    start: Option<Timestamp>,
+    /// Frames a nanosecond, as a fraction: kept whole, so that no rounding ever adds up.
+    frames: u64,
+    nanos: u64,
+}
+
+impl Schedule {
+    /// This queue's share of `rate` frames a second.
+    pub(super) fn new(rate: u64, share: Share) -> Self {
+        // Both stay below 2^63: rate is at most 10^9 and a share has at most 2^32 parts.
+        Self { start: None, frames: rate * share.parts(), nanos: NANOS_PER_SECOND * Share::WHOLE }
+    }
+
+    /// How many frames have fallen due up to `now`.
+    pub(super) fn due(&mut self, now: Timestamp) -> u64 {
+        let start = *self.start.get_or_insert(now);
+        if self.frames == 0 {
+            return 0;
+        }
+        let elapsed = u128::from(now.as_nanos().saturating_sub(start.as_nanos()));
+        let due = elapsed * u128::from(self.frames) / u128::from(self.nanos) + 1;
+        u64::try_from(due).unwrap_or(u64::MAX)
+    }
+
+    /// The first time by which [`due`](Self::due) is more than `frames`.
+    pub(super) fn time_of(&self, frames: u64) -> Timestamp {
+        let start = self.start.unwrap_or_default().as_nanos();
+        if self.frames == 0 {
+            return Timestamp::from_nanos(u64::MAX);
+        }
+        let after = (u128::from(frames) * u128::from(self.nanos)).div_ceil(u128::from(self.frames));
+        Timestamp::from_nanos(start.saturating_add(u64::try_from(after).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Share = Share { from: 0, to: Share::WHOLE };
+
+    #[test]
+    fn a_second_holds_exactly_the_rate() {
+        for rate in [1, 3, 7, 999_983, 1_000_000_000] {
+            let mut schedule = Schedule::new(rate, ALL);
+            let start = 12_345;
+            assert_eq!(schedule.due(Timestamp::from_nanos(start)), 1);
+            for seconds in [1, 2, 1000, 31_557_600] {
+                let now = Timestamp::from_nanos(start + seconds * NANOS_PER_SECOND);
+                assert_eq!(schedule.due(now), rate * seconds + 1, "{rate} a second for {seconds} s");
+            }
+        }
+    }
+
+    #[test]
+    fn the_time_named_is_the_first_at_which_the_frame_is_due() {
+        for rate in [1, 3, 999_983, 1_000_000_000] {
+            let mut schedule = Schedule::new(rate, ALL);
+            schedule.due(Timestamp::from_nanos(77));
+            for frame in [1, 2, 3, 1000, 1_000_003] {
+                let time = schedule.time_of(frame);
+                assert!(schedule.due(time) > frame, "{rate} a second, frame {frame}");
+                assert!(
+                    schedule.due(Timestamp::from_nanos(time.as_nanos() - 1)) <= frame,
+                    "{rate} a second, frame {frame}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_of_nothing_is_never_due() {
+        let mut schedule = Schedule::new(5, Share { from: 9, to: 9 });
+        assert_eq!(schedule.due(Timestamp::from_nanos(u64::MAX)), 0);
+        assert_eq!(schedule.time_of(0).as_nanos(), u64::MAX);
+    }
+}

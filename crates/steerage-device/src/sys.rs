@@ -1,0 +1,116 @@
+//! The system calls that several devices share: requests about an interface, see netdevice(7).
+
+use std::ffi::{c_int, c_ulong};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const SIOCGIFNAME: c_ulong = 0x8910;
+const SIOCGIFFLAGS: c_ulong = 0x8913;
+const SIOCSIFFLAGS: c_ulong = 0x8914;
+const SIOCGIFMTU: c_ulong = 0x8921;
+const SIOCSIFMTU: c_ulong = 0x8922;
+
+const IFF_UP: u16 = libc::IFF_UP as u16;
+
+/// The longest name of an interface, with its terminating zero.
+pub(crate) const NAME_BYTES: usize = libc::IFNAMSIZ;
+
+/// `struct ifreq` of linux/if.h: the name of an interface, and a value that the kernel reads or writes.
+#[repr(C, align(8))]
+pub(crate) struct InterfaceRequest {
+    name: [u8; NAME_BYTES],
+    /// The union of `ifreq`, which is as long as its longest member.
+    pub(crate) answer: [u8; 24],
+}
+
+impl InterfaceRequest {
+    /// A request about the interface called `name`. It is empty if the kernel answers with the name.
+    pub(crate) fn of(name: &str) -> io::Result<Self> {
+        let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
+        match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
+            Some(to) => to.copy_from_slice(name.as_bytes()),
+            None => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        Ok(request)
+    }
+
+    pub(crate) fn with_short(mut self, value: u16) -> Self {
+        self.answer[..2].copy_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn with_int(mut self, value: i32) -> Self {
+        self.answer[..4].copy_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn short(&self) -> u16 {
+        u16::from_ne_bytes([self.answer[0], self.answer[1]])
+    }
+
+    pub(crate) fn int(&self) -> i32 {
+        i32::from_ne_bytes([self.answer[0], self.answer[1], self.answer[2], self.answer[3]])
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let name = self.name.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    }
+}
+
+/// Sends a request about an interface to the kernel, which may write its answer into it.
+pub(crate) fn ask(fd: BorrowedFd<'_>, operation: c_ulong, request: &mut InterfaceRequest) -> io::Result<()> {
+    // SAFETY: `request` is as large as any `ifreq` and holds no pointer; the operations used here read and write no more.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
+}
+
+/// Turns the result of a system call that returns only success or failure into a `Result`.
+pub(crate) fn checked(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Opens a socket.
+pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::socket(family, kind, protocol) };
+    checked(fd)?;
+    // SAFETY: the descriptor is new, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A socket for requests about the interfaces of the network namespace in which it was opened.
+#[derive(Debug)]
+pub(crate) struct InterfaceSocket(OwnedFd);
+
+impl InterfaceSocket {
+    /// Opens one in this thread's network namespace.
+    pub(crate) fn open() -> io::Result<Self> {
+        socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
+    }
+
+    fn ask(&self, operation: c_ulong, mut request: InterfaceRequest) -> io::Result<InterfaceRequest> {
+        ask(self.0.as_fd(), operation, &mut request)?;
+        Ok(request)
+    }
+
+    /// The longest packet that the interface takes, without a link header.
+    pub(crate) fn mtu(&self, name: &str) -> io::Result<usize> {
+        Ok(self.ask(SIOCGIFMTU, InterfaceRequest::of(name)?)?.int().max(0) as usize)
+    }
+
+    /// The present name of the interface with this index.
+    pub(crate) fn name_of(&self, index: u32) -> io::Result<String> {
+        Ok(self.ask(SIOCGIFNAME, InterfaceRequest::of("")?.with_int(index as i32))?.name())
+    }
+
+    /// Sets the MTU of the interface.
+    pub(crate) fn set_mtu(&self, name: &str, mtu: usize) -> io::Result<()> {
+        self.ask(SIOCSIFMTU, InterfaceRequest::of(name)?.with_int(mtu as i32)).map(drop)
+    }
+
+    /// Sets the interface up.
+    pub(crate) fn set_up(&self, name: &str) -> io::Result<()> {
+        let flags = self.ask(SIOCGIFFLAGS, InterfaceRequest::of(name)?)?.short();
+        self.ask(SIOCSIFFLAGS, InterfaceRequest::of(name)?.with_short(flags | IFF_UP)).map(drop)
+    }
+}

@@ -1,0 +1,487 @@
+//! Live interfaces: what comes over a cable between two namespaces, frame by frame.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use steerage::testing::{Headed, QueueTester};
+use steerage::{Affinity, LinkType, POLL_BUDGET, Polled, RxQueue, Timestamp, flow};
+use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
+use steerage_device::filter::{Filter, FilterError};
+use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::{HANG, in_ci};
+
+use crate::common::send_raw;
+
+/// So many blocks, each of which is shown after so long, hold whatever a test sends while this machine does something else.
+const BUFFER: usize = 64 * (128 << 10);
+const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// A queue under test, with a clock.
+struct Listening {
+    tester: QueueTester,
+    start: Instant,
+}
+
+fn options(interface: &str) -> AfPacketOptions {
+    AfPacketOptions { block_timeout: BLOCK_TIMEOUT, buffer: BUFFER, ..AfPacketOptions::new(interface) }
+}
+
+/// With a ring of four blocks.
+fn small(interface: &str) -> AfPacketOptions {
+    AfPacketOptions { buffer: BUFFER_MIN, direction: Direction::In, ..options(interface) }
+}
+
+fn queues(net: &Net, options: &AfPacketOptions) -> Vec<Box<dyn RxQueue>> {
+    net.near(|| options.open().unwrap()).input.queues
+}
+
+fn listen(net: &Net, options: &AfPacketOptions) -> Listening {
+    Listening::new(queues(net, options).pop().unwrap())
+}
+
+impl Listening {
+    fn new(queue: Box<dyn RxQueue>) -> Self {
+        Self { tester: QueueTester::new(queue).unwrap(), start: Instant::now() }
+    }
+
+    fn poll(&mut self) -> Result<(Polled, Vec<Headed>), steerage::DeviceError> {
+        assert!(self.start.elapsed() < HANG, "what should come does not; {} lost", self.tester.lost());
+        self.tester.poll_with_headers(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
+    }
+
+    /// Polls while `meanwhile` runs, until there were `count` frames, and then until it ends after a stop: there must be no
+    /// more.
+    fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
+        let mut frames = Vec::new();
+        thread::scope(|scope| {
+            let meanwhile = scope.spawn(meanwhile);
+            while frames.len() < count || !meanwhile.is_finished() {
+                frames.extend(self.poll().unwrap().1);
+            }
+        });
+        frames.extend(self.rest());
+        assert_eq!((frames.len(), self.tester.lost()), (count, 0));
+        frames
+    }
+
+    /// Stops it, and polls until it says that it has ended.
+    fn rest(&mut self) -> Vec<Headed> {
+        assert!(self.tester.stop());
+        let mut frames = Vec::new();
+        loop {
+            let (polled, more) = self.poll().unwrap();
+            frames.extend(more);
+            if polled == Polled::Ended {
+                return frames;
+            }
+        }
+    }
+}
+
+/// Sends datagrams whose payload is their number, four bytes, and `pad` more.
+fn send(from: &str, to: &str, numbers: std::ops::Range<u32>, pad: usize) {
+    let socket = UdpSocket::bind((from, 0)).unwrap();
+    for number in numbers {
+        let mut payload = vec![0; 4 + pad];
+        payload[..4].copy_from_slice(&number.to_be_bytes());
+        // Whoever listens there may have sent a refusal.
+        while let Err(error) = socket.send_to(&payload, (to, 9)) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        }
+    }
+}
+
+/// The number in a datagram that stands behind `link` bytes.
+fn number(frame: &[u8], link: usize) -> u32 {
+    u32::from_be_bytes(frame[link + 28..link + 32].try_into().unwrap())
+}
+
+#[test]
+fn frames_come_in_order_with_their_time_and_length() {
+    let Some(net) = Net::new() else { return };
+    let listening = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
+    let before = std::time::SystemTime::now();
+    let frames = listening.frames(1000, || net.far(|| send(FAR, NEAR, 0..1000, 100)));
+    let since_1970 = before.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    for (expected, (header, frame)) in frames.iter().enumerate() {
+        let header = header.unwrap();
+        assert_eq!((number(frame, 14), frame.len(), header.wire_len), (expected as u32, 146, 146));
+        assert_eq!((LinkType(header.link), &frame[..6]), (LinkType::ETHERNET, &[2, 0, 0, 0, 0, 1][..]));
+        // The kernel's clock may be a tick behind.
+        assert!((since_1970 - 100_000_000..since_1970 + HANG.as_nanos() as u64).contains(&header.nanos));
+    }
+}
+
+/// Each direction alone, both, and that what is left out does not count.
+#[test]
+fn directions() {
+    let Some(net) = Net::new() else { return };
+    for (direction, expected) in [(Direction::In, 30), (Direction::Out, 20), (Direction::InOut, 50)] {
+        let listening = listen(&net, &AfPacketOptions { direction, ..options("near0") });
+        // To ports that are open: else refusals would come and go as well.
+        let here = net.near(|| UdpSocket::bind((NEAR, 9)).unwrap());
+        let there = net.far(|| UdpSocket::bind((FAR, 9)).unwrap());
+        let frames = listening.frames(expected, || {
+            net.near(|| send(NEAR, FAR, 0..20, 0));
+            net.far(|| send(FAR, NEAR, 0..30, 0));
+        });
+        let out = frames.iter().filter(|(_, frame)| frame[5] == 2).count();
+        assert_eq!(out, if direction == Direction::In { 0 } else { 20 }, "{direction:?}");
+        drop((here, there));
+    }
+}
+
+#[test]
+fn on_loopback_each_frame_is_seen_once() {
+    let Some(net) = Net::new() else { return };
+    let open = net.near(|| UdpSocket::bind(("127.0.0.1", 9)).unwrap());
+    for direction in [Direction::InOut, Direction::In, Direction::Out] {
+        let listening = listen(&net, &AfPacketOptions { direction, ..options("lo") });
+        let frames = listening.frames(100, || net.near(|| send("127.0.0.1", "127.0.0.1", 0..100, 0)));
+        let numbers: Vec<u32> = frames.iter().map(|(_, frame)| number(frame, 14)).collect();
+        assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+    }
+    drop(open);
+}
+
+/// An IPv4 datagram with a number in it, behind two tags.
+fn tagged(number: u32) -> Vec<u8> {
+    let mut frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &TAGS, &[8, 0, 0x45]].concat();
+    frame.resize(12 + TAGS.len() + 2 + 28, 0);
+    frame.extend(number.to_be_bytes());
+    frame
+}
+
+/// Priority 3, number 5, and a second one of number 9.
+const TAGS: [u8; 8] = [0x88, 0xa8, 0x60, 5, 0x81, 0, 0, 9];
+
+/// When a filter sees a frame the kernel has taken its outer tag out: compiled for the interface, it knows.
+#[test]
+fn a_filter_finds_tags() {
+    let Some(net) = Net::new() else { return };
+    let frames: Vec<Vec<u8>> = (0..10).map(tagged).collect();
+    for (text, count) in [("vlan 5", 10), ("vlan 5 and vlan 9", 10), ("vlan 9", 0), ("not vlan", 0)] {
+        let filter = net.near(|| Filter::compile(text, Some("near0"), LinkType::ETHERNET));
+        let filter = match filter {
+            Err(FilterError::NoTcpdump) if !in_ci() => return,
+            other => Some(other.unwrap()),
+        };
+        let options = AfPacketOptions { filter, ..small("near0") };
+        let seen = listen(&net, &options).frames(count, || net.far(|| send_raw("far0", &frames)));
+        assert!(seen.iter().map(|(_, frame)| frame).eq(&frames[..count]), "{text}");
+    }
+}
+
+/// The kernel takes the outer tag out of a frame when it receives it. Lent and copied, it is back in its place.
+#[test]
+fn vlan_tags_are_put_back() {
+    let Some(net) = Net::new() else { return };
+    let frames: Vec<Vec<u8>> = (0..100).map(tagged).collect();
+    let mut listening = listen(&net, &small("near0"));
+    // As many as blocks, and one more: for the last there is only a page to be copied to.
+    listening.tester.hold_frames();
+    for nth in 0..5 {
+        net.far(|| send_raw("far0", &frames[nth..=nth]));
+        let (header, frame) = loop {
+            if let Some(one) = listening.poll().unwrap().1.pop() {
+                break one;
+            }
+        };
+        assert_eq!((&frame, header.unwrap().wire_len), (&frames[nth], frame.len() as u32));
+    }
+    assert!(listening.tester.copied() > 0);
+    listening.tester.release_frames();
+    let seen = listening.frames(100, || net.far(|| send_raw("far0", &frames)));
+    assert!(seen.iter().map(|(_, frame)| frame).eq(&frames));
+}
+
+/// What the far kernel leaves to a card is done where that is asked for: of lent frames and of copied ones.
+#[test]
+fn checksums_are_finished() {
+    let Some(net) = Net::new() else { return };
+    for finish_checksums in [true, false] {
+        let options = AfPacketOptions { finish_checksums, ..small("near0") };
+        let mut listening = listen(&net, &options);
+        // As many as blocks, and one more: for the last there is only a page to be copied to.
+        listening.tester.hold_frames();
+        for nth in 0..5 {
+            net.far(|| send(FAR, NEAR, nth..nth + 1, 100));
+            let (_, frame) = loop {
+                if let Some(one) = listening.poll().unwrap().1.pop() {
+                    break one;
+                }
+            };
+            let packet = etherparse::SlicedPacket::from_ethernet(&frame).unwrap();
+            let (Some(etherparse::NetSlice::Ipv4(ip)), Some(etherparse::TransportSlice::Udp(udp))) =
+                (&packet.net, &packet.transport)
+            else {
+                panic!("{packet:?}")
+            };
+            let right = udp.to_header().calc_checksum_ipv4(&ip.header().to_header(), udp.payload()).unwrap();
+            assert_eq!((number(&frame, 14), udp.checksum() == right), (nth, finish_checksums));
+        }
+        assert!(listening.tester.copied() > 0);
+    }
+}
+
+#[test]
+fn jumbo_frames_come_whole_and_snaplen_cuts() {
+    let Some(net) = Net::new() else { return };
+    net.must(&format!("-n {} link set near0 mtu 9000", net.near));
+    net.must(&format!("-n {} link set far0 mtu 9000", net.far));
+    let whole = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
+    let cut = listen(&net, &AfPacketOptions { direction: Direction::In, snaplen: Some(60), ..options("near0") });
+    let cut = thread::scope(|scope| {
+        let cut = scope.spawn(|| cut.frames(20, || ()));
+        let frames = whole.frames(20, || net.far(|| send(FAR, NEAR, 0..20, 8968)));
+        for (expected, (header, frame)) in frames.iter().enumerate() {
+            assert_eq!((number(frame, 14), frame.len(), header.unwrap().wire_len), (expected as u32, 9014, 9014));
+        }
+        cut.join().unwrap()
+    });
+    for (header, frame) in cut {
+        assert_eq!((frame.len(), header.unwrap().wire_len), (60, 9014));
+    }
+}
+
+/// Both directions of a flow, and all fragments of a datagram, come by the same socket.
+#[test]
+fn a_group_of_sockets_shares_by_flow() {
+    let Some(net) = Net::new() else { return };
+    let open = net.near(|| (0..64).map(|_| UdpSocket::bind((NEAR, 0)).unwrap()).collect::<Vec<_>>());
+    let ports: Vec<u16> = open.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
+    let listening = queues(&net, &AfPacketOptions { queues: 2, ..options("near0") });
+    let mut listening: Vec<Listening> = listening.into_iter().map(Listening::new).collect();
+    net.far(|| {
+        for (socket, port) in open.iter().zip(&ports) {
+            let far = UdpSocket::bind((FAR, 0)).unwrap();
+            far.send_to(&[0; 10], (NEAR, *port)).unwrap();
+            far.send_to(&[0; 4000], (NEAR, *port)).unwrap();
+            // By a socket of the near namespace.
+            socket.send_to(&[0; 10], far.local_addr().unwrap()).unwrap();
+        }
+    });
+    // Of each flow a datagram in each direction and one in three fragments.
+    let mut frames = [Vec::new(), Vec::new()];
+    while frames[0].len() + frames[1].len() < 64 * 5 {
+        for (frames, listening) in frames.iter_mut().zip(&mut listening) {
+            frames.extend(listening.poll().unwrap().1.into_iter().map(|(_, frame)| frame));
+        }
+    }
+    for (frames, listening) in frames.iter_mut().zip(&mut listening) {
+        frames.extend(listening.rest().into_iter().map(|(_, frame)| frame));
+    }
+    assert_eq!(frames[0].len() + frames[1].len(), 64 * 5);
+    let flows = frames.each_ref().map(|frames| {
+        let whole = frames.iter().filter(|frame| frame.len() == 52);
+        let mut keys: Vec<_> = whole
+            .map(|frame| flow::dissect(frame, LinkType::ETHERNET, flow::Layers::Inner).key.both_directions())
+            .collect();
+        keys.sort_unstable_by_key(|key| format!("{key:?}"));
+        keys
+    });
+    for flows in &flows {
+        assert!(!flows.is_empty(), "one socket has it all");
+        assert!(flows.chunks(2).all(|pair| pair.len() == 2 && pair[0] == pair[1]), "a flow's directions are apart");
+    }
+    let fragments = frames.each_ref().map(|frames| {
+        let mut datagrams = std::collections::BTreeMap::<[u8; 2], usize>::new();
+        for frame in frames.iter().filter(|frame| frame.len() != 52) {
+            *datagrams.entry([frame[18], frame[19]]).or_default() += 1;
+        }
+        datagrams
+    });
+    assert!(fragments.iter().all(|datagrams| datagrams.values().all(|count| *count == 3)), "{fragments:?}");
+}
+
+#[test]
+fn the_kernels_hash_is_taken_where_it_is_asked_for() {
+    let Some(net) = Net::new() else { return };
+    let ours = queues(&net, &options("near0"));
+    let theirs = queues(&net, &AfPacketOptions { kernel_hash: true, ..options("near0") });
+    assert_eq!(ours[0].device_hash(), None);
+    assert_eq!(theirs[0].device_hash(), Some(Affinity::BothDirections));
+}
+
+/// What the kernel has no room for counts as lost, whatever becomes of the rest.
+#[test]
+fn what_the_kernel_drops_is_counted() {
+    let Some(net) = Net::new() else { return };
+    let mut listening = listen(&net, &small("near0"));
+    // Nobody polls meanwhile, and a ring of 512 KiB does not hold 2 MB.
+    net.far(|| send(FAR, NEAR, 0..2000, 1000));
+    let frames = listening.rest();
+    let lost = listening.tester.lost();
+    assert!(lost > 0 && !frames.is_empty());
+    assert_eq!(frames.len() as u64 + lost, 2000);
+    let numbers: Vec<u32> = frames.iter().map(|(_, frame)| number(frame, 14)).collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
+}
+
+/// All frames stay out: the ring goes on all the same, and what cannot be lent is copied while there is a page.
+#[test]
+fn frames_that_stay_out_do_not_stop_the_ring() {
+    let Some(net) = Net::new() else { return };
+    let mut listening = listen(&net, &small("near0"));
+    listening.tester.hold_frames();
+    // The ring has four blocks, and each of these ends in another one.
+    let (mut seen, mut rounds) = (0, 0);
+    while listening.tester.lost() == 0 {
+        net.far(|| send(FAR, NEAR, rounds..rounds + 1, 0));
+        rounds += 1;
+        while seen + listening.tester.lost() < u64::from(rounds) {
+            seen += listening.poll().unwrap().1.len() as u64;
+        }
+    }
+    // All four lent, three or more of them rescued, and the tester's one page; then one was lost.
+    assert_eq!((seen, rounds), (5, 6));
+    assert!((3 + 1..=4 + 1).contains(&listening.tester.copied()), "{}", listening.tester.copied());
+    listening.tester.release_frames();
+    let frames = listening_again(&mut listening, &net, 1000..1100);
+    assert_eq!(frames, (1000..1100).collect::<Vec<_>>());
+    assert_eq!(listening.tester.lost(), 1);
+}
+
+/// A frame that has to be copied, and is longer than the pages were made for, comes cut.
+#[test]
+fn what_is_longer_than_a_page_is_cut() {
+    let Some(net) = Net::new() else { return };
+    let mut listening = listen(&net, &small("near0"));
+    net.must(&format!("-n {} link set near0 mtu 9000", net.near));
+    net.must(&format!("-n {} link set far0 mtu 9000", net.far));
+    listening.tester.hold_frames();
+    for number_sent in 0..5 {
+        net.far(|| send(FAR, NEAR, number_sent..number_sent + 1, 8968));
+        let (header, frame) = loop {
+            if let Some(one) = listening.poll().unwrap().1.pop() {
+                break one;
+            }
+        };
+        assert_eq!((number(&frame, 14), header.unwrap().wire_len), (number_sent, 9014));
+        // The ring has four blocks.
+        assert!(
+            if number_sent < 4 { frame.len() == 9014 } else { (1514..2112).contains(&frame.len()) },
+            "{}",
+            frame.len()
+        );
+    }
+}
+
+/// The numbers of datagrams that are sent now.
+fn listening_again(listening: &mut Listening, net: &Net, numbers: std::ops::Range<u32>) -> Vec<u32> {
+    let mut seen = Vec::new();
+    for number_sent in numbers {
+        net.far(|| send(FAR, NEAR, number_sent..number_sent + 1, 0));
+        let before = seen.len();
+        while seen.len() == before {
+            seen.extend(listening.poll().unwrap().1.iter().map(|(_, frame)| number(frame, 14)));
+        }
+    }
+    seen
+}
+
+#[test]
+fn an_interface_goes_down_and_comes_up() {
+    let Some(net) = Net::new() else { return };
+    let mut listening = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
+    net.far(|| send(FAR, NEAR, 0..10, 0));
+    net.must(&format!("-n {} link set near0 down", net.near));
+    // Until it has noticed.
+    let mut frames = Vec::new();
+    loop {
+        let (polled, more) = listening.poll().unwrap();
+        frames.extend(more);
+        if matches!(polled, Polled::NotBefore(_)) && frames.len() == 10 {
+            break;
+        }
+    }
+    net.must(&format!("-n {} link set near0 up", net.near));
+    net.must(&format!("-n {} neigh replace {NEAR} lladdr 02:00:00:00:00:01 dev far0 nud permanent", net.far));
+    net.far(|| send(FAR, NEAR, 10..20, 0));
+    while frames.len() < 20 {
+        frames.extend(listening.poll().unwrap().1);
+    }
+    assert_eq!(listening.rest().len(), 0);
+    assert_eq!(number(&frames[19].1, 14), 19);
+}
+
+/// The kernel tells by its name whether an interface is up, and the name may change between the question for the name and the
+/// question for the flags. An interface that is down is looked at in every poll.
+#[test]
+fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
+    let Some(net) = Net::new() else { return };
+    let mut listening = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
+    net.must(&format!("-n {} link set near0 down", net.near));
+    thread::scope(|scope| {
+        let renaming = scope.spawn(|| {
+            for (from, to) in [("near0", "other0"), ("other0", "near0")].into_iter().cycle().take(100) {
+                net.must(&format!("-n {} link set {from} name {to}", net.near));
+            }
+        });
+        while !renaming.is_finished() {
+            let (polled, frames) = listening.poll().unwrap();
+            assert!(polled != Polled::Ended && frames.is_empty(), "{polled:?}, {frames:?}");
+        }
+        renaming.join().unwrap();
+    });
+    net.must(&format!("-n {} link set near0 up", net.near));
+    net.must(&format!("-n {} neigh replace {NEAR} lladdr 02:00:00:00:00:01 dev far0 nud permanent", net.far));
+    net.far(|| send(FAR, NEAR, 7..8, 0));
+    // There may be ARP as well.
+    let is_ours = |(_, frame): &Headed| frame[12..14] == [8, 0] && number(frame, 14) == 7;
+    while !listening.poll().unwrap().1.iter().any(is_ours) {}
+}
+
+/// The other end's namespace goes, and takes both ends of the cable along.
+#[test]
+fn an_interface_that_is_deleted_ends_the_queue() {
+    for namespace in [true, false] {
+        let Some(net) = Net::new() else { return };
+        let mut listening = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
+        net.far(|| send(FAR, NEAR, 0..10, 0));
+        match namespace {
+            true => net.must(&format!("netns del {}", net.far)),
+            false => net.must(&format!("-n {} link del near0", net.near)),
+        }
+        let mut frames = 0;
+        let error = loop {
+            match listening.poll() {
+                Ok((_, more)) => frames += more.len(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert_eq!(frames, 10);
+        assert_eq!(error, "near0: cannot go on listening: No such device (os error 19); the interface was deleted");
+    }
+}
+
+#[test]
+fn what_cannot_be_listened_to_is_said_in_a_line() {
+    let Some(net) = Net::new() else { return };
+    let error = |options: AfPacketOptions| net.near(|| options.open().unwrap_err().to_string());
+    let nowhere = error(options("nowhere"));
+    assert!(nowhere.starts_with("nowhere: cannot look at the interface: No such device"), "{nowhere}");
+    for buffer in [0, BUFFER_MIN - 1, 3 << 30] {
+        assert!(error(AfPacketOptions { buffer, ..options("near0") }).contains("512K to 2G"));
+    }
+}
+
+/// An interface that is down is listened to, and said to be down.
+#[test]
+fn notes_tell_what_is_of_interest() {
+    let Some(net) = Net::new() else { return };
+    let notes = || net.near(|| options("near0").open().unwrap().notes).join("\n");
+    assert_eq!(notes(), "");
+    let ethtool = |args: [&str; 4]| net.near(|| Command::new("ethtool").args(args).status());
+    // Where there is no such tool, it cannot be told to merge.
+    if ethtool(["-K", "near0", "gro", "on"]).is_ok_and(|status| status.success()) {
+        assert!(notes().ends_with("ethtool -K near0 gro off"), "{}", notes());
+        ethtool(["-K", "near0", "gro", "off"]).unwrap();
+        assert_eq!(notes(), "");
+    }
+    net.must(&format!("-n {} link set near0 down", net.near));
+    assert!(notes().contains("near0 is down"), "{}", notes());
+}

@@ -1,0 +1,395 @@
+//! Packets taken from interfaces: what comes over a cable between two namespaces, frame by frame.
+
+use std::net::UdpSocket;
+use std::ops::Range;
+use std::thread;
+use std::time::Instant;
+
+use steerage::testing::{QueueTester, TESTER_PAGES};
+use steerage::{DeviceError, PAGE_BYTES_MIN, POLL_BUDGET, Polled, SEGMENTS_MAX, Timestamp};
+use steerage_device::af_xdp::{AfXdpOptions, Mode};
+use steerage_fixtures::HANG;
+use steerage_fixtures::cable::{FAR, NEAR, Net};
+
+use crate::common::send_raw;
+
+const ETHERNET: usize = 14;
+
+/// A queue under test, with a clock.
+struct Taking {
+    tester: QueueTester,
+    start: Instant,
+}
+
+fn options(take: &str) -> AfXdpOptions {
+    AfXdpOptions { take: Some(take.parse().unwrap()), ..AfXdpOptions::new("near0") }
+}
+
+fn take(net: &Net, options: &AfXdpOptions) -> Taking {
+    try_take(net, options).unwrap()
+}
+
+/// Opens the first queue, and polls it once, so that from here on frames are taken.
+fn try_take(net: &Net, options: &AfXdpOptions) -> Result<Taking, DeviceError> {
+    let queue = net.near(|| options.open())?.input.queues.remove(0);
+    let mut taking = Taking { tester: QueueTester::new(queue)?, start: Instant::now() };
+    assert!(taking.poll()?.1.is_empty());
+    Ok(taking)
+}
+
+impl Taking {
+    fn poll(&mut self) -> Result<(Polled, Vec<Vec<u8>>), DeviceError> {
+        assert!(self.start.elapsed() < HANG, "what should come does not; {} lost", self.tester.lost());
+        self.tester.poll(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
+    }
+
+    /// Polls until there were `count` frames.
+    fn frames(&mut self, count: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while frames.len() < count {
+            frames.extend(self.poll().unwrap().1);
+        }
+        frames
+    }
+
+    /// Stops it: there must be no more, and all of its pages come home.
+    fn end(mut self) {
+        assert!(self.tester.stop());
+        loop {
+            let (polled, frames) = self.poll().unwrap();
+            assert!(frames.is_empty(), "{frames:?}");
+            if polled == Polled::Ended {
+                assert_eq!(self.tester.pages_out(), 0);
+                return;
+            }
+        }
+    }
+}
+
+/// Sends datagrams of `bytes` bytes that begin with their number.
+fn send(net: &Net, numbers: Range<u32>, bytes: usize) {
+    net.far(|| {
+        let socket = UdpSocket::bind((FAR, 0)).unwrap();
+        for number in numbers {
+            assert_eq!(socket.send_to(&payload(number, bytes), (NEAR, 9)).unwrap(), bytes);
+        }
+    });
+}
+
+/// A number, and bytes that are told by it and by where they are.
+fn payload(number: u32, bytes: usize) -> Vec<u8> {
+    let pattern = (0..bytes).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8);
+    number.to_be_bytes().into_iter().chain(pattern).take(bytes).collect()
+}
+
+fn payload_of(frame: &[u8]) -> &[u8] {
+    &frame[ETHERNET + 28..]
+}
+
+fn number(frame: &[u8]) -> u32 {
+    u32::from_be_bytes(payload_of(frame)[..4].try_into().unwrap())
+}
+
+#[test]
+fn frames_come_in_order_in_every_mode() {
+    let Some(net) = Net::new() else { return };
+    for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
+        let mut taking = take(&net, &AfXdpOptions { mode, ..options("all") });
+        assert_eq!(taking.tester.queue().mode(), Some(runs));
+        // More than pages, so that each comes back.
+        let count = 4 * TESTER_PAGES as u32;
+        for first in (0..count).step_by(64) {
+            send(&net, first..first + 64, 100);
+            for (frame, expected) in taking.frames(64).iter().zip(first..) {
+                assert_eq!((number(frame), payload_of(frame)), (expected, &payload(expected, 100)[..]));
+            }
+        }
+        assert_eq!(taking.tester.lost(), 0);
+        taking.end();
+    }
+}
+
+/// While handlers hold all pages the kernel has none: what comes is lost and counted. Then it goes on.
+#[test]
+fn without_pages_frames_are_lost_and_counted() {
+    let Some(net) = Net::new() else { return };
+    let mut taking = take(&net, &options("all"));
+    taking.tester.hold_frames();
+    send(&net, 0..TESTER_PAGES as u32, 100);
+    taking.frames(TESTER_PAGES);
+    let (polled, _) = taking.poll().unwrap();
+    assert!(matches!(polled, Polled::NotBefore(_)), "nothing would wake it: {polled:?}");
+    send(&net, 0..100, 100);
+    while taking.tester.lost() < 100 {
+        assert!(taking.poll().unwrap().1.is_empty());
+    }
+    taking.tester.release_frames();
+    // Pages are posted by a poll.
+    taking.poll().unwrap();
+    send(&net, 500..600, 100);
+    assert!(taking.frames(100).iter().map(|frame| number(frame)).eq(500..600));
+    assert_eq!(taking.tester.lost(), 100);
+    taking.end();
+}
+
+#[test]
+fn jumbo_frames_are_whole() {
+    let Some(net) = Net::with("mtu 9000") else { return };
+    let sizes = [100, 3797, 3798, 3799, 7637, 7638, 7639, 8972];
+    // A chunk is a page of the kernel's, of which it leaves the first 256 bytes free.
+    let in_one = |bytes: usize| ETHERNET + 28 + bytes <= 4096 - 256;
+    for mode in [Mode::Auto, Mode::Skb] {
+        let mut taking = take(&net, &AfXdpOptions { mode, ..options("udp") });
+        // Around where a chunk ends, and as long as can be.
+        for (bytes, first) in sizes.into_iter().zip((0..).step_by(20)) {
+            send(&net, first..first + 20, bytes);
+            for (frame, expected) in taking.frames(20).iter().zip(first..) {
+                assert_eq!(payload_of(frame), payload(expected, bytes), "{bytes} bytes");
+            }
+        }
+        let chained = 20 * sizes.iter().filter(|bytes| !in_one(**bytes)).count();
+        assert_eq!((taking.tester.lost(), taking.tester.chained()), (0, chained as u64));
+        taking.end();
+    }
+}
+
+/// The MTU is raised while it runs. What is longer than a chunk comes in several, and what is longer than a frame can be is lost and
+/// counted; what is behind it comes, and no page is missing.
+#[test]
+fn longer_frames_than_before_come_in_parts_or_are_lost_and_counted() {
+    let Some(net) = Net::new() else { return };
+    let mut taking = take(&net, &options("udp"));
+    net.must(&format!("-n {} link set near0 mtu 65535", net.near));
+    net.must(&format!("-n {} link set far0 mtu 65535", net.far));
+    let too_long = SEGMENTS_MAX * (PAGE_BYTES_MIN - 256) + 1;
+    for round in 0..TESTER_PAGES as u32 {
+        send(&net, round..round + 1, 8000);
+        send(&net, round..round + 1, too_long);
+        send(&net, round..round + 1, 100);
+        let frames = taking.frames(2);
+        for (frame, bytes) in frames.iter().zip([8000, 100]) {
+            assert_eq!(payload_of(frame), payload(round, bytes));
+        }
+    }
+    assert_eq!((taking.tester.lost(), taking.tester.chained()), (TESTER_PAGES as u64, TESTER_PAGES as u64));
+    taking.end();
+}
+
+#[test]
+fn it_goes_on_when_the_interface_is_up_again() {
+    let Some(net) = Net::new() else { return };
+    let mut taking = take(&net, &options("udp"));
+    for round in 0..3 {
+        send(&net, round..round + 1, 100);
+        assert_eq!(number(&taking.frames(1)[0]), round);
+        net.must(&format!("-n {} link set near0 down", net.near));
+        taking.poll().unwrap();
+        net.must(&format!("-n {} link set near0 up", net.near));
+        taking.poll().unwrap();
+    }
+    taking.end();
+}
+
+/// What the last owner of a queue was given and never looked at is gone with it.
+#[test]
+fn a_new_start_hands_over_nothing_of_before() {
+    let Some(net) = Net::new() else { return };
+    for round in 0..3 {
+        let left = take(&net, &options("udp"));
+        send(&net, 0..100, 100);
+        drop(left);
+        let mut taking = take(&net, &options("udp"));
+        send(&net, 1000 + round..1010 + round, 100);
+        assert!(taking.frames(10).iter().map(|frame| number(frame)).eq(1000 + round..1010 + round));
+        taking.end();
+    }
+}
+
+#[test]
+fn a_deleted_interface_ends_it() {
+    for namespace in [false, true] {
+        let Some(net) = Net::new() else { return };
+        let mut taking = take(&net, &options("udp"));
+        send(&net, 0..10, 100);
+        match namespace {
+            true => net.must(&format!("netns del {}", net.far)),
+            false => net.must(&format!("-n {} link del near0", net.near)),
+        }
+        let mut frames = 0;
+        let error = loop {
+            match taking.poll() {
+                Ok((_, some)) => frames += some.len(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("near0: cannot go on receiving") && error.contains("deleted"), "{error}");
+        assert_eq!((frames, taking.tester.lost(), taking.tester.pages_out()), (10, 0, 0));
+    }
+}
+
+#[test]
+fn a_second_one_is_refused_until_the_first_has_gone() {
+    let Some(net) = Net::new() else { return };
+    let first = take(&net, &options("all"));
+    for replace in [false, true] {
+        let error = try_take(&net, &AfXdpOptions { replace, ..options("all") }).map(drop).unwrap_err().to_string();
+        assert!(error.contains("another steerage has near0 already"), "{error}");
+    }
+    drop(first);
+    let mut again = take(&net, &options("all"));
+    send(&net, 0..10, 100);
+    assert_eq!(again.frames(10).len(), 10);
+    again.end();
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let Some(net) = Net::new() else { return };
+    let nothing = AfXdpOptions { take: None, ..options("all") };
+    let none = AfXdpOptions { interface: "no-such".into(), ..options("all") };
+    let queue = AfXdpOptions { queues: Some(0..=1), ..options("all") };
+    let loopback = AfXdpOptions { interface: "lo".into(), ..options("all") };
+    let ring = AfXdpOptions { ring: 100, ..options("all") };
+    for (options, says) in [
+        (nothing, "--take"),
+        (none, "look at the interface"),
+        (queue, "there are 1"),
+        (loopback, "not Ethernet"),
+        (ring, "power of two"),
+    ] {
+        let error = net.near(|| options.open()).map(drop).unwrap_err().to_string();
+        assert!(error.contains(says) && !error.contains('\n'), "{error}");
+    }
+}
+
+// ---- what is taken
+
+/// A frame of that type for another machine, so that the kernel has no answer to it.
+fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
+    let addresses = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 2];
+    let mut frame = [&addresses[..], &kind.to_be_bytes(), &body.concat()].concat();
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+/// From 10.1.2.3 to 192.0.2.1.
+fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
+    let mut header = vec![0x45 + options as u8, 0, 0, 100, 0, 1, 0, 0, 64, protocol, 0, 0, 10, 1, 2, 3, 192, 0, 2, 1];
+    header[6..8].copy_from_slice(&fragment.to_be_bytes());
+    header.resize(20 + 4 * options, 1);
+    header.extend(body);
+    header
+}
+
+/// From 2001:db8::1 to 2001:db8:8000::2.
+fn ipv6(next: u8, body: &[u8]) -> Vec<u8> {
+    let mut header = vec![0x60, 0, 0, 0, 0, body.len() as u8, next, 64];
+    header.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    header.extend([0x20, 1, 0x0d, 0xb8, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    header.extend(body);
+    header
+}
+
+fn ports(source: u16, destination: u16) -> Vec<u8> {
+    [&source.to_be_bytes()[..], &destination.to_be_bytes(), &[0; 16]].concat()
+}
+
+/// Frames, each with a name that the table below says it by.
+fn kinds() -> Vec<(&'static str, Vec<u8>)> {
+    let dns = ipv4(17, 0, 0, &ports(4000, 53));
+    // Hop-by-hop options of 16 bytes, then a fragment header that says that all is here.
+    let extended = [&[44, 1][..], &[0; 14], &[6, 0, 0, 0, 0, 0, 0, 7], &ports(443, 5000)].concat();
+    vec![
+        ("dns", frame(0x0800, &[&dns])),
+        ("web", frame(0x0800, &[&ipv4(6, 0, 2, &ports(5000, 443))])),
+        ("tagged", frame(0x8100, &[&[0, 5, 8, 0], &dns])),
+        ("twice", frame(0x88a8, &[&[0, 5, 0x81, 0, 0, 6, 8, 0], &dns])),
+        ("first", frame(0x0800, &[&ipv4(17, 0x2000, 0, &ports(4000, 53))])),
+        ("later", frame(0x0800, &[&ipv4(17, 185, 0, &ports(4000, 53))])),
+        ("ping", frame(0x0800, &[&ipv4(1, 0, 0, &[8, 0, 0, 0])])),
+        ("dns6", frame(0x86dd, &[&ipv6(17, &ports(4000, 53))])),
+        ("web6", frame(0x86dd, &[&ipv6(0, &extended)])),
+        ("ping6", frame(0x86dd, &[&ipv6(58, &[128, 0, 0, 0])])),
+        ("nd", frame(0x86dd, &[&ipv6(58, &[135, 0, 0, 0])])),
+        ("arp", frame(0x0806, &[&[0, 1, 8, 0, 6, 4, 0, 1]])),
+        ("lldp", frame(0x88cc, &[&[2, 7, 4]])),
+        ("short", frame(0x0800, &[&[0x4f]])),
+    ]
+}
+
+const TABLE: [(&str, &str); 24] = [
+    ("all", "dns web tagged twice first later ping dns6 web6 ping6 lldp short"),
+    ("all or arp", "dns web tagged twice first later ping dns6 web6 ping6 arp lldp short"),
+    ("all, nd", "dns web tagged twice first later ping dns6 web6 ping6 nd lldp short"),
+    ("all not ip not ip6", "lldp"),
+    ("arp or nd", "nd arp"),
+    ("ip", "dns web tagged twice first later ping short"),
+    ("ip6", "dns6 web6 ping6"),
+    ("udp", "dns tagged twice first later dns6"),
+    ("udp port 53", "dns tagged twice dns6"),
+    ("udp and not port 53", "first later"),
+    ("port 443", "web web6"),
+    ("dst port 443", "web"),
+    ("src port 440-443", "web6"),
+    ("tcp or icmp", "web ping web6"),
+    ("icmp6", "ping6"),
+    ("icmp", "ping"),
+    ("proto 6 ip", "web"),
+    ("sctp or port 54-442", ""),
+    ("net 10.0.0.0/8 not udp not tcp", "ping"),
+    ("src net 10.1.2.0/24 tcp", "web"),
+    ("dst net 10.0.0.0/8", ""),
+    ("host 192.0.2.1 port 443", "web"),
+    ("net 2001:db8:8000::/33", "dns6 web6 ping6"),
+    ("src net 2001:db8:8000::/33 or src host 2001:db8::2", ""),
+];
+
+#[test]
+fn what_is_named_is_taken_and_the_rest_passes() {
+    let Some(net) = Net::new() else { return };
+    let kinds = kinds();
+    for mode in [Mode::Native, Mode::Skb] {
+        for (expression, wanted) in TABLE {
+            // The last of all frames is wanted by every expression.
+            let last = frame(0x0800, &[&ipv4(17, 0, 0, &ports(61_000, 61_001))]);
+            let expression = format!("{expression} or src port 61000 dst port 61001");
+            let mut taking = take(&net, &AfXdpOptions { mode, ..options(&expression) });
+            let frames: Vec<Vec<u8>> = kinds.iter().map(|(_, frame)| frame.clone()).chain([last.clone()]).collect();
+            net.far(|| send_raw("far0", &frames));
+            let mut taken = Vec::new();
+            while taken.last() != Some(&last) {
+                taken.extend(taking.poll().unwrap().1);
+            }
+            taken.pop();
+            let names = taken.iter().map(|frame| kinds.iter().find(|(_, kind)| kind == frame).unwrap().0);
+            assert_eq!(names.collect::<Vec<_>>().join(" "), wanted, "{expression} ({mode:?})");
+            let expected = (kinds.len() - wanted.split_whitespace().count()) as u64;
+            assert!(taking.tester.stop());
+            while taking.poll().unwrap().0 != Polled::Ended {}
+            assert_eq!((taking.tester.passed(), taking.tester.lost()), (expected, 0), "{expression}");
+        }
+    }
+}
+
+/// Whatever a stranger sends, the program loads for it, and neither hangs nor takes what it cannot read.
+#[test]
+fn cut_frames_are_no_trouble() {
+    let Some(net) = Net::new() else { return };
+    let mut taking = take(&net, &options("port 53 or dst net 2001:db8::/32 or src port 61000"));
+    let whole: Vec<Vec<u8>> = kinds().into_iter().map(|(_, frame)| frame).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let cut = whole.iter().flat_map(|frame| (14..frame.len()).map(|len| frame[..len].to_vec()));
+            let last = frame(0x0800, &[&ipv4(17, 0, 0, &ports(61_000, 1))]);
+            net.far(|| send_raw("far0", &cut.chain([last]).collect::<Vec<_>>()));
+        });
+        while !taking
+            .poll()
+            .unwrap()
+            .1
+            .iter()
+            .any(|frame| frame.len() >= 36 && frame[34..36] == 61_000u16.to_be_bytes())
+        {}
+    });
+    taking.end();
+}

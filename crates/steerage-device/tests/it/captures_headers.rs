@@ -1,0 +1,218 @@
+//! What a capture notes of its frames besides their bytes: time, length on the wire, link type, interface.
+
+use std::io::Cursor;
+
+use steerage::{Builder, Handler, LinkType, Received, WallTime};
+use steerage_device::capture::Capture;
+use steerage_fixtures::tshark;
+
+use crate::common::drain_headed;
+use crate::common::files::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Nanoseconds, wire length, captured length, link type, interface: of each frame.
+fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
+    let frames = drain_headed(Box::new(Capture::from_reader("made", Cursor::new(bytes))));
+    let noted = frames.into_iter().map(|(header, frame)| {
+        let header = header.expect("each frame has a header");
+        (header.nanos, header.wire_len, frame.len(), header.link, header.interface)
+    });
+    noted.collect()
+}
+
+/// `1700000000.123456789` in nanoseconds: tshark prints as many digits as the file has.
+fn nanos(text: &str) -> u64 {
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    seconds.parse::<u64>().unwrap() * SECOND + format!("{fraction:0<9}")[..9].parse::<u64>().unwrap()
+}
+
+/// tcpdump's numbers for Wireshark's own (`wiretap/wtap.h`), as far as the captures need them.
+fn link_of(encapsulation: &str) -> u16 {
+    match encapsulation {
+        "1" => 1,
+        "4" => 9,
+        "7" => 101,
+        "15" => 0,
+        "25" => 113,
+        "129" => 228,
+        "130" => 229,
+        other => panic!("no link type is known for encapsulation {other}"),
+    }
+}
+
+#[test]
+fn real_captures_note_what_tshark_finds() {
+    for path in tshark::captures() {
+        let fields = ["frame.time_epoch", "frame.len", "frame.cap_len", "frame.encap_type", "frame.interface_id"];
+        let mut arguments = vec!["-n", "-T", "fields", "-E", "separator=,"];
+        fields.iter().for_each(|field| arguments.extend(["-e", field]));
+        arguments.push("-r");
+        let Some(expected) = tshark::output("tshark", &arguments, &path) else { return };
+        let expected: Vec<(u64, u32, usize, u16, u16)> = expected
+            .lines()
+            .map(|line| {
+                let [time, len, cap_len, encapsulation, interface]: [&str; 5] =
+                    line.split(',').collect::<Vec<_>>().try_into().unwrap();
+                let number = |text: &str| text.parse::<usize>().unwrap();
+                // A pcap has no interfaces.
+                let interface = if interface.is_empty() { 0 } else { number(interface) };
+                (nanos(time), number(len) as u32, number(cap_len), link_of(encapsulation), interface as u16)
+            })
+            .collect();
+        let capture = Capture::open(&path).unwrap();
+        let info = capture.info();
+        let file = noted(std::fs::read(&path).unwrap());
+        assert_eq!(file, expected, "{}", path.display());
+        assert_eq!(drain_headed(Box::new(capture)).len(), expected.len());
+
+        let times = expected.iter().map(|frame| frame.0);
+        let times = times.clone().min().zip(times.max());
+        assert_eq!(info.times(), times.map(|(a, b)| (WallTime::from_nanos(a), WallTime::from_nanos(b))));
+        let mut links: Vec<LinkType> = expected.iter().map(|frame| LinkType(frame.3)).collect();
+        links.dedup();
+        assert_eq!((info.packets(), info.links()), (expected.len() as u64, links));
+        let size = std::fs::metadata(&path).unwrap().len();
+        assert_eq!(info.bytes_total(), Some(size));
+        assert_eq!(info.bytes_read(), size, "{}", path.display());
+    }
+}
+
+/// An interface with a resolution and an offset.
+fn clocked(big_endian: bool, resolution: u8, offset: i64) -> Vec<u8> {
+    let two = |a: u16, b: u16| match big_endian {
+        true => [a.to_be_bytes(), b.to_be_bytes()].concat(),
+        false => [a.to_le_bytes(), b.to_le_bytes()].concat(),
+    };
+    let offset = if big_endian { offset.to_be_bytes() } else { offset.to_le_bytes() };
+    let parts = [
+        two(101, 0),
+        words(big_endian, &[0]),
+        two(9, 1),
+        vec![resolution, 0, 0, 0],
+        two(14, 8),
+        offset.to_vec(),
+        two(0, 0),
+    ];
+    block(big_endian, 1, &parts.concat())
+}
+
+fn at(big_endian: bool, interface: u32, ticks: u64) -> Vec<u8> {
+    let (high, low) = ((ticks >> 32) as u32, ticks as u32);
+    block(big_endian, 6, &words(big_endian, &[interface, high, low, 0, 60]))
+}
+
+#[test]
+fn pcap_times_in_both_resolutions_and_byte_orders() {
+    for big_endian in [false, true] {
+        for (magic, nanos) in MAGICS.into_iter().zip([SECOND + 2000, SECOND + 2]) {
+            assert_eq!(noted(pcap(big_endian, magic, &[vec![7; 9]])), [(nanos, 13, 9, 1, 0)]);
+        }
+    }
+}
+
+/// Seconds are unsigned, and last until 2106; a fraction past its second is carried.
+#[test]
+fn pcap_times_reach_to_the_end_of_their_field() {
+    let mut file = pcap(false, MAGICS[0], &[vec![]]);
+    file[24..32].fill(0xff);
+    let expected = u64::from(u32::MAX) * SECOND + u64::from(u32::MAX) * 1000;
+    assert_eq!(noted(file)[0].0, expected);
+}
+
+#[test]
+fn each_interface_has_its_own_clock() {
+    for big_endian in [false, true] {
+        let file = [
+            section(big_endian),
+            clocked(big_endian, 9, 0),
+            clocked(big_endian, 3, -10),
+            clocked(big_endian, 0x80 | 10, 1_700_000_000),
+            at(big_endian, 0, 5),
+            at(big_endian, 1, 12_345),
+            at(big_endian, 2, 512),
+            at(big_endian, 0, (1 << 40) + 1),
+        ];
+        let times: Vec<(u64, u16)> = noted(file.concat()).iter().map(|frame| (frame.0, frame.4)).collect();
+        let half = SECOND / 2;
+        assert_eq!(times, [(5, 0), (2_345_000_000, 1), (1_700_000_000 * SECOND + half, 2), ((1 << 40) + 1, 0)]);
+    }
+}
+
+#[test]
+fn a_time_that_cannot_be_ends_the_file_there() {
+    let good = [section(false), clocked(false, 0, -10), at(false, 0, 11)].concat();
+    for ticks in [9, u64::MAX] {
+        let (frames, end) = read_bytes(&[good.clone(), at(false, 0, ticks)].concat());
+        assert_eq!(frames.len(), 1);
+        let line = end.unwrap_err().to_string();
+        let place = format!("at byte {}: a packet's time stamp is not one of the years 1970 to 2554", good.len());
+        assert!(line.contains(&place), "{line}");
+    }
+}
+
+#[test]
+fn simple_packets_have_no_time_and_keep_their_length() {
+    let file = [section(false), interface(false, 1, 96), simple(false, 1500, &[1; 96]), simple(false, 3, &[2; 3])];
+    assert_eq!(noted(file.concat()), [(u64::MAX, 1500, 96, 1, 0), (u64::MAX, 3, 3, 1, 0)]);
+}
+
+/// Snap lengths are what the recorder was asked for, not what lies there.
+#[test]
+fn snap_lengths_of_nothing_and_too_much_change_nothing() {
+    for snap_bytes in [0, 1, u32::MAX] {
+        let mut file = pcap(false, MAGICS[0], &packets_of([60]));
+        file[16..20].copy_from_slice(&u32::to_le_bytes(snap_bytes));
+        assert_eq!(noted(file)[0].2, 60);
+        let file = [section(false), interface(false, 1, snap_bytes), enhanced(false, 0, &[9; 60])];
+        assert_eq!(noted(file.concat())[0].2, 60);
+    }
+}
+
+/// Asks each packet for all that is noted of it, and keeps it.
+#[derive(Default)]
+struct Asks(Vec<(Option<WallTime>, usize, LinkType, usize)>);
+
+impl Handler for Asks {
+    type Moved = ();
+    type Report = Self;
+
+    fn handle(&mut self, batch: &mut steerage::Batch<'_>, _: &mut steerage::Cpu) {
+        for mut packet in batch.iter_mut() {
+            let asked = (packet.time(), packet.wire_len(), packet.link(), packet.data().len());
+            assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, packet.data()));
+            packet.data_mut().expect("a page for a copy").fill(0xff);
+            assert_eq!((packet.time(), packet.wire_len(), packet.link(), packet.data().len()), asked);
+            // What was written is what there is to read from then on.
+            assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, &vec![0xff; asked.3][..]));
+            let header = packet.header();
+            let kept = packet.keep().expect("room to keep it");
+            assert_eq!(kept.header(), header);
+            self.0.push(asked);
+        }
+    }
+
+    fn finish(self) -> Self {
+        self
+    }
+}
+
+fn at_once<'a>(packet: &'a steerage::Packet<'_>) -> (Option<WallTime>, usize, LinkType, &'a [u8]) {
+    let Received { data, link, time, wire_len, .. } = packet.received();
+    (time, wire_len, link, data)
+}
+
+#[test]
+fn handlers_can_ask() {
+    let mut file = [section(false), clocked(false, 9, 0), interface(false, 1, 0)].concat();
+    file.extend(at(false, 0, 77));
+    file.extend(enhanced(false, 1, &[1; 60]));
+    let input = Capture::from_reader("made", Cursor::new(file)).into_input();
+    let running = Builder::new().virtual_cpus(1).input(input).build(|_| Asks::default()).unwrap().start().unwrap();
+    let outcome = running.join();
+    let asked = outcome.reports.into_iter().next().unwrap().1.0;
+    let time = |nanos| Some(WallTime::from_nanos(nanos));
+    // Ticks of the second count microseconds.
+    let micros = ((1u64 << 32) + 2) * 1000;
+    assert_eq!(asked, [(time(77), 60, LinkType(101), 0), (time(micros), 64, LinkType::ETHERNET, 60)]);
+}

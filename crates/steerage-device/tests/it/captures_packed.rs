@@ -1,0 +1,170 @@
+//! Captures packed by gzip and zstd: the same frames as unpacked, however damaged they are and in whatever pieces they come.
+#![allow(clippy::print_stderr, reason = "a test that skips says why")]
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use steerage_device::capture::{BLOCK_BYTES, Capture};
+use steerage_fixtures::in_own_process;
+
+use crate::common::files::*;
+use crate::common::{drain, drain_headed};
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::default());
+    packer.write_all(bytes).unwrap();
+    packer.finish().unwrap()
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    compress_to_vec(bytes, CompressionLevel::Fastest)
+}
+
+/// What a program makes of the bytes. `None` where it is absent.
+fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
+    let path = temporary(&format!("packed-by-{program}"), bytes);
+    let output = Command::new(program).args(arguments).arg("-c").arg(&path).stderr(Stdio::null()).output();
+    std::fs::remove_file(path).unwrap();
+    match output {
+        Ok(output) if output.status.success() => Some(output.stdout),
+        _ => {
+            eprintln!("skipped: {program} is absent");
+            None
+        }
+    }
+}
+
+/// Packets of some 100 kB, in both formats.
+fn files() -> [Vec<u8>; 2] {
+    let mut chance = Chance(3);
+    let packets = packets_of((0..300).map(|_| chance.below(700)));
+    let mut ng = [section(false), interface(false, 1, 0)].concat();
+    packets.iter().for_each(|packet| ng.extend(enhanced(false, 0, packet)));
+    [pcap(false, MAGICS[0], &packets), ng]
+}
+
+#[test]
+fn packed_captures_hold_the_same_frames() {
+    for bytes in files() {
+        let frames = drain_headed(Box::new(Capture::from_reader("plain", std::io::Cursor::new(bytes.clone()))));
+        let (half, rest) = bytes.split_at(bytes.len() / 2);
+        let skippable = [&[0x5a, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3][..], &zstd(&bytes)].concat();
+        let packed = [
+            Some(gzip(&bytes)),
+            Some([gzip(half), gzip(rest)].concat()),
+            Some(zstd(&bytes)),
+            Some([zstd(half), zstd(rest)].concat()),
+            Some(skippable),
+            packed_by("gzip", &["-9"], &bytes),
+            packed_by("zstd", &["-1"], &bytes),
+            packed_by("zstd", &["-19", "--check"], &bytes),
+            packed_by("zstd", &["--no-check"], &bytes),
+        ];
+        for (nth, packed) in packed.into_iter().enumerate().filter_map(|(nth, packed)| Some((nth, packed?))) {
+            let path = temporary(&format!("packed-{nth}"), &packed);
+            assert!(drain_headed(Box::new(Capture::open(&path).unwrap())) == frames, "{nth}");
+            std::fs::remove_file(path).unwrap();
+            let pieces = Capture::from_reader("pieces", Pieces::new(packed, 1 + nth as u64));
+            assert!(drain_headed(Box::new(pieces)) == frames, "{nth} in pieces");
+        }
+    }
+}
+
+/// Every prefix: the frames that are whole, then an error; in pieces the same.
+#[test]
+fn cut_anywhere() {
+    let packets = packets_of([60, 14, 300, 100]);
+    let bytes = pcap(false, MAGICS[0], &packets);
+    let plain: Vec<Vec<u8>> = packets;
+    for packed in [gzip(&bytes), zstd(&bytes)] {
+        for len in 0..packed.len() {
+            let (frames, end) = read_bytes(&packed[..len]);
+            let line = end.expect_err("it is cut").to_string();
+            assert!(!line.contains('\n') && line.contains("at byte "), "{line}");
+            assert!(plain.starts_with(&frames), "{len}");
+            let (again, end, _) =
+                drain(Box::new(Capture::from_reader("bytes", Pieces::new(packed[..len].to_vec(), 9))));
+            assert_eq!((again, end.unwrap_err().to_string()), (frames, line), "{len}");
+        }
+    }
+}
+
+#[test]
+fn damage_ends_in_frames_or_errors() {
+    let bytes = pcap(false, MAGICS[0], &packets_of([60, 14, 0, 1500, 100, 61, 62]));
+    let files = [gzip(&bytes), zstd(&bytes)];
+    let mut chance = Chance(20_261_121);
+    for round in 0..20_000 {
+        let mut packed = files[round % 2].clone();
+        damage(&mut packed, &mut chance);
+        if let Err(error) = read_bytes(&packed).1 {
+            assert!(!error.to_string().contains('\n'), "{error}");
+        }
+    }
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    let whole = gzip(&pcap(false, MAGICS[0], &packets_of([60, 60])));
+    let error = |name, bytes: &[u8]| error_of(name, bytes);
+    let cut = error("cut.gz", &whole[..whole.len() - 1]);
+    assert!(
+        cut.ends_with(
+            "the file ends before what is packed in it; the file was cut short, the packets before are sound"
+        )
+    );
+    let mut sum = whole.clone();
+    *sum.last_mut().unwrap() ^= 1;
+    assert!(error("sum.gz", &sum).contains(": cannot unpack the capture at byte "), "{}", error("sum.gz", &sum));
+    let inside = gzip(&pcap(false, MAGICS[0], &packets_of([60]))[..50]);
+    let inside = error("inside.gz", &inside);
+    assert!(inside.contains(": cannot read the capture, unpacked, at byte 24: "), "{inside}");
+    let text = error("text.gz", &gzip(b"Hello, world"));
+    assert!(text.contains("unpacked, at byte 0: it begins with 48 65 6c 6c"), "{text}");
+
+    // Its last four bytes are a checksum.
+    let mut sum = zstd(&pcap(false, MAGICS[0], &[]));
+    *sum.last_mut().unwrap() ^= 1;
+    assert!(error("sum.zst", &sum).contains("does not match its checksum"));
+    // A frame that asks for a window of 3.75 TiB, one of an unknown dictionary, and what is none.
+    let wide = error("wide.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0, 0xff, 1, 0, 0]);
+    assert!(wide.contains("zstd: it asks for 4123168604160 bytes of memory"), "{wide}");
+    assert!(error("dictionary.zst", &[0x28, 0xb5, 0x2f, 0xfd, 1, 0, 7, 1, 0, 0]).contains("zstd: "));
+    let after = [zstd(&pcap(false, MAGICS[0], &packets_of([60]))), b"garbage".to_vec()].concat();
+    assert!(error("after.zst", &after).contains("what follows is no frame"));
+}
+
+/// A file that unpacks to very much is read in little memory. The peak belongs to the process, so the test has one of its own.
+#[test]
+fn bombs_do_not_go_off() {
+    const PEAK_KIB: u64 = 128 << 10;
+    if !in_own_process("captures_packed::bombs_do_not_go_off") {
+        return;
+    }
+    // A block to be skipped, of 1 GiB of zeros, and behind it the file's end.
+    let zeros = 1usize << 30;
+    let head = [section(false), words(false, &[0x0bad_cafe, 12 + zeros as u32])].concat();
+    let mut packed = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3];
+    let block = |last: u32, kind: u32, size: usize| ((size as u32) << 3 | kind << 1 | last).to_le_bytes()[..3].to_vec();
+    packed.extend([block(0, 0, head.len()), head].concat());
+    for nth in 0..zeros >> 17 {
+        packed.extend(block(u32::from(nth + 1 == zeros >> 17), 1, 128 << 10));
+        packed.push(0);
+    }
+    let (frames, end) = read_bytes(&packed);
+    assert!(frames.is_empty() && end.unwrap_err().to_string().contains("at byte "));
+
+    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+    packer.write_all(&[section(false), words(false, &[0x0bad_cafe, 256 << 20])].concat()).unwrap();
+    (0..256).for_each(|_| packer.write_all(&vec![0; BLOCK_BYTES]).unwrap());
+    let (frames, end) = read_bytes(&packer.finish().unwrap());
+    assert!(frames.is_empty() && end.is_err());
+
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < PEAK_KIB, "{peak} KiB");
+}

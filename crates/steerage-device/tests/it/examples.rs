@@ -1,0 +1,114 @@
+//! The examples do what they say.
+
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/counter.rs"]
+mod counter;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/flow_table.rs"]
+mod flow_table;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/nic.rs"]
+mod nic;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/quic_cid.rs"]
+mod quic_cid;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/tokio.rs"]
+mod tokio_example;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/udp.rs"]
+mod udp;
+
+use steerage::Snapshot;
+
+/// Checks a ledger at rest, of a run that has received so many packets.
+fn assert_at_rest(snapshot: &Snapshot, received: u64) {
+    assert_eq!(snapshot.received(), received);
+    steerage_fixtures::assert_at_rest(snapshot);
+}
+
+#[test]
+fn the_counter_counts_everything() {
+    let outcome = counter::run("synthetic:packets=100000,size=100,mix=udp4+tcp6").unwrap();
+    let packets: u64 = outcome.reports.iter().map(|(_, counter)| counter.packets).sum();
+    let bytes: u64 = outcome.reports.iter().map(|(_, counter)| counter.bytes).sum();
+    assert_eq!((packets, bytes), (100_000, 10_000_000));
+    assert_eq!((outcome.left_behind.len(), outcome.failed.len()), (0, 0));
+    assert_eq!(outcome.snapshot.delivered(), 100_000);
+    assert_at_rest(&outcome.snapshot, 100_000);
+}
+
+#[test]
+fn the_counter_says_what_is_wrong() {
+    let error = counter::run("synthetic:packets=many").unwrap_err();
+    assert!(error.to_string().contains("packets=many"), "{error}");
+}
+
+/// Short frames are copied out of the ring's pages, or not; each frame arrives either way.
+#[test]
+fn a_ring_of_pages_keeps_those_of_short_frames() {
+    for (copybreak, copied) in [(0, 0), (59, 0), (60, 50_000), (1513, 50_000), (1514, 100_000), (usize::MAX, 100_000)] {
+        let outcome = nic::run(100_000, copybreak).unwrap();
+        let frames: u64 = outcome.reports.iter().map(|(_, sums)| sums.0).sum();
+        let numbers: u64 = outcome.reports.iter().map(|(_, sums)| sums.1).sum();
+        assert_eq!((frames, numbers), (100_000, (0..100_000).sum()));
+        assert_eq!(outcome.snapshot.queues[0].pool.rx_copybreak, copied, "{copybreak}");
+        assert_at_rest(&outcome.snapshot, 100_000);
+    }
+}
+
+/// The socket is empty most of the time, and an empty socket makes no packet. A datagram without a byte makes one.
+#[test]
+fn a_socket_makes_one_packet_of_each_datagram() {
+    let outcome = udp::run(2000, 2).unwrap();
+    let count = |what: fn(&udp::Tunnelled) -> u64| outcome.reports.iter().map(|(_, seen)| what(seen)).sum::<u64>();
+    assert_eq!((count(|seen| seen.packets), count(|seen| seen.empty)), (2000, 20));
+    assert_eq!(outcome.snapshot.received_bytes(), (0..2000).map(udp::datagram).map(|bytes| bytes.len() as u64).sum());
+    assert_at_rest(&outcome.snapshot, 2000);
+}
+
+#[test]
+fn under_tokio_each_packet_is_received_or_discarded() {
+    for (cpus, rate) in [(1, ""), (2, ""), (4, ""), (2, ",rate=100000")] {
+        let spec = format!("synthetic:packets=20000,size=64{rate}");
+        let outcome = tokio_example::run(&spec, cpus).unwrap();
+        let sum = |what: fn(&tokio_example::Counts) -> u64| outcome.counts.iter().map(what).sum::<u64>();
+        let (sent, full, no_room) = (sum(|c| c.sent), sum(|c| c.full), sum(|c| c.no_room));
+
+        assert_eq!(outcome.counts.len(), cpus);
+        assert_eq!(outcome.received, (sent, 64 * sent));
+        assert_eq!(no_room, 0);
+        let verdicts = outcome.snapshot.verdicts();
+        assert_eq!((verdicts.consumed, verdicts.discarded, verdicts.kept), (0, full, sent));
+        assert!(sent > 0);
+        if rate.is_empty() {
+            assert_eq!(verdicts.total(), 20_000, "a source that can wait loses nothing");
+        }
+        assert_at_rest(&outcome.snapshot, 20_000);
+    }
+}
+
+#[test]
+fn by_connection_id_a_connection_stays_on_its_cpu() {
+    let (by_cid, by_address) = quic_cid::run(4, 200).unwrap();
+    assert!(by_cid.scattered.is_empty(), "{:?}", by_cid.scattered);
+    assert!(by_cid.by_cpu.iter().all(|(_, connections)| *connections > 0), "{:?}", by_cid.by_cpu);
+    assert_eq!(by_cid.by_cpu.iter().map(|(_, connections)| connections).sum::<usize>(), 200);
+    // Of three places by chance on 4 CPUs, all are one in a sixteenth of cases.
+    assert!(by_address.scattered.len() > 150, "{}", by_address.scattered.len());
+    for seen in [by_cid, by_address] {
+        assert_eq!(seen.snapshot.delivered(), 4 * 200);
+        assert_at_rest(&seen.snapshot, 4 * 200);
+    }
+}
+
+#[test]
+fn flows_move_with_their_buckets() {
+    let outcome = flow_table::run("synthetic:packets=1000000,flows=5000", 4).unwrap();
+    assert_eq!(outcome.snapshot.delivered(), 1_000_000);
+    assert_eq!(outcome.flows.len(), 5000);
+    assert_eq!(outcome.flows.values().map(|flow| flow.packets).sum::<u64>(), 1_000_000);
+    assert_eq!(outcome.flows.values().map(|flow| flow.gaps).sum::<u64>(), 0);
+    assert!(outcome.flows.values().any(|flow| flow.moves > 0));
+    assert_at_rest(&outcome.snapshot, 1_000_000);
+}

@@ -1,0 +1,76 @@
+//! Frames that lie in memory which a device lends: writing and keeping copies them, and the copies' pages come round.
+
+use std::path::PathBuf;
+
+use steerage::{Batch, Builder, Cpu, Handler, Kept};
+use steerage_device::capture;
+use steerage_fixtures::capture::pcap;
+
+const PACKETS: usize = 20_000;
+
+/// A pcap of UDP packets, each of another flow, with its number in the last four bytes.
+fn capture_file() -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lent.pcap");
+    let bytes = pcap((0..PACKETS as u32).map(|number| {
+        let mut frame = [0_u8; 60];
+        frame[12] = 8;
+        frame[14] = 0x45;
+        frame[23] = 17;
+        frame[26..30].copy_from_slice(&number.to_be_bytes());
+        frame[56..].copy_from_slice(&number.to_be_bytes());
+        (0, 0, frame)
+    }));
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// Writes to every packet and keeps it until the next batch.
+#[derive(Default)]
+struct WritesAndKeeps {
+    kept: Vec<Kept>,
+    sum: u64,
+}
+
+impl Handler for WritesAndKeeps {
+    type Moved = ();
+    type Report = u64;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        self.kept.clear();
+        for mut packet in batch.iter_mut() {
+            let before = packet.data().to_vec();
+            packet.data_mut().unwrap()[0] = 0xff;
+            assert_eq!(packet.data()[1..], before[1..], "the copy is another frame");
+            let kept = packet.keep().expect("no page for a copy though all but a batch of them are free");
+            self.sum += u64::from(u32::from_be_bytes(kept[56..60].try_into().unwrap()));
+            assert_eq!(kept[0], 0xff);
+            self.kept.push(kept);
+        }
+    }
+
+    fn finish(self) -> u64 {
+        self.sum
+    }
+}
+
+#[test]
+fn pages_of_copies_come_round() {
+    let path = capture_file();
+    let running = Builder::new()
+        .virtual_cpus(2)
+        .kept_max(256)
+        .input(capture::open(&path).unwrap())
+        .build(|_| WritesAndKeeps::default())
+        .unwrap()
+        .start()
+        .unwrap();
+    let handle = running.handle();
+    let outcome = running.join();
+    let ledger = handle.snapshot();
+    assert_eq!((ledger.received(), ledger.delivered()), (PACKETS as u64, PACKETS as u64));
+    assert_eq!(ledger.queues[0].verdicts.kept, PACKETS as u64);
+    assert!(ledger.pages < 2_000, "there are as many pages as packets: this tests nothing");
+    assert_eq!(ledger.pages_free, ledger.pages, "pages are not home");
+    let expected = (0..PACKETS as u64).sum::<u64>();
+    assert_eq!(outcome.reports.iter().map(|(_, sum)| sum).sum::<u64>(), expected);
+}

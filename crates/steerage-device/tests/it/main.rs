@@ -1,0 +1,22 @@
+//! Devices as the path meets them, and the examples.
+
+mod af_packet;
+mod af_packet_held;
+mod af_xdp;
+mod af_xdp_send;
+mod attacker;
+mod captures;
+mod captures_headers;
+mod captures_packed;
+mod captures_saved;
+mod captures_stuck;
+mod captures_waiting;
+mod chained;
+mod common;
+mod examples;
+mod filters;
+mod flows;
+mod lent;
+mod limit;
+mod synthetic;
+mod tap;

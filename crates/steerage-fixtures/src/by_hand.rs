@@ -1,0 +1,48 @@
+//! A clock that a test sets, for CPUs that it steps.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use steerage::{Bell, Handle, Handler, Platform, Softnet, Stepped, Timestamp};
+
+/// A clock that a test sets. Clones share the time.
+#[derive(Clone, Debug, Default)]
+pub struct ByHand(Rc<Cell<Duration>>);
+
+impl ByHand {
+    /// Lets time pass.
+    pub fn advance(&self, time: Duration) {
+        self.0.set(self.0.get() + time);
+    }
+}
+
+impl Platform for ByHand {
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO + self.0.get()
+    }
+
+    fn park(&mut self, _: &Bell, _: &[BorrowedFd<'_>], _: Option<Timestamp>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn random(&mut self) -> u64 {
+        0
+    }
+}
+
+/// Stops two CPUs, and checks that the ledger then balances and that every page is home.
+pub fn end<H: Handler>(handle: &Handle, cpus: [&mut Softnet<H, ByHand>; 2]) {
+    handle.stop();
+    let mut ended = [false; 2];
+    let [first, second] = cpus;
+    while ended != [true; 2] {
+        ended[1] |= second.step() == Stepped::Finished;
+        ended[0] |= first.step() == Stepped::Finished;
+    }
+    let ledger = handle.snapshot();
+    assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
+    assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));
+}

@@ -1,0 +1,84 @@
+//! Two network namespaces joined by a cable, made for one test and gone with it.
+
+use std::fs;
+
+use crate::namespaces::{counted_here, fresh_name, ip, within};
+use crate::skip;
+
+/// The near end's address. Devices under test listen in this namespace.
+pub const NEAR: &str = "10.209.0.1";
+/// The far end's address.
+pub const FAR: &str = "10.209.0.2";
+
+const NEAR_MAC: &str = "02:00:00:00:00:01";
+const FAR_MAC: &str = "02:00:00:00:00:02";
+
+/// `near`'s interface `near0` and `far`'s `far0` are the ends of a veth. It carries only what the test sends: there is no
+/// IPv6, and each end knows the other's address.
+#[derive(Debug)]
+pub struct Net {
+    /// The name of the near namespace.
+    pub near: String,
+    /// The name of the far namespace.
+    pub far: String,
+}
+
+impl Net {
+    /// `None`, with the reason on standard error, if this process may not make namespaces; in CI a failure.
+    pub fn new() -> Option<Self> {
+        Self::with("")
+    }
+
+    /// Like [`new`](Self::new), with more arguments to `ip link add` for both ends: `mtu 9000`, `numrxqueues 4`.
+    pub fn with(wishes: &str) -> Option<Self> {
+        let net = Self { near: fresh_name(), far: fresh_name() };
+        if !ip(&format!("netns add {}", net.near)) || !ip(&format!("netns add {}", net.far)) {
+            skip("network namespaces take root");
+            return None;
+        }
+        for end in [&net.near, &net.far] {
+            within(end, || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap_or_default());
+            within(end, || fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap_or_default());
+        }
+        let Self { near, far } = &net;
+        net.must(&format!(
+            "-n {near} link add near0 address {NEAR_MAC} {wishes} type veth peer name far0 address {FAR_MAC} {wishes} netns {far}"
+        ));
+        for (end, device, address, other, mac) in
+            [(near, "near0", NEAR, FAR, FAR_MAC), (far, "far0", FAR, NEAR, NEAR_MAC)]
+        {
+            net.must(&format!("-n {end} addr add {address}/24 dev {device}"));
+            net.must(&format!("-n {end} link set lo up"));
+            net.must(&format!("-n {end} link set {device} up"));
+            net.must(&format!("-n {end} neigh replace {other} lladdr {mac} dev {device} nud permanent"));
+        }
+        Some(net)
+    }
+
+    /// Runs `ip` with these arguments. It must succeed.
+    pub fn must(&self, args: &str) {
+        assert!(ip(args), "ip {args}");
+    }
+
+    /// Runs `body` in the near namespace, on a thread of its own, and returns its result.
+    pub fn near<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
+        within(&self.near, body)
+    }
+
+    /// Runs `body` in the far namespace, on a thread of its own, and returns its result.
+    pub fn far<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
+        within(&self.far, body)
+    }
+
+    /// How many packets the far end has received, as its kernel counts them.
+    pub fn arrived(&self) -> u64 {
+        self.far(|| counted_here("far0", 1))
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        ip(&format!("netns del {}", self.near));
+        ip(&format!("netns del {}", self.far));
+    }
+}

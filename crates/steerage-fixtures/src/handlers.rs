@@ -1,0 +1,57 @@
+//! Packet functions that do very little.
+
+use steerage::{Batch, Cpu, Handler, Running, Snapshot, TxId};
+
+use crate::assert_at_rest;
+
+/// Does nothing with its packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Nothing;
+
+impl Handler for Nothing {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+    fn finish(self) {}
+}
+
+/// Transmits all packets by the first output.
+#[derive(Clone, Copy, Debug)]
+pub struct SendAll;
+
+impl Handler for SendAll {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        batch.iter_mut().for_each(|packet| packet.transmit(TxId(0)));
+    }
+
+    fn finish(self) {}
+}
+
+/// Joins two interfaces: packets of the first so many receive queues leave by the second output, all others by the first.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire(pub usize);
+
+impl Handler for Wire {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        let to = TxId(u8::from(batch.queue() < self.0));
+        batch.iter_mut().for_each(|packet| packet.transmit(to));
+    }
+
+    fn finish(self) {}
+}
+
+/// Stops a run and returns its ledger, which is [at rest](assert_at_rest).
+pub fn end<R: Send + 'static>(running: Running<R>) -> Snapshot {
+    running.handle().stop();
+    let snapshot = running.join().snapshot;
+    assert_at_rest(&snapshot);
+    snapshot
+}

@@ -1,0 +1,103 @@
+//! What the tests of several crates need: network namespaces with a kernel that talks, captures made by hand and by tshark,
+//! small packet functions, and waiting for a condition.
+
+pub mod by_hand;
+pub mod cable;
+pub mod capture;
+pub mod exposition;
+pub mod handlers;
+pub mod namespaces;
+pub mod scratch;
+pub mod tshark;
+
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::panic;
+use std::process::Command;
+use std::sync::Once;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use steerage::Snapshot;
+
+/// No test waits longer for a condition: only a hang takes so long.
+pub const HANG: Duration = Duration::from_secs(120);
+
+/// How long [`until`] sleeps between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Waits until `done` returns true. Panics after [`HANG`].
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < HANG, "in vain: {what}");
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Whether `CI` is set: then no test may skip.
+pub fn in_ci() -> bool {
+    env::var_os("CI").is_some()
+}
+
+/// Says on standard error why a test skips. In CI this is a failure.
+pub fn skip(why: &str) {
+    assert!(!in_ci(), "a test would skip, and CI is set: {why}");
+    let _ = writeln!(io::stderr(), "skipped: {why}");
+}
+
+/// The user `nobody`, by Debian's number: somebody who is not root.
+pub const NOBODY: u32 = 65534;
+
+/// Whether this process is root's. If not, the caller skips its test; in CI this is a failure.
+pub fn is_root() -> bool {
+    let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
+    if !root {
+        skip("this test needs root");
+    }
+    root
+}
+
+/// Keeps panics whose message contains "planted" out of the output. All others are shown. It holds for the whole process.
+pub fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let loud = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !info.to_string().contains("planted") {
+                loud(info);
+            }
+        }));
+    });
+}
+
+/// Names the one test that a child process runs: see [`in_own_process`].
+const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
+
+/// Runs the test of this name (`module::test`) in a child process, and returns false when it has passed there. In the child it
+/// returns true: the caller goes on, and no other test runs in its process.
+///
+/// For tests that measure or change something that belongs to the whole process, such as its memory or its threads.
+pub fn in_own_process(test: &str) -> bool {
+    if env::var(OWN_PROCESS).is_ok_and(|name| name == test) {
+        return true;
+    }
+    let program = env::current_exe().expect("the path of the test binary");
+    let output = Command::new(program).args(["--exact", test, "--nocapture"]).env(OWN_PROCESS, test).output();
+    let output = output.expect("the test binary can be run again");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    // A wrong name runs no test, and that is no failure for the child.
+    assert!(output.status.success() && out.contains("1 passed"), "{test} in its own process: {out}{err}");
+    let _ = io::stderr().write_all(&output.stderr);
+    false
+}
+
+/// Checks the ledger of a run that has ended: each packet is accounted for, no page is missing, and no packet was reordered.
+pub fn assert_at_rest(ledger: &Snapshot) {
+    assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
+    assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));
+    assert!(ledger.queues.iter().all(|queue| queue.reordered.is_none_or(|reordered| reordered == 0)), "reordered");
+}

@@ -1,0 +1,247 @@
+//! Network namespaces made for one test and gone with it, and what their kernels can be asked to send to each other.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{self, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+
+use crate::{HANG, skip};
+
+/// How long to wait for an answer before asking again.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// Namespaces that nothing joins yet. They have no IPv6 addresses except those that a test gives them.
+#[derive(Debug)]
+pub struct Namespaces(Vec<String>);
+
+impl Namespaces {
+    /// As many as `count`. `None`, with the reason on standard error, if this process may not make them; in CI a failure.
+    pub fn new(count: usize) -> Option<Self> {
+        let namespaces = Self((0..count).map(|_| fresh_name()).collect());
+        let made = namespaces.0.iter().all(|name| ip(&format!("netns add {name}")));
+        if !made || !fs::exists("/dev/net/tun").unwrap_or(false) {
+            skip("network namespaces take root, and this test also needs /dev/net/tun");
+            return None;
+        }
+        for nth in 0..count {
+            namespaces.must(nth, "link set lo up");
+        }
+        Some(namespaces)
+    }
+
+    /// Runs `ip` with these arguments in one of the namespaces. It must succeed.
+    pub fn must(&self, nth: usize, args: &str) {
+        assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
+    }
+
+    /// A cable between two of them, both ends up.
+    pub fn veth(&self, (one, name): (usize, &str), (other, peer): (usize, &str)) {
+        self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", self.0[other]));
+        for (nth, name) in [(one, name), (other, peer)] {
+            // Without link-local addresses the kernel sends nothing that no test asked for.
+            self.must(nth, &format!("link set dev {name} addrgenmode none"));
+            self.must(nth, &format!("link set dev {name} up"));
+        }
+    }
+
+    /// Gives an interface 10.210.0.`host` and fd00:210::`host`.
+    pub fn address(&self, nth: usize, host: usize, device: &str) {
+        self.must(nth, &format!("addr add 10.210.0.{host}/24 dev {device}"));
+        self.must(nth, &format!("addr add fd00:210::{host}/64 dev {device} nodad"));
+    }
+
+    /// How many packets an interface has received, as its kernel counts them.
+    pub fn received_by(&self, nth: usize, device: &str) -> u64 {
+        self.counted(nth, device, 1)
+    }
+
+    /// A number of the interface's row in proc_pid_net(5), `dev`.
+    pub fn counted(&self, nth: usize, device: &str, column: usize) -> u64 {
+        self.within(nth, || counted_here(device, column))
+    }
+
+    /// Runs `body` in one of the namespaces, on a thread of its own, and returns its result.
+    pub fn within<R: Send>(&self, nth: usize, body: impl FnOnce() -> R + Send) -> R {
+        within(&self.0[nth], body)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+/// A name for a namespace that no other test on this machine uses.
+pub(crate) fn fresh_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("st-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Runs `ip` and returns whether it succeeded. What it complains of goes to standard error.
+pub(crate) fn ip(args: &str) -> bool {
+    // A namespace may be gone already when it is deleted.
+    let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
+    Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
+}
+
+/// Runs `body` in a namespace, on a thread of its own, and returns its result.
+pub(crate) fn within<R: Send>(namespace: &str, body: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| {
+        let run = || {
+            setns(File::open(format!("/run/netns/{namespace}")).unwrap(), CloneFlags::CLONE_NEWNET).unwrap();
+            body()
+        };
+        scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A number of the interface's row in proc_pid_net(5), `dev`, in the namespace of this thread.
+pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
+    let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let row = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
+    row.unwrap().split_whitespace().nth(column).unwrap().parse().unwrap()
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Sends `ask` until an answer comes that `is_answer`. If none comes in time, it asks again.
+fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnMut(&[u8]) -> bool) {
+    socket.set_read_timeout(Some(ANSWER)).unwrap();
+    let (start, mut answer) = (Instant::now(), [0; 65536]);
+    loop {
+        assert!(start.elapsed() < HANG, "{to} does not answer");
+        // The kernel may not know the way there yet.
+        if socket.send_to(ask, to).is_err() {
+            thread::sleep(Duration::from_millis(2));
+            continue;
+        }
+        loop {
+            match socket.recv_from(&mut answer) {
+                Ok((len, _)) if is_answer(&answer[..len]) => return,
+                Ok(_) => {}
+                Err(error) if is_late(&error) => break,
+                Err(error) => panic!("{to}: {error}"),
+            }
+        }
+    }
+}
+
+/// Pings `to` from here, with `bytes` of payload, until it answers.
+pub fn ping(to: IpAddr, bytes: usize) {
+    let (family, protocol, ask, answer) = match to {
+        IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp, 8, 0),
+        IpAddr::V6(_) => (AddressFamily::Inet6, SockProtocol::IcmpV6, 128, 129),
+    };
+    let socket: UdpSocket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).unwrap().into();
+    let mut echo = vec![0x5a; 8 + bytes];
+    echo[..8].copy_from_slice(&[ask, 0, 0, 0, 0x12, 0x34, 0, 1]);
+    if to.is_ipv4() {
+        // RFC 1071. For IPv6 the kernel computes it.
+        let words = echo.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+        let sum: u32 = words.sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        echo[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    // IPv4 comes with its header.
+    let at = if to.is_ipv4() { 20 } else { 0 };
+    let is_ours = |got: &[u8]| got.get(at).is_some_and(|kind| *kind == answer) && got[at + 4..] == echo[4..];
+    asked(&socket, SocketAddr::new(to, 0), &echo, is_ours);
+}
+
+/// Sends `count` datagrams of `bytes` from here to `to`, and waits until each has come back.
+pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).unwrap();
+    for number in 0..count {
+        let mut payload = vec![number as u8; bytes.max(4)];
+        payload[..4].copy_from_slice(&number.to_be_bytes());
+        asked(&socket, to, &payload, |answer| answer == payload);
+    }
+}
+
+/// A socket whose datagrams a thread sends back to their sender, until this is dropped. The second field is its address.
+#[derive(Debug)]
+pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
+
+impl Echo {
+    /// On any port of `address`, an address of this namespace.
+    pub fn new(address: IpAddr) -> Self {
+        let socket = UdpSocket::bind((address, 0)).unwrap();
+        let at = socket.local_addr().unwrap();
+        let ours = socket.try_clone().unwrap();
+        let answer = move || {
+            let mut buffer = [0; 65536];
+            while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                if len == 0 {
+                    break;
+                }
+                let _ = socket.send_to(&buffer[..len], from);
+            }
+        };
+        Self(Some((ours, thread::spawn(answer))), at)
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        if let Some((socket, answers)) = self.0.take() {
+            nix::sys::socket::shutdown(std::os::fd::AsRawFd::as_raw_fd(&socket), nix::sys::socket::Shutdown::Both).ok();
+            let _ = answers.join();
+        }
+    }
+}
+
+/// Has the kernels carry `bytes` by TCP from one namespace to an address in another, and compares every byte.
+pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr, bytes: usize) {
+    let listener = namespaces.within(to, || TcpListener::bind((address, 0)).unwrap());
+    let at = listener.local_addr().unwrap();
+    let chunk = |nth: usize| -> Vec<u8> { (0..1000).map(|at| (nth * 31 + at * 7 + (nth >> 8)) as u8).collect() };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(HANG)).unwrap();
+            let mut got = vec![0; 1000];
+            for nth in 0..bytes / 1000 {
+                stream.read_exact(&mut got).unwrap();
+                assert!(got == chunk(nth), "what TCP carried is not what was sent");
+            }
+            assert_eq!(stream.read(&mut got).unwrap(), 0);
+        });
+        let mut stream = namespaces.within(from, || TcpStream::connect_timeout(&at, HANG).unwrap());
+        stream.set_write_timeout(Some(HANG)).unwrap();
+        for nth in 0..bytes / 1000 {
+            stream.write_all(&chunk(nth)).unwrap();
+        }
+    });
+}
+
+/// An address from its text.
+pub fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Has the kernels of two namespaces ping each other and exchange UDP and TCP; `one` has the host address 1, `other` 2.
+pub fn converse(namespaces: &Namespaces, one: usize, other: usize) {
+    namespaces.within(one, || ping(address("10.210.0.2"), 56));
+    namespaces.within(other, || ping(address("fd00:210::1"), 1300));
+    // Fragments.
+    namespaces.within(one, || ping(address("fd00:210::2"), 4000));
+    for to in ["10.210.0.2", "fd00:210::2"] {
+        let echo = namespaces.within(other, || Echo::new(address(to)));
+        let at = echo.1;
+        namespaces.within(one, || udp_exchange(at, 200, 700));
+        tcp_transfer(namespaces, one, other, address(to), 4_000_000);
+    }
+    tcp_transfer(namespaces, other, one, address("10.210.0.1"), 4_000_000);
+}

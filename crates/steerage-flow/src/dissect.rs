@@ -1,0 +1,101 @@
+//! Reads a frame's headers and finds its [`FlowKey`].
+//!
+//! [`flow_key`] is for steering and [`dissect`] is for tools; both find the same key. There are two ways to it.
+//! Nearly every frame takes a short cut (`plain`), a straight line of a few loads and compares. All other frames, and
+//! all calls of `dissect`, take the walk of headers in `walk`, which is slower but bounded by limits. `docs/flows.md`
+//! says which headers are read and which packets stay together.
+//!
+//! | module | what it reads |
+//! |---|---|
+//! | `plain` | Ethernet with at most one tag, IP without options or extensions, TCP and UDP outside of tunnels |
+//! | `walk` | one header per step, by means of the modules below |
+//! | `link` | Ethernet and other link headers, tags, PPP, MPLS |
+//! | `network` | IPv4, IPv6, extensions, fragments |
+//! | `transport` | ports, ICMP |
+//! | `tunnel` | GRE, VXLAN, Geneve, GTP-U |
+//! | `dissection`, `numbers`, `bytes` | the result; assigned numbers; reading of bytes |
+//!
+mod bytes;
+mod dissection;
+mod link;
+mod network;
+mod numbers;
+mod plain;
+#[cfg(test)]
+mod tests;
+mod transport;
+mod tunnel;
+mod walk;
+
+use crate::flow_key::FlowKey;
+use crate::link_type::LinkType;
+pub use dissection::{Dissection, End, FRAME_BYTES_MAX, Fragment, Header, HeaderKind, IpLayer, Layers, Tunnel};
+pub(crate) use plain::{plain, plain_ip};
+
+/// The flow that a frame belongs to, from its sender's point of view. Apply [`FlowKey::both_directions`] if both
+/// directions should have the same key. `None` if the frame contains no IP, or no complete IP header. The result is
+/// the same as the [`flow`](Dissection::flow) of [`dissect`].
+///
+/// - TCP, UDP and SCTP: the key consists of addresses, ports and protocol. Tags, labels and tunnel ids do not count.
+/// - ICMP queries: the key consists of the addresses and the identifier, which takes the place of both ports. ICMP
+///   errors have the key of the flow that they quote.
+/// - Other protocols: the key consists of addresses and protocol, with ports 0. That also applies to TCP, UDP and
+///   SCTP packets that are cut off before the ports, and to all fragments but the first. A first fragment has the key
+///   of its flow. (Steering keeps the fragments of a datagram together all the same.)
+///
+/// `frame` begins with a header of type `link`, and may be cut off at the end. A frame check sequence is ignored.
+/// Lengths stated in the headers are not compared with the frame's length: a frame padded to the Ethernet minimum,
+/// one cut off by a capture and one coalesced by the kernel all have the key of their flow.
+#[must_use]
+#[inline(always)]
+pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
+    let plain = match link {
+        LinkType::ETHERNET => plain(frame, layers),
+        LinkType::RAW => plain_ip(frame, layers),
+        _ => None,
+    };
+    match plain {
+        Some(key) => Some(key),
+        None => slowly(frame, link, layers).map(FlowKey::by_words),
+    }
+}
+
+/// Fills in a blank dissection in place, because a dissection is too large to be moved about (measured: that takes
+/// half of the time).
+#[inline(never)]
+fn dissect_into(frame: &[u8], link: LinkType, layers: Layers, found: &mut Dissection) {
+    walk::Walk::new(frame, layers, found).run(link);
+}
+
+#[cold]
+#[inline(never)]
+fn slowly(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
+    dissect(frame, link, layers).flow()
+}
+
+/// Everything that a frame's headers say. It takes bounded time and allocates nothing.
+///
+/// ```
+/// use steerage_flow::LinkType;
+/// use steerage_flow::dissect::{self, End, HeaderKind, Layers};
+///
+/// let mut frame = [0; 60];
+/// frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]); // IPv4
+/// frame[16..18].copy_from_slice(&40u16.to_be_bytes());
+/// (frame[23], frame[29], frame[33]) = (6, 1, 2); // TCP, 0.0.0.1, 0.0.0.2
+/// (frame[35], frame[37], frame[46], frame[47]) = (80, 90, 0x50, 0x12); // ports, header length, SYN and ACK
+///
+/// let found = dissect::dissect(&frame, LinkType::ETHERNET, Layers::Inner);
+/// assert_eq!(found.key.to_string(), "tcp 0.0.0.1:80 > 0.0.0.2:90");
+/// assert_eq!(found.ip.and_then(|ip| ip.stated_bytes), Some(40));
+/// assert_eq!((found.tcp_flags, found.payload_offset), (Some(0x12), Some(54)));
+/// assert_eq!(found.headers().next_back().map(|header| header.kind), Some(HeaderKind::Tcp));
+/// assert_eq!(found.end, End::Complete);
+/// ```
+#[must_use]
+#[inline]
+pub fn dissect(frame: &[u8], link: LinkType, layers: Layers) -> Dissection {
+    let mut found = Dissection::blank();
+    dissect_into(frame, link, layers, &mut found);
+    found
+}

@@ -1,0 +1,319 @@
+//! The result of a dissection, for tools.
+
+use std::fmt;
+
+use crate::flow_key::FlowKey;
+
+use crate::limits::{FLOW_HEADERS_MAX, VLAN_TAGS_MAX};
+
+/// Which flow counts if a packet is inside a tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layers {
+    /// The flow of the innermost IP header that can be read: the flows inside a tunnel spread over the CPUs.
+    #[default]
+    Inner,
+    /// The flow of the first IP header: all packets of a tunnel stay together.
+    Outer,
+}
+
+/// The result of [`dissect`](super::dissect). Offsets are in bytes from the first byte of the frame.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Dissection {
+    /// The key of the frame. Its source is the sender. An ICMP error has the key of the flow that it reports about,
+    /// in the direction in which the error itself goes: from the receiver of the quoted packet to its sender. An ICMP
+    /// query has its identifier as both ports. A fragment other than the first, and a packet cut off before the
+    /// ports, has ports 0.
+    pub key: FlowKey,
+    /// Whether `key` is the key of an IP flow. If not, it consists of the link addresses and the EtherType.
+    pub is_flow: bool,
+    /// Why reading ended.
+    pub end: End,
+    /// The innermost IP header that was read, or the outermost for [`Layers::Outer`]. An IP header quoted by an ICMP
+    /// error does not count.
+    pub ip: Option<IpLayer>,
+    /// The offset of the header behind `ip` and its extensions, if the frame contains any of it.
+    pub transport_offset: Option<u32>,
+    /// The offset of the payload of TCP, UDP or SCTP. It may lie beyond the end of a frame that is cut off.
+    pub payload_offset: Option<u32>,
+    /// The TCP flags: the lower 8 bits as in RFC 9293, and bit 8 is AE (RFC 9768).
+    pub tcp_flags: Option<u16>,
+    /// The ICMP type and code.
+    pub icmp: Option<(u8, u8)>,
+    /// Whether `key` is the key of a flow that an ICMP error quotes.
+    pub is_quoted: bool,
+    /// The fragments in the frame, at most two: the outermost fragment comes first, and the innermost last. A packet
+    /// inside a tunnel can be a fragment, and the packet of the tunnel around it too.
+    pub fragments: [Option<Fragment>; 2],
+    /// The ids of the VLAN tags of the outermost frame, the outer tag first.
+    pub vlans: [Option<u16>; VLAN_TAGS_MAX],
+    /// The innermost tunnel that was entered.
+    pub tunnel: Option<Tunnel>,
+    pub(super) headers: Headers,
+}
+
+impl Dissection {
+    /// An empty dissection, to be filled in.
+    #[inline(always)]
+    pub(super) fn blank() -> Self {
+        Self {
+            key: FlowKey::v4((0, 0), (0, 0), 0),
+            is_flow: false,
+            end: End::Complete,
+            ip: None,
+            transport_offset: None,
+            payload_offset: None,
+            tcp_flags: None,
+            icmp: None,
+            is_quoted: false,
+            fragments: [None, None],
+            vlans: [None; VLAN_TAGS_MAX],
+            tunnel: None,
+            headers: Headers::EMPTY,
+        }
+    }
+
+    /// The key, if it is the key of an IP flow.
+    #[must_use]
+    pub fn flow(&self) -> Option<FlowKey> {
+        self.is_flow.then_some(self.key.by_words())
+    }
+
+    /// The headers that were read, in order.
+    #[must_use]
+    pub fn headers(&self) -> impl ExactSizeIterator<Item = Header> + DoubleEndedIterator + '_ {
+        self.headers.iter()
+    }
+
+    /// The entry of `fragments` that belongs to `ip`.
+    #[must_use]
+    pub fn fragment(&self) -> Option<&Fragment> {
+        let at = self.ip?.offset;
+        self.fragments.iter().flatten().find(|fragment| fragment.ip_offset == at)
+    }
+}
+
+/// An IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpLayer {
+    /// The offset at which it begins.
+    pub offset: u32,
+    /// 4 or 6.
+    pub version: u8,
+    /// The protocol of its payload, after all extension headers that were read.
+    pub protocol: u8,
+    /// The length that the header states, including the header, in bytes: what IPFIX counts as octets. `None` if it
+    /// states none, as in a jumbogram (RFC 2675) or a packet that the kernel merged from many.
+    pub stated_bytes: Option<u32>,
+}
+
+/// A fragment of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// The offset of the IP header that marks the fragment.
+    pub ip_offset: u32,
+    /// The datagram's identification: 16 bits for IPv4, 32 bits for IPv6.
+    pub id: u32,
+    /// The position of its data in the datagram, in bytes. The first fragment has 0.
+    pub offset: u32,
+    /// The number of bytes of data that the headers state.
+    pub bytes: u32,
+    /// Whether more fragments follow.
+    pub more: bool,
+    /// A key that all fragments of the datagram have in common: addresses, protocol (only for IPv4: RFC 791, RFC
+    /// 8200) and id.
+    pub datagram: FlowKey,
+}
+
+/// A tunnel that was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// The kind of tunnel.
+    pub kind: HeaderKind,
+    /// The identifier of the tunnel: VXLAN's and Geneve's network identifier (24 bits), GTP-U's endpoint identifier,
+    /// GRE's key (in version 1: the call id), the lowest MPLS label (20 bits), or PPPoE's session.
+    pub id: Option<u32>,
+}
+
+/// A header and its offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The kind of header.
+    pub kind: HeaderKind,
+    /// The offset at which it begins.
+    pub offset: u32,
+}
+
+/// Kinds of headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each is the name of a header")]
+pub enum HeaderKind {
+    Ethernet,
+    Vlan,
+    Snap,
+    CiscoMetadata,
+    LinuxCooked,
+    BsdLoopback,
+    Hdlc,
+    Ppp,
+    Pppoe,
+    Mpls,
+    Ipv4,
+    Ipv6,
+    Ipv6Extension,
+    Authentication,
+    Tcp,
+    Udp,
+    Sctp,
+    Icmp,
+    Icmp6,
+    Gre,
+    EtherIp,
+    Vxlan,
+    Geneve,
+    GtpU,
+}
+
+impl HeaderKind {
+    /// All kinds, each at the index of its number.
+    pub const ALL: [Self; 24] = [
+        Self::Ethernet,
+        Self::Vlan,
+        Self::Snap,
+        Self::CiscoMetadata,
+        Self::LinuxCooked,
+        Self::BsdLoopback,
+        Self::Hdlc,
+        Self::Ppp,
+        Self::Pppoe,
+        Self::Mpls,
+        Self::Ipv4,
+        Self::Ipv6,
+        Self::Ipv6Extension,
+        Self::Authentication,
+        Self::Tcp,
+        Self::Udp,
+        Self::Sctp,
+        Self::Icmp,
+        Self::Icmp6,
+        Self::Gre,
+        Self::EtherIp,
+        Self::Vxlan,
+        Self::Geneve,
+        Self::GtpU,
+    ];
+}
+
+impl fmt::Display for HeaderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ethernet => "Ethernet",
+            Self::Vlan => "VLAN",
+            Self::Snap => "LLC/SNAP",
+            Self::CiscoMetadata => "Cisco MetaData",
+            Self::LinuxCooked => "Linux cooked",
+            Self::BsdLoopback => "BSD loopback",
+            Self::Hdlc => "HDLC",
+            Self::Ppp => "PPP",
+            Self::Pppoe => "PPPoE",
+            Self::Mpls => "MPLS",
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+            Self::Ipv6Extension => "IPv6 extension",
+            Self::Authentication => "AH",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+            Self::Icmp => "ICMP",
+            Self::Icmp6 => "ICMPv6",
+            Self::Gre => "GRE",
+            Self::EtherIp => "EtherIP",
+            Self::Vxlan => "VXLAN",
+            Self::Geneve => "Geneve",
+            Self::GtpU => "GTP-U",
+        })
+    }
+}
+
+/// Why reading ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// Everything that the flow's key needs was read.
+    Complete,
+    /// The frame ends within a header.
+    Truncated,
+    /// The packet is a fragment other than the first: what follows is data from the middle of a datagram.
+    LaterFragment,
+    /// A header contradicts its standard.
+    Malformed,
+    /// There are more headers, tags, extensions or tunnels than are read: see [`limits`](crate::limits).
+    TooDeep,
+    /// Frames of this link type are not supported.
+    UnknownLink,
+    /// The payload of the frame or of a tunnel has this EtherType, which is not supported.
+    UnknownEtherType(u16),
+    /// The PPP payload has this protocol, which is not supported.
+    UnknownPpp(u16),
+    /// The IP payload has this protocol, which is not read any further. The flow's key consists of addresses and
+    /// protocol.
+    UnknownProtocol(u8),
+    /// The payload of a tunnel has no stated type, or is not IP.
+    UnknownPayload,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Complete => f.write_str("complete"),
+            Self::Truncated => f.write_str("cut off within a header"),
+            Self::LaterFragment => f.write_str("a later fragment, which has no ports"),
+            Self::Malformed => f.write_str("a header that contradicts its standard"),
+            Self::TooDeep => f.write_str("more headers than are read"),
+            Self::UnknownLink => f.write_str("a link type that is not read"),
+            Self::UnknownEtherType(number) => write!(f, "EtherType {number:#06x}, which is not read"),
+            Self::UnknownPpp(number) => write!(f, "PPP protocol {number:#06x}, which is not read"),
+            Self::UnknownProtocol(number) => write!(f, "IP protocol {number}, which is not read further"),
+            Self::UnknownPayload => f.write_str("a tunnel whose payload is not known"),
+        }
+    }
+}
+
+/// A list of fixed size with four bytes per header. It is small because the list must be cleared for every frame. The
+/// upper bits of an entry contain the kind, as its index in [`HeaderKind::ALL`], and the lower bits the offset.
+#[derive(Clone)]
+pub(super) struct Headers {
+    list: [u32; FLOW_HEADERS_MAX],
+    len: usize,
+}
+
+const OFFSET_BITS: u32 = 24;
+/// Frames are shorter than this.
+const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
+/// The longest frame whose header offsets fit an entry, in bytes.
+pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;
+
+impl Headers {
+    const EMPTY: Self = Self { list: [0; FLOW_HEADERS_MAX], len: 0 };
+
+    #[inline]
+    pub(super) fn push(&mut self, kind: HeaderKind, offset: usize) -> Result<(), End> {
+        let place = self.list.get_mut(self.len).ok_or(End::TooDeep)?;
+        *place = (kind as u32) << OFFSET_BITS | offset as u32 & OFFSET_MASK;
+        self.len += 1;
+        Ok(())
+    }
+
+    fn iter(&self) -> impl ExactSizeIterator<Item = Header> + DoubleEndedIterator + '_ {
+        let kind = |packed: u32| HeaderKind::ALL[(packed >> OFFSET_BITS) as usize];
+        let read = self.list.get(..self.len).unwrap_or_default();
+        read.iter().map(move |packed| Header { kind: kind(*packed), offset: packed & OFFSET_MASK })
+    }
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

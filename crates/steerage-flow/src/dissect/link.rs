@@ -1,0 +1,226 @@
+//! The headers below IP: link headers, tags, labels.
+
+use super::bytes::{be16, be32};
+use super::dissection::{End, HeaderKind};
+use super::numbers::{ethertype, ppp};
+use super::walk::{Stations, Step, Walk};
+use crate::limits::{MPLS_LABELS_MAX, VLAN_TAGS_MAX};
+use crate::link_type::LinkType;
+
+/// LLC and SNAP headers before an EtherType, with organisation code 0 (RFC 1042).
+const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
+/// Address and control of PPP in HDLC framing (RFC 1662).
+const PPP_IN_HDLC: [u8; 2] = [0xff, 3];
+/// Address families of BSD loopback headers. IPv4 has one number, and IPv6 has a different number on each kind of BSD
+/// (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
+const FAMILY_IPV4: u32 = 2;
+const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
+/// Device types for which the protocol field of a Linux cooked header is not an EtherType: FRAD, IP in GRE, radiotap,
+/// netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>).
+const ARPHRD_OTHERWISE: [u16; 4] = [770, 778, 803, 824];
+/// The explicit null labels of IPv4 (0) and IPv6 (2), which state the type of the payload (RFC 3032).
+const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
+
+impl Walk<'_> {
+    /// The first step for a frame of this link type.
+    pub(super) fn link(&mut self, link: LinkType) -> Result<Step, End> {
+        if link != LinkType::ETHERNET {
+            self.stations = Some(Stations::default());
+        }
+        match link {
+            LinkType::ETHERNET => Ok(Step::Ethernet),
+            LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => Ok(Step::Ip),
+            LinkType::IPV4 => Ok(Step::Ipv4),
+            LinkType::IPV6 => Ok(Step::Ipv6),
+            LinkType::LINUX_SLL => self.linux_cooked(),
+            LinkType::LINUX_SLL2 => self.linux_cooked_2(),
+            LinkType::PPP => Ok(Step::Ppp),
+            LinkType::PPP_HDLC => self.hdlc(),
+            LinkType::NULL => self.bsd_loopback(true),
+            LinkType::LOOP => self.bsd_loopback(false),
+            _ => Err(End::UnknownLink),
+        }
+    }
+
+    pub(super) fn ethernet(&mut self) -> Result<Step, End> {
+        let header = self.take::<14>(HeaderKind::Ethernet)?;
+        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *header;
+        if self.stations.is_none() {
+            let (source, destination) = ([s0, s1, s2, s3, s4, s5], [d0, d1, d2, d3, d4, d5]);
+            self.stations = Some(Stations { source, destination, ..Stations::default() });
+        }
+        self.tags = 0;
+        Ok(Step::EtherType(be16(header, 12)))
+    }
+
+    pub(super) fn ethertype(&mut self, ethertype: u16) -> Result<Step, End> {
+        if let Some(stations) = self.outer_stations() {
+            stations.holds = if ethertype < ethertype::MIN { ethertype::LLC } else { ethertype };
+        }
+        match ethertype {
+            ethertype::IPV4 => Ok(Step::Ipv4),
+            ethertype::IPV6 => Ok(Step::Ipv6),
+            ethertype::VLAN | ethertype::VLAN_SERVICE | ethertype::VLAN_QINQ => self.vlan(),
+            ethertype::MPLS | ethertype::MPLS_MULTICAST => Ok(Step::Mpls),
+            ethertype::PPPOE_SESSION => self.pppoe(),
+            ethertype::METADATA => self.metadata(),
+            ethertype::BRIDGED => Ok(Step::Ethernet),
+            ethertype::PPP => Ok(Step::Ppp),
+            _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
+                let header = self.take::<8>(HeaderKind::Snap)?;
+                // A type must follow here. A smaller number, which would be a length, becomes the unknown type `MIN - 1`.
+                Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
+            }
+            _ => Err(End::UnknownEtherType(ethertype)),
+        }
+    }
+
+    fn vlan(&mut self) -> Result<Step, End> {
+        if self.tags == VLAN_TAGS_MAX {
+            return Err(End::TooDeep);
+        }
+        let tag = self.take::<4>(HeaderKind::Vlan)?;
+        if self.is_outermost() {
+            if let Some(id) = self.out.vlans.get_mut(self.tags) {
+                *id = Some(be16(tag, 0) & 0x0fff);
+            }
+        }
+        self.tags += 1;
+        Ok(Step::EtherType(be16(tag, 2)))
+    }
+
+    /// RFC 3032: a list of labels, whose last label is marked. The type of the payload is not stated; only the first
+    /// four bits of an IP header tell.
+    pub(super) fn mpls(&mut self) -> Result<Step, End> {
+        let first = self.take::<4>(HeaderKind::Mpls)?;
+        let (first, mut label) = (be32(first, 0), be32(first, 0));
+        for _ in 1..MPLS_LABELS_MAX {
+            if label & 0x100 != 0 {
+                break;
+            }
+            label = be32(self.peek::<4>().ok_or(End::Truncated)?, 0);
+            self.skip(4);
+        }
+        let number = label >> 12;
+        self.enter(HeaderKind::Mpls, Some(number));
+        if let Some(stations) = self.outer_stations() {
+            stations.labels = Some((first >> 12, number));
+        }
+        if label & 0x100 == 0 {
+            return Err(End::TooDeep);
+        }
+        match self.peek::<1>() {
+            None => Err(End::Truncated),
+            Some([byte]) if byte >> 4 == 4 && number != MPLS_EXPLICIT_NULL[1] => Ok(Step::Ipv4),
+            Some([byte]) if byte >> 4 == 6 && number != MPLS_EXPLICIT_NULL[0] => Ok(Step::Ipv6),
+            Some(_) => Err(End::UnknownPayload),
+        }
+    }
+
+    /// RFC 2516.
+    fn pppoe(&mut self) -> Result<Step, End> {
+        let header = self.take::<6>(HeaderKind::Pppoe)?;
+        if header[0] != 0x11 || header[1] != 0 {
+            return Err(End::Malformed);
+        }
+        self.enter(HeaderKind::Pppoe, Some(be16(header, 2).into()));
+        Ok(Step::Ppp)
+    }
+
+    /// RFC 1661 and RFC 1662: optional address and control bytes, then the protocol in two bytes, or in one byte if
+    /// that is odd.
+    pub(super) fn ppp(&mut self) -> Result<Step, End> {
+        let start = self.offset();
+        if self.peek() == Some(&PPP_IN_HDLC) {
+            self.skip(PPP_IN_HDLC.len());
+        }
+        let number = match (self.peek::<1>(), self.peek::<2>()) {
+            (Some([odd]), _) if odd & 1 != 0 => {
+                self.skip(1);
+                u16::from(*odd)
+            }
+            (_, Some(bytes)) => {
+                self.skip(2);
+                u16::from_be_bytes(*bytes)
+            }
+            _ => return Err(End::Truncated),
+        };
+        self.out.headers.push(HeaderKind::Ppp, start)?;
+        if let Some(stations) = self.outer_stations() {
+            stations.holds = number;
+        }
+        match number {
+            ppp::IPV4 => Ok(Step::Ipv4),
+            ppp::IPV6 => Ok(Step::Ipv6),
+            ppp::MPLS | ppp::MPLS_MULTICAST => Ok(Step::Mpls),
+            other => Err(End::UnknownPpp(other)),
+        }
+    }
+
+    /// PPP, or Cisco's framing: an address that means unicast or multicast, a zero byte, and an EtherType.
+    fn hdlc(&mut self) -> Result<Step, End> {
+        match self.peek::<4>() {
+            Some([0x0f | 0x8f, 0, ..]) => {
+                let header = self.take::<4>(HeaderKind::Hdlc)?;
+                Ok(Step::EtherType(be16(header, 2)))
+            }
+            _ => Ok(Step::Ppp),
+        }
+    }
+
+    fn linux_cooked(&mut self) -> Result<Step, End> {
+        let header = self.take::<16>(HeaderKind::LinuxCooked)?;
+        self.cooked(
+            be16(header, 14),
+            be16(header, 2),
+            [header[6], header[7], header[8], header[9], header[10], header[11]],
+        )
+    }
+
+    fn linux_cooked_2(&mut self) -> Result<Step, End> {
+        let header = self.take::<20>(HeaderKind::LinuxCooked)?;
+        let source = [header[12], header[13], header[14], header[15], header[16], header[17]];
+        self.cooked(be16(header, 0), be16(header, 8), source)
+    }
+
+    fn cooked(&mut self, protocol: u16, device: u16, source: [u8; 6]) -> Result<Step, End> {
+        self.stations = Some(Stations { source, holds: protocol, ..Stations::default() });
+        if ARPHRD_OTHERWISE.contains(&device) {
+            return Err(End::UnknownEtherType(protocol));
+        }
+        Ok(Step::EtherType(protocol))
+    }
+
+    /// The address family is in the byte order of the machine that wrote it, which may differ from this machine's. In
+    /// `LOOP` it is always big-endian.
+    fn bsd_loopback(&mut self, either_order: bool) -> Result<Step, End> {
+        let header = self.take::<4>(HeaderKind::BsdLoopback)?;
+        let big = u32::from_be_bytes(*header);
+        let is = |family| big == family || (either_order && big.swap_bytes() == family);
+        if is(FAMILY_IPV4) {
+            return Ok(Step::Ipv4);
+        }
+        if FAMILIES_IPV6.into_iter().any(is) { Ok(Step::Ipv6) } else { Err(End::UnknownPayload) }
+    }
+
+    /// Cisco's group tag: version 1, one option. The EtherType comes last, or first if the tag is inside GRE (as
+    /// Wireshark reads it).
+    fn metadata(&mut self) -> Result<Step, End> {
+        let header = self.take::<8>(HeaderKind::CiscoMetadata)?;
+        let (tag, ethertype) = if self.is_outermost() { (0, be16(header, 6)) } else { (2, be16(header, 0)) };
+        if (header[tag], header[tag + 1]) != (1, 1) {
+            return Err(End::Malformed);
+        }
+        Ok(Step::EtherType(ethertype))
+    }
+
+    /// IP whose version is stated only by its first four bits.
+    pub(super) fn ip(&mut self) -> Result<Step, End> {
+        match self.peek::<1>() {
+            None => Err(End::Truncated),
+            Some([byte]) if byte >> 4 == 4 => Ok(Step::Ipv4),
+            Some([byte]) if byte >> 4 == 6 => Ok(Step::Ipv6),
+            Some(_) => Err(End::UnknownPayload),
+        }
+    }
+}

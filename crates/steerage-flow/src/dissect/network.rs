@@ -1,0 +1,175 @@
+//! The IP headers, their extensions, and fragments.
+
+use crate::flow_key::FlowKey;
+
+use super::bytes::{be16, be32};
+use super::dissection::{End, Fragment, HeaderKind, IpLayer};
+use super::numbers::number;
+use super::walk::{Flow, Step, Walk};
+use crate::limits::{IP_LAYERS_MAX, IPV6_EXTENSIONS_MAX};
+
+/// The length without options.
+pub(super) const IPV4_LEN: usize = 20;
+pub(super) const IPV6_LEN: usize = 40;
+/// The bits of the IPv4 flags and offset field that mark a fragment. The third flag, don't fragment, does not matter.
+pub(super) const IPV4_FRAGMENT: u16 = IPV4_MORE | IPV4_OFFSET;
+const IPV4_MORE: u16 = 0x2000;
+const IPV4_OFFSET: u16 = 0x1fff;
+/// The offset in an IPv6 fragment header, in bytes, and the flag for more fragments in the lowest bit.
+const IPV6_OFFSET: u16 = 0xfff8;
+const IPV6_MORE: u16 = 1;
+
+impl<'a> Walk<'a> {
+    pub(super) fn ipv4(&mut self) -> Result<Step, End> {
+        let start = self.offset();
+        let header = self.begin_ip::<IPV4_LEN>(4)?;
+        let header_len = usize::from(header[0] & 0x0f) * 4;
+        if header_len < IPV4_LEN {
+            return Err(End::Malformed);
+        }
+        self.take::<IPV4_LEN>(HeaderKind::Ipv4)?;
+        self.skip(header_len - IPV4_LEN);
+        let protocol = header[9];
+        let stated = u32::from(be16(header, 2));
+        self.enter_ip(Flow { version: 4, at: start, protocol, ports: (0, 0) }, stated);
+
+        let fragment = be16(header, 6);
+        if fragment & IPV4_FRAGMENT == 0 {
+            return Ok(Step::Protocol(protocol));
+        }
+        let [id_high, id_low] = be16(header, 4).to_be_bytes();
+        let mut datagram = [0; 11];
+        datagram[..8].copy_from_slice(&header[12..20]);
+        datagram[8..].copy_from_slice(&[protocol, id_high, id_low]);
+        let offset = u32::from(fragment & IPV4_OFFSET) * 8;
+        self.fragment(Fragment {
+            ip_offset: start as u32,
+            id: be16(header, 4).into(),
+            offset,
+            bytes: stated.saturating_sub(header_len as u32),
+            more: fragment & IPV4_MORE != 0,
+            datagram: FlowKey::from_bytes(&datagram),
+        });
+        if offset == 0 { Ok(Step::Protocol(protocol)) } else { Err(End::LaterFragment) }
+    }
+
+    pub(super) fn ipv6(&mut self) -> Result<Step, End> {
+        let start = self.offset();
+        let header = self.begin_ip::<IPV6_LEN>(6)?;
+        self.take::<IPV6_LEN>(HeaderKind::Ipv6)?;
+        let protocol = header[6];
+        // RFC 2675: a payload length of 0 before hop-by-hop options means that these options state the length.
+        let stated = match be16(header, 4) {
+            0 if protocol == number::HOP_BY_HOP => 0,
+            payload => IPV6_LEN as u32 + u32::from(payload),
+        };
+        self.enter_ip(Flow { version: 6, at: start, protocol, ports: (0, 0) }, stated);
+        Ok(Step::Protocol(protocol))
+    }
+
+    /// The complete header, if its version is right and there are not too many tunnels.
+    fn begin_ip<const N: usize>(&mut self, version: u8) -> Result<&'a [u8; N], End> {
+        if self.depth == IP_LAYERS_MAX {
+            return Err(End::TooDeep);
+        }
+        let header = self.peek::<N>().ok_or(End::Truncated)?;
+        if header[0] >> 4 == version { Ok(header) } else { Err(End::Malformed) }
+    }
+
+    fn enter_ip(&mut self, flow: Flow, stated: u32) {
+        self.extensions = 0;
+        self.flow = flow;
+        if self.quoting {
+            self.out.is_quoted = true;
+            return;
+        }
+        self.depth += 1;
+        self.out.ip = Some(IpLayer {
+            offset: flow.at as u32,
+            version: flow.version,
+            protocol: flow.protocol,
+            stated_bytes: (stated > 0).then_some(stated),
+        });
+        (self.out.transport_offset, self.out.payload_offset) = (None, None);
+        (self.out.tcp_flags, self.out.icmp) = (None, None);
+    }
+
+    /// The addresses of the current IPv6 header.
+    fn addresses(&self) -> Option<&'a [u8]> {
+        self.peek_at::<IPV6_LEN>(self.flow.at).map(|header| &header[8..])
+    }
+
+    fn fragment(&mut self, fragment: Fragment) {
+        if self.quoting {
+            return;
+        }
+        let [outermost, innermost] = &mut self.out.fragments;
+        let place = if outermost.is_none() { outermost } else { innermost };
+        *place = Some(fragment);
+    }
+
+    pub(super) fn is_extension(&self, version: u8, protocol: u8) -> bool {
+        match protocol {
+            number::AUTHENTICATION => true,
+            number::HOP_BY_HOP | number::ROUTING | number::FRAGMENT | number::DESTINATION | number::SHIM6 => {
+                version == 6
+            }
+            _ => false,
+        }
+    }
+
+    /// RFC 8200, 4: the type of the next header, then the length in units of 8 bytes, not counting the first 8.
+    pub(super) fn extension(&mut self, protocol: u8) -> Result<Step, End> {
+        // If reading ends here, the key contains the type of this header.
+        self.set_protocol(protocol);
+        if self.extensions == IPV6_EXTENSIONS_MAX {
+            return Err(End::TooDeep);
+        }
+        self.extensions += 1;
+        let kind = match protocol {
+            number::AUTHENTICATION => HeaderKind::Authentication,
+            _ => HeaderKind::Ipv6Extension,
+        };
+        let start = self.offset();
+        let header = self.take::<8>(kind)?;
+        match protocol {
+            number::FRAGMENT => return self.ipv6_fragment(header, start),
+            // RFC 4302: the length is in words of four bytes, minus two.
+            number::AUTHENTICATION => self.skip((4 * (usize::from(header[1]) + 2)).saturating_sub(8)),
+            _ => self.skip(8 * usize::from(header[1])),
+        }
+        Ok(Step::Protocol(header[0]))
+    }
+
+    fn ipv6_fragment(&mut self, header: &[u8; 8], start: usize) -> Result<Step, End> {
+        let field = be16(header, 2);
+        if field & (IPV6_OFFSET | IPV6_MORE) == 0 {
+            return Ok(Step::Protocol(header[0])); // The only one: RFC 6946.
+        }
+        let Some(ip) = self.out.ip else { return Err(End::Malformed) };
+        let mut datagram = [0; 36];
+        datagram[..32].copy_from_slice(self.addresses().ok_or(End::Truncated)?);
+        datagram[32..].copy_from_slice(&header[4..]);
+        let offset = u32::from(field & IPV6_OFFSET);
+        self.fragment(Fragment {
+            ip_offset: ip.offset,
+            id: be32(header, 4),
+            offset,
+            bytes: ip.stated_bytes.unwrap_or(0).saturating_sub(start as u32 + 8 - ip.offset),
+            more: field & IPV6_MORE != 0,
+            datagram: FlowKey::from_bytes(&datagram),
+        });
+        if offset == 0 {
+            return Ok(Step::Protocol(header[0]));
+        }
+        self.set_protocol(header[0]);
+        Err(End::LaterFragment)
+    }
+
+    pub(super) fn set_protocol(&mut self, protocol: u8) {
+        self.flow.protocol = protocol;
+        if let (Some(ip), false) = (&mut self.out.ip, self.quoting) {
+            ip.protocol = protocol;
+        }
+    }
+}

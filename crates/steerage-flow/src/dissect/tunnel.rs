@@ -1,0 +1,126 @@
+//! Tunnel headers behind IP and UDP. Each function returns the step for the payload that the header states.
+
+use super::bytes::{be16, be32};
+use super::dissection::{End, HeaderKind};
+use super::numbers::ethertype;
+use super::walk::{Step, Walk};
+use crate::limits::GTP_EXTENSIONS_MAX;
+
+/// Flags and version of GRE (RFC 2784, RFC 2890, RFC 1701, RFC 2637).
+mod gre {
+    pub(super) const CHECKSUM: u16 = 0x8000;
+    pub(super) const ROUTING: u16 = 0x4000;
+    pub(super) const KEY: u16 = 0x2000;
+    pub(super) const SEQUENCE: u16 = 0x1000;
+    pub(super) const ACKNOWLEDGEMENT: u16 = 0x0080;
+    pub(super) const VERSION: u16 = 0x0007;
+}
+
+/// The flag in a VXLAN header that says that the identifier is valid (RFC 7348, 5).
+const VXLAN_VALID: u8 = 0x08;
+/// GTP-U: version 1, and GTP as opposed to GTP' (3GPP TS 29.281, 5.1).
+const GTP_VERSION: u8 = 0x30;
+const GTP_VERSION_MASK: u8 = 0xf0;
+/// If any of extension header, sequence number and N-PDU number is present, all three fields are.
+const GTP_OPTIONS: u8 = 0x07;
+const GTP_EXTENSION: u8 = 0x04;
+/// The type of a message that carries a user's packet.
+const GTP_PDU: u8 = 255;
+/// RFC 3378, version 3.
+const ETHERIP_VERSION: u16 = 0x3000;
+
+impl Walk<'_> {
+    pub(super) fn gre(&mut self) -> Result<Step, End> {
+        let header = self.take::<4>(HeaderKind::Gre)?;
+        let (flags, ethertype) = (be16(header, 0), be16(header, 2));
+        match flags & gre::VERSION {
+            // A list of routing entries (RFC 1701, removed by RFC 2784) can be arbitrarily long.
+            0 if flags & gre::ROUTING == 0 => {}
+            1 if flags & gre::KEY != 0 && ethertype == ethertype::PPP => return self.pptp(flags),
+            _ => return Err(End::Malformed),
+        }
+        let words = |flag| usize::from(flags & flag != 0) * 4;
+        self.skip(words(gre::CHECKSUM));
+        let mut key = None;
+        if flags & gre::KEY != 0 {
+            key = Some(be32(self.peek::<4>().ok_or(End::Truncated)?, 0));
+        }
+        self.skip(words(gre::KEY) + words(gre::SEQUENCE));
+        self.enter(HeaderKind::Gre, key);
+        Ok(Step::EtherType(ethertype))
+    }
+
+    /// RFC 2637, 4.1: length and call id are always present, the sequence number only if there is a payload.
+    fn pptp(&mut self, flags: u16) -> Result<Step, End> {
+        let call = be16(self.peek::<4>().ok_or(End::Truncated)?, 2);
+        self.skip(4);
+        self.enter(HeaderKind::Gre, Some(call.into()));
+        if flags & gre::SEQUENCE == 0 {
+            return Err(End::Complete);
+        }
+        self.skip(if flags & gre::ACKNOWLEDGEMENT != 0 { 8 } else { 4 });
+        Ok(Step::Ppp)
+    }
+
+    pub(super) fn ether_ip(&mut self) -> Result<Step, End> {
+        let header = self.take::<2>(HeaderKind::EtherIp)?;
+        if be16(header, 0) != ETHERIP_VERSION {
+            return Err(End::Malformed);
+        }
+        self.enter(HeaderKind::EtherIp, None);
+        Ok(Step::Ethernet)
+    }
+
+    /// RFC 7348, 5: flags, reserved, identifier, reserved.
+    pub(super) fn vxlan(&mut self) -> Result<Step, End> {
+        let header = self.take::<8>(HeaderKind::Vxlan)?;
+        if header[0] & VXLAN_VALID == 0 {
+            return Err(End::Malformed);
+        }
+        self.enter(HeaderKind::Vxlan, Some(be32(header, 4) >> 8));
+        Ok(Step::Ethernet)
+    }
+
+    /// RFC 8926, 3.4: version and length of the options in words, flags, EtherType, identifier.
+    pub(super) fn geneve(&mut self) -> Result<Step, End> {
+        let header = self.take::<8>(HeaderKind::Geneve)?;
+        if header[0] >> 6 != 0 {
+            return Err(End::Malformed);
+        }
+        self.enter(HeaderKind::Geneve, Some(be32(header, 4) >> 8));
+        self.skip(usize::from(header[0] & 0x3f) * 4);
+        Ok(Step::EtherType(be16(header, 2)))
+    }
+
+    /// 3GPP TS 29.281, 5: flags, type, length, endpoint identifier, options, and extension headers. Each extension
+    /// header begins with its length in words and ends with the type of the next one.
+    pub(super) fn gtp_u(&mut self) -> Result<Step, End> {
+        let header = self.take::<8>(HeaderKind::GtpU)?;
+        if header[0] & GTP_VERSION_MASK != GTP_VERSION {
+            return Err(End::Malformed);
+        }
+        if header[1] != GTP_PDU {
+            return Err(End::Complete);
+        }
+        self.enter(HeaderKind::GtpU, Some(be32(header, 4)));
+        if header[0] & GTP_OPTIONS == 0 {
+            return Ok(Step::Ip);
+        }
+        let options = self.peek::<4>().ok_or(End::Truncated)?;
+        self.skip(4);
+        let mut next = if header[0] & GTP_EXTENSION != 0 { options[3] } else { 0 };
+        for _ in 0..GTP_EXTENSIONS_MAX {
+            if next == 0 {
+                break;
+            }
+            let [words] = *self.peek::<1>().ok_or(End::Truncated)?;
+            if words == 0 {
+                return Err(End::Malformed);
+            }
+            self.skip(usize::from(words) * 4 - 1);
+            [next] = *self.peek::<1>().ok_or(End::Truncated)?;
+            self.skip(1);
+        }
+        if next == 0 { Ok(Step::Ip) } else { Err(End::TooDeep) }
+    }
+}

@@ -1,0 +1,223 @@
+//! The walk along a frame's headers: one header per step, and a limited number of steps.
+//!
+//! Architecture invariant: every step reads one header and appends it to a list of fixed length, except for steps
+//! that only dispatch. When the list is full, the walk ends. So the work for a frame is bounded, whatever is nested
+//! in it. And every read of the frame's bytes is checked: a length that a frame states about itself can lead to the
+//! end of the frame, but not beyond.
+
+use crate::flow_key::{FlowKey, protocol};
+
+use super::bytes::{be32, be128};
+use super::dissection::{Dissection, End, HeaderKind, Layers, Tunnel};
+use super::network::{IPV4_LEN, IPV6_LEN};
+use super::numbers::number;
+use crate::link_type::LinkType;
+
+/// How the next header is to be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Ethernet,
+    EtherType(u16),
+    Ppp,
+    Mpls,
+    /// IPv4 or IPv6, according to its first four bits.
+    Ip,
+    Ipv4,
+    Ipv6,
+    Protocol(u8),
+}
+
+/// The flow as far as it is known. It becomes the key at the end of the walk, so that an inner header that
+/// cannot be read leaves the outer flow as it is. The addresses stay in the frame until then: if they were copied,
+/// they would be written in one width and read in another, and the CPU would have to wait each time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    /// 4 or 6, or 0 if there is no IP header yet.
+    pub(super) version: u8,
+    /// The offset of its IP header.
+    pub(super) at: usize,
+    pub(super) protocol: u8,
+    pub(super) ports: (u16, u16),
+}
+
+impl Flow {
+    /// The key of the flow, with source and destination exchanged if `turned`. `None` if there was no IP header.
+    fn key(&self, frame: &[u8], turned: bool) -> Option<FlowKey> {
+        let header = frame.get(self.at..)?;
+        let (from, to) = self.ports;
+        let key = match self.version {
+            4 => {
+                let header: &[u8; IPV4_LEN] = header.first_chunk()?;
+                let (source, destination) = ((be32(header, 12), from), (be32(header, 16), to));
+                let (source, destination) = if turned { (destination, source) } else { (source, destination) };
+                FlowKey::v4(source, destination, self.protocol)
+            }
+            6 => {
+                let header: &[u8; IPV6_LEN] = header.first_chunk()?;
+                let (source, destination) = ((be128(header, 8), from), (be128(header, 24), to));
+                let (source, destination) = if turned { (destination, source) } else { (source, destination) };
+                FlowKey::v6(source, destination, self.protocol)
+            }
+            _ => return None,
+        };
+        Some(key)
+    }
+}
+
+/// The key of a frame without IP consists of these.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stations {
+    pub(super) source: [u8; 6],
+    pub(super) destination: [u8; 6],
+    pub(super) holds: u16,
+    /// The first and the last MPLS label.
+    pub(super) labels: Option<(u32, u32)>,
+}
+
+impl Stations {
+    fn key(&self) -> FlowKey {
+        let Some((first, last)) = self.labels else {
+            return FlowKey::link(self.source, self.destination, self.holds);
+        };
+        let mut bytes = [0; 20];
+        bytes[..6].copy_from_slice(&self.source);
+        bytes[6..12].copy_from_slice(&self.destination);
+        bytes[12..16].copy_from_slice(&first.to_be_bytes());
+        bytes[16..].copy_from_slice(&last.to_be_bytes());
+        FlowKey::from_bytes(&bytes)
+    }
+}
+
+pub(super) struct Walk<'a> {
+    frame: &'a [u8],
+    at: usize,
+    pub(super) layers: Layers,
+    /// The number of IP headers so far, without a quoted header.
+    pub(super) depth: usize,
+    /// The number of extension headers behind the current IP header.
+    pub(super) extensions: usize,
+    /// The number of VLAN tags behind the current Ethernet header.
+    pub(super) tags: usize,
+    /// Whether the walk is inside the packet that an ICMP error quotes.
+    pub(super) quoting: bool,
+    pub(super) flow: Flow,
+    pub(super) stations: Option<Stations>,
+    pub(super) out: &'a mut Dissection,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(frame: &'a [u8], layers: Layers, out: &'a mut Dissection) -> Self {
+        let (at, depth, extensions, tags) = (0, 0, 0, 0);
+        let flow = Flow { version: 0, at, protocol: 0, ports: (0, 0) };
+        Self { frame, at, layers, depth, extensions, tags, quoting: false, flow, stations: None, out }
+    }
+
+    /// The whole walk.
+    pub(super) fn run(mut self, link: LinkType) {
+        let mut step = self.link(link);
+        let end = loop {
+            step = match step {
+                Ok(Step::Ethernet) => self.ethernet(),
+                Ok(Step::EtherType(ethertype)) => self.ethertype(ethertype),
+                Ok(Step::Ppp) => self.ppp(),
+                Ok(Step::Mpls) => self.mpls(),
+                Ok(Step::Ip) => self.ip(),
+                Ok(Step::Ipv4) => self.ipv4(),
+                Ok(Step::Ipv6) => self.ipv6(),
+                Ok(Step::Protocol(protocol)) => self.protocol(protocol),
+                Err(end) => break end,
+            }
+        };
+        self.finish(end);
+    }
+
+    fn finish(self, end: End) {
+        self.out.end = end;
+        if let Some(key) = self.flow.key(self.frame, self.out.is_quoted) {
+            self.out.key = key;
+            self.out.is_flow = true;
+            return;
+        }
+        self.out.key = match &self.stations {
+            Some(stations) => stations.key(),
+            // There is not even a link header, so the key consists of the bytes of the frame.
+            None => FlowKey::from_bytes(self.frame),
+        };
+    }
+
+    /// Reads the header behind an IP header and its extensions.
+    fn protocol(&mut self, protocol: u8) -> Result<Step, End> {
+        let version = self.flow.version;
+        if self.is_extension(version, protocol) {
+            return self.extension(protocol);
+        }
+        self.set_protocol(protocol);
+        if !self.quoting {
+            self.out.transport_offset = (self.at < self.frame.len()).then_some(self.at as u32);
+        }
+        match protocol {
+            protocol::TCP => self.tcp(),
+            protocol::UDP => self.udp(),
+            protocol::SCTP => self.sctp(),
+            protocol::ICMP if version == 4 => self.icmp(),
+            protocol::ICMP6 if version == 6 => self.icmp6(),
+            number::NOTHING if version == 6 => Err(End::Complete),
+            _ if self.stays_outside() => Err(End::Complete),
+            number::IPV4 => Ok(Step::Ipv4),
+            number::IPV6 => Ok(Step::Ipv6),
+            number::MPLS => Ok(Step::Mpls),
+            number::ETHERNET => Ok(Step::Ethernet),
+            number::ETHERIP => self.ether_ip(),
+            protocol::GRE => self.gre(),
+            other => Err(End::UnknownProtocol(other)),
+        }
+    }
+
+    /// Whether the walk does not enter tunnels here: because the caller asked for that, or because it is inside a
+    /// quoted packet, since an error about a tunnel belongs to the tunnel.
+    pub(super) fn stays_outside(&self) -> bool {
+        self.quoting || self.layers == Layers::Outer
+    }
+
+    /// The current offset.
+    pub(super) fn offset(&self) -> usize {
+        self.at
+    }
+
+    pub(super) fn is_outermost(&self) -> bool {
+        self.depth == 0
+    }
+
+    /// The link addresses, to be filled in until there is an IP header.
+    pub(super) fn outer_stations(&mut self) -> Option<&mut Stations> {
+        let is_outermost = self.is_outermost();
+        self.stations.as_mut().filter(|_| is_outermost)
+    }
+
+    /// The next `N` bytes, without moving on.
+    pub(super) fn peek<const N: usize>(&self) -> Option<&'a [u8; N]> {
+        self.peek_at(self.at)
+    }
+
+    pub(super) fn peek_at<const N: usize>(&self, at: usize) -> Option<&'a [u8; N]> {
+        self.frame.get(at..)?.first_chunk()
+    }
+
+    /// Reads a header whose first `N` bytes must be present. Records the header, and moves on behind these bytes.
+    pub(super) fn take<const N: usize>(&mut self, kind: HeaderKind) -> Result<&'a [u8; N], End> {
+        let header = self.peek().ok_or(End::Truncated)?;
+        self.out.headers.push(kind, self.at)?;
+        self.at += N;
+        Ok(header)
+    }
+
+    /// Skips bytes of a header that do not matter. They may lie beyond the end of the frame, which the next read
+    /// detects.
+    pub(super) fn skip(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+
+    pub(super) fn enter(&mut self, kind: HeaderKind, id: Option<u32>) {
+        self.out.tunnel = Some(Tunnel { kind, id });
+    }
+}

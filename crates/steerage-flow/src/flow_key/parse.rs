@@ -1,0 +1,144 @@
+//! Parses the text form of a [`FlowKey`].
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
+use std::str::FromStr;
+
+use super::{FlowKey, protocol};
+
+/// Why a text is not a [`FlowKey`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParseFlowKeyError {
+    /// It does not have the form `PROTOCOL SOURCE > DESTINATION`.
+    Form,
+    /// No protocol has this name.
+    Protocol,
+    /// An endpoint is neither an address nor an address with a port.
+    Endpoint,
+    /// One endpoint is IPv4 and the other IPv6, or only one has a port.
+    Unequal,
+}
+
+impl fmt::Display for ParseFlowKeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Form => "not a flow: write such as 'tcp 10.0.0.1:5 > 10.0.0.2:80' or 'icmp6 fd00::1 > fd00::2'",
+            Self::Protocol => "no such protocol: write tcp, udp, sctp, icmp, icmp6, gre, esp or protocol-N",
+            Self::Endpoint => "not an address: write such as 10.0.0.1:80, 10.0.0.1, [fd00::1]:80 or fd00::1",
+            Self::Unequal => "the two ends differ: both are IPv4 or both IPv6, both have a port or neither has",
+        })
+    }
+}
+
+impl std::error::Error for ParseFlowKeyError {}
+
+/// Parses an IP flow in the form in which it is displayed: `tcp 10.0.0.1:5 > 10.0.0.2:80`. Link and custom keys
+/// cannot be parsed.
+impl FromStr for FlowKey {
+    type Err = ParseFlowKeyError;
+
+    fn from_str(text: &str) -> Result<Self, ParseFlowKeyError> {
+        let (protocol, ends) = text.trim().split_once(char::is_whitespace).ok_or(ParseFlowKeyError::Form)?;
+        let (source, destination) = ends.split_once('>').ok_or(ParseFlowKeyError::Form)?;
+        let protocol = parse_protocol(protocol).ok_or(ParseFlowKeyError::Protocol)?;
+        match (End::parse(source.trim())?, End::parse(destination.trim())?) {
+            (End::V4(source), End::V4(destination)) => {
+                let ports = ports(source.1, destination.1)?;
+                Ok(FlowKey::v4((source.0.to_bits(), ports.0), (destination.0.to_bits(), ports.1), protocol))
+            }
+            (End::V6(source), End::V6(destination)) => {
+                let ports = ports(source.1, destination.1)?;
+                Ok(FlowKey::v6((source.0.to_bits(), ports.0), (destination.0.to_bits(), ports.1), protocol))
+            }
+            _ => Err(ParseFlowKeyError::Unequal),
+        }
+    }
+}
+
+fn parse_protocol(name: &str) -> Option<u8> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "icmp" => protocol::ICMP,
+        "tcp" => protocol::TCP,
+        "udp" => protocol::UDP,
+        "gre" => protocol::GRE,
+        "esp" => protocol::ESP,
+        "icmp6" => protocol::ICMP6,
+        "sctp" => protocol::SCTP,
+        other => other.strip_prefix("protocol-")?.parse().ok()?,
+    })
+}
+
+/// An address, with a port if the text has one.
+enum End {
+    V4((Ipv4Addr, Option<u16>)),
+    V6((Ipv6Addr, Option<u16>)),
+}
+
+impl End {
+    fn parse(text: &str) -> Result<Self, ParseFlowKeyError> {
+        if let Ok(address) = text.parse::<Ipv4Addr>() {
+            return Ok(Self::V4((address, None)));
+        }
+        if let Ok(end) = text.parse::<SocketAddrV4>() {
+            return Ok(Self::V4((*end.ip(), Some(end.port()))));
+        }
+        if let Ok(address) = text.parse::<Ipv6Addr>() {
+            return Ok(Self::V6((address, None)));
+        }
+        let end = text.parse::<SocketAddrV6>().map_err(|_| ParseFlowKeyError::Endpoint)?;
+        Ok(Self::V6((*end.ip(), Some(end.port()))))
+    }
+}
+
+fn ports(source: Option<u16>, destination: Option<u16>) -> Result<(u16, u16), ParseFlowKeyError> {
+    match (source, destination) {
+        (Some(source), Some(destination)) => Ok((source, destination)),
+        (None, None) => Ok((0, 0)),
+        _ => Err(ParseFlowKeyError::Unequal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let wrong = |text: &str| text.parse::<FlowKey>().unwrap_err();
+        for text in ["", "tcp", "tcp 10.0.0.1:5", "10.0.0.1:5 10.0.0.2:80"] {
+            assert_eq!(wrong(text), ParseFlowKeyError::Form, "{text}");
+        }
+        assert_eq!(wrong("http 10.0.0.1:5 > 10.0.0.2:80"), ParseFlowKeyError::Protocol);
+        assert_eq!(wrong("protocol-256 10.0.0.1 > 10.0.0.2"), ParseFlowKeyError::Protocol);
+        assert_eq!(wrong("tcp 10.0.0.1:5 > 10.0.0.2:65536"), ParseFlowKeyError::Endpoint);
+        assert_eq!(wrong("tcp fd00::1:5 > name"), ParseFlowKeyError::Endpoint);
+        assert_eq!(wrong("tcp 10.0.0.1:5 > 10.0.0.2"), ParseFlowKeyError::Unequal);
+        assert_eq!(wrong("tcp 10.0.0.1:5 > [fd00::1]:5"), ParseFlowKeyError::Unequal);
+    }
+
+    #[test]
+    fn people_write_it_in_more_ways_than_one() {
+        let key = FlowKey::v4((0x0a00_0001, 5), (0x0a00_0002, 80), 6);
+        for text in
+            ["tcp 10.0.0.1:5 > 10.0.0.2:80", " TCP  10.0.0.1:5>10.0.0.2:80 ", "protocol-6 10.0.0.1:5 > 10.0.0.2:80"]
+        {
+            assert_eq!(text.parse(), Ok(key), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_is_read(v6: bool, a: u128, b: u128, ports: Option<(u16, u16)>, protocol: u8) {
+            let (p, q) = ports.unwrap_or((0, 0));
+            let key = if v6 {
+                FlowKey::v6((a, p), (b, q), protocol)
+            } else {
+                FlowKey::v4((a as u32, p), (b as u32, q), protocol)
+            };
+            prop_assert_eq!(key.to_string().parse(), Ok(key));
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Finds the key that a frame is steered by, and hashes it.
+//!
+//! The key of most frames is the flow that their headers identify. A fragment has the key that the fragment of its
+//! datagram that arrived first decided on ([`FragmentTable`]). A program may supply keys of its own for Ethernet
+//! frames ([`CustomKey`]).
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+use crate::affinity::Affinity;
+use crate::dissect::{self, Dissection, Layers};
+use crate::flow_key::FlowKey;
+use crate::fragments::FragmentTable;
+use crate::hash::{FlowHash, FlowHasher, Hashing};
+use crate::link_type::LinkType;
+use crate::time::Timestamp;
+
+/// The flow that a frame is steered by: the flow of its headers or, for a fragment, the flow that its datagram
+/// follows.
+fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
+    match found.fragments {
+        // Without a flow the direction does not matter.
+        _ if !found.is_flow => found.key.both_directions(),
+        [None, _] => found.key,
+        _ => fragments.steer(found, hasher, now),
+    }
+}
+
+/// Finds the keys that a receive queue's frames are steered by, with the code that steers them. For tools that
+/// explain steering: a packet carries only the hash of its key.
+///
+/// All fragments of a datagram follow the fragment that arrives first, so a `SteeringKeys` stands for one queue and
+/// must see all of its frames in order.
+///
+/// ```
+/// use steerage_flow::dissect::{self, Layers};
+/// use steerage_flow::{Affinity, FlowHasher, HashKey, LinkType, SteeringKeys, Timestamp};
+///
+/// let mut answer = [0; 60];
+/// answer[12..15].copy_from_slice(&[0x08, 0x00, 0x45]); // IPv4
+/// (answer[23], answer[29], answer[33]) = (6, 2, 1); // TCP, 0.0.0.2, 0.0.0.1
+/// (answer[35], answer[37]) = (90, 80); // ports
+///
+/// let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+/// let mut keys = SteeringKeys::new(hasher, Affinity::BothDirections);
+/// let key = keys.of(&dissect::dissect(&answer, LinkType::ETHERNET, Layers::Inner), Timestamp::ZERO);
+/// assert_eq!(key.flow.to_string(), "tcp 0.0.0.2:90 > 0.0.0.1:80");
+/// assert_eq!(key.hashed.to_string(), "tcp 0.0.0.1:80 > 0.0.0.2:90");
+/// ```
+pub struct SteeringKeys {
+    hasher: FlowHasher,
+    affinity: Affinity,
+    fragments: FragmentTable,
+}
+
+impl fmt::Debug for SteeringKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SteeringKeys").field("affinity", &self.affinity).finish_non_exhaustive()
+    }
+}
+
+/// The key of one frame: see [`SteeringKeys`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteeringKey {
+    /// The flow that the frame is steered by, in the direction in which the frame goes.
+    pub flow: FlowKey,
+    /// The key that is hashed.
+    pub hashed: FlowKey,
+}
+
+impl SteeringKeys {
+    /// For a queue of a handler with this affinity, in an instance with this hash.
+    pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
+        Self { hasher, affinity, fragments: FragmentTable::new() }
+    }
+
+    /// The key of the next frame. `found` comes from [`dissect::dissect`], with the layers of the instance.
+    pub fn of(&mut self, found: &Dissection, now: Timestamp) -> SteeringKey {
+        let flow = steered_by(found, &mut self.fragments, &self.hasher, now);
+        let hashed = self.affinity.key(flow);
+        SteeringKey { flow: if found.is_flow { flow } else { found.key }, hashed }
+    }
+}
+
+/// Which part of a frame's flow is hashed. It is a trait and not a closure, because only a method can be marked to be
+/// inlined into the loop of each hash kernel: that takes 11 ticks per packet instead of 34.
+pub trait KeyRule: Send + Sync {
+    /// A key that the program supplies for an Ethernet frame, in place of the frame's flow.
+    #[inline(always)]
+    fn custom(&self, _: &[u8]) -> Option<FlowKey> {
+        None
+    }
+
+    /// The key to hash for a flow.
+    fn of_flow(&self, flow: FlowKey) -> FlowKey;
+}
+
+/// Hashes both directions of a flow alike.
+#[derive(Clone, Copy, Debug)]
+pub struct BothDirections;
+
+/// Hashes each direction of a flow by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct OneDirection;
+
+/// Asks a function of the program for the key, and another rule if that function returns none.
+#[derive(Clone, Copy, Debug)]
+pub struct CustomKey<F, K>(pub F, pub K);
+
+impl KeyRule for BothDirections {
+    #[inline(always)]
+    fn of_flow(&self, flow: FlowKey) -> FlowKey {
+        Affinity::BothDirections.key(flow)
+    }
+}
+
+impl KeyRule for OneDirection {
+    #[inline(always)]
+    fn of_flow(&self, flow: FlowKey) -> FlowKey {
+        Affinity::OneDirection.key(flow)
+    }
+}
+
+impl<F: Fn(&[u8]) -> Option<FlowKey> + Send + Sync, K: KeyRule> KeyRule for CustomKey<F, K> {
+    #[inline(always)]
+    fn custom(&self, frame: &[u8]) -> Option<FlowKey> {
+        (self.0)(frame)
+    }
+
+    #[inline(always)]
+    fn of_flow(&self, flow: FlowKey) -> FlowKey {
+        self.1.of_flow(flow)
+    }
+}
+
+/// Hashes frames by one rule.
+#[derive(Debug)]
+pub struct FrameHasher<K> {
+    hasher: FlowHasher,
+    layers: Layers,
+    rule: K,
+}
+
+impl<K: KeyRule> FrameHasher<K> {
+    /// A hasher for the key that `rule` makes from the flow at `layers`.
+    pub fn new(hasher: FlowHasher, layers: Layers, rule: K) -> Self {
+        Self { hasher, layers, rule }
+    }
+
+    /// The hasher of the keys.
+    #[inline]
+    pub fn hasher(&self) -> &FlowHasher {
+        &self.hasher
+    }
+
+    /// Hashes frames that arrived together at the time `now` and all begin with a `link` header. Returns how many of
+    /// them belong to no flow.
+    pub fn hash_batch<T>(
+        &self,
+        frames: &mut [T],
+        access: impl FrameAccess<T>,
+        (link, now): (LinkType, Timestamp),
+        fragments: &mut FragmentTable,
+    ) -> u64 {
+        let batch =
+            BatchKeys { by: self, access, link, now, fragments: RefCell::new(fragments), unparsed: Cell::new(0) };
+        if link == LinkType::ETHERNET {
+            let batch = EthernetFrames(batch);
+            self.hasher.hash_batch_with(frames, &batch);
+            return batch.0.unparsed.get();
+        }
+        let batch = OtherFrames(batch);
+        self.hasher.hash_batch_with(frames, &batch);
+        batch.0.unparsed.get()
+    }
+
+    /// The hash of one frame, without a fragment table: a fragment other than the first is hashed by its datagram.
+    pub fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
+        if link == LinkType::ETHERNET {
+            if let Some(key) = self.rule.custom(frame) {
+                return self.hasher.hash(&key);
+            }
+        }
+        let found = dissect::dissect(frame, link, self.layers);
+        let key = match found.fragments.iter().flatten().find(|fragment| fragment.offset > 0) {
+            _ if !found.is_flow => found.key.both_directions(),
+            Some(later) => later.datagram,
+            None => self.rule.of_flow(found.key),
+        };
+        self.hasher.hash(&key)
+    }
+}
+
+/// Access to the bytes of a frame, and to the place of its hash. Mark both functions `#[inline(always)]`: see
+/// [`Hashing`].
+pub trait FrameAccess<T> {
+    /// The bytes of a frame.
+    fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
+
+    /// Stores a frame's hash.
+    fn set_hash(&self, frame: &mut T, hash: FlowHash);
+}
+
+/// The keys of frames that arrived together.
+struct BatchKeys<'a, K, A> {
+    by: &'a FrameHasher<K>,
+    access: A,
+    link: LinkType,
+    now: Timestamp,
+    fragments: RefCell<&'a mut FragmentTable>,
+    unparsed: Cell<u64>,
+}
+
+impl<K: KeyRule, A> BatchKeys<'_, K, A> {
+    /// The key of any frame, by a full dissection.
+    #[cold]
+    #[inline(never)]
+    fn of_any(&self, frame: &[u8]) -> FlowKey {
+        let found = dissect::dissect(frame, self.link, self.by.layers);
+        if !found.is_flow {
+            self.unparsed.set(self.unparsed.get() + 1);
+        }
+        let mut fragments = self.fragments.borrow_mut();
+        self.by.rule.of_flow(steered_by(&found, &mut fragments, &self.by.hasher, self.now))
+    }
+}
+
+struct EthernetFrames<'a, K, A>(BatchKeys<'a, K, A>);
+
+impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
+    #[inline(always)]
+    fn key(&self, frame: &T) -> FlowKey {
+        let Self(batch) = self;
+        let frame = batch.access.bytes(frame);
+        if let Some(key) = batch.by.rule.custom(frame) {
+            return key.by_words();
+        }
+        match dissect::plain(frame, batch.by.layers) {
+            Some(key) => batch.by.rule.of_flow(key),
+            None => batch.of_any(frame).by_words(),
+        }
+    }
+
+    #[inline(always)]
+    fn store(&self, frame: &mut T, hash: FlowHash) {
+        self.0.access.set_hash(frame, hash);
+    }
+}
+
+struct OtherFrames<'a, K, A>(BatchKeys<'a, K, A>);
+
+impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for OtherFrames<'_, K, A> {
+    #[inline(always)]
+    fn key(&self, frame: &T) -> FlowKey {
+        let Self(batch) = self;
+        let frame = batch.access.bytes(frame);
+        let plain = if batch.link == LinkType::RAW { dissect::plain_ip(frame, batch.by.layers) } else { None };
+        match plain {
+            Some(key) => batch.by.rule.of_flow(key),
+            None => batch.of_any(frame).by_words(),
+        }
+    }
+
+    #[inline(always)]
+    fn store(&self, frame: &mut T, hash: FlowHash) {
+        self.0.access.set_hash(frame, hash);
+    }
+}

@@ -1,0 +1,264 @@
+//! Flow hashes: a packet's hash chooses its bucket, and so its CPU.
+//!
+//! A [`FlowKey`] is what is hashed, a [`FlowHasher`] is how it is hashed, and a [`FlowHash`] is the 32-bit result.
+//! There are two kinds of hash for two purposes:
+//!
+//! * **Keyed** ([`FlowHasher::keyed`]): AES rounds, or SipHash-1-3 if the CPU has no AES instructions. An attacker
+//!   who does not know the [`HashKey`] cannot aim packets at one CPU. Use this hash for steering.
+//! * **Toeplitz** ([`FlowHasher::toeplitz`]): the hash that network cards compute for receive side scaling (RSS). It
+//!   is linear, so a single observed collision yields any number of others. Use it to agree with hardware.
+//!
+//! Packets are hashed one batch at a time ([`FlowHasher::hash_batch_with`]). A function compiled for a CPU feature
+//! cannot be inlined into a function that is not, so a call per packet would cost more than the AES rounds
+//! themselves.
+
+#[cfg(not(target_arch = "x86_64"))]
+mod absent;
+#[cfg(target_arch = "x86_64")]
+mod aes;
+#[cfg(target_arch = "x86_64")]
+mod gfni;
+mod hash_key;
+mod sip;
+#[cfg(test)]
+mod tests;
+mod toeplitz;
+
+#[cfg(not(target_arch = "x86_64"))]
+use absent::{Aes, Gfni};
+#[cfg(target_arch = "x86_64")]
+use aes::Aes;
+#[cfg(target_arch = "x86_64")]
+use gfni::Gfni;
+pub use hash_key::{HashKey, ParseHashKeyError};
+use sip::Sip;
+use std::fmt;
+use toeplitz::Table;
+
+use crate::flow_key::FlowKey;
+
+/// The hash of a flow: 32 bits. If the hasher is keyed, all bits are equally good.
+///
+/// It is displayed as eight hexadecimal digits, most significant first, as the RSS verification suite prints them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct FlowHash(pub u32);
+
+impl fmt::Display for FlowHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+/// Supplies the keys of a batch, and takes its hashes.
+///
+/// Mark both functions `#[inline(always)]`, and also the functions that they usually call. They are compiled into the
+/// loop of each kernel, and only a method can be marked like this (neither a closure nor a function passed as one
+/// can).
+///
+/// ```
+/// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};
+///
+/// struct Slot { key: FlowKey, cpu: u8 }
+/// struct Steering<'a> { cpus: &'a [u8; 4096] }
+///
+/// impl Hashing<Slot> for Steering<'_> {
+///     #[inline(always)]
+///     fn key(&self, slot: &Slot) -> FlowKey {
+///         slot.key.both_directions()
+///     }
+///
+///     #[inline(always)]
+///     fn store(&self, slot: &mut Slot, FlowHash(hash): FlowHash) {
+///         slot.cpu = self.cpus[hash as usize >> 20];
+///     }
+/// }
+///
+/// let mut batch = [Slot { key: FlowKey::v4((1, 2), (3, 4), 6), cpu: 0 }];
+/// FlowHasher::keyed(&HashKey::MICROSOFT).hash_batch_with(&mut batch, &Steering { cpus: &[7; 4096] });
+/// assert_eq!(batch[0].cpu, 7);
+/// ```
+pub trait Hashing<T> {
+    /// The key of an item.
+    fn key(&self, item: &T) -> FlowKey;
+
+    /// Takes the hash of that key.
+    fn store(&self, item: &mut T, hash: FlowHash);
+}
+
+/// One way to hash. A kernel that needs a CPU feature can only be constructed if the CPU has it, so a value of the
+/// kernel proves that its instructions may run.
+trait Kernel {
+    /// The result of [`FlowHasher::name`].
+    const NAME: &'static str;
+
+    /// Always inlined. If the kernel needs a CPU feature, it is inlined into a function compiled for that feature.
+    /// (In other functions the result is correct too, but each of its instructions becomes a call.)
+    fn hash(&self, key: &FlowKey) -> u32;
+
+    #[inline(always)]
+    fn hash_each<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
+        for item in batch {
+            let hash = self.hash(&hashing.key(item));
+            hashing.store(item, FlowHash(hash));
+        }
+    }
+
+    /// A kernel that needs a CPU feature overrides this and calls [`hash_each`](Kernel::hash_each) from a function
+    /// compiled for the feature.
+    #[inline(always)]
+    fn hash_batch<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
+        self.hash_each(batch, hashing);
+    }
+}
+
+/// Hashes flow keys with the kind of hash chosen at construction.
+///
+/// Two hashers with the same [`name`](FlowHasher::name) and equal keys give equal hashes, and so do the two forms of
+/// Toeplitz. AES and SipHash do not agree with each other.
+///
+/// ```
+/// use steerage_flow::{FlowHasher, FlowKey, HashKey, protocol};
+///
+/// let hasher = FlowHasher::toeplitz(&HashKey::MICROSOFT);
+/// let key = FlowKey::v4((0x420995bb, 2794), (0xa18e6450, 1766), protocol::TCP);
+/// assert_eq!(key.to_string(), "tcp 66.9.149.187:2794 > 161.142.100.80:1766");
+/// assert_eq!(hasher.hash(&key).to_string(), "51ccc178");
+/// ```
+#[derive(Clone)]
+pub struct FlowHasher(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Aes(Aes),
+    Sip(Sip),
+    Table(Table),
+    Gfni(Gfni),
+}
+
+/// Evaluates `$body` with `$kernel` bound to the kernel in `$hasher`, compiled for each of them.
+macro_rules! with_kernel {
+    ($hasher:expr, $kernel:ident => $body:expr) => {
+        match &$hasher.0 {
+            Kind::Aes($kernel) => $body,
+            Kind::Sip($kernel) => $body,
+            Kind::Table($kernel) => $body,
+            Kind::Gfni($kernel) => $body,
+        }
+    };
+}
+
+impl FlowHasher {
+    /// The hash for steering: unpredictable to anyone who does not know `key`. Uses AES if this CPU has it, otherwise
+    /// SipHash.
+    ///
+    /// ```
+    /// # use steerage_flow::{FlowHasher, HashKey};
+    /// let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+    /// assert!(["aes", "siphash-1-3"].contains(&hasher.name()));
+    /// ```
+    #[must_use]
+    pub fn keyed(key: &HashKey) -> FlowHasher {
+        FlowHasher::aes(key).unwrap_or_else(|| FlowHasher::sip(key))
+    }
+
+    /// Four AES rounds per block, with round keys derived from `key`. `None` if this CPU has no AES instructions.
+    #[must_use]
+    pub fn aes(key: &HashKey) -> Option<FlowHasher> {
+        Aes::new(key).map(|kernel| FlowHasher(Kind::Aes(kernel)))
+    }
+
+    /// SipHash-1-3 with a 128-bit key derived from `key`. It runs on every CPU and takes about three times as long as
+    /// AES.
+    #[must_use]
+    pub fn sip(key: &HashKey) -> FlowHasher {
+        FlowHasher(Kind::Sip(Sip::new(key)))
+    }
+
+    /// The hash that RSS hardware with this `key` computes, by the fastest means that this CPU has.
+    ///
+    /// The input is the one that the RSS specification defines, in the order of the flow key: source address,
+    /// destination address and, if the protocol is TCP, UDP or SCTP, source and destination port. If the key is a link
+    /// or custom key, its first 36 bytes are hashed, which is all that a 40-byte key covers. Its length and kind do not count.
+    #[must_use]
+    pub fn toeplitz(key: &HashKey) -> FlowHasher {
+        FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))
+    }
+
+    /// [`toeplitz`](FlowHasher::toeplitz) by a table of 36 KiB, on every CPU, with one look-up per byte.
+    #[must_use]
+    pub fn toeplitz_table(key: &HashKey) -> FlowHasher {
+        FlowHasher(Kind::Table(Table::new(key)))
+    }
+
+    /// [`toeplitz`](FlowHasher::toeplitz) by bit-matrix products. `None` if this CPU lacks GFNI or AVX2.
+    #[must_use]
+    pub fn toeplitz_gfni(key: &HashKey) -> Option<FlowHasher> {
+        Gfni::new(key).map(|kernel| FlowHasher(Kind::Gfni(kernel)))
+    }
+
+    /// The name of the hash: `aes`, `siphash-1-3`, `toeplitz-table` or `toeplitz-gfni`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        fn of<K: Kernel>(_: &K) -> &'static str {
+            K::NAME
+        }
+        with_kernel!(self, kernel => of(kernel))
+    }
+
+    /// Hashes one key. On the packet path use [`hash_batch_with`](FlowHasher::hash_batch_with).
+    #[must_use]
+    pub fn hash(&self, key: &FlowKey) -> FlowHash {
+        let mut batch = [(*key, FlowHash(0))];
+        self.hash_batch(&mut batch, |item| item.0, |item, hash| item.1 = hash);
+        batch[0].1
+    }
+
+    /// Hashes a batch: stores the hash of the key of each item of `batch`, in order, as `hashing` defines. The kind
+    /// of hash is looked up once per batch, and no function is called per item: see [`Hashing`].
+    #[inline]
+    pub fn hash_batch_with<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
+        with_kernel!(self, kernel => kernel.hash_batch(batch, hashing));
+    }
+
+    /// [`hash_batch_with`](FlowHasher::hash_batch_with) for closures: `store(item, hash of key(item))` for each item.
+    ///
+    /// Use this if the key is at hand. A closure that reads packet headers is too large for the compiler to inline it
+    /// into four kernels by itself, and then costs more than the hash (35 ticks instead of 13). Write a [`Hashing`]
+    /// in that case.
+    ///
+    /// ```
+    /// # use steerage_flow::{FlowHash, FlowHasher, FlowKey, HashKey};
+    /// let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+    /// let mut batch = [("one", FlowHash(0)), ("two", FlowHash(0))];
+    /// hasher.hash_batch(&mut batch, |item| FlowKey::from_bytes(item.0.as_bytes()), |item, hash| item.1 = hash);
+    /// assert_eq!(batch[1].1, hasher.hash(&FlowKey::from_bytes(b"two")));
+    /// ```
+    #[inline]
+    pub fn hash_batch<T>(&self, batch: &mut [T], key: impl Fn(&T) -> FlowKey, store: impl Fn(&mut T, FlowHash)) {
+        self.hash_batch_with(batch, &Closures { key, store });
+    }
+}
+
+struct Closures<K, S> {
+    key: K,
+    store: S,
+}
+
+impl<T, K: Fn(&T) -> FlowKey, S: Fn(&mut T, FlowHash)> Hashing<T> for Closures<K, S> {
+    #[inline(always)]
+    fn key(&self, item: &T) -> FlowKey {
+        (self.key)(item)
+    }
+
+    #[inline(always)]
+    fn store(&self, item: &mut T, hash: FlowHash) {
+        (self.store)(item, hash);
+    }
+}
+
+/// Prints only the name, because the keys are the secret of the run.
+impl fmt::Debug for FlowHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FlowHasher({})", self.name())
+    }
+}

@@ -1,0 +1,116 @@
+//! Four rounds of AES as a keyed hash of one block, and a chain of three such hashes for three blocks.
+//!
+//! Four rounds with independent round keys turn any chosen difference between two inputs into any chosen difference
+//! of the whole state with a probability of at most 2^-113 (Keliher and Sui, "Exact maximum expected differential and
+//! linear probability for two-round AES", IET Information Security 1(2), 2007). So the states of two different long
+//! keys do not become equal between blocks. This does not prove that the 32 bits kept at the end collide no more
+//! often than 32 bits must, but each of these bits has passed through all of the state twice. For two rounds the
+//! bound is 2^-28, and they are hardly cheaper: packets are independent, so the rounds of one packet overlap with
+//! reading the headers of the next.
+//!
+//! A long key has three blocks, hashed by CBC-MAC with the four rounds as the cipher. Each block is added only after
+//! the block before has passed all four rounds, so nobody without the round keys can make a difference in one block
+//! cancel a difference in the next. (The construction is that of ALRED: Daemen and Rijmen, "A new MAC construction
+//! ALRED and a special instance ALPHA-MAC", 2005.) All long keys have three blocks, and for inputs of equal length
+//! CBC-MAC needs no further care. Short keys have round keys of their own.
+//!
+//! The functions that do the work are not compiled for AES themselves but inlined into a function that is. A function
+//! can be marked `target_feature` or `inline(always)`, but not both, and the compiler does not always follow the hint
+//! `inline`.
+
+use super::{HashKey, Hashing, Kernel};
+use crate::flow_key::FlowKey;
+use core::arch::x86_64::{
+    __m128i, _mm_aesenc_si128, _mm_cvtsi128_si32, _mm_set_epi64x, _mm_setzero_si128, _mm_xor_si128,
+};
+
+/// The number of rounds per block.
+const ROUNDS: usize = 4;
+
+/// One key to whiten the block, then one key per round.
+type RoundKeys = [__m128i; 1 + ROUNDS];
+
+/// A value of this type proves that this CPU has AES, because [`Aes::new`] checks it.
+#[derive(Clone)]
+pub(super) struct Aes {
+    short: RoundKeys,
+    long: RoundKeys,
+}
+
+impl Aes {
+    pub(super) fn new(key: &HashKey) -> Option<Aes> {
+        if !std::is_x86_feature_detected!("aes") {
+            return None;
+        }
+        let [short, long] = schedule(key).map(|keys| {
+            keys.map(|[low, high]| {
+                // SAFETY: SSE2, which `_mm_set_epi64x` needs, is part of x86-64.
+                unsafe { _mm_set_epi64x(high as i64, low as i64) }
+            })
+        });
+        Some(Aes { short, long })
+    }
+
+    /// # Safety
+    ///
+    /// The CPU has AES.
+    #[target_feature(enable = "aes")]
+    unsafe fn hash_batch_here<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
+        self.hash_each(batch, hashing);
+    }
+}
+
+impl Kernel for Aes {
+    const NAME: &'static str = "aes";
+
+    #[inline(always)]
+    fn hash(&self, key: &FlowKey) -> u32 {
+        let &[a, b, c, d, e] = key.words();
+        // SAFETY: x86-64 has SSE2, and `self` exists, so `new` has found that the CPU has AES.
+        unsafe {
+            let state = if key.is_short() {
+                absorb(_mm_setzero_si128(), a, b, &self.short)
+            } else {
+                let state = absorb(_mm_setzero_si128(), a, b, &self.long);
+                let state = absorb(state, c, d, &self.long);
+                absorb(state, e, key.tag(), &self.long)
+            };
+            _mm_cvtsi128_si32(state) as u32
+        }
+    }
+
+    #[inline(always)]
+    fn hash_batch<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
+        // SAFETY: `self` exists, so `new` has found that the CPU has AES.
+        unsafe { self.hash_batch_here(batch, hashing) }
+    }
+}
+
+/// Adds the block (`low`, `high`) to `state`, then applies all rounds.
+///
+/// # Safety
+///
+/// The CPU has AES.
+#[inline(always)]
+unsafe fn absorb(state: __m128i, low: u64, high: u64, keys: &RoundKeys) -> __m128i {
+    let [whiten, rounds @ ..] = keys;
+    // SAFETY: the intrinsics need AES and SSE2. The caller promises AES, and x86-64 has SSE2.
+    unsafe {
+        let block = _mm_xor_si128(_mm_set_epi64x(high as i64, low as i64), *whiten);
+        let mut state = _mm_xor_si128(state, block);
+        for round in rounds {
+            state = _mm_aesenc_si128(state, *round);
+        }
+        state
+    }
+}
+
+/// The round keys (low word, high word) of short and of long keys. They are twenty words, each derived from all of
+/// `key` and independent of the others, as the bound above requires.
+pub(super) fn schedule(key: &HashKey) -> [[[u64; 2]; 1 + ROUNDS]; 2] {
+    std::array::from_fn(|form| {
+        std::array::from_fn(|round| {
+            std::array::from_fn(|half| key.derive(((form * (1 + ROUNDS) + round) * 2 + half) as u64))
+        })
+    })
+}

@@ -1,0 +1,176 @@
+//! The Toeplitz hash of receive side scaling, by products with bit matrices (GFNI).
+//!
+//! The contribution of input byte `i` to hash byte `j` is linear in the bits of the input byte: it is a product with
+//! an 8 by 8 bit matrix. The rows of that matrix are the key's bits from `8 * (i + j)` on, so the matrix depends only
+//! on `m = i + j`. Forty matrices serve all inputs, and matrix `m` is applied to four bytes: the input's bytes `m -
+//! 3` to `m`, for hash bytes 3 to 0.
+//!
+//! `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane by a matrix of that lane. So there is a lane for
+//! each `m`, which contains those four bytes. One shuffle fills the four lanes of a 256-bit register, and one product
+//! and one sum process them. (DPDK's `rte_thash_gfni` is based on the same fact, with 512-bit registers.) The
+//! matrices and shuffles loaded on the way take 576 bytes and stay in the L1 cache.
+//!
+//! As in `aes`, functions that must be inlined are not compiled for AVX2 themselves.
+
+use super::toeplitz::Input;
+use super::{HashKey, Hashing, Kernel};
+use crate::flow_key::FlowKey;
+use core::arch::{asm, x86_64::*};
+use std::sync::Arc;
+
+/// The number of matrices, and so of lanes, in a register.
+const LANES: usize = 4;
+/// The number of registers for a whole block of 16 bytes, whose last byte is used with matrices up to 15 + 3.
+const STEPS_BLOCK: usize = 19_usize.div_ceil(LANES);
+/// The number of registers for 12 bytes.
+const STEPS_V4: usize = 15_usize.div_ceil(LANES);
+/// The number of registers for 4 bytes.
+const STEPS_TAIL: usize = 7_usize.div_ceil(LANES);
+
+/// The matrices of one register, one per lane.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+struct Lanes([u64; LANES]);
+
+type Matrices = [Lanes; HashKey::LEN / LANES];
+
+/// A shuffle for both halves of a register.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+struct Shuffle([u8; 8 * LANES]);
+
+type Shuffles = [Shuffle; STEPS_BLOCK];
+
+/// A value of this type proves that this CPU has GFNI and AVX2, because [`Gfni::new`] checks it.
+#[derive(Clone)]
+pub(super) struct Gfni(Arc<Matrices>);
+
+impl Gfni {
+    pub(super) fn new(key: &HashKey) -> Option<Gfni> {
+        if !(std::is_x86_feature_detected!("gfni") && std::is_x86_feature_detected!("avx2")) {
+            return None;
+        }
+        Some(Gfni(Arc::new(std::array::from_fn(|i| Lanes(std::array::from_fn(|lane| matrix(key, LANES * i + lane)))))))
+    }
+
+    /// # Safety
+    ///
+    /// The CPU has GFNI and AVX2.
+    #[target_feature(enable = "avx2")]
+    unsafe fn hash_batch_here<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
+        self.hash_each(batch, hashing);
+    }
+}
+
+impl Kernel for Gfni {
+    const NAME: &'static str = "toeplitz-gfni";
+
+    #[inline(always)]
+    fn hash(&self, key: &FlowKey) -> u32 {
+        let matrices = &*self.0;
+        // SAFETY: `self` exists, so `new` has found that the CPU has GFNI and AVX2.
+        unsafe {
+            let sum = match Input::of(key) {
+                Input::V4(a, b) => product::<0, STEPS_V4>(a, b, &SHUFFLE_V4, matrices),
+                Input::Bytes([a, b, c, d, e]) => {
+                    let sum = product::<0, STEPS_BLOCK>(a, b, &SHUFFLE, matrices);
+                    let sum = _mm256_xor_si256(sum, product::<16, STEPS_BLOCK>(c, d, &SHUFFLE, matrices));
+                    let last = e & !0xffff_ffff;
+                    _mm256_xor_si256(sum, product::<32, STEPS_TAIL>(last, 0, &SHUFFLE, matrices))
+                }
+            };
+            let sum = _mm_xor_si128(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum));
+            let sum = _mm_xor_si128(sum, _mm_unpackhi_epi64(sum, sum));
+            _mm_cvtsi128_si32(sum) as u32
+        }
+    }
+
+    #[inline(always)]
+    fn hash_batch<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
+        // SAFETY: `self` exists, so `new` has found that the CPU has GFNI and AVX2.
+        unsafe { self.hash_batch_here(batch, hashing) }
+    }
+}
+
+/// The sums of the products of one block's bytes, still one sum per lane. The block begins at byte `AT` of the input,
+/// and `STEPS` registers have room for all of its bytes that count.
+///
+/// # Safety
+///
+/// The CPU has GFNI and AVX2.
+#[inline(always)]
+unsafe fn product<const AT: usize, const STEPS: usize>(
+    low: u64,
+    high: u64,
+    shuffles: &Shuffles,
+    matrices: &Matrices,
+) -> __m256i {
+    let matrices = &matrices[AT / LANES..AT / LANES + STEPS];
+    // SAFETY: the intrinsics need AVX2, which the caller promises. Each load reads the 32 bytes of a `Shuffle` or a
+    // `Lanes`, which have 32 bytes and are aligned to 32.
+    unsafe {
+        let block = _mm256_broadcastsi128_si256(_mm_set_epi64x(high as i64, low as i64));
+        let mut sum = _mm256_setzero_si256();
+        for (shuffle, matrices) in shuffles.iter().zip(matrices) {
+            let bytes = _mm256_shuffle_epi8(block, _mm256_load_si256(shuffle.0.as_ptr().cast()));
+            sum = _mm256_xor_si256(sum, affine(bytes, _mm256_load_si256(matrices.0.as_ptr().cast())));
+        }
+        sum
+    }
+}
+
+/// Each byte of `bytes` multiplied by the matrix in its lane of `matrices`. (The intrinsic is stable only from Rust
+/// 1.89 on.)
+///
+/// # Safety
+///
+/// The CPU has GFNI and AVX.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
+    let product;
+    // SAFETY: the instruction reads and writes these three registers and nothing else. The caller promises that the
+    // CPU has it.
+    unsafe {
+        asm!("vgf2p8affineqb {}, {}, {}, 0", lateout(ymm_reg) product, in(ymm_reg) bytes, in(ymm_reg) matrices,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    product
+}
+
+/// Matrix `m` of `key`, as the instruction expects it. Row `r` makes bit `r` of the product, counted from the top,
+/// and is byte `r` of the result. The top bit of a row belongs to the top bit of a byte. So row `r` is the eight bits
+/// of the key from `8 * m + r` on. (Matrix 39 would need bits behind the end of the key, but it is used only with
+/// bytes that do not exist.)
+fn matrix(key: &HashKey, m: usize) -> u64 {
+    let next = key.as_bytes().get(m + 1).copied().unwrap_or(0);
+    let bits = u16::from_be_bytes([key.as_bytes()[m], next]);
+    u64::from_le_bytes(std::array::from_fn(|r| (bits >> (8 - r)) as u8))
+}
+
+/// The position of byte `i` of the input in a block of two big-endian words.
+const SHUFFLE: Shuffles = shuffles([7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8]);
+
+/// Like `SHUFFLE`, for an IPv4 key: source, destination, source port, destination port, and nothing else.
+const SHUFFLE_V4: Shuffles = shuffles([5, 4, 3, 2, 13, 12, 11, 10, 1, 0, 9, 8, ZERO, ZERO, ZERO, ZERO]);
+
+/// An index with the top bit set yields 0.
+const ZERO: u8 = 0x80;
+
+/// The shuffles that bring input bytes `m - 3` to `m` into the low half of lane `m`, for each `m` of a block. So the
+/// most significant byte of the hash is byte 3 of the lane, as in a little-endian number.
+const fn shuffles(place: [u8; 16]) -> Shuffles {
+    let mut shuffles = [Shuffle([ZERO; 8 * LANES]); STEPS_BLOCK];
+    let mut m = 0;
+    while m < 16 + 3 {
+        let mut byte = 0;
+        while byte < 4 {
+            if m + byte >= 3 && m + byte - 3 < 16 {
+                shuffles[m / LANES].0[m % LANES * 8 + byte] = place[m + byte - 3];
+            }
+            byte += 1;
+        }
+        m += 1;
+    }
+    shuffles
+}

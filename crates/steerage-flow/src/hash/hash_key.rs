@@ -1,0 +1,178 @@
+//! The 40-byte key of a flow hash: its text form, and the key material that the kernels derive from it.
+
+use super::sip::siphash;
+use std::fs::File;
+use std::io::{self, Read};
+use std::{fmt, str::FromStr};
+
+/// The key of a flow hash: 40 bytes, as RSS hardware uses and `ethtool -x` prints.
+///
+/// Each kernel uses all of it. Toeplitz uses the bits as they are. AES and SipHash derive their keys from it, so for
+/// them a key with a structure (Microsoft's, or a single byte repeated) is as good as any other secret key.
+///
+/// ```
+/// use steerage_flow::HashKey;
+///
+/// let key: HashKey = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa".parse()?;
+/// assert_eq!(key, HashKey::MICROSOFT);
+///
+/// let error = "6d:5a".parse::<HashKey>().unwrap_err();
+/// assert_eq!(error.to_string(), "a hash key is 40 bytes, 80 hexadecimal digits, but this one has 4 digits");
+/// # Ok::<(), steerage_flow::ParseHashKeyError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HashKey([u8; HashKey::LEN]);
+
+impl HashKey {
+    /// The length in bytes: an IPv6 flow's input (36) plus the width of the hash (4), which is the least that
+    /// Toeplitz needs.
+    pub const LEN: usize = 40;
+
+    /// The key of Microsoft's RSS verification suite. It is public, so it protects against nobody.
+    pub const MICROSOFT: HashKey = HashKey([
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
+        0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
+        0xbe, 0xac, 0x01, 0xfa,
+    ]);
+
+    /// The key with these 40 bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; HashKey::LEN]) -> HashKey {
+        HashKey(bytes)
+    }
+
+    /// A random key from the kernel.
+    ///
+    /// # Errors
+    /// If `/dev/urandom` cannot be read, for example in a chroot without `/dev`.
+    pub fn random() -> io::Result<HashKey> {
+        let mut bytes = [0; HashKey::LEN];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(HashKey(bytes))
+    }
+
+    /// The 40 bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; HashKey::LEN] {
+        &self.0
+    }
+
+    /// 64 bits of key material, different and unrelated for each `label`. It is SipHash-2-4, a pseudo-random
+    /// function, keyed with the first 16 bytes and applied to the other 24 bytes and the label. So all 40 bytes take
+    /// part in every output, and an attacker who knows some outputs cannot compute the others.
+    pub(super) fn derive(&self, label: u64) -> u64 {
+        let word = |i: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&self.0[8 * i..8 * i + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        siphash::<2, 4>([word(0), word(1)], &[word(2), word(3), word(4), label, 32 << 56])
+    }
+}
+
+/// Hides the key, because it keeps the hash unpredictable, and many people read logs. See [`HashKey::as_bytes`].
+impl fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HashKey(..)")
+    }
+}
+
+/// Why a text is not a [`HashKey`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ParseHashKeyError {
+    /// It has this many hexadecimal digits instead of 80.
+    Length {
+        /// The number of digits.
+        digits: usize,
+    },
+    /// It has another character where a hexadecimal digit is expected.
+    Digit {
+        /// The character.
+        found: char,
+        /// Its position, counted in characters from 1.
+        place: usize,
+    },
+}
+
+impl fmt::Display for ParseHashKeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParseHashKeyError::Length { digits } => {
+                write!(f, "a hash key is 40 bytes, 80 hexadecimal digits, but this one has {digits} digits")
+            }
+            ParseHashKeyError::Digit { found, place } => {
+                write!(f, "a hash key is 80 hexadecimal digits, but character {place} of this one is {found:?}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ParseHashKeyError {}
+
+/// Parses 80 hexadecimal digits, with or without a `:` between bytes. Spaces around them are ignored.
+impl FromStr for HashKey {
+    type Err = ParseHashKeyError;
+
+    fn from_str(text: &str) -> Result<HashKey, ParseHashKeyError> {
+        let mut key = [0; HashKey::LEN];
+        let mut digits = 0;
+        let mut after_byte = false;
+        for (i, found) in text.trim().chars().enumerate() {
+            if found == ':' && after_byte {
+                after_byte = false; // so that "6d::5a" is an error, and with the check below "6d:" is too
+                continue;
+            }
+            let value = found.to_digit(16).ok_or(ParseHashKeyError::Digit { found, place: i + 1 })?;
+            if let Some(byte) = key.get_mut(digits / 2) {
+                *byte = *byte << 4 | value as u8;
+            }
+            digits += 1;
+            after_byte = digits % 2 == 0;
+        }
+        if digits != 2 * HashKey::LEN {
+            return Err(ParseHashKeyError::Length { digits });
+        }
+        if !after_byte {
+            return Err(ParseHashKeyError::Digit { found: ':', place: text.trim().chars().count() });
+        }
+        Ok(HashKey(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_ethtool_prints() {
+        let plain = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa";
+        let bytes: Vec<_> = (0..HashKey::LEN).map(|i| &plain[2 * i..2 * i + 2]).collect();
+        let colons = bytes.join(":");
+        for text in [plain, &colons, &colons.to_uppercase(), &format!(" {plain}\n")] {
+            assert_eq!(text.parse(), Ok(HashKey::MICROSOFT), "{text}");
+        }
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let error = |text: &str| text.parse::<HashKey>().unwrap_err().to_string();
+        let length = |n| format!("a hash key is 40 bytes, 80 hexadecimal digits, but this one has {n} digits");
+        let digit = |n, c| format!("a hash key is 80 hexadecimal digits, but character {n} of this one is {c:?}");
+        assert_eq!(error(""), length(0));
+        assert_eq!(error(&"0".repeat(79)), length(79));
+        assert_eq!(error(&"0".repeat(1000)), length(1000));
+        assert_eq!(error("0g"), digit(2, 'g'));
+        assert_eq!(error("00::00"), digit(4, ':'));
+        assert_eq!(error(":00"), digit(1, ':'));
+        assert_eq!(error("0:0"), digit(2, ':'));
+        assert_eq!(error("00 00"), digit(3, ' '));
+        assert_eq!(error("µ"), digit(1, 'µ'));
+        assert_eq!(error(&format!("{}:", "00".repeat(40))), digit(81, ':'));
+    }
+
+    #[test]
+    fn stays_hidden() {
+        assert_eq!(format!("{:?}", HashKey::MICROSOFT), "HashKey(..)");
+    }
+}

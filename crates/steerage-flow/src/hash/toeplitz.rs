@@ -1,0 +1,112 @@
+//! The Toeplitz hash of receive side scaling, by table.
+//!
+//! The hash is a sum modulo 2. For each bit that is set in the input, it adds the 32 bits of the key that begin at
+//! the same position (Microsoft, "RSS hashing types"; H. Krawczyk, "LFSR-based hashing and authentication", CRYPTO
+//! '94). A sum modulo 2 can be taken in any grouping. Here it is taken by bytes: the 256 possible contributions of
+//! the byte at each position are tabulated when the key is set.
+
+use super::{HashKey, Kernel};
+use crate::flow_key::{FlowKey, protocol};
+use std::sync::Arc;
+
+/// The number of bytes that a 40-byte key can hash: the last of them still needs the 32 bits of the key that follow
+/// its first bit.
+pub(super) const INPUT_LEN: usize = HashKey::LEN - 4;
+
+/// The length of an IPv4 flow's input: two addresses and two ports.
+const INPUT_LEN_V4: usize = 12;
+
+/// The bits of an IPv4 key's words that are not ports.
+const NO_PORT_V4: u64 = !0xffff;
+/// The bits of an IPv6 key's last word that are not ports.
+const NO_PORT_V6: u64 = 0xffff_ffff;
+
+/// Contributions to the hash, by position in the input and value of the byte. The table is shared, because its 36 KiB
+/// are more than half of an L1 cache.
+#[derive(Clone)]
+pub(super) struct Table(Arc<[[u32; 256]; INPUT_LEN]>);
+
+impl Table {
+    pub(super) fn new(key: &HashKey) -> Table {
+        let mut table = Arc::new([[0; 256]; INPUT_LEN]);
+        for (place, row) in Arc::make_mut(&mut table).iter_mut().enumerate() {
+            for (value, sum) in row.iter_mut().enumerate() {
+                for bit in (0..8).filter(|bit| value << bit & 0x80 != 0) {
+                    *sum ^= key_bits(key, 8 * place + bit);
+                }
+            }
+        }
+        Table(table)
+    }
+
+    /// The hash of `N` bytes. The length is known at compile time, so that the loop is unrolled and no index is
+    /// checked.
+    #[inline(always)]
+    fn sum<const N: usize>(&self, input: [u8; N]) -> u32 {
+        const { assert!(N <= INPUT_LEN) };
+        let mut sum = 0;
+        for (row, value) in self.0.iter().zip(input) {
+            sum ^= row[usize::from(value)];
+        }
+        sum
+    }
+}
+
+/// The 32 bits of the key from `bit` on, counted from the top of the key's first byte.
+fn key_bits(key: &HashKey, bit: usize) -> u32 {
+    let mut window = [0; 8];
+    window[..5].copy_from_slice(&key.as_bytes()[bit / 8..][..5]);
+    (u64::from_be_bytes(window) >> (32 - bit % 8)) as u32
+}
+
+impl Kernel for Table {
+    const NAME: &'static str = "toeplitz-table";
+
+    #[inline(always)]
+    fn hash(&self, key: &FlowKey) -> u32 {
+        match Input::of(key) {
+            Input::V4(source, destination) => {
+                let addresses = (source >> 16) << 32 | (destination >> 16) & 0xffff_ffff;
+                let ports = (source as u16 as u32) << 16 | destination as u16 as u32;
+                let mut input = [0; INPUT_LEN_V4];
+                input[..8].copy_from_slice(&addresses.to_be_bytes());
+                input[8..].copy_from_slice(&ports.to_be_bytes());
+                self.sum(input)
+            }
+            Input::Bytes(words) => {
+                let mut input = [0; INPUT_LEN];
+                for (bytes, word) in input.chunks_mut(8).zip(words) {
+                    bytes.copy_from_slice(&word.to_be_bytes()[..bytes.len()]);
+                }
+                self.sum(input)
+            }
+        }
+    }
+}
+
+/// The part of a key that Toeplitz reads.
+pub(super) enum Input {
+    /// Two words, source and destination, each with the address above the port. (The protocol is above the
+    /// destination and is not part of the input.)
+    V4(u64, u64),
+    /// 36 bytes, big-endian. The low half of the last word is not part of the input.
+    Bytes([u64; 5]),
+}
+
+impl Input {
+    /// Replaces ports that RSS does not hash by 0. A byte of 0 adds nothing to the sum, so the input need not be
+    /// shortened.
+    #[inline(always)]
+    pub(super) fn of(key: &FlowKey) -> Input {
+        let &[a, b, c, d, e] = key.words();
+        if key.is_v4() {
+            let mask = if protocol::has_ports((b >> 48) as u8) { u64::MAX } else { NO_PORT_V4 };
+            return Input::V4(a & mask, b & mask);
+        }
+        if key.is_v6() {
+            let mask = if protocol::has_ports(e as u8) { u64::MAX } else { NO_PORT_V6 };
+            return Input::Bytes([a, b, c, d, e & mask]);
+        }
+        Input::Bytes(key.big_endian_words())
+    }
+}

@@ -1,0 +1,49 @@
+//! From a frame's headers to its flow, and from the flow to a hash: a dissector and hash functions for packet steering.
+//!
+//! * [`dissect::flow_key`] reads the flow of a frame: through VLAN tags, MPLS labels, PPP and tunnels (GRE, VXLAN, Geneve,
+//!   GTP-U). Its work is bounded however deep a frame is nested, and it is fuzzed.
+//! * [`FlowHasher`] hashes flows a batch at a time: by AES or SipHash with a secret key, or by Toeplitz exactly as network
+//!   cards do for receive side scaling (RSS).
+//! * [`FragmentTable`] keeps the fragments of a datagram with their flow.
+//!
+//! The modules import downwards only:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `frame_key` | from a frame to the key that it is steered by: [`SteeringKeys`], [`FrameHasher`] |
+//! | `fragments`, `flow_limit` | datagrams in fragments: [`FragmentTable`]; a flow that has too much: [`FlowLimit`] |
+//! | [`dissect`] | from a frame's headers to its [`FlowKey`] |
+//! | [`hash`] | the hash functions, and all `unsafe` of this crate |
+//! | `affinity` | which packets must stay together: [`Affinity`] |
+//! | `flow_key` | the key of a flow, in the form in which it is hashed: [`FlowKey`] |
+//! | `link_type`, `time`, `limits` | the type of a frame's first header; clocks; every limit with its reason |
+//!
+//! Nothing here depends on another crate of steerage.
+#![deny(unsafe_code)]
+
+// Doc examples and tests name the crate as its users do.
+#[cfg(test)]
+extern crate self as steerage_flow;
+
+mod affinity;
+pub mod dissect;
+mod flow_key;
+mod flow_limit;
+mod fragments;
+mod frame_key;
+#[allow(unsafe_code, reason = "a function compiled for a CPU feature can only be called unsafely")]
+pub mod hash;
+pub mod limits;
+mod link_type;
+mod time;
+
+pub use affinity::Affinity;
+pub use flow_key::{FlowKey, FlowParts, ParseFlowKeyError, protocol};
+pub use flow_limit::FlowLimit;
+pub use fragments::{FragmentCounts, FragmentTable};
+pub use frame_key::{
+    BothDirections, CustomKey, FrameAccess, FrameHasher, KeyRule, OneDirection, SteeringKey, SteeringKeys,
+};
+pub use hash::{FlowHash, FlowHasher, HashKey, Hashing, ParseHashKeyError};
+pub use link_type::LinkType;
+pub use time::{Timestamp, WallTime};

@@ -1,0 +1,62 @@
+//! The type of a frame's first header.
+
+/// The type of a frame's first header, by tcpdump's numbers (<https://www.tcpdump.org/linktypes.html>).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkType(pub u16);
+
+impl LinkType {
+    /// A BSD loopback header, in the byte order of the machine that wrote it.
+    pub const NULL: Self = Self(0);
+    /// An Ethernet header.
+    pub const ETHERNET: Self = Self(1);
+    /// PPP (RFC 1661), with or without HDLC's address and control.
+    pub const PPP: Self = Self(9);
+    /// IPv4 or IPv6, with the number that the BSDs use.
+    pub const RAW_BSD: Self = Self(12);
+    /// IPv4 or IPv6, with the number that OpenBSD uses.
+    pub const RAW_OPENBSD: Self = Self(14);
+    /// PPP in HDLC framing (RFC 1662), or Cisco's.
+    pub const PPP_HDLC: Self = Self(50);
+    /// IPv4 or IPv6.
+    pub const RAW: Self = Self(101);
+    /// A BSD loopback header in network byte order.
+    pub const LOOP: Self = Self(108);
+    /// Linux cooked capture.
+    pub const LINUX_SLL: Self = Self(113);
+    /// IPv4.
+    pub const IPV4: Self = Self(228);
+    /// IPv6.
+    pub const IPV6: Self = Self(229);
+    /// Linux cooked capture, version 2.
+    pub const LINUX_SLL2: Self = Self(276);
+
+    /// The supported types. A slot has four bits for an index in this list, and contains 0 (Ethernet) if no type was written.
+    const READ: [Self; 12] = [
+        Self::ETHERNET,
+        Self::RAW,
+        Self::IPV4,
+        Self::IPV6,
+        Self::RAW_BSD,
+        Self::RAW_OPENBSD,
+        Self::LINUX_SLL,
+        Self::LINUX_SLL2,
+        Self::PPP,
+        Self::PPP_HDLC,
+        Self::NULL,
+        Self::LOOP,
+    ];
+
+    /// A type that is not supported.
+    pub const UNKNOWN: Self = Self(u16::MAX);
+
+    /// Its index in the list of supported types, or the length of the list if it is not supported. Four bits hold it.
+    pub fn code(self) -> u8 {
+        Self::READ.iter().position(|link| *link == self).unwrap_or(Self::READ.len()) as u8
+    }
+
+    /// The type with this [`code`](Self::code).
+    #[inline]
+    pub fn of_code(code: u8) -> Self {
+        Self::READ.get(usize::from(code)).copied().unwrap_or(Self::UNKNOWN)
+    }
+}

@@ -1,0 +1,297 @@
+//! The counts of queues, rings, outputs and CPUs, and which CPU writes them.
+
+use std::sync::{Mutex, PoisonError};
+
+use steerage_flow::FragmentCounts;
+use steerage_mem::ring::Gauge;
+
+use crate::counter::Counter;
+use crate::deferred::Deferred;
+use crate::drops::DropCounters;
+use crate::reasons::{DropReason, MoveCause};
+
+/// The counts that the owner of a queue writes.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct QueueLedger {
+    pub received: Counter,
+    pub received_bytes: Counter,
+    pub unparsed: Counter,
+    pub fragments_full: Counter,
+    pub fragments_aged: Counter,
+    pub copied: Counter,
+    pub passed: Counter,
+    pub dropped: DropCounters,
+    /// Frames in the parking lot.
+    pub parked: Counter,
+    pub unparked: Counter,
+    pub buckets: BucketLoads,
+    /// The number of frames that were sampled for `buckets`.
+    pub samples: Counter,
+    /// Written by the CPU that has the bucket.
+    pub timed: TimedBuckets,
+}
+
+/// The approximate number of frames for each bucket. One frame of each poll is sampled, and counts for all frames of the poll.
+#[derive(Debug)]
+pub struct BucketLoads(Box<[Counter]>);
+
+impl BucketLoads {
+    fn new(buckets: usize) -> Self {
+        Self((0..buckets).map(|_| Counter::default()).collect())
+    }
+}
+
+impl BucketLoads {
+    #[inline]
+    pub fn add(&self, bucket: u16, frames: u64) {
+        if let Some(counter) = self.0.get(usize::from(bucket)) {
+            counter.add(frames);
+        }
+    }
+
+    pub fn read(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().map(Counter::get)
+    }
+}
+
+/// The time that the packet function took for the packets of each bucket that were timed, in nanoseconds, and their number. A
+/// bucket belongs to one CPU at a time, so each count has one writer. The exception is a CPU that was declared dead: its late write
+/// may restore an older count, which loses a sample.
+#[derive(Debug)]
+pub struct TimedBuckets(Box<[(Counter, Counter)]>);
+
+impl TimedBuckets {
+    fn new(buckets: usize) -> Self {
+        Self((0..buckets).map(|_| Default::default()).collect())
+    }
+}
+
+impl TimedBuckets {
+    pub fn add(&self, bucket: u16, nanos: u64) {
+        if let Some((sum, count)) = self.0.get(usize::from(bucket)) {
+            sum.add(nanos);
+            count.add(1);
+        }
+    }
+
+    pub fn read(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().map(|(nanos, count)| (nanos.get(), count.get()))
+    }
+}
+
+impl QueueLedger {
+    /// For a queue whose flows are divided into `buckets` buckets.
+    pub fn new(buckets: usize) -> Self {
+        Self {
+            buckets: BucketLoads::new(buckets),
+            timed: TimedBuckets::new(buckets),
+            received: Counter::default(),
+            received_bytes: Counter::default(),
+            unparsed: Counter::default(),
+            fragments_full: Counter::default(),
+            fragments_aged: Counter::default(),
+            copied: Counter::default(),
+            passed: Counter::default(),
+            dropped: DropCounters::default(),
+            parked: Counter::default(),
+            unparked: Counter::default(),
+            samples: Counter::default(),
+        }
+    }
+
+    /// Counts a poll that handed over `frames` frames. Usually nothing was lost, and then those counts are not touched.
+    #[inline]
+    pub fn polled(&self, frames: u64, counts: &PollCounts) {
+        let PollCounts { wire_bytes, lost, no_page, copied, passed } = *counts;
+        let received = frames + lost + no_page;
+        if received > 0 {
+            self.received.add(received);
+            self.received_bytes.add(wire_bytes);
+        }
+        // Mostly nothing of it happened, and then one look at all of it is enough.
+        if lost | no_page | copied | passed != 0 {
+            self.dropped.add(DropReason::Device, lost);
+            self.dropped.add(DropReason::NoPage, no_page);
+            self.copied.add(copied);
+            self.passed.add(passed);
+        }
+    }
+
+    /// Counts the outcome of hashing a batch. Mostly there is nothing to count, and then nothing is written.
+    pub fn hashed(&self, unparsed: u64, fragments: FragmentCounts) {
+        if unparsed > 0 {
+            self.unparsed.add(unparsed);
+        }
+        if fragments != FragmentCounts::default() {
+            self.fragments_full.add(fragments.full);
+            self.fragments_aged.add(fragments.aged);
+        }
+    }
+}
+
+/// The counts of one queue's ring to one CPU.
+#[derive(Debug)]
+pub struct RingLedger {
+    pub by_producer: ProducerLedger,
+    pub by_consumer: ConsumerLedger,
+    pub gauge: Gauge,
+}
+
+impl RingLedger {
+    pub fn of(gauge: Gauge) -> Self {
+        Self { by_producer: ProducerLedger::default(), by_consumer: ConsumerLedger::default(), gauge }
+    }
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ProducerLedger {
+    /// Dropped because this CPU's backlog was full.
+    pub backlog_full: Counter,
+    /// Dropped so that this CPU's backlog has room for other flows.
+    pub flow_limit: Counter,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ConsumerLedger {
+    pub consumed: Counter,
+    pub discarded: Counter,
+    pub kept: Counter,
+    pub transmitted: Counter,
+    pub dropped: DropCounters,
+    pub reordered: Counter,
+}
+
+/// The counts of the packets that one CPU sends to one output.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct TxLedger {
+    pub packets: Counter,
+    pub bytes: Counter,
+    /// Packets refused, and packets that found no room.
+    pub dropped: DropCounters,
+    /// The packets that the output takes and finishes later, if it is an output that does so.
+    pub deferred: Option<Deferred>,
+    error: Mutex<Option<String>>,
+}
+
+impl TxLedger {
+    /// For an output that may finish packets later, which come from `sources` sources.
+    pub fn deferring(sources: usize) -> Self {
+        Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
+    }
+
+    /// Packets that the output holds.
+    pub fn held(&self) -> u64 {
+        self.deferred.as_ref().map_or(0, Deferred::held)
+    }
+
+    pub fn failed(&self, error: &impl std::fmt::Display) {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+    }
+
+    pub fn error(&self) -> Option<String> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The counts of one CPU.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct CpuLedger {
+    pub polled: Counter,
+    pub handed_in: Counter,
+    pub processed: Counter,
+    pub inline: Counter,
+    pub busy_nanos: Counter,
+    /// The part of `busy_nanos` that was spent on receiving, estimated from a sample of the rounds.
+    pub receive_nanos: Counter,
+    pub rounds: Counter,
+    /// The rounds in which a poll or a batch was full, so that packets were left for the next round.
+    pub full_rounds: Counter,
+    pub time_squeeze: Counter,
+    pub backlog_max: Counter,
+    pub wakes_sent: Counter,
+    pub wakes_received: Counter,
+    pub panics: Counter,
+    pub deaths: Counter,
+    pub originated: Counter,
+    pub originated_dropped: Counter,
+}
+
+/// The error that ended a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueError {
+    /// The one-line message.
+    pub message: String,
+    /// The position in the input, in bytes.
+    pub offset: Option<u64>,
+}
+
+/// The counts of moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MoveCounts {
+    /// Buckets that changed CPU.
+    pub buckets: u64,
+    /// The slices in which they moved.
+    pub slices: u64,
+    by_cause: [u64; MoveCause::ALL.len()],
+}
+
+impl MoveCounts {
+    /// Buckets that changed CPU for `cause`.
+    pub fn of(&self, cause: MoveCause) -> u64 {
+        self.by_cause[cause as usize]
+    }
+
+    pub fn count(&mut self, cause: MoveCause, buckets: u64) {
+        self.buckets += buckets;
+        self.by_cause[cause as usize] += buckets;
+    }
+}
+
+/// The counts of a poll, besides the frames that it hands over.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PollCounts {
+    /// The frames' bytes on the wire.
+    pub wire_bytes: u64,
+    /// Frames lost before they were received.
+    pub lost: u64,
+    /// Frames that were lost because no page was free to take their place.
+    pub no_page: u64,
+    /// Frames in lent memory that were copied so that the device could continue.
+    pub copied: u64,
+    /// Frames that the device left to the kernel.
+    pub passed: u64,
+}
+
+/// The counters of a page pool, in pages. They have the names of ENA's driver (`lpc_*`) and of the kernel's page_pool (`alloc_*`,
+/// `recycle_*`). They have cache lines of their own, since their owner writes them once per poll.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct PoolCounters {
+    /// Pages served from the local cache.
+    pub alloc_fast: Counter,
+    /// Pages taken from the shared pool, in bulk.
+    pub alloc_slow: Counter,
+    /// The number of times that a page was needed and none was free.
+    pub alloc_empty: Counter,
+    /// Pages that came back to the local cache.
+    pub recycle_cached: Counter,
+    /// Pages that came back while the local cache was full, and went to the shared pool.
+    pub recycle_cache_full: Counter,
+    /// The returned pages that a handler had kept.
+    pub recycle_kept: Counter,
+    /// Frames that were copied out of a device's page, so that the page stayed in the device's ring.
+    pub rx_copybreak: Counter,
+    /// The pages from the shared pool that made the queue have more pages than ever before.
+    pub lpc_warm_up: Counter,
+    /// The pages from the shared pool that were taken while the cache was switched off.
+    pub lpc_passed_by: Counter,
+    /// Pages of another NUMA node that came back, and went to the shared pool.
+    pub lpc_wrong_numa: Counter,
+}

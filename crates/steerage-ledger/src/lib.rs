@@ -1,0 +1,50 @@
+//! The ledger of steerage: received = delivered + dropped by reason + in flight, for each queue and in total.
+//!
+//! Every count has one writer. The receiving CPU counts the packets that it receives and those that it drops. The handling CPU
+//! counts, for each ring, the packets that it delivers and those that it drops. In flight is the difference. A snapshot reads
+//! delivered and dropped before received, so the difference is never negative. At rest it equals the number of packets in the rings
+//! and parking lots.
+//!
+//! The receive path writes the counts. Policies, reports and metrics read them and need nothing else of the path, so the ledger is
+//! a crate below it. The modules import downwards only:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `snapshot` | the ledger in plain numbers, read at one time |
+//! | `records` | the ledgers of an instance: those of its queues, outputs and CPUs |
+//! | [`counts`] | the counts of each queue, ring, output and CPU |
+//! | `tx_account`, `deferred` | packets that an output has taken and not sent yet |
+//! | `order_check` | whether packets complete in the order of their arrival |
+//! | `drops`, `reasons` | lost packets by reason |
+//! | `device_name`, `counter` | the name of a device; a count with one writer |
+#![forbid(unsafe_code)]
+
+mod counter;
+#[allow(missing_docs, reason = "the counts have the names of the snapshots' fields, which are documented")]
+pub mod counts;
+mod deferred;
+mod device_name;
+mod drops;
+mod order_check;
+mod reasons;
+#[allow(missing_docs, reason = "as the counts")]
+mod records;
+mod snapshot;
+mod tx_account;
+
+pub use counter::Counter;
+pub use counts::{
+    BucketLoads, ConsumerLedger, CpuLedger, MoveCounts, PollCounts, PoolCounters, ProducerLedger, QueueError,
+    QueueLedger, RingLedger, TimedBuckets, TxLedger,
+};
+pub use deferred::{Deferred, Settled, TxSource};
+pub use device_name::DeviceName;
+pub use drops::{DropCounters, Drops};
+pub use order_check::OrderCheck;
+pub use reasons::{DropReason, MoveCause};
+pub use records::{Ledgers, OutputInfo, QueueInfo};
+pub use snapshot::{
+    BucketSnapshot, CpuSnapshot, Elephant, Facts, Findings, GroupSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot,
+    Snapshot, Verdicts,
+};
+pub use tx_account::TxAccount;

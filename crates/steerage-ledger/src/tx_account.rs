@@ -1,0 +1,53 @@
+//! The account in which an output reports the packets that it took and finished later.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::counts::TxLedger;
+use crate::deferred::{Deferred, Settled, TxSource};
+use crate::reasons::DropReason;
+
+/// Counts the packets that an output took in `TxQueue::send` and finished later. It may be used from any thread.
+#[derive(Clone, Debug)]
+pub struct TxAccount(Arc<TxLedger>);
+
+impl TxAccount {
+    /// The account of an output with this ledger.
+    pub fn new(ledger: &Arc<TxLedger>) -> Self {
+        Self(Arc::clone(ledger))
+    }
+
+    fn deferred(&self) -> Option<&Deferred> {
+        self.0.deferred.as_ref()
+    }
+
+    /// Counts `packets` packets as sent. `bytes` is their length with their link headers.
+    pub fn sent(&self, source: TxSource, packets: u64, bytes: u64) {
+        self.settle(source, |settled| {
+            settled.packets += packets;
+            settled.bytes += bytes;
+        });
+    }
+
+    /// Counts `packets` packets as lost, because the output failed or the run ended before they were sent. The reason is
+    /// [`DropReason::TxLost`].
+    pub fn lost(&self, source: TxSource, packets: u64) {
+        self.settle(source, |settled| settled.dropped.add(DropReason::TxLost, packets));
+    }
+
+    fn settle(&self, source: TxSource, count: impl FnOnce(&mut Settled)) {
+        if let Some(deferred) = self.deferred() {
+            deferred.settle(source, count);
+        }
+    }
+
+    /// Notes that the output failed. The reports show the error.
+    pub fn failed(&self, error: &impl fmt::Display) {
+        self.0.failed(error);
+    }
+
+    /// Whether the run no longer waits for the output. The output should now count packets that it cannot send at once as lost.
+    pub fn is_over(&self) -> bool {
+        self.deferred().is_some_and(|deferred| deferred.is_over())
+    }
+}

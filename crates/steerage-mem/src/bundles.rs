@@ -1,0 +1,230 @@
+//! A lock-free stack of free pages, from which many pages are taken at a time.
+//!
+//! The pages lie in *bundles*, of which each names the one below it. All bundles but the top one are full. One word, the
+//! [head](Head), says which bundle is at the top and how many of its pages are left:
+//!
+//! ```text
+//!   head: gives, len 3, top ──► bundle of page 7: 7 2 9          (3 left, the others were taken)
+//!                                  └► bundle of page 4: 4 8 ...  (full)
+//!                                        └► ...
+//! ```
+//!
+//! [`take`](BundleStack::take) reads as many pages as it wants off the top, and then exchanges the head. [`give`](BundleStack::give)
+//! writes new bundles and then exchanges the head. If the top bundle is not full, the first new bundle gets its pages too and
+//! replaces it. So a call moves up to [`BULK_MAX`] pages by one exchange, a page is never outside of the stack because of a page
+//! beside it, and the stack looks empty only if it is.
+//!
+//! # A bundle's memory
+//!
+//! Each page has room for a bundle in a table, so bundles cannot run out. A bundle lies at its *first* page, which `take` takes
+//! last. So only the holder of a page writes the bundle that lies there, and nobody does while the stack uses it.
+//!
+//! Another thread may read a bundle while that happens, because it read the head earlier. It may read anything then, but its
+//! exchange fails. The head counts the gives, and between two gives the stack only gets shorter, so a head that is unchanged means
+//! that the stack is unchanged.
+
+use crossbeam_utils::CachePadded;
+
+use crate::page::BLANK;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The number of pages that one exchange moves at most.
+pub(crate) const BULK_MAX: usize = 64;
+
+/// The number of pages of a full bundle. With the two numbers before them they fill a cache line. Loom needs small models.
+pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
+
+/// Pages by their index in the region. The fields are relaxed, since the head orders them.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Bundle {
+    /// The first page of the full bundle below this one, or `BLANK`.
+    below: AtomicU32,
+    /// The number of pages in all bundles below this one.
+    pages_below: AtomicU32,
+    pages: [AtomicU32; BUNDLE_PAGES],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Bundle>() == 64);
+
+/// A table with room for the bundles of `pages` pages.
+pub(crate) fn bundles(pages: usize) -> Box<[Bundle]> {
+    let blank = || Bundle {
+        below: AtomicU32::new(BLANK),
+        pages_below: AtomicU32::new(0),
+        pages: std::array::from_fn(|_| AtomicU32::new(BLANK)),
+    };
+    (0..pages).map(|_| blank()).collect()
+}
+
+const LEN_SHIFT: u32 = 32;
+const GIVES_SHIFT: u32 = 36;
+const LEN_MAX: u64 = (1 << (GIVES_SHIFT - LEN_SHIFT)) - 1;
+
+const _: () = assert!(BUNDLE_PAGES as u64 <= LEN_MAX);
+
+/// The state of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    /// The first page of the top bundle. `BLANK` if the stack is empty.
+    top: u32,
+    /// The number of pages that the top bundle has left. 0 only if the stack is empty.
+    len: usize,
+    /// The number of gives so far. It has 28 bits, so a thread would have to stand between its load and its exchange for exactly
+    /// 2^28 gives, or a multiple, to mistake one head for another. That many take several seconds at least.
+    gives: u64,
+}
+
+impl Head {
+    const EMPTY: Self = Self { top: BLANK, len: 0, gives: 0 };
+
+    fn from_word(word: u64) -> Self {
+        Self { top: word as u32, len: (word >> LEN_SHIFT & LEN_MAX) as usize, gives: word >> GIVES_SHIFT }
+    }
+
+    fn to_word(self) -> u64 {
+        u64::from(self.top) | (self.len as u64) << LEN_SHIFT | self.gives << GIVES_SHIFT
+    }
+
+    /// The head without its top bundle.
+    fn below(self, bundle: &Bundle) -> Self {
+        let top = bundle.below.load(Ordering::Relaxed);
+        Self { top, len: if top == BLANK { 0 } else { BUNDLE_PAGES }, gives: self.gives }
+    }
+}
+
+/// A stack of pages. All stacks of a region share one table of [`Bundle`]s, since a page is in at most one stack.
+#[derive(Debug)]
+pub(crate) struct BundleStack {
+    head: CachePadded<AtomicU64>,
+}
+
+impl BundleStack {
+    pub(crate) fn new() -> Self {
+        Self { head: CachePadded::new(AtomicU64::new(Head::EMPTY.to_word())) }
+    }
+
+    /// Takes up to `most` pages, at most [`BULK_MAX`]. Writes them to the end of `taken`, and returns them in the order in which
+    /// they were given.
+    pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
+        let most = most.min(BULK_MAX);
+        // B2, acquire: pairs with B1 of all earlier gives and takes, because each change of the head is a read-modify-write
+        // operation and so continues their release sequences. Bundles and pages are seen as they were given.
+        let mut word = self.head.load(Ordering::Acquire);
+        loop {
+            let (mut head, mut begin) = (Head::from_word(word), BULK_MAX);
+            while head.len > 0 && BULK_MAX - begin < most {
+                let bundle = &table[head.top as usize];
+                let left = head.len.saturating_sub(most - (BULK_MAX - begin));
+                let from = &bundle.pages[left..head.len];
+                let to = &mut taken[begin - from.len()..begin];
+                to.iter_mut().zip(from).for_each(|(to, page)| *to = page.load(Ordering::Relaxed));
+                begin -= from.len();
+                head = if left > 0 { Head { len: left, ..head } } else { head.below(bundle) };
+            }
+            if begin == BULK_MAX {
+                return &[];
+            }
+            // B1, release: pairs with B2 of the thread that takes the first page of a bundle which was read here, so that this
+            // thread has read it before the other one writes it. A thread that finds the stack empty sees what this thread gave to
+            // other stacks before. On failure acquire: B2 of the next attempt.
+            match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
+                Ok(_) => return &taken[begin..],
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Gives pages to the stack, at most [`BULK_MAX`]. The caller must hold them.
+    pub(crate) fn give(&self, table: &[Bundle], pages: &[u32]) {
+        if pages.is_empty() {
+            return;
+        }
+        // B2, acquire: as in `take`, for the pages of a bundle that is replaced.
+        let mut word = self.head.load(Ordering::Acquire);
+        loop {
+            let head = bundled(table, Head::from_word(word), pages);
+            // B1, release: pairs with B2 of the thread that takes the pages. On failure acquire, as in `take`.
+            match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// The number of gives so far. It begins again after 2^28.
+    pub(crate) fn gives(&self) -> u64 {
+        // Relaxed: a caller compares two of these and takes in between, which is ordered with both.
+        Head::from_word(self.head.load(Ordering::Relaxed)).gives
+    }
+
+    /// The number of pages. If other threads take or give meanwhile, it may be off by what they move.
+    pub(crate) fn len(&self, table: &[Bundle]) -> usize {
+        // Relaxed: what is exact if nobody takes or gives meanwhile was handed over by other means.
+        let head = Head::from_word(self.head.load(Ordering::Relaxed));
+        let below = table.get(head.top as usize).map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
+        head.len + below as usize
+    }
+}
+
+/// Writes bundles with `pages`, which stand above the bundles of `head`. Returns the head of the whole.
+fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
+    let top = table.get(head.top as usize);
+    // A bundle that is not full is replaced by a new one, which gets its pages.
+    let partial = top.filter(|_| head.len < BUNDLE_PAGES);
+    let mut inherited = partial.map_or(&[][..], |bundle| &bundle.pages[..head.len]);
+    let base = partial.map_or(head, |bundle| head.below(bundle));
+    let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
+    // Wrapping: if another thread writes the bundle meanwhile, this is any number, and the exchange fails.
+    if partial.is_none() {
+        pages_below = pages_below.wrapping_add(head.len as u32);
+    }
+    let (mut below, mut rest) = (base.top, pages);
+    loop {
+        // The bundle lies at a page of the caller.
+        let first = rest[0];
+        let bundle = &table[first as usize];
+        bundle.below.store(below, Ordering::Relaxed);
+        bundle.pages_below.store(pages_below, Ordering::Relaxed);
+        bundle.pages[0].store(first, Ordering::Relaxed);
+        let (old, new) = bundle.pages[1..].split_at(inherited.len());
+        old.iter().zip(inherited).for_each(|(to, page)| to.store(page.load(Ordering::Relaxed), Ordering::Relaxed));
+        new.iter().zip(&rest[1..]).for_each(|(to, page)| to.store(*page, Ordering::Relaxed));
+        let filled = rest.len().min(1 + new.len());
+        let len = inherited.len() + filled;
+        rest = &rest[filled..];
+        if rest.is_empty() {
+            return Head { top: first, len, gives: head.gives + 1 };
+        }
+        (below, inherited) = (first, &[]);
+        pages_below = pages_below.wrapping_add(BUNDLE_PAGES as u32);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_fits_its_word() {
+        for len in 0..=BUNDLE_PAGES {
+            let head = Head { top: BLANK - 1, len, gives: (1 << 28) - 1 };
+            assert_eq!(Head::from_word(head.to_word()), head);
+        }
+    }
+
+    /// The number of gives begins again, and nothing else changes.
+    #[test]
+    fn gives_go_on_past_their_wrap() {
+        let (table, stack) = (bundles(40), BundleStack::new());
+        stack.head.store(Head { gives: (1 << 28) - 2, ..Head::EMPTY }.to_word(), Ordering::Relaxed);
+        let pages: Vec<u32> = (0..40).collect();
+        pages.chunks(10).for_each(|some| stack.give(&table, some));
+        assert_eq!((stack.gives(), stack.len(&table)), (2, 40));
+        let mut taken = [0; BULK_MAX];
+        let mut taken = stack.take(&table, &mut taken, 40).to_vec();
+        taken.sort_unstable();
+        assert_eq!((taken, stack.len(&table)), (pages, 0));
+    }
+}

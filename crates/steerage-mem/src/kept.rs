@@ -1,0 +1,213 @@
+//! Frames that a handler keeps beyond their batch, and the way back for their pages.
+//!
+//! A page normally returns by the finished index of its ring. If a handler keeps the frame, its slot is blanked, and the page
+//! returns by a stack instead. Any thread may push to it. The owner of the pool empties it, and a CPU that finds no page in the
+//! pool takes as many pages as it needs.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::chain::Segments;
+use crate::generations::Generation;
+use crate::header::FrameHeader;
+use crate::memory::Memory;
+use crate::page::{Completion, Page, Slot};
+use crate::ring::Frame;
+use crate::stack::PageStack;
+use crate::sync::{AtomicU64, Ordering};
+
+/// The kept pages of one queue: their number, and the stack by which they come back.
+#[derive(Debug)]
+pub struct KeptPages {
+    memory: Memory,
+    waiting: PageStack,
+    /// The number of frames that are kept and not yet released.
+    kept: AtomicU64,
+    limit: u64,
+}
+
+impl KeptPages {
+    /// For frames of `memory`'s pool, of which at most `limit` may be kept at a time.
+    pub fn new(memory: Memory, limit: usize) -> Arc<Self> {
+        Arc::new(Self { memory, waiting: PageStack::new(), kept: AtomicU64::new(0), limit: limit as u64 })
+    }
+
+    /// The number of frames that are kept.
+    pub fn kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// The number of frames that may be kept at a time.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Keeps a frame beyond its batch. `Err` returns the frame if the limit is reached or the frame is lent.
+    pub fn keep<'a>(self: &Arc<Self>, frame: Frame<'a>) -> Result<Kept, Frame<'a>> {
+        if frame.is_lent() || !self.count_one() {
+            return Err(frame);
+        }
+        match frame.take() {
+            Ok(completion) => Ok(self.kept_in(completion.slot())),
+            Err(frame) => {
+                self.kept.fetch_sub(1, Ordering::Relaxed);
+                Err(frame)
+            }
+        }
+    }
+
+    /// Keeps a copy of `bytes` in `page`, with `offset` bytes of headroom, which end with `header`. `Err` returns the page if
+    /// the limit is reached, the page belongs to another pool, or the copy does not fit.
+    pub fn keep_copy(
+        self: &Arc<Self>,
+        mut page: Page,
+        offset: u32,
+        header: Option<FrameHeader>,
+        bytes: &[u8],
+    ) -> Result<Kept, Page> {
+        if !self.count_one() {
+            return Err(page);
+        }
+        let copied = copy_to(self.memory.pool().page_mut(&mut page), offset as usize, header, bytes);
+        if copied.is_none() {
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+            return Err(page);
+        }
+        let copy = Completion::new(page, offset, bytes.len());
+        let copy = if header.is_some() { copy.with_header() } else { copy };
+        Ok(self.kept_in(copy.slot()))
+    }
+
+    fn kept_in(self: &Arc<Self>, slot: Slot) -> Kept {
+        Kept { slot, generation: self.memory.pool().generation_of(slot.page), kept_pages: Arc::clone(self) }
+    }
+
+    fn count_one(&self) -> bool {
+        // Relaxed: this is only a limit, and no other memory depends on it. An add beyond the limit is undone.
+        let room = self.kept.fetch_add(1, Ordering::Relaxed) < self.limit;
+        if !room {
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+        }
+        room
+    }
+
+    /// Whether pages have come back. This costs one shared read.
+    #[inline(always)]
+    pub fn waiting(&self) -> bool {
+        self.waiting.any()
+    }
+
+    /// Takes all pages that have come back, and passes each to `each`. This is for the owner of the pool. If another thread
+    /// calls it too, each of them gets a part of the pages.
+    pub fn collect(&self, each: impl FnMut(Page)) {
+        self.waiting.collect(self.memory.pool(), each);
+    }
+
+    /// Takes up to `most` of the pages that have come back, and passes each to `each`. Returns their number. Any thread may call
+    /// it at any time: the pages that it does not take stay where other threads find them.
+    pub(crate) fn take(&self, most: usize, each: impl FnMut(Page)) -> usize {
+        self.waiting.take(self.memory.pool(), most, each)
+    }
+}
+
+fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, bytes: &[u8]) -> Option<()> {
+    let (headroom, rest) = page.split_at_mut_checked(offset)?;
+    if let Some(header) = header {
+        *headroom.last_chunk_mut()? = header.to_bytes();
+    }
+    rest.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(())
+}
+
+/// A frame that a handler keeps beyond its batch: owned, writable and `Send`. Its pages go back when it is dropped, on any thread.
+#[derive(Debug)]
+pub struct Kept {
+    slot: Slot,
+    /// The generation of its page when it was kept. Checked in debug and fuzz builds only.
+    generation: Generation,
+    kept_pages: Arc<KeptPages>,
+}
+
+impl Kept {
+    /// The flow hash by which the frame was steered.
+    pub fn hash(&self) -> Option<u32> {
+        self.slot.hash()
+    }
+
+    /// The frame's bytes, part by part. [`Deref`] returns those of the first part only.
+    pub fn segments(&self) -> Segments<'_> {
+        // SAFETY: the slot is ours alone, and writing needs `&mut self`.
+        unsafe { self.kept_pages.memory.segments_of(&self.slot) }
+    }
+
+    /// The length of all parts together, in bytes.
+    pub fn total_len(&self) -> usize {
+        self.kept_pages.memory.total_of(&self.slot)
+    }
+
+    /// As [`Frame::linearise`](crate::ring::Frame::linearise).
+    pub fn linearise(&mut self) -> bool {
+        if !self.slot.is_chained() {
+            return true;
+        }
+        // SAFETY: as `deref_mut`: all of its pages are ours alone.
+        let linear = unsafe { self.kept_pages.memory.linearise(&self.slot) };
+        self.slot = linear.unwrap_or(self.slot);
+        linear.is_some()
+    }
+
+    /// The number of bytes before the frame in its page, and behind it in the page of its last part.
+    pub fn room(&self) -> (usize, usize) {
+        self.kept_pages.memory.room(&self.slot)
+    }
+
+    /// As [`Frame::resize`](crate::ring::Frame::resize).
+    pub fn resize(&mut self, front: i32, back: i32) -> bool {
+        // SAFETY: as `deref_mut`: all of its pages are ours alone.
+        let resized = unsafe { self.kept_pages.memory.resize(&self.slot, front, back) };
+        self.slot = resized.unwrap_or(self.slot);
+        resized.is_some()
+    }
+
+    /// The header that the device wrote for the frame, if it did.
+    pub fn header(&self) -> Option<FrameHeader> {
+        // SAFETY: the slot is ours alone, and its page is written only through `&mut self`.
+        unsafe { self.kept_pages.memory.header(&self.slot) }
+    }
+}
+
+impl Deref for Kept {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.kept_pages.memory.pool().check_generation(self.slot.page, self.generation);
+        // SAFETY: the slot was taken off its ring, so it is ours alone, and writing needs `&mut self`.
+        unsafe { self.kept_pages.memory.slice(&self.slot) }
+    }
+}
+
+impl DerefMut for Kept {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.kept_pages.memory.pool().check_generation(self.slot.page, self.generation);
+        // SAFETY: as `deref`; lent frames are never kept.
+        unsafe { self.kept_pages.memory.slice_mut(&self.slot) }
+    }
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.kept_pages.memory.pool().check_generation(self.slot.page, self.generation);
+        }
+        let pool = self.kept_pages.memory.pool();
+        pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.kept_pages.waiting.put(pool, page));
+        // Relaxed: this is only a count. It follows the put, so that the limit never admits a frame whose page has not come back.
+        self.kept_pages.kept.fetch_sub(1, Ordering::Relaxed);
+    }
+}

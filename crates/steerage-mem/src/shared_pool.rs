@@ -1,0 +1,177 @@
+//! The shared page pool: the pages that no receive queue has at present, in a stack for each NUMA node.
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::bundles::{BULK_MAX, Bundle, BundleStack, bundles};
+use crate::kept::KeptPages;
+use crate::page::Page;
+use crate::region::Region;
+
+/// Any number: the order only must not be the order of the addresses.
+const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// The shared pool as seen from one NUMA node.
+///
+/// Its calls neither wait for another thread nor allocate, however many threads use the pool. They move 64 pages by one atomic
+/// exchange. A call finds nothing only if there was a moment during the call at which no page was free. A page that another thread is
+/// about to give is not free yet.
+#[derive(Debug)]
+pub struct SharedPool {
+    node: usize,
+    nodes: Arc<Nodes>,
+}
+
+#[derive(Debug)]
+struct Nodes {
+    region: Arc<Region>,
+    /// The free pages, by node. The parts of a region are its nodes.
+    free: Box<[BundleStack]>,
+    /// The memory of the stacks.
+    table: Box<[Bundle]>,
+}
+
+impl SharedPool {
+    /// Makes the pool of a region with all of its pages. Returns the view of each node.
+    pub fn by_node(region: &Arc<Region>, mut pages: Vec<Page>) -> Vec<Arc<Self>> {
+        shuffle(&mut pages);
+        let nodes = region.parts();
+        let free = (0..nodes).map(|_| BundleStack::new()).collect();
+        let table = bundles(region.pages());
+        let all = Arc::new(Nodes { region: Arc::clone(region), free, table });
+        all.give(&mut pages);
+        (0..nodes).map(|node| Arc::new(Self { node, nodes: Arc::clone(&all) })).collect()
+    }
+
+    /// The node of this view.
+    pub fn node(&self) -> usize {
+        self.node
+    }
+
+    /// Moves up to `most` pages to `to`, where they still count as pooled. They come from this node, or from another one if
+    /// this node has none. Returns their number.
+    pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
+        let all = self.nodes.free.len();
+        self.unless_given(|| {
+            let by_turns = (self.node..all).chain(0..self.node);
+            by_turns.map(|node| self.nodes.take_from(node, to, most)).find(|taken| *taken > 0).unwrap_or(0)
+        })
+    }
+
+    /// Takes up to `most` pages of any node for use outside of a pool. Returns their number.
+    pub fn take_out(&self, to: &mut Vec<Page>, most: usize) -> usize {
+        let before = to.len();
+        while to.len() - before < most && self.take(to, most - (to.len() - before)) > 0 {}
+        to[before..].iter_mut().for_each(|page| self.nodes.region.take(page));
+        to.len() - before
+    }
+
+    /// Like [`take_out`](Self::take_out). If the pool has no pages, they come from the kept pages that came back. The caller gets
+    /// no more of those than it asks for, and the others stay where every CPU finds them.
+    pub fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) {
+        self.unless_given(|| match self.take_out(to, most) {
+            0 => self.take_kept(to, most, kept_pages),
+            taken => taken,
+        });
+    }
+
+    fn take_kept(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) -> usize {
+        let region = &self.nodes.region;
+        kept_pages.take(most, |mut page| {
+            // Pages of another region do not belong to the pool.
+            if region.holds(&page) {
+                region.release(&mut page);
+                region.take(&mut page);
+                to.push(page);
+            }
+        })
+    }
+
+    /// Calls `take` again if it found nothing, but pages were given to the pool while it ran. `take` looks at several places, one
+    /// after the other. Pages may have been given to one of them after it looked there. If none were given, then all places were
+    /// empty when it looked at the last one. The last look is an acquire load, so the gives are counted after it. The first count
+    /// is not newer than the looks, since it reads the same words.
+    fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
+        loop {
+            let gives = self.nodes.gives();
+            let taken = take();
+            if taken > 0 || self.nodes.gives() == gives {
+                return taken;
+            }
+        }
+    }
+
+    /// Takes pooled pages back, each into the stack of its node.
+    pub fn give(&self, pages: &mut Vec<Page>) {
+        self.nodes.give(pages);
+    }
+
+    /// Takes back pages that were in use.
+    pub fn give_back(&self, pages: &mut Vec<Page>) {
+        pages.iter_mut().for_each(|page| self.nodes.region.release(page));
+        self.nodes.give(pages);
+    }
+
+    /// The number of pages that no queue has, on all nodes. While other threads take and give, it is an estimate.
+    pub fn free(&self) -> usize {
+        self.nodes.free.iter().map(|stack| stack.len(&self.nodes.table)).sum()
+    }
+}
+
+impl Nodes {
+    fn take_from(&self, node: usize, to: &mut Vec<Page>, most: usize) -> usize {
+        let (mut bulk, before) = ([0; BULK_MAX], to.len());
+        while to.len() - before < most {
+            let taken = self.free[node].take(&self.table, &mut bulk, most - (to.len() - before));
+            if taken.is_empty() {
+                break;
+            }
+            to.extend(taken.iter().map(|index| Page::new(self.region.number_of(*index))));
+        }
+        to.len() - before
+    }
+
+    /// Gives each page to the stack of its node. Pages of another region do not belong to the pool.
+    fn give(&self, pages: &mut Vec<Page>) {
+        for some in pages.chunks(BULK_MAX) {
+            for (node, stack) in self.free.iter().enumerate() {
+                let numbers = self.region.numbers(node);
+                let index = |page: &Page| page.number().wrapping_sub(self.region.number_of(0));
+                let is_own = |page: &Page| numbers.contains(&page.number());
+                let mut bulk = [0; BULK_MAX];
+                // Usually all pages are of one node. These loops have no branches, so the compiler makes vectors of them.
+                if some.iter().fold(true, |all, page| all & is_own(page)) {
+                    bulk.iter_mut().zip(some).for_each(|(to, page)| *to = index(page));
+                    stack.give(&self.table, &bulk[..some.len()]);
+                    break;
+                }
+                let mut len = 0;
+                for page in some.iter().filter(|page| is_own(page)) {
+                    bulk[len] = index(page);
+                    len += 1;
+                }
+                stack.give(&self.table, &bulk[..len]);
+            }
+        }
+        pages.clear();
+    }
+
+    /// The number of gives so far. If it is unchanged, there was none.
+    fn gives(&self) -> u64 {
+        self.free.iter().map(BundleStack::gives).sum()
+    }
+}
+
+/// Puts the pages into a random order, which is the same in every run. In address order, the frames that a worker reads one
+/// after the other lie at a constant distance. The stride prefetcher of the worker then fetches the next frames too, and takes
+/// their lines from the receiving CPU, which is writing them. On a Zen 4 with one target, a packet costs the receiving CPU:
+///
+/// | target | in address order | shuffled |
+/// |---|---|---|
+/// | near | 24 ns | 13 ns |
+/// | far | 92 ns | 33 ns |
+fn shuffle(pages: &mut [Page]) {
+    fastrand::Rng::with_seed(SHUFFLE_SEED).shuffle(pages);
+}

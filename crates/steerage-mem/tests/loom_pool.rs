@@ -1,0 +1,264 @@
+//! Every interleaving of the shared pool, by loom: see `loom.rs`. A bundle has two pages here.
+#![cfg(loom)]
+#![allow(missing_docs, reason = "a test")]
+
+use std::sync::Arc;
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+use steerage_mem::{KeptPages, Memory, Page, Part, Region, SharedPool};
+
+const PAGE_BYTES: usize = 64;
+
+/// A pool, and what the holders of its pages write.
+struct Shared {
+    region: Arc<Region>,
+    pool: Arc<SharedPool>,
+    /// By page. Stands for the bytes of the page, which loom does not see.
+    bytes: Vec<UnsafeCell<u32>>,
+}
+
+// SAFETY: that no cell is reached by two at once is what the tests find out; loom fails where it is.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn new(pages: usize) -> Arc<Self> {
+        let (region, all) = Region::map(pages, PAGE_BYTES).unwrap();
+        let pool = Arc::clone(&SharedPool::by_node(&region, all)[0]);
+        Arc::new(Self { region, pool, bytes: (0..pages).map(|_| UnsafeCell::new(0)).collect() })
+    }
+
+    fn write(&self, page: &Page) {
+        let nth = page.number() - self.region.numbers(0).start;
+        // SAFETY: as above.
+        self.bytes[nth as usize].with_mut(|bytes| unsafe { *bytes += 1 });
+    }
+
+    /// Takes pages and writes to each of them.
+    fn take(&self, most: usize) -> Vec<Page> {
+        let mut pages = Vec::new();
+        self.pool.take(&mut pages, most);
+        pages.iter().for_each(|page| self.write(page));
+        pages
+    }
+
+    fn give(&self, pages: impl IntoIterator<Item = Page>) {
+        let mut pages: Vec<Page> = pages.into_iter().collect();
+        pages.iter().for_each(|page| self.write(page));
+        self.pool.give(&mut pages);
+    }
+
+    /// Checks that the pool has these pages again, each once.
+    fn assert_whole(&self) {
+        assert_eq!(self.pool.free(), self.bytes.len(), "the number of free pages is wrong");
+        let pages = self.take(usize::MAX);
+        assert_distinct(&pages, self.bytes.len());
+    }
+}
+
+fn assert_distinct(pages: &[Page], count: usize) {
+    let mut numbers: Vec<u32> = pages.iter().map(Page::number).collect();
+    numbers.sort_unstable();
+    let all = numbers.len();
+    numbers.dedup();
+    assert_eq!((all, numbers.len()), (count, count), "a page is lost or was taken twice");
+}
+
+/// Two threads take from a stack of three bundles and give, across the borders of bundles.
+#[test]
+fn two_who_take_and_give_lose_nothing() {
+    loom::model(|| {
+        let shared = Shared::new(5);
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let pages = shared.take(3);
+                assert_eq!(pages.len(), 3);
+                shared.give(pages);
+            })
+        };
+        let mut pages = shared.take(2);
+        assert_eq!(pages.len(), 2);
+        shared.give(pages.pop());
+        shared.give(pages);
+        other.join().unwrap();
+        shared.assert_whole();
+    });
+}
+
+/// The other thread takes all pages and gives two of them so that the top bundle is the same again, with others below it. A take
+/// that began before must not take it for the same stack.
+#[test]
+fn a_bundle_that_came_back_is_another() {
+    loom::model(|| {
+        let shared = Shared::new(4);
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let mut pages = shared.take(4);
+                if pages.len() == 4 {
+                    shared.give(pages.drain(2..));
+                }
+                pages
+            })
+        };
+        let mut pages = shared.take(2);
+        pages.extend(shared.take(2));
+        pages.extend(other.join().unwrap());
+        pages.extend(shared.take(4));
+        assert_distinct(&pages, 4);
+    });
+}
+
+/// As above, for a give: the top bundle, which it replaces, is the same again, but other pages are in it.
+#[test]
+fn a_bundle_that_is_replaced_is_not_another() {
+    loom::model(|| {
+        let shared = Shared::new(4);
+        let mut first = shared.take(1);
+        let mut second = shared.take(1);
+        shared.give(second.pop());
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let mut pages = shared.take(3);
+                let last = pages.pop();
+                shared.give(last);
+                pages
+            })
+        };
+        shared.give(first.pop());
+        let mut pages = other.join().unwrap();
+        pages.extend(shared.take(4));
+        assert_distinct(&pages, 4);
+    });
+}
+
+/// As many pages as threads: a thread that has none finds one, whatever the other does.
+#[test]
+fn contention_hides_no_page() {
+    loom::model(|| {
+        let shared = Shared::new(2);
+        let rounds = |shared: &Shared| {
+            for _ in 0..2 {
+                let pages = shared.take(1);
+                assert_eq!(pages.len(), 1);
+                shared.give(pages);
+            }
+        };
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || rounds(&shared))
+        };
+        rounds(&shared);
+        other.join().unwrap();
+        shared.assert_whole();
+    });
+}
+
+/// Each of two nodes has one page. A thread takes that of one node only after it gave the page of the other node, so at no time both
+/// nodes are without a page.
+#[test]
+fn a_page_that_changes_places_is_found() {
+    const ONE_A_NODE: usize = 2 << 20;
+    loom::model(|| {
+        let part = Part { pages: 1, node: None };
+        let (region, all) = Region::map_parts(&[part, part], ONE_A_NODE).unwrap();
+        assert_eq!(region.pages(), 2);
+        let pools = SharedPool::by_node(&region, all);
+        let mut first = Vec::new();
+        assert_eq!(pools[0].take(&mut first, 1), 1);
+        let other = {
+            let pool = Arc::clone(&pools[1]);
+            thread::spawn(move || {
+                pool.give(&mut first);
+                let mut second = Vec::new();
+                pool.take(&mut second, 1);
+                second.len()
+            })
+        };
+        let mut pages = Vec::new();
+        assert_eq!(pools[0].take(&mut pages, 1), 1, "there was a page at any time");
+        other.join().unwrap();
+    });
+}
+
+fn kept(pages: usize) -> (Arc<SharedPool>, Arc<KeptPages>, Vec<Page>) {
+    let (region, all) = Region::map(pages, PAGE_BYTES).unwrap();
+    let pool = Arc::clone(&SharedPool::by_node(&region, all)[0]);
+    let kept_pages = KeptPages::new(Memory::new(region, None), pages);
+    let mut all = Vec::new();
+    pool.take_out(&mut all, pages);
+    (pool, kept_pages, all)
+}
+
+fn keep_and_drop(kept_pages: &Arc<KeptPages>, pages: impl IntoIterator<Item = Page>) {
+    pages.into_iter().for_each(|page| drop(kept_pages.keep_copy(page, 0, None, b"x").unwrap()));
+}
+
+fn take_or_collect(pool: &SharedPool, kept_pages: &KeptPages, most: usize) -> Vec<Page> {
+    let mut pages = Vec::new();
+    pool.take_or_collect(&mut pages, most, kept_pages);
+    pages
+}
+
+/// All free pages are in kept packets that were dropped. Two CPUs need one each, and both get one.
+#[test]
+fn contention_hides_no_kept_page() {
+    loom::model(|| {
+        let (pool, kept_pages, pages) = kept(2);
+        keep_and_drop(&kept_pages, pages);
+        let other = {
+            let (pool, kept_pages) = (Arc::clone(&pool), Arc::clone(&kept_pages));
+            thread::spawn(move || take_or_collect(&pool, &kept_pages, 1))
+        };
+        let mut pages = take_or_collect(&pool, &kept_pages, 1);
+        assert_eq!(pages.len(), 1);
+        let others = other.join().unwrap();
+        assert_eq!(others.len(), 1);
+        pages.extend(others);
+        assert_distinct(&pages, 2);
+    });
+}
+
+/// A kept page comes back on top of other pages than before.
+#[test]
+fn a_kept_page_that_came_back_is_another() {
+    loom::model(|| {
+        let (pool, kept_pages, pages) = kept(3);
+        keep_and_drop(&kept_pages, pages);
+        let other = {
+            let (pool, kept_pages) = (Arc::clone(&pool), Arc::clone(&kept_pages));
+            thread::spawn(move || {
+                let mut pages = take_or_collect(&pool, &kept_pages, 2);
+                keep_and_drop(&kept_pages, pages.drain(..pages.len().min(1)));
+                pages
+            })
+        };
+        let mut pages = take_or_collect(&pool, &kept_pages, 1);
+        assert_eq!(pages.len(), 1);
+        pages.extend(other.join().unwrap());
+        kept_pages.collect(|page| pages.push(page));
+        assert_distinct(&pages, 3);
+    });
+}
+
+/// The owner gives a page to the pool before it takes the last kept page, so at no time both are empty.
+#[test]
+fn a_page_that_was_collected_is_found() {
+    loom::model(|| {
+        let (pool, kept_pages, mut pages) = kept(2);
+        keep_and_drop(&kept_pages, pages.pop());
+        let owner = {
+            let (pool, kept_pages) = (Arc::clone(&pool), Arc::clone(&kept_pages));
+            thread::spawn(move || {
+                pool.give_back(&mut pages);
+                kept_pages.collect(|page| pages.push(page));
+            })
+        };
+        assert_eq!(take_or_collect(&pool, &kept_pages, 1).len(), 1, "there was a page at any time");
+        owner.join().unwrap();
+    });
+}

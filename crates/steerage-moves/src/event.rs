@@ -1,0 +1,135 @@
+//! What goes into the machine, and what comes out.
+
+use steerage_ledger::MoveCause;
+
+use crate::{CpuIndex, Plan};
+
+/// What has happened. Events of packet CPUs name the slice that they belong to by its epoch, and do nothing if that slice has
+/// gone on. So a CPU can keep such an event and repeat it later.
+#[derive(Clone, Debug)]
+pub enum Event<'a> {
+    // ---- of control
+    /// Some queues get another mask. The change begins when the slice that is moving now has finished.
+    Mask {
+        /// The queues.
+        queues: &'a [usize],
+        /// Their new mask. Not empty.
+        cpus: &'a [CpuIndex],
+    },
+    /// These CPUs are present. The others are offline or no longer belong to the process, and get no new buckets.
+    Present(&'a [CpuIndex]),
+    /// A policy changes the plan of a group. Its CPUs get equal shares.
+    Plan {
+        /// The group.
+        group: usize,
+        /// Its new plan.
+        plan: Plan,
+    },
+    /// A policy wants this map, and leaves a plan that agrees with it.
+    Map {
+        /// The group.
+        group: usize,
+        /// The CPU of each bucket, which the group must [allow](crate::Moves::allows).
+        map: &'a [CpuIndex],
+        /// The plan from now on.
+        plan: Plan,
+        /// Why buckets move.
+        cause: MoveCause,
+    },
+
+    // ---- of packet CPUs
+    /// The queue has parked the buckets of the slice, and everything that it sent to the old CPUs before is finished.
+    FencesPassed {
+        /// The queue.
+        queue: usize,
+        /// The slice.
+        epoch: u64,
+    },
+    /// The handler of a CPU has given up its state of the buckets that leave.
+    Left {
+        /// The CPU.
+        cpu: CpuIndex,
+        /// The slice.
+        epoch: u64,
+        /// The buckets of which it had state.
+        with_state: &'a [u16],
+    },
+    /// The handler of a CPU has taken the state of the buckets that arrive.
+    Arrived {
+        /// The CPU.
+        cpu: CpuIndex,
+        /// The slice.
+        epoch: u64,
+    },
+    /// The queue has sent its parked frames, and sends the buckets' frames to the new CPUs.
+    Released {
+        /// The queue.
+        queue: usize,
+        /// The slice.
+        epoch: u64,
+    },
+    /// The queue has ended and none of its frames is in flight.
+    Closed {
+        /// The queue.
+        queue: usize,
+    },
+    /// The phase lasts too long.
+    Overdue {
+        /// The CPU that found it.
+        by: CpuIndex,
+        /// The CPUs whose fences its queues wait for.
+        open: &'a [CpuIndex],
+    },
+    /// A CPU that was declared dead is back. Its queues have the map in force.
+    Revived(CpuIndex),
+
+    // ---- outcomes
+    /// The CPU was declared dead at its gate: what it was handling does not count.
+    Died(CpuIndex),
+}
+
+/// What the machine needs to be done while it is locked. The outcome is its next event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Declare this CPU dead if it has shown no sign of life for long enough and has no frames of a source that can wait:
+    /// [`Event::Died`].
+    Declare(CpuIndex),
+    /// The owner of this queue is dead and sends nothing. Revoke what it sent to dead CPUs. If the living old CPUs have finished
+    /// what it sent to them: [`Event::FencesPassed`].
+    ReadFences {
+        /// The queue.
+        queue: usize,
+    },
+}
+
+/// What came out of events. The buffers are used again and again.
+#[derive(Clone, Debug, Default)]
+pub struct Actions {
+    /// Something has changed that packet CPUs should look at.
+    pub changed: bool,
+    /// The CPUs that should be woken for it, each once.
+    pub wake: Vec<CpuIndex>,
+    /// What should be done while the machine is locked, in this order.
+    pub asks: Vec<Ask>,
+}
+
+impl Actions {
+    /// Buffers for an instance of this size.
+    pub fn for_size(cpus: usize, queues: usize) -> Self {
+        Self { changed: false, wake: Vec::with_capacity(cpus), asks: Vec::with_capacity(2 * (cpus + queues)) }
+    }
+
+    /// `cpu` should be woken.
+    pub fn wake(&mut self, cpu: CpuIndex) {
+        self.changed = true;
+        if !self.wake.contains(&cpu) {
+            self.wake.push(cpu);
+        }
+    }
+
+    pub(crate) fn ask(&mut self, ask: Ask) {
+        if !self.asks.contains(&ask) {
+            self.asks.push(ask);
+        }
+    }
+}

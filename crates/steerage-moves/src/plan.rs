@@ -1,0 +1,63 @@
+//! Where buckets go when nobody decides: what a policy leaves in the core.
+
+use crate::CpuIndex;
+
+/// Which CPUs of a group have buckets. The core goes by it when the mask or the usable CPUs change, and asks nobody. A policy
+/// changes it whenever it likes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// CPUs in the order in which they get buckets. CPUs of the mask that it does not name come behind them, in the core's own
+    /// order: CPUs that poll a queue of the group first, then near ones.
+    pub order: Vec<CpuIndex>,
+    /// How many of the usable CPUs of the mask have buckets, counted from the front of that order. At least one has.
+    pub active: usize,
+}
+
+impl Plan {
+    /// All CPUs of the mask have buckets.
+    pub const fn all() -> Self {
+        Self { order: Vec::new(), active: usize::MAX }
+    }
+
+    /// The CPUs that have buckets. `usable` are the usable CPUs of the mask in the core's own order.
+    pub fn choose(&self, usable: &[CpuIndex]) -> Vec<CpuIndex> {
+        let mut chosen = usable.to_vec();
+        self.choose_in_place(&mut chosen);
+        chosen
+    }
+
+    /// Keeps only the CPUs that have buckets, in the plan's order.
+    pub(crate) fn choose_in_place(&self, usable: &mut Vec<CpuIndex>) {
+        if self.active >= usable.len() {
+            return;
+        }
+        // Brings the CPUs that the plan names to the front, and keeps the order of the others.
+        let mut front = 0;
+        for cpu in &self.order {
+            if let Some(at) = usable[front..].iter().position(|usable| usable == cpu) {
+                usable[front..=front + at].rotate_right(1);
+                front += 1;
+            }
+        }
+        usable.truncate(self.active.max(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_named_cpus_come_first_and_the_others_keep_their_order() {
+        let plan = |order: &[CpuIndex], active| Plan { order: order.to_vec(), active };
+        assert_eq!(Plan::all().choose(&[3, 1, 2]), [3, 1, 2]);
+        assert_eq!(plan(&[], 1).choose(&[3, 1, 2]), [3]);
+        assert_eq!(plan(&[2], 2).choose(&[3, 1, 2]), [2, 3]);
+        assert_eq!(plan(&[2, 1], 2).choose(&[3, 1, 2]), [2, 1]);
+        // The third CPU of the order takes the place of one that is not usable.
+        assert_eq!(plan(&[0, 9, 5], 2).choose(&[0, 1, 5]), [0, 5]);
+        assert_eq!(plan(&[9], 1).choose(&[0, 1, 5]), [0]);
+        assert_eq!(plan(&[5, 5], 2).choose(&[0, 1, 5]), [5, 0]);
+        assert_eq!(plan(&[1], 0).choose(&[0, 1]), [1], "one CPU always has buckets");
+    }
+}

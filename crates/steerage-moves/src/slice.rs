@@ -1,0 +1,92 @@
+//! The buckets that move together.
+
+use crate::CpuIndex;
+
+/// One bucket that moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketMove {
+    /// The bucket.
+    pub bucket: u16,
+    /// Its CPU before.
+    pub from: CpuIndex,
+    /// Its CPU afterwards.
+    pub to: CpuIndex,
+    /// The old handler gave up state of this bucket, which waits for the new handler.
+    pub has_state: bool,
+}
+
+/// The phase of a slice: see the table in the [crate's description](crate).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MovePhase {
+    /// Queues park the buckets' frames and wait for their fences.
+    Park,
+    /// Old CPUs give up state.
+    Leave,
+    /// New CPUs take it.
+    Arrive,
+    /// Queues send the parked frames.
+    Release,
+}
+
+/// The buckets that move together now.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    /// The number of this slice, from 1.
+    pub epoch: u64,
+    /// The phase that it is in.
+    pub phase: MovePhase,
+    /// Sorted by bucket.
+    pub moves: Vec<BucketMove>,
+    /// The number of the group before and after the move. They differ when a queue changes its group.
+    pub group_before: u16,
+    /// See `group_before`.
+    pub group_after: u16,
+    /// The move took too long: queues stop parking.
+    pub revoked: bool,
+    /// The CPUs that buckets leave, each once.
+    pub old_cpus: Vec<CpuIndex>,
+    /// The queues that take part.
+    pub(crate) queues: Vec<usize>,
+    /// Whether the whole group moves, so that the state of its flows moves too.
+    pub(crate) with_state: bool,
+    /// The participants that have not done their part of this phase: queues in park and release, CPUs in leave and arrive.
+    pub(crate) waiting: Vec<usize>,
+}
+
+impl Slice {
+    /// A slice of nothing, with room for any.
+    pub(crate) fn new(buckets: usize, cpus: usize, queues: usize) -> Self {
+        Self {
+            epoch: 0,
+            phase: MovePhase::Release,
+            moves: Vec::with_capacity(buckets),
+            group_before: 0,
+            group_after: 0,
+            revoked: false,
+            old_cpus: Vec::with_capacity(cpus),
+            queues: Vec::with_capacity(queues),
+            with_state: false,
+            waiting: Vec::with_capacity(cpus.max(queues)),
+        }
+    }
+
+    /// Whether the phase waits for `who`: a queue in park and release, a CPU in leave and arrive.
+    pub fn waits_for(&self, who: usize) -> bool {
+        self.waiting.contains(&who)
+    }
+
+    /// Whether the queue takes part.
+    pub fn includes(&self, queue: usize) -> bool {
+        self.queues.contains(&queue)
+    }
+
+    /// Whether this is the phase of the slice with this number.
+    pub fn is_at(&self, epoch: u64, phase: MovePhase) -> bool {
+        self.epoch == epoch && self.phase == phase
+    }
+
+    /// Notes that `who`, a queue or a CPU, has done its part of this phase.
+    pub(crate) fn done(&mut self, who: usize) {
+        self.waiting.retain(|waiting| *waiting != who);
+    }
+}

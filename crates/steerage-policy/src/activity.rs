@@ -1,0 +1,19 @@
+//! Whether an instance is idle.
+
+use steerage_ledger::Ledgers;
+
+/// Notices whether an instance received or handled packets. An idle instance is looked at less often.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Activity {
+    /// The packets that were received and handled, at the last reading.
+    packets: u64,
+}
+
+impl Activity {
+    /// Whether packets were received or handled since the last call.
+    pub fn since_last(&mut self, ledgers: &Ledgers) -> bool {
+        let packets = ledgers.cpus.iter().map(|cpu| cpu.polled.get().wrapping_add(cpu.processed.get()));
+        let packets = packets.fold(0, u64::wrapping_add);
+        std::mem::replace(&mut self.packets, packets) != packets
+    }
+}

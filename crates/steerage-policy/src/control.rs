@@ -1,0 +1,307 @@
+//! Runs the policies: one for each steering group, with the load meter and the distances that they share.
+//!
+//! The control works by the core's public handle alone. It reads counters, asks the policies and tells the core which map and which
+//! plan each group should have. It holds no lock of the core in between. So the state of a group may have changed when the answer
+//! comes: each answer carries the version of the group that it is based on, and the core ignores an answer to an old version.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use steerage_core::build::BeginWith;
+use steerage_core::control::Handle;
+use steerage_core::ids::{BucketId, CpuIndex, MoveCause};
+use steerage_core::limits::BUCKETS;
+use steerage_core::placement::{Elephant, GroupVersion, GroupView, Plan, PolicyInfo, View};
+use steerage_flow::Timestamp;
+
+use crate::activity::Activity;
+use crate::distances::Distances;
+use crate::elephants::Elephants;
+use crate::limits::{LOOK_EVERY, LOOK_EVERY_MAX};
+use crate::load::{BucketWork, LoadMeter, Looked};
+use crate::policy::{GroupLoad, Policy, Window, Wish};
+
+/// Runs a policy for each steering group of an instance.
+///
+/// A program calls [`look`](Self::look) at the times that it returns. If it calls late or not at all, packets go by the last map.
+#[derive(Debug)]
+pub struct PolicyControl {
+    handle: Handle,
+    /// The policy that new groups get a fresh copy of.
+    policy: Box<dyn Policy>,
+    /// By the number of the group.
+    groups: Vec<Group>,
+    load: LoadMeter,
+    distances: Distances,
+    elephants: Elephants,
+    activity: Activity,
+    /// The time of the next look. `None`: never.
+    due: Option<Timestamp>,
+    /// The time from the last look to the next one.
+    interval: Duration,
+}
+
+#[derive(Debug)]
+struct Group {
+    policy: Box<dyn Policy>,
+    work: BucketWork,
+    /// The version that the policy knows. `None` if the core has not accepted the policy's plan yet.
+    version: Option<GroupVersion>,
+}
+
+/// What the core knows of a policy: see [`Spec::policy`](steerage_core::build::Spec::policy).
+pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
+    PolicyInfo { name: policy.name(), measures: policy.look_every().is_some() }
+}
+
+/// The plans with which groups begin while an instance is built: see [`Spec::bucket_plan`](steerage_core::build::Spec::bucket_plan).
+pub fn first_plan(policy: &dyn Policy) -> BeginWith {
+    let policy = policy.fresh();
+    BeginWith(Box::new(move |order, owners| policy.fresh().plan(order, owners, &[])))
+}
+
+impl PolicyControl {
+    /// The control of an instance that was built with [`first_plan`] of the same policy. `cpus_are_real` says that each CPU is a CPU
+    /// of this machine, so that distances can be measured.
+    pub fn new(handle: Handle, policy: impl Policy + 'static, cpus_are_real: bool) -> Self {
+        let mut control = Self {
+            handle,
+            policy: Box::new(policy),
+            groups: Vec::new(),
+            load: LoadMeter::default(),
+            distances: Distances::new(cpus_are_real),
+            elephants: Elephants::default(),
+            activity: Activity::default(),
+            due: None,
+            interval: LOOK_EVERY,
+        };
+        control.begin_all(|_| Vec::new());
+        control
+    }
+
+    /// Replaces the policy. All groups start over with the new one: its plans are in force when this returns, except for buckets
+    /// that still have to move.
+    pub fn set_policy(&mut self, policy: impl Policy + 'static) {
+        self.policy = Box::new(policy);
+        self.groups.clear();
+        (self.load, self.elephants) = Default::default();
+        self.handle.name_flows(Vec::new());
+        self.begin_all(active);
+    }
+
+    /// Begins all groups with a fresh policy. `active` returns the CPUs of a group that have buckets now.
+    fn begin_all(&mut self, active: impl Fn(&GroupView) -> Vec<CpuIndex>) {
+        self.handle.set_policy_info(policy_info(&*self.policy));
+        let view = self.handle.view();
+        for (at, group) in view.groups.iter().enumerate() {
+            self.begin(at, group, &active(group));
+        }
+        self.interval = self.policy.look_every().unwrap_or(LOOK_EVERY);
+        // The first look is due at once.
+        self.due = self.next_look(Timestamp::ZERO).map(|_| Timestamp::ZERO);
+    }
+
+    /// Does what is due at `now`, and returns when to call it next. `None`: not before another policy is set. `now` is by the clock of
+    /// the CPUs, as [`Handle::now`] is. A call before the time does nothing. A late call is no different from one in time: the load is
+    /// that of the time that has really passed.
+    ///
+    /// If a policy panics, buckets stay where they are, and no look is due until another policy is set.
+    pub fn look(&mut self, now: Timestamp) -> Option<Timestamp> {
+        if now < self.due? {
+            return self.due;
+        }
+        let looked = catch_unwind(AssertUnwindSafe(|| self.look_now(now)));
+        self.due = looked.unwrap_or_else(|_| {
+            tracing::error!(policy = self.policy.name(), "the policy panicked and is not called again");
+            None
+        });
+        self.due
+    }
+
+    fn look_now(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let view = self.handle.view();
+        let mut is_active = self.activity.since_last(self.handle.ledgers()) | !view.is_settled;
+        for (at, group) in view.groups.iter().enumerate() {
+            is_active |= self.follow(at, group);
+        }
+        if let Some(every) = self.policy.look_every() {
+            is_active |= self.look_at_load(now, &view);
+            let longer = (self.interval * 2).min(LOOK_EVERY_MAX);
+            self.interval = if is_active { every } else { longer.max(every) };
+        }
+        self.next_look(now)
+    }
+
+    /// The time of the look after the one at `now`. A policy that never looks is only asked for plans that the core has not accepted.
+    fn next_look(&self, now: Timestamp) -> Option<Timestamp> {
+        let looks = self.policy.look_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
+        looks.then(|| now + self.interval)
+    }
+
+    // ---- groups
+
+    /// Notices that a group has begun or changed. Returns whether it has.
+    fn follow(&mut self, at: usize, group: &GroupView) -> bool {
+        match self.groups.get_mut(at) {
+            Some(Group { version: Some(known), .. }) if *known == group.version => false,
+            Some(Group { version: Some(known), policy, .. }) if known.begun == group.version.begun => {
+                *known = group.version;
+                policy.cpus_changed();
+                true
+            }
+            _ => {
+                self.begin(at, group, &active(group));
+                true
+            }
+        }
+    }
+
+    /// Begins a group with a fresh policy.
+    fn begin(&mut self, at: usize, group: &GroupView, active: &[CpuIndex]) {
+        let fresh = || Group { policy: self.policy.fresh(), work: BucketWork::default(), version: None };
+        while self.groups.len() <= at {
+            self.groups.push(fresh());
+        }
+        let mut begun = fresh();
+        let plan = begun.policy.plan(&group.order, group.owners, active);
+        self.handle.set_findings(at, group.version, begun.policy.findings(), Vec::new());
+        begun.version = self.handle.set_plan(at, group.version, plan).then_some(group.version);
+        self.groups[at] = begun;
+    }
+
+    // ---- load
+
+    /// Lets the policies look at the load. Returns whether one of them wants another map.
+    fn look_at_load(&mut self, now: Timestamp, view: &View) -> bool {
+        self.distances.collect(now);
+        for (bucket, flow) in self.handle.take_flows() {
+            self.elephants.note(bucket, flow);
+        }
+        let mut work: Vec<&mut BucketWork> = self.groups.iter_mut().map(|group| &mut group.work).collect();
+        let Some(looked) = self.load.look(now, self.handle.ledgers(), view, &mut work) else { return false };
+        let (mut wishes, mut to_measure) = (Vec::new(), Vec::new());
+        for (at, group) in view.groups.iter().enumerate().filter(|(_, group)| !group.queues.is_empty()) {
+            wishes.extend(self.look_at_group(now, at, view, &looked).map(|wish| (at, wish)));
+            to_measure.extend(self.groups[at].policy.asks_distance().map(|cpu| (group.order[0], cpu)));
+        }
+        if looked.window.is_some() {
+            self.follow_elephants();
+        }
+        for (at, group) in view.groups.iter().enumerate().filter(|(_, group)| !group.queues.is_empty()) {
+            self.report(at, group);
+        }
+        let has_wishes = !wishes.is_empty();
+        for (at, wish) in wishes {
+            self.grant(now, at, &view.groups[at], wish);
+        }
+        // The CPUs are left alone while they have a move to make.
+        if !has_wishes {
+            self.measure(now, &to_measure);
+        }
+        has_wishes
+    }
+
+    fn look_at_group(&mut self, now: Timestamp, at: usize, view: &View, looked: &Looked) -> Option<Wish> {
+        let group = &view.groups[at];
+        let cpus = self.load.loads(looked, &group.queues, &view.others);
+        let Group { policy, work, .. } = &mut self.groups[at];
+        let window = looked.window.as_ref().map(|window| Window {
+            cpus: &window.cpus,
+            buckets: &window.shares[at],
+            samples: work.samples as u64,
+        });
+        let first = group.order[0];
+        let apart: Vec<Option<Duration>> =
+            (0..cpus.len()).map(|cpu| self.distances.between(first, cpu as CpuIndex)).collect();
+        policy.look(&GroupLoad {
+            now,
+            elapsed: looked.elapsed,
+            order: &group.order,
+            owners: group.owners,
+            map: &group.map,
+            cpus: &cpus,
+            apart: &apart,
+            window,
+        })
+    }
+
+    /// Tells the core the map that a policy wants, and the plan that follows from it.
+    fn grant(&mut self, now: Timestamp, at: usize, group: &GroupView, wish: Wish) {
+        if !wish.map.iter().all(|cpu| group.order.contains(cpu)) {
+            tracing::error!(policy = self.policy.name(), "a policy wished for a CPU that it cannot have");
+            return;
+        }
+        let plan = plan_of(&wish.map, &group.order);
+        // If the group has changed meanwhile, the policy is told so at the next look.
+        if self.handle.set_map(at, group.version, &wish.map, plan, wish.cause) && wish.cause != MoveCause::Balance {
+            self.load.cpus_changed(now);
+        }
+    }
+
+    /// Begins to measure the first of these pairs of CPUs that is due.
+    fn measure(&mut self, now: Timestamp, pairs: &[(CpuIndex, CpuIndex)]) {
+        let parts = pairs.iter().find_map(|(asks, answers)| self.distances.begin(*asks, *answers, now));
+        for (cpu, part) in parts.into_iter().flatten() {
+            self.handle.between_rounds(cpu, part);
+        }
+    }
+
+    // ---- reports
+
+    /// Has packets of the heaviest buckets sampled.
+    fn follow_elephants(&mut self) {
+        let heavy = |(group, state): (usize, &Group)| {
+            let buckets = state.policy.findings().elephants.into_iter();
+            buckets.map(move |(bucket, _)| BucketId { group: group as u16, bucket }).collect::<Vec<_>>()
+        };
+        let before = self.elephants.buckets();
+        self.elephants.follow(self.groups.iter().enumerate().flat_map(heavy).collect());
+        let now = self.elephants.buckets();
+        if now != before {
+            self.handle.name_flows(now);
+        }
+    }
+
+    /// Leaves with the core what the policy of a group has found out.
+    fn report(&self, at: usize, group: &GroupView) {
+        let findings = self.groups[at].policy.findings();
+        let named = |(bucket, load): &(u16, f64)| {
+            let flow = self.elephants.flow_in(BucketId { group: at as u16, bucket: *bucket });
+            Elephant::new(*bucket, *load, flow)
+        };
+        let elephants = findings.elephants.iter().map(named).collect();
+        self.handle.set_findings(at, group.version, findings, elephants);
+    }
+}
+
+/// The usable CPUs of a group that have buckets, in the order of the group.
+fn active(group: &GroupView) -> Vec<CpuIndex> {
+    let Plan { mut order, active } = plan_of(&group.map, &group.order);
+    order.truncate(active);
+    order
+}
+
+/// The plan that follows from a map: the CPUs that have buckets come first, then the other CPUs, both in the order of the group. If
+/// one of the first CPUs fails, the next CPU of the order takes its place.
+fn plan_of(map: &[CpuIndex; BUCKETS], order: &[CpuIndex]) -> Plan {
+    let (mut first, rest): (Vec<CpuIndex>, Vec<CpuIndex>) = order.iter().partition(|cpu| map.contains(cpu));
+    let active = first.len();
+    first.extend(rest);
+    Plan { order: first, active }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plan_of_a_map_begins_with_the_cpus_that_have_buckets() {
+        let mut map = [3; BUCKETS];
+        map[7] = 5;
+        // CPU 0 receives and has no bucket. It is the first that would take the place of another CPU.
+        assert_eq!(plan_of(&map, &[0, 5, 1, 3]), Plan { order: vec![5, 3, 0, 1], active: 2 });
+        let version = GroupVersion::default();
+        let group = GroupView { version, order: vec![0, 1, 3], owners: 1, map: Box::new(map), queues: vec![0] };
+        assert_eq!(active(&group), [3], "CPU 5 cannot be used");
+    }
+}

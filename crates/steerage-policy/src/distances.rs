@@ -1,0 +1,272 @@
+//! Measures the distance between two CPUs while they work. A hypervisor moves the CPUs of a virtual machine between physical CPUs,
+//! and the cost of handing over changes with their distance. For a probe, the CPU that receives and another CPU pause for a few
+//! microseconds between two rounds, and pass a cache line back and forth.
+//!
+//! Neither CPU waits long for the other. The answering CPU begins to wait when it comes to its part. The asking CPU goes on
+//! with its rounds until it finds that the other one waits, and gives up after [`DISTANCE_PATIENCE`]. The control only begins a
+//! probe, and collects its result at a later look. A distance that does not change is measured less and less often.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use steerage_core::ids::CpuIndex;
+use steerage_core::placement::{BetweenRounds, HookStatus};
+use steerage_flow::Timestamp;
+use steerage_topology::probe::Line;
+
+use crate::limits::{
+    DISTANCE_EVERY, DISTANCE_EVERY_MAX, DISTANCE_PATIENCE, DISTANCE_SAME, DISTANCE_SAMPLES, DISTANCE_STEADY,
+    DISTANCE_TIME, DISTANCE_TRIPS,
+};
+
+/// Whether two distances are the same, apart from measurement error.
+pub(crate) fn is_same(one: Duration, other: Duration) -> bool {
+    let (less, more) = (one.min(other).as_nanos() as f64, one.max(other).as_nanos() as f64);
+    more <= less * DISTANCE_SAME
+}
+
+/// The measured distances, and the present probe.
+#[derive(Debug, Default)]
+pub(crate) struct Distances {
+    /// Each CPU is a CPU of this machine. Otherwise there is nothing to measure.
+    are_real: bool,
+    probe: Option<Probe>,
+    /// By the CPU that asked and the CPU that answered.
+    known: BTreeMap<(CpuIndex, CpuIndex), Known>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    apart: Option<Duration>,
+    /// Since when the distance has been the same.
+    since: Timestamp,
+    /// When it should be measured again.
+    next: Timestamp,
+    /// How many probes have failed since the last measurement.
+    missed: u32,
+}
+
+/// A probe of two CPUs, as the control knows it.
+#[derive(Debug)]
+struct Probe {
+    asks: CpuIndex,
+    answers: CpuIndex,
+    meeting: Arc<Meeting>,
+}
+
+/// What the two CPUs of a probe share.
+#[derive(Debug)]
+struct Meeting {
+    line: Line,
+    since: Timestamp,
+    /// The distance in nanoseconds, [`PENDING`] or [`FAILED`]. Written once, by the CPU that asks.
+    ///
+    /// Relaxed throughout: it is a number, and no other memory depends on it.
+    result: AtomicU64,
+}
+
+/// The probe has not ended.
+const PENDING: u64 = 0;
+/// The probe has ended without a measurement.
+const FAILED: u64 = u64::MAX;
+
+/// The part of the CPU that asks.
+#[derive(Debug)]
+struct Asks(Arc<Meeting>);
+
+/// The part of the CPU that answers.
+#[derive(Debug)]
+struct Answers(Arc<Meeting>);
+
+impl BetweenRounds for Asks {
+    fn run(&self, now: &dyn Fn() -> Timestamp) -> HookStatus {
+        let Meeting { line, since, result } = &*self.0;
+        let is_ready = line.is_ready();
+        if !is_ready && !line.is_over() && now().since(*since) < DISTANCE_PATIENCE {
+            return HookStatus::Again;
+        }
+        let clock = || now().since(Timestamp::ZERO);
+        let samples = || line.ask::<DISTANCE_SAMPLES>(DISTANCE_TRIPS, &clock, clock() + DISTANCE_TIME);
+        // A disturbance makes a sample longer, so the shortest one counts.
+        let shortest = is_ready.then(samples).flatten().and_then(|samples| samples.into_iter().min());
+        line.end();
+        let nanos = shortest.map_or(FAILED, |shortest| (shortest.as_nanos() as u64).clamp(PENDING + 1, FAILED - 1));
+        result.store(nanos, Ordering::Relaxed);
+        HookStatus::Done
+    }
+}
+
+impl BetweenRounds for Answers {
+    fn run(&self, now: &dyn Fn() -> Timestamp) -> HookStatus {
+        let clock = || now().since(Timestamp::ZERO);
+        self.0.line.answer_until(&clock, clock() + DISTANCE_TIME);
+        HookStatus::Done
+    }
+}
+
+/// What one CPU should run between two rounds.
+pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
+
+impl Distances {
+    pub(crate) fn new(are_real: bool) -> Self {
+        Self { are_real, ..Self::default() }
+    }
+
+    /// How long a cache line takes from one CPU to the other, by the last measurement.
+    pub(crate) fn between(&self, one: CpuIndex, other: CpuIndex) -> Option<Duration> {
+        self.known.get(&(one, other))?.apart
+    }
+
+    /// Begins a probe of two CPUs if it is due and no other probe is under way. Returns the parts of the two CPUs.
+    pub(crate) fn begin(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> Option<[Part; 2]> {
+        let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
+        if !self.are_real || self.probe.is_some() || !due || asks == answers {
+            return None;
+        }
+        let meeting = Arc::new(Meeting { line: Line::default(), since: now, result: AtomicU64::new(PENDING) });
+        self.probe = Some(Probe { asks, answers, meeting: Arc::clone(&meeting) });
+        // The answering CPU may have to wake up, so it is called first.
+        Some([(answers, Arc::new(Answers(Arc::clone(&meeting)))), (asks, Arc::new(Asks(meeting)))])
+    }
+
+    /// Collects the result of the present probe, if it has ended.
+    pub(crate) fn collect(&mut self, now: Timestamp) {
+        let Some(probe) = self.probe.take() else { return };
+        let (meeting, pair) = (&probe.meeting, (probe.asks, probe.answers));
+        let measured = match meeting.result.load(Ordering::Relaxed) {
+            PENDING if now.since(meeting.since) < DISTANCE_PATIENCE + DISTANCE_TIME => {
+                self.probe = Some(probe);
+                return;
+            }
+            // The asking CPU has ended, or does not come round.
+            PENDING | FAILED => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        };
+        meeting.line.end();
+        self.note(pair, measured, meeting.since);
+    }
+
+    /// Notes the result of a probe that began at `at`.
+    fn note(&mut self, pair: (CpuIndex, CpuIndex), measured: Option<Duration>, at: Timestamp) {
+        let known = self.known.entry(pair).or_default();
+        let Some(apart) = measured else {
+            known.missed += 1;
+            known.next = at + (DISTANCE_EVERY * (1 << known.missed.min(16))).min(DISTANCE_EVERY_MAX);
+            return;
+        };
+        if !known.apart.is_some_and(|before| is_same(before, apart)) {
+            known.since = at;
+        }
+        let steady = at.since(known.since) / DISTANCE_STEADY;
+        known.next = at + steady.clamp(DISTANCE_EVERY, DISTANCE_EVERY_MAX);
+        (known.apart, known.missed) = (Some(apart), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn real() -> Distances {
+        Distances::new(true)
+    }
+
+    fn at(time: Duration) -> Timestamp {
+        Timestamp::ZERO + time
+    }
+
+    /// A probe of CPUs 0 and 1 at `from` with this result. Returns the time until the next one may begin.
+    fn play(distances: &mut Distances, from: Timestamp, apart: Option<Duration>) -> Duration {
+        assert!(distances.begin(0, 1, from).is_some(), "a probe is due");
+        assert!(distances.begin(0, 1, from).is_none(), "one probe at a time");
+        let probe = distances.probe.as_ref().expect("it has begun");
+        let nanos = apart.map_or(FAILED, |apart| apart.as_nanos() as u64);
+        probe.meeting.result.store(nanos, Ordering::Relaxed);
+        // However late the result is collected, the time of the probe counts.
+        distances.collect(from + Duration::from_secs(1));
+        assert!(distances.probe.is_none());
+        distances.known[&(0, 1)].next.since(from)
+    }
+
+    #[test]
+    fn the_steadier_the_less_often() {
+        let mut distances = real();
+        let (near, far) = (Duration::from_nanos(45), Duration::from_nanos(210));
+        assert_eq!(distances.between(0, 1), None);
+        assert_eq!(play(&mut distances, at(Duration::ZERO), Some(near)), DISTANCE_EVERY);
+        assert_eq!(distances.between(0, 1), Some(near));
+        let later = at(10 * DISTANCE_EVERY_MAX);
+        assert_eq!(play(&mut distances, later, Some(near + near / 2)), DISTANCE_EVERY_MAX * 10 / DISTANCE_STEADY);
+        let later = at(200 * DISTANCE_EVERY_MAX);
+        assert_eq!(play(&mut distances, later, Some(near)), DISTANCE_EVERY_MAX);
+        let later = later + DISTANCE_EVERY_MAX;
+        assert!(distances.begin(0, 1, at(later.since(at(Duration::from_nanos(1))))).is_none(), "it is not due yet");
+        assert_eq!(play(&mut distances, later, Some(far)), DISTANCE_EVERY, "it has changed");
+        assert_eq!(distances.between(0, 1), Some(far));
+    }
+
+    #[test]
+    fn a_cpu_that_does_not_come_is_asked_less_often_and_nothing_is_forgotten() {
+        let mut distances = real();
+        let near = Duration::from_nanos(45);
+        play(&mut distances, at(Duration::ZERO), Some(near));
+        let mut now = at(DISTANCE_EVERY);
+        for missed in 1..10 {
+            let wait = play(&mut distances, now, None);
+            assert_eq!(wait, (DISTANCE_EVERY * (1 << missed)).min(DISTANCE_EVERY_MAX));
+            now = now + wait;
+        }
+        assert_eq!(distances.between(0, 1), Some(near));
+    }
+
+    #[test]
+    fn a_probe_that_never_ends_makes_room_for_another_one() {
+        let mut distances = real();
+        let parts = distances.begin(0, 1, at(Duration::ZERO));
+        let patience = DISTANCE_PATIENCE + DISTANCE_TIME;
+        distances.collect(at(patience - Duration::from_nanos(1)));
+        assert!(distances.begin(0, 2, at(patience)).is_none());
+        distances.collect(at(patience));
+        assert!(distances.begin(0, 2, at(patience)).is_some());
+        // The CPUs come after all. The measurement is over, and neither waits.
+        for (_, part) in parts.into_iter().flatten() {
+            assert_eq!(part.run(&|| at(patience)), HookStatus::Done);
+        }
+        assert_eq!(distances.between(0, 1), None);
+        assert!(real().begin(3, 3, at(DISTANCE_EVERY_MAX)).is_none(), "no CPU is far from itself");
+        assert!(Distances::new(false).begin(0, 1, at(DISTANCE_EVERY_MAX)).is_none(), "virtual CPUs are nowhere");
+    }
+
+    #[test]
+    fn the_asking_cpu_goes_on_with_its_rounds_until_its_patience_ends() {
+        let mut distances = real();
+        let [_, (asks, ask)] = distances.begin(0, 1, at(Duration::ZERO)).expect("a probe");
+        assert_eq!(asks, 0);
+        assert_eq!(ask.run(&|| at(DISTANCE_PATIENCE / 2)), HookStatus::Again);
+        distances.collect(at(DISTANCE_PATIENCE / 2));
+        assert!(distances.probe.is_some());
+        assert_eq!(ask.run(&|| at(DISTANCE_PATIENCE)), HookStatus::Done);
+        distances.collect(at(DISTANCE_PATIENCE));
+        assert!(distances.probe.is_none() && distances.known[&(0, 1)].missed == 1);
+    }
+
+    /// The clock stands still, so neither CPU loses its patience.
+    #[test]
+    fn two_cpus_that_meet_measure() {
+        let mut distances = real();
+        let [(answers, answer), (_, ask)] = distances.begin(0, 1, at(Duration::ZERO)).expect("a probe");
+        assert_eq!(answers, 1);
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(answer.run(&|| at(Duration::ZERO)), HookStatus::Done));
+            while ask.run(&|| at(Duration::ZERO)) == HookStatus::Again {
+                thread::yield_now();
+            }
+        });
+        distances.collect(at(Duration::ZERO));
+        assert_eq!(distances.between(0, 1), Some(Duration::from_nanos(1)), "the clock stood still");
+    }
+}

@@ -1,0 +1,58 @@
+//! Policies: they decide which CPUs of a mask have work. [`Hash`](struct@Hash) gives all CPUs equal shares of the hash, as
+//! Linux does. [`Balance`] steers by load.
+//!
+//! A [`Policy`] says which CPU should have each bucket, and the core moves the buckets there without reordering packets.
+//! Applications can implement the trait for a policy of their own.
+//!
+//! Policies run outside of the packet path. [`PolicyControl`] reads the load and asks the policies, on whichever thread calls it,
+//! and uses nothing but the core's public [`Handle`](steerage_core::control::Handle). Packets never wait for it. If it is called
+//! late or never, buckets stay on the CPUs that have them, and if one of these CPUs fails, the core places its buckets by the
+//! [`Plan`] that the policy left. Threads that the library starts include one that calls it; programs with threads of their own, and
+//! the simulator, call it themselves.
+//!
+//! The modules import downwards only:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `thread` | [`SharedControl`]: the control for several threads, and the thread that calls it |
+//! | `control` | [`PolicyControl`]: one policy per steering group, and what they share |
+//! | `balance` | steering by load: [`Balance`] |
+//! | `load`, `distances`, `elephants` | the load meter, the distance between CPUs, and the flow that fills a bucket |
+//! | `activity` | whether the instance is idle |
+//! | `packing` | assigns buckets to CPUs by their loads |
+//! | `policy` | the trait, its input and its output |
+//! | `limits` | every limit, with its reason |
+#![forbid(unsafe_code)]
+
+mod activity;
+mod balance;
+mod control;
+mod distances;
+mod elephants;
+pub mod limits;
+mod load;
+mod packing;
+mod policy;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+pub use activity::Activity;
+pub use balance::Balance;
+pub use control::{PolicyControl, first_plan, policy_info};
+pub use policy::{CpuLoad, GroupLoad, Hash, Policy, Window, Wish};
+pub use steerage_core::placement::Plan;
+pub use thread::{ControlThread, SharedControl};
+
+/// The names of the policies in this crate.
+pub const POLICIES: [&str; 3] = ["balance", "hash", "dry-run"];
+
+/// The policy with that name, one of [`POLICIES`]. `None` if the name is unknown.
+pub fn policy(name: &str) -> Option<Box<dyn Policy>> {
+    match name {
+        "balance" => Some(Box::new(Balance::new())),
+        "hash" => Some(Box::new(Hash)),
+        "dry-run" => Some(Box::new(Balance::dry_run())),
+        _ => None,
+    }
+}

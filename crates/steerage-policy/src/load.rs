@@ -1,0 +1,289 @@
+//! The load meter: how much time CPUs are busy, and how much of it each bucket takes.
+//!
+//! It reads counters that the path keeps anyway, and three that exist only for the meter: the time of receiving (measured in one
+//! round of 16), the time of a packet in the packet function (one batch of 32), and one sampled bucket per poll. The work of CPUs
+//! is counted, so sums over CPUs are exact, and they decide whether buckets move. The load of buckets is sampled, and samples
+//! decide only which buckets move.
+
+use std::time::Duration;
+
+use steerage_core::limits::BUCKETS;
+use steerage_core::placement::View;
+use steerage_flow::Timestamp;
+use steerage_ledger::{Ledgers, QueueLedger};
+
+use crate::limits::{TIMED_PRIOR, WINDOW_FIRST, WINDOW_MAX, WINDOW_MIN, WINDOW_PART, WINDOW_SAMPLES, WINDOW_WEIGHT};
+use crate::policy::CpuLoad;
+
+/// One reading of a CPU's counters.
+#[derive(Clone, Copy, Debug, Default)]
+struct CpuCounts {
+    busy: u64,
+    receive: u64,
+    processed: u64,
+    rounds: u64,
+    full_rounds: u64,
+    /// Packets that were dropped because the CPU's backlogs were full.
+    dropped: u64,
+}
+
+impl CpuCounts {
+    fn read(ledgers: &Ledgers, cpu: usize) -> Self {
+        let ledger = &ledgers.cpus[cpu];
+        Self {
+            busy: ledger.busy_nanos.get(),
+            receive: ledger.receive_nanos.get(),
+            processed: ledger.processed.get(),
+            full_rounds: ledger.full_rounds.get(),
+            rounds: ledger.rounds.get(),
+            dropped: ledgers.queues.iter().map(|queue| queue.rings[cpu].by_producer.backlog_full.get()).sum(),
+        }
+    }
+}
+
+/// A CPU's load between two readings of its counters. `packets` is the number of the group's packets that it finished.
+fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u64) -> CpuLoad {
+    let nanos = elapsed.as_nanos().max(1) as f64;
+    let processed = now.processed - before.processed;
+    let wanted = (processed + now.dropped - before.dropped) as f64 / processed.max(1) as f64;
+    let busy = (now.busy - before.busy) as f64 / nanos;
+    let full = (now.full_rounds - before.full_rounds) as f64 / (now.rounds - before.rounds).max(1) as f64;
+    CpuLoad {
+        full,
+        busy: busy * wanted.max(1.0),
+        receive: ((now.receive - before.receive) as f64 / nanos).min(busy),
+        packets,
+        others: 0.0,
+    }
+}
+
+/// The readings of the last look, and those at the start of the present window.
+#[derive(Debug, Default)]
+pub(crate) struct LoadMeter {
+    last: Timestamp,
+    cpus: Vec<CpuCounts>,
+    /// Finished packets, by queue and CPU.
+    finished: Vec<Vec<u64>>,
+    window: Option<WindowStart>,
+    /// When CPUs last joined or left.
+    changed: Timestamp,
+}
+
+#[derive(Debug)]
+struct WindowStart {
+    at: Timestamp,
+    /// The number of slices that had moved before. If it has changed, the window saw two maps and is discarded.
+    slices: u64,
+    cpus: Vec<CpuCounts>,
+    queues: Vec<QueueCounts>,
+}
+
+/// One reading of a queue's counters by bucket.
+#[derive(Debug)]
+struct QueueCounts {
+    samples: u64,
+    packets: Vec<u64>,
+    timed: Vec<(u64, u64)>,
+}
+
+impl QueueCounts {
+    fn read(ledger: &QueueLedger) -> Self {
+        Self {
+            samples: ledger.samples.get(),
+            packets: ledger.buckets.read().collect(),
+            timed: ledger.timed.read().collect(),
+        }
+    }
+}
+
+/// The load of a group's buckets, from all windows so far. Later windows count more.
+#[derive(Debug)]
+pub(crate) struct BucketWork {
+    /// Packets per second.
+    packets: Vec<f64>,
+    /// The time of the packets that were timed, in nanoseconds, and their number.
+    nanos: Vec<f64>,
+    timed: Vec<f64>,
+    pub(crate) samples: f64,
+    begun: bool,
+}
+
+impl Default for BucketWork {
+    fn default() -> Self {
+        let zero = || vec![0.0; BUCKETS];
+        Self { packets: zero(), nanos: zero(), timed: zero(), samples: 0.0, begun: false }
+    }
+}
+
+impl BucketWork {
+    fn take_in(&mut self, before: &[(&QueueCounts, QueueCounts)], elapsed: Duration) {
+        let weight = if std::mem::replace(&mut self.begun, true) { WINDOW_WEIGHT } else { 1.0 };
+        let seconds = elapsed.as_secs_f64();
+        let mut samples = 0;
+        let mut packets = vec![0u64; BUCKETS];
+        self.nanos.iter_mut().for_each(|nanos| *nanos *= 1.0 - WINDOW_WEIGHT);
+        self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - WINDOW_WEIGHT);
+        for (before, now) in before {
+            samples += now.samples - before.samples;
+            for (sum, (now, before)) in packets.iter_mut().zip(now.packets.iter().zip(&before.packets)) {
+                *sum += now - before;
+            }
+            let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
+            for ((nanos, count), (now, before)) in timed {
+                // A CPU that was declared dead and has not noticed it may have written an older count.
+                *nanos += now.0.saturating_sub(before.0) as f64;
+                *count += now.1.saturating_sub(before.1) as f64;
+            }
+        }
+        for (known, packets) in self.packets.iter_mut().zip(packets) {
+            *known += weight * (packets as f64 / seconds - *known);
+        }
+        self.samples = self.samples * (1.0 - weight) + samples as f64;
+    }
+
+    /// The work of each bucket per second, in a unit that all buckets share: packets, times how much longer than an average packet
+    /// they take. That factor is close to 1 if few packets were timed.
+    pub(crate) fn work(&self) -> Vec<f64> {
+        let timed: f64 = self.timed.iter().sum();
+        let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };
+        let known = self.nanos.iter().zip(&self.timed).zip(&self.packets);
+        known
+            .map(|((nanos, timed), packets)| {
+                let longer = (nanos / mean.max(1.0) + TIMED_PRIOR) / (timed + TIMED_PRIOR);
+                packets * longer
+            })
+            .collect()
+    }
+}
+
+/// The result of one look: see [`LoadMeter::look`].
+pub(crate) struct Looked {
+    pub(crate) elapsed: Duration,
+    /// The counters of each CPU at the look before.
+    before: Vec<CpuCounts>,
+    finished_before: Vec<Vec<u64>>,
+    pub(crate) window: Option<ClosedWindow>,
+}
+
+/// A measurement that is long enough to compare buckets.
+pub(crate) struct ClosedWindow {
+    /// The load of each CPU.
+    pub(crate) cpus: Vec<CpuLoad>,
+    /// The share of a CPU's time that each bucket takes, by group.
+    pub(crate) shares: Vec<Vec<f64>>,
+}
+
+impl LoadMeter {
+    /// Reads the counters at `now`. Returns `None` if there is no earlier reading or a bucket is moving. `work` is the load of each
+    /// group's buckets, which a window that ends updates.
+    pub(crate) fn look(
+        &mut self,
+        now: Timestamp,
+        ledgers: &Ledgers,
+        view: &View,
+        work: &mut [&mut BucketWork],
+    ) -> Option<Looked> {
+        let elapsed = now.since(std::mem::replace(&mut self.last, now));
+        let cpus: Vec<CpuCounts> = (0..ledgers.cpus.len()).map(|cpu| CpuCounts::read(ledgers, cpu)).collect();
+        let finished: Vec<Vec<u64>> =
+            ledgers.queues.iter().map(|q| q.rings.iter().map(|ring| ring.gauge.read().1).collect()).collect();
+        let before = std::mem::replace(&mut self.cpus, cpus);
+        let finished_before = std::mem::replace(&mut self.finished, finished);
+        if before.is_empty() || !view.is_settled {
+            self.window = None;
+            return None;
+        }
+        let window = self.close_window(ledgers, view, work);
+        Some(Looked { elapsed, before, finished_before, window })
+    }
+
+    /// The load of each CPU since the last look, with the packets that it finished for one group.
+    pub(crate) fn loads(&self, looked: &Looked, queues: &[usize], others: &[f64]) -> Vec<CpuLoad> {
+        let packets =
+            |cpu: usize| queues.iter().map(|q| self.finished[*q][cpu] - looked.finished_before[*q][cpu]).sum::<u64>();
+        let cpus = (0..looked.before.len()).map(|cpu| {
+            let load = load_since(&self.cpus[cpu], &looked.before[cpu], looked.elapsed, packets(cpu));
+            CpuLoad { others: others[cpu], ..load }
+        });
+        cpus.collect()
+    }
+
+    /// Notes that CPUs joined or left now, so that the next windows are short.
+    pub(crate) fn cpus_changed(&mut self, now: Timestamp) {
+        self.changed = now;
+    }
+
+    /// Ends the present window if it has been long enough, and begins the next one.
+    fn close_window(&mut self, ledgers: &Ledgers, view: &View, work: &mut [&mut BucketWork]) -> Option<ClosedWindow> {
+        let now = self.last;
+        let fresh = |cpus: &[CpuCounts]| WindowStart {
+            at: now,
+            slices: view.slices,
+            cpus: cpus.to_vec(),
+            queues: ledgers.queues.iter().map(|queue| QueueCounts::read(&queue.ledger)).collect(),
+        };
+        let Some(start) = self.window.take().filter(|start| start.slices == view.slices) else {
+            self.window = Some(fresh(&self.cpus));
+            return None;
+        };
+        let elapsed = now.since(start.at);
+        let samples: u64 =
+            ledgers.queues.iter().zip(&start.queues).map(|(q, then)| q.ledger.samples.get() - then.samples).sum();
+        // If one CPU has all buckets, nothing is hashed and sampled, so there is nothing to wait for.
+        let active = active_cpus(view, ledgers.cpus.len());
+        let enough = active == 1 || samples >= WINDOW_SAMPLES * active as u64;
+        let least = (now.since(self.changed) / WINDOW_PART).clamp(WINDOW_FIRST, WINDOW_MIN);
+        if elapsed < least || (!enough && elapsed < WINDOW_MAX) {
+            self.window = Some(start);
+            return None;
+        }
+        let cpus: Vec<CpuLoad> = self
+            .cpus
+            .iter()
+            .zip(&start.cpus)
+            .map(|(now, then)| load_since(now, then, elapsed, now.processed - then.processed))
+            .collect();
+        for (group, work) in view.groups.iter().zip(work.iter_mut()) {
+            let counts: Vec<_> = group
+                .queues
+                .iter()
+                .map(|q| (&start.queues[*q], QueueCounts::read(&ledgers.queues[*q].ledger)))
+                .collect();
+            work.take_in(&counts, elapsed);
+        }
+        self.window = Some(fresh(&self.cpus));
+        let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
+        let shares = shares(view, &work, &cpus);
+        Some(ClosedWindow { cpus, shares })
+    }
+}
+
+/// The number of CPUs that have buckets.
+fn active_cpus(view: &View, cpus: usize) -> usize {
+    let mut has = vec![false; cpus];
+    view.groups.iter().flat_map(|group| group.map.iter()).for_each(|cpu| has[usize::from(*cpu)] = true);
+    has.into_iter().filter(|has| *has).count()
+}
+
+/// The share of its CPU's time that each bucket takes, by group. The shares of a CPU's buckets add up to the time that the CPU was
+/// busy with anything but receiving.
+fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> {
+    let mut shares: Vec<Vec<f64>> = work.iter().map(|work| work.work()).collect();
+    let mut of_cpu = vec![0.0; cpus.len()];
+    let mut held = vec![0.0; cpus.len()];
+    for (group, work) in view.groups.iter().zip(&shares) {
+        for (cpu, work) in group.map.iter().zip(work) {
+            of_cpu[usize::from(*cpu)] += work;
+            held[usize::from(*cpu)] += 1.0;
+        }
+    }
+    for (group, shares) in view.groups.iter().zip(&mut shares) {
+        for (cpu, share) in group.map.iter().zip(shares) {
+            let cpu = usize::from(*cpu);
+            let handling = cpus[cpu].busy - cpus[cpu].receive;
+            // If one CPU has all buckets, nothing was sampled, and all buckets get equal shares.
+            *share = if of_cpu[cpu] > 0.0 { *share * handling / of_cpu[cpu] } else { handling / held[cpu] };
+        }
+    }
+    shares
+}

@@ -1,0 +1,159 @@
+//! Assigns buckets to CPUs by their loads. The result is close to the best that the buckets allow, and few buckets move.
+
+use steerage_core::limits::BUCKETS;
+
+/// The loads and the map before packing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loads<'a> {
+    /// The CPU of each bucket.
+    pub(crate) map: &'a [u16; BUCKETS],
+    /// The load of each bucket, in any unit.
+    pub(crate) buckets: &'a [f64],
+    /// The load that each CPU has besides its buckets, in the same unit.
+    pub(crate) base: &'a [f64],
+    /// The CPUs that should have buckets. Not empty.
+    pub(crate) active: &'a [u16],
+}
+
+impl Loads<'_> {
+    /// The load of each CPU with the present map.
+    pub(crate) fn of_cpus(&self) -> Vec<f64> {
+        let mut cpus = self.base.to_vec();
+        for (cpu, load) in self.map.iter().zip(self.buckets) {
+            cpus[usize::from(*cpu)] += load;
+        }
+        cpus
+    }
+
+    /// A lower bound for the load of the busiest active CPU. No map can do better, since a bucket cannot be divided.
+    pub(crate) fn best(&self) -> f64 {
+        let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
+        base.sort_by(f64::total_cmp);
+        let total: f64 = self.buckets.iter().sum();
+        // Like filling a vessel with water: the work goes to the least busy CPUs until they are as busy as the next one.
+        let (mut level, mut below) = (f64::INFINITY, 0.0);
+        for (nth, own) in base.iter().enumerate() {
+            if *own > level {
+                break;
+            }
+            below += own;
+            level = (total + below) / (nth + 1) as f64;
+        }
+        let largest = self.buckets.iter().copied().fold(0.0, f64::max);
+        level.max(base[0] + largest)
+    }
+
+    /// The load of the busiest of the active CPUs that have buckets.
+    pub(crate) fn busiest(&self) -> f64 {
+        let cpus = self.of_cpus();
+        self.map.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(0.0, f64::max)
+    }
+
+    /// Returns a map on the active CPUs whose busiest CPU is within the factor `within` of the best, or as near as moves of single
+    /// buckets get. Buckets on other CPUs always move.
+    pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
+        let mut packing = Packing::new(self);
+        packing.evacuate();
+        packing.level(self.best() * within);
+        packing.map
+    }
+}
+
+/// A map in the making.
+struct Packing<'a> {
+    loads: &'a Loads<'a>,
+    map: Box<[u16; BUCKETS]>,
+    /// The least load that a bucket counts as, so that buckets without packets are distributed too.
+    least: f64,
+    /// The load of each CPU.
+    busy: Vec<f64>,
+    /// The buckets of each CPU, the lightest first.
+    held: Vec<Vec<u16>>,
+}
+
+impl<'a> Packing<'a> {
+    fn new(loads: &'a Loads<'a>) -> Self {
+        let total: f64 = loads.buckets.iter().sum();
+        let least = (total / BUCKETS as f64 / 64.0).max(f64::MIN_POSITIVE);
+        let mut held = vec![Vec::new(); loads.base.len()];
+        let mut busy = loads.base.to_vec();
+        let mut by_load: Vec<u16> = (0..BUCKETS as u16).collect();
+        by_load.sort_by(|a, b| loads.buckets[usize::from(*a)].total_cmp(&loads.buckets[usize::from(*b)]));
+        for bucket in by_load {
+            let cpu = usize::from(loads.map[usize::from(bucket)]);
+            busy[cpu] += loads.buckets[usize::from(bucket)].max(least);
+            held[cpu].push(bucket);
+        }
+        Self { loads, map: Box::new(*loads.map), least, busy, held }
+    }
+
+    fn load(&self, bucket: u16) -> f64 {
+        self.loads.buckets[usize::from(bucket)].max(self.least)
+    }
+
+    fn least_busy(&self) -> usize {
+        let active = self.loads.active.iter().map(|cpu| usize::from(*cpu));
+        active.min_by(|a, b| self.busy[*a].total_cmp(&self.busy[*b])).unwrap_or(0)
+    }
+
+    fn give(&mut self, bucket: u16, from: usize, to: usize) {
+        let load = self.load(bucket);
+        self.busy[from] -= load;
+        self.busy[to] += load;
+        self.map[usize::from(bucket)] = to as u16;
+        let at = self.held[to].partition_point(|held| self.load(*held) <= load);
+        self.held[to].insert(at, bucket);
+    }
+
+    /// Moves all buckets away from the CPUs that are not active: the heaviest first, since most CPU time is free then.
+    fn evacuate(&mut self) {
+        let mut leaving = Vec::new();
+        for cpu in 0..self.held.len() {
+            if !self.loads.active.contains(&(cpu as u16)) {
+                leaving.extend(self.held[cpu].drain(..).map(|bucket| (bucket, cpu)));
+            }
+        }
+        leaving.sort_by(|a, b| self.load(a.0).total_cmp(&self.load(b.0)));
+        while let Some((bucket, from)) = leaving.pop() {
+            let to = self.least_busy();
+            self.give(bucket, from, to);
+        }
+    }
+
+    /// Moves buckets from the busiest to the least busy CPU, each time the largest that fits, until no CPU is above `target`.
+    fn level(&mut self, target: f64) {
+        // CPUs whose buckets fit nowhere: a flow that is too large for any CPU stays where it is.
+        let mut stuck = vec![false; self.busy.len()];
+        loop {
+            let movable = self.loads.active.iter().map(|cpu| usize::from(*cpu));
+            let movable = movable.filter(|cpu| !stuck[*cpu] && !self.held[*cpu].is_empty());
+            let Some(from) = movable.max_by(|a, b| self.busy[*a].total_cmp(&self.busy[*b])) else { return };
+            if self.busy[from] <= target {
+                return;
+            }
+            let to = self.least_busy();
+            match self.that_fits(from, to, target) {
+                Some(at) if to != from => {
+                    let bucket = self.held[from].remove(at);
+                    self.give(bucket, from, to);
+                }
+                _ => stuck[from] = true,
+            }
+        }
+    }
+
+    /// The bucket of `from` that should go to `to`: the largest one within the excess, or else the smallest of all. `None` if
+    /// this move does not make the busier of the two CPUs less busy. Large buckets go first, although `to` may then have too
+    /// much and has to pass on some of its own buckets. This moves fewer flows than replacing a large bucket by many small
+    /// ones.
+    fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
+        let held = &self.held[from];
+        let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);
+        // The bucket may exceed the excess a little. Otherwise many small buckets would move for the last bit.
+        let step = self.busy[from] / 64.0;
+        let fits = (most - step).min(excess + step);
+        let above = held.partition_point(|bucket| self.load(*bucket) <= fits);
+        let at = above.saturating_sub(1);
+        (self.load(*held.get(at)?) < most - step).then_some(at)
+    }
+}

@@ -1,0 +1,251 @@
+//! A made-up machine with made-up traffic.
+
+use std::time::Duration;
+
+use crate::balance::Balance;
+use crate::limits::{LOOK_EVERY, WINDOW_MIN, WINDOW_WEIGHT};
+use crate::packing::Loads;
+use crate::policy::{CpuLoad, GroupLoad, Policy, Window};
+use steerage_core::ids::MoveCause;
+use steerage_core::limits::BUCKETS;
+use steerage_flow::Timestamp;
+
+/// splitmix64: the same history whenever the seed is.
+pub(super) struct Chance(u64);
+
+impl Chance {
+    pub(super) fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        (self.draw() % n as u64) as usize
+    }
+
+    pub(super) fn share(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Samples in a window.
+const SAMPLES: usize = 60_000;
+
+/// A group whose queue is polled by CPU 0.
+pub(super) struct Model {
+    pub(super) policy: Balance,
+    pub(super) cpus: usize,
+    pub(super) map: Box<[u16; BUCKETS]>,
+    /// Which bucket each flow is in, and what it takes of a CPU.
+    pub(super) flows: Vec<(u16, f64)>,
+    /// What receiving takes of CPU 0.
+    pub(super) receive: f64,
+    /// What the function takes for a packet, in microseconds of some CPU.
+    pub(super) cost: f64,
+    /// What a packet that is handed over costs besides, as a share of what the function takes.
+    pub(super) hand_over: f64,
+    /// How many times that it costs where a CPU is far, more than 100 ns.
+    pub(super) far: f64,
+    /// What every packet costs besides where not all are on one CPU, as a share of what the function takes.
+    pub(super) tell_apart: f64,
+    /// What others take of each CPU. A CPU on which more is done than they leave slows them, and they are who asks: so less comes.
+    pub(super) others: Vec<f64>,
+    /// How far each CPU is from CPU 0.
+    pub(super) apart: Vec<Option<Duration>>,
+    /// What the policy may know of buckets.
+    pub(super) sampled: Vec<f64>,
+    /// From how many samples, as far as they are not forgotten.
+    pub(super) samples: f64,
+    pub(super) chance: Chance,
+    /// How late a look may be. Half of them are late.
+    pub(super) late: Duration,
+    /// The time since the last window.
+    window: Duration,
+    pub(super) now: Timestamp,
+    /// Buckets moved, and flows in them, by cause.
+    pub(super) wishes: Vec<(MoveCause, usize, usize)>,
+}
+
+impl Model {
+    /// `cpus` CPUs, of which so many have buckets at first, in equal shares.
+    pub(super) fn new(cpus: usize, active: usize, seed: u64) -> Self {
+        let mut map = Box::new([0; BUCKETS]);
+        map.iter_mut().enumerate().for_each(|(bucket, cpu)| *cpu = (bucket * active / BUCKETS) as u16);
+        Self {
+            policy: Balance::new(),
+            cpus,
+            map,
+            flows: Vec::new(),
+            receive: 0.0,
+            cost: 1.0,
+            hand_over: 0.0,
+            far: 1.0,
+            tell_apart: 0.0,
+            others: vec![0.0; cpus],
+            apart: vec![None; cpus],
+            sampled: vec![0.0; BUCKETS],
+            samples: 0.0,
+            chance: Chance(seed),
+            late: Duration::ZERO,
+            window: Duration::ZERO,
+            now: Timestamp::ZERO,
+            wishes: Vec::new(),
+        }
+    }
+
+    /// Zipf's law with exponent 1, `load` CPUs' worth in all.
+    pub(super) fn zipf(mut self, flows: usize, load: f64) -> Self {
+        let sum: f64 = (1..=flows).map(|rank| 1.0 / rank as f64).sum();
+        let chance = &mut self.chance;
+        self.flows = (1..=flows).map(|rank| (chance.below(BUCKETS) as u16, load / rank as f64 / sum)).collect();
+        self
+    }
+
+    pub(super) fn buckets(&self) -> Vec<f64> {
+        let mut buckets = vec![0.0; BUCKETS];
+        self.flows.iter().for_each(|(bucket, load)| buckets[usize::from(*bucket)] += load);
+        buckets
+    }
+
+    pub(super) fn base(&self) -> Vec<f64> {
+        let mut base = vec![0.0; self.cpus];
+        base[0] = self.receive;
+        base
+    }
+
+    /// What each CPU really has to do.
+    pub(super) fn loads(&self, buckets: &[f64]) -> Vec<f64> {
+        let several = self.active().len() > 1;
+        let mut loads = self.base();
+        for (cpu, load) in self.map.iter().zip(buckets) {
+            let handed = if *cpu == 0 { 0.0 } else { self.hand_over * self.farness(*cpu) * load };
+            let apart = if several { self.tell_apart * load } else { 0.0 };
+            loads[usize::from(*cpu)] += load + handed + apart;
+            loads[0] += handed;
+        }
+        loads
+    }
+
+    fn farness(&self, cpu: u16) -> f64 {
+        let apart = self.apart[usize::from(cpu)];
+        if apart.is_some_and(|apart| apart > Duration::from_nanos(100)) { self.far } else { 1.0 }
+    }
+
+    /// How far the busiest CPU really is above the best that is possible with those that have buckets.
+    pub(super) fn uneven(&self) -> f64 {
+        let (buckets, base) = (self.buckets(), self.base());
+        let active: Vec<u16> = self.active();
+        let loads = Loads { map: &self.map, buckets: &buckets, base: &base, active: &active };
+        loads.busiest() / loads.best()
+    }
+
+    pub(super) fn active(&self) -> Vec<u16> {
+        (0..self.cpus as u16).filter(|cpu| self.map.contains(cpu)).collect()
+    }
+
+    /// As a window samples: packets by chance, and the windows before not forgotten.
+    pub(super) fn sample(&mut self) {
+        let mut ends = Vec::with_capacity(self.flows.len());
+        let mut total = 0.0;
+        for (_, load) in &self.flows {
+            total += load;
+            ends.push(total);
+        }
+        let mut seen = vec![0.0; BUCKETS];
+        for _ in 0..SAMPLES {
+            let at = self.chance.share() * total;
+            let flow = ends.partition_point(|end| *end <= at).min(self.flows.len() - 1);
+            seen[usize::from(self.flows[flow].0)] += total / SAMPLES as f64;
+        }
+        self.samples = self.samples * (1.0 - WINDOW_WEIGHT) + SAMPLES as f64;
+        let weight = if self.sampled.iter().all(|load| *load == 0.0) { 1.0 } else { WINDOW_WEIGHT };
+        self.sampled.iter_mut().zip(seen).for_each(|(known, seen)| *known += weight * (seen - *known));
+    }
+
+    /// One look. Returns why buckets moved, if they did.
+    pub(super) fn look(&mut self) -> Option<MoveCause> {
+        let is_late = self.late > Duration::ZERO && self.chance.below(2) == 0;
+        let delay = if is_late { self.late.mul_f64(self.chance.share()) } else { Duration::ZERO };
+        let elapsed = LOOK_EVERY + delay;
+        self.now = self.now + elapsed;
+        self.window += elapsed;
+        let buckets = self.buckets();
+        let loads = self.loads(&buckets);
+        // Who receives can do no more than all, and does not know what it was not given; the others get less then.
+        let asks =
+            self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
+        let slowed = 1.0 / loads[0].max(1.0) * asks.fold(1.0, f64::min);
+        let busy = |cpu: usize| loads[cpu] * slowed;
+        let mut work = vec![0.0; self.cpus];
+        self.map.iter().zip(&buckets).for_each(|(cpu, load)| work[usize::from(*cpu)] += load);
+        let cpus: Vec<CpuLoad> = (0..self.cpus)
+            .map(|cpu| CpuLoad {
+                busy: busy(cpu),
+                full: if busy(cpu) > 0.9 { 1.0 } else { 0.0 },
+                receive: if cpu == 0 { (self.receive * slowed).min(1.0) } else { 0.0 },
+                others: self.others[cpu],
+                packets: (work[cpu] * slowed / busy(cpu).max(1.0) * 1e6 / self.cost * elapsed.as_secs_f64()
+                    / LOOK_EVERY.as_secs_f64()) as u64,
+            })
+            .collect();
+        let shares = (self.window >= WINDOW_MIN).then(|| {
+            self.window = Duration::ZERO;
+            self.sample();
+            let mut of_cpu = vec![0.0; self.cpus];
+            self.map.iter().zip(&self.sampled).for_each(|(cpu, load)| of_cpu[usize::from(*cpu)] += load);
+            let share = |(cpu, load): (&u16, &f64)| {
+                let cpu = usize::from(*cpu);
+                if of_cpu[cpu] > 0.0 { load * (cpus[cpu].busy - cpus[cpu].receive) / of_cpu[cpu] } else { 0.0 }
+            };
+            self.map.iter().zip(&self.sampled).map(share).collect::<Vec<f64>>()
+        });
+        let order: Vec<u16> = (0..self.cpus as u16).collect();
+        let window = shares.as_ref().map(|buckets| Window { cpus: &cpus, buckets, samples: self.samples as u64 });
+        let load = GroupLoad {
+            now: self.now,
+            elapsed,
+            order: &order,
+            owners: 1,
+            map: &self.map,
+            cpus: &cpus,
+            apart: &self.apart,
+            window,
+        };
+        let wish = self.policy.look(&load)?;
+        let moved = |bucket: u16| self.map[usize::from(bucket)] != wish.map[usize::from(bucket)];
+        let buckets = (0..BUCKETS as u16).filter(|bucket| moved(*bucket)).count();
+        let flows = self.flows.iter().filter(|(bucket, _)| moved(*bucket)).count();
+        self.wishes.push((wish.cause, buckets, flows));
+        self.map = wish.map;
+        Some(wish.cause)
+    }
+
+    pub(super) fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.look();
+        }
+    }
+
+    pub(super) fn moves(&self, cause: MoveCause) -> usize {
+        self.wishes.iter().filter(|(why, ..)| *why == cause).count()
+    }
+
+    /// The largest that [`uneven`](Self::uneven) is at any look of `time`.
+    pub(super) fn worst(&mut self, time: Duration) -> f64 {
+        let looks = time.as_nanos() / LOOK_EVERY.as_nanos();
+        (0..looks)
+            .map(|_| {
+                self.look();
+                self.uneven()
+            })
+            .fold(0.0, f64::max)
+    }
+
+    pub(super) fn flows_moved(&self) -> usize {
+        self.wishes.iter().map(|(_, _, flows)| flows).sum()
+    }
+}

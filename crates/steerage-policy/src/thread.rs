@@ -1,0 +1,121 @@
+//! The control that several threads may call, and the thread that the library starts to call it.
+//!
+//! The thread also notices CPUs that are taken away or given back, and how much CPU time others take. Packets never wake it and never
+//! wait for it.
+
+use std::io;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, Weak};
+use std::thread;
+
+use steerage_core::control::Handle;
+use steerage_core::limits::WATCH_EVERY;
+use steerage_flow::Timestamp;
+use steerage_topology::CpuWatch;
+
+use crate::activity::Activity;
+use crate::control::PolicyControl;
+use crate::limits::{LOOK_EVERY_MAX, LOOK_RETRY};
+use crate::policy::Policy;
+
+/// A [`PolicyControl`] that any thread may call. Clones are the same control.
+#[derive(Clone, Debug)]
+pub struct SharedControl {
+    handle: Handle,
+    control: Arc<Mutex<PolicyControl>>,
+    /// Calls the control thread, from its start to its end.
+    thread: Arc<OnceLock<Weak<Sender<Call>>>>,
+}
+
+/// A message to the control thread.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    /// There is something to do earlier than it knows.
+    Now,
+    /// The run is over.
+    End,
+}
+
+/// Keeps the control thread going: it ends when it is told to, or when the last clone of this is dropped.
+#[derive(Clone, Debug)]
+pub struct ControlThread(Arc<Sender<Call>>);
+
+impl ControlThread {
+    /// Tells the thread to end.
+    pub fn end(&self) {
+        // It may have ended already.
+        let _ = self.0.send(Call::End);
+    }
+}
+
+impl SharedControl {
+    /// The control of an instance, and the instance's handle.
+    pub fn new(handle: Handle, policy: impl Policy + 'static, cpus_are_real: bool) -> Self {
+        let control = PolicyControl::new(handle.clone(), policy, cpus_are_real);
+        Self { handle, control: Arc::new(Mutex::new(control)), thread: Arc::default() }
+    }
+
+    /// Replaces the policy, as [`PolicyControl::set_policy`] does, and has the control thread call the new one.
+    pub fn set_policy(&self, policy: impl Policy + 'static) {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
+        if let Some(thread) = self.thread.get().and_then(Weak::upgrade) {
+            // It may just have ended.
+            let _ = thread.send(Call::Now);
+        }
+    }
+
+    /// Does what is due, as [`PolicyControl::look`] does. If another thread is at it, this returns at once, and the returned time is
+    /// soon.
+    pub fn look(&self, now: Timestamp) -> Option<Timestamp> {
+        match self.control.try_lock() {
+            Ok(mut control) => control.look(now),
+            Err(TryLockError::Poisoned(control)) => control.into_inner().look(now),
+            Err(TryLockError::WouldBlock) => Some(now + LOOK_RETRY),
+        }
+    }
+
+    /// Starts the control thread, once for an instance. With `watch`, it also watches the CPUs.
+    ///
+    /// # Errors
+    /// The system's, if no thread can be started.
+    pub fn start_thread(&self, watch: Option<CpuWatch>) -> io::Result<ControlThread> {
+        let (caller, calls) = mpsc::channel();
+        let (caller, control) = (Arc::new(caller), self.clone());
+        thread::Builder::new().name("steerage/control".into()).spawn(move || control.run(watch, &calls))?;
+        let _ = self.thread.set(Arc::downgrade(&caller));
+        Ok(ControlThread(caller))
+    }
+
+    fn run(&self, mut watch: Option<CpuWatch>, calls: &Receiver<Call>) {
+        let mut activity = Activity::default();
+        let mut next_watch = watch.is_some().then(|| self.handle.now() + WATCH_EVERY);
+        loop {
+            let next_look = self.look(self.handle.now());
+            let now = self.handle.now();
+            if let Some(watch) = watch.as_mut().filter(|_| next_watch.is_some_and(|at| now >= at)) {
+                self.look_at_cpus(watch);
+                let every = if activity.since_last(self.handle.ledgers()) { WATCH_EVERY } else { LOOK_EVERY_MAX };
+                next_watch = Some(now + every);
+            }
+            let call = match next_look.into_iter().chain(next_watch).min() {
+                Some(next) => calls.recv_timeout(next.since(self.handle.now())),
+                None => calls.recv().map_err(RecvTimeoutError::from),
+            };
+            if matches!(call, Ok(Call::End) | Err(RecvTimeoutError::Disconnected)) {
+                return;
+            }
+        }
+    }
+
+    fn look_at_cpus(&self, watch: &mut CpuWatch) {
+        let found = watch.poll();
+        self.handle.set_others_time(&found.others);
+        for (cpu, error) in found.not_pinned {
+            tracing::warn!(cpu = cpu.0, "cannot pin a thread to its CPU again: {error}");
+        }
+        if let Some(living) = found.living {
+            tracing::warn!(cpus = %living, "CPUs of ours are not the same as before");
+            self.handle.set_present_cpus(&living);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Another thread of control, which holds the control lock from one moment to another that the simulation chooses.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use steerage::Handle;
+
+/// Takes the control lock and releases it again, on a thread of its own, so that a handler may take it in the midst of a phase.
+#[derive(Debug)]
+pub struct Racer {
+    is_held: AtomicBool,
+    /// Asks the thread to take the lock or to release it, and hears that it has.
+    thread: Mutex<(Sender<()>, Receiver<()>)>,
+}
+
+impl Racer {
+    /// The thread ends with this.
+    pub(crate) fn new(handle: Handle) -> Arc<Self> {
+        let ((ask, asked), (answer, answered)) = (mpsc::channel(), mpsc::channel());
+        thread::spawn(move || {
+            while asked.recv().is_ok() {
+                let held = handle.hold();
+                let _ = answer.send(());
+                let goes_on = asked.recv().is_ok();
+                drop(held);
+                let _ = answer.send(());
+                if !goes_on {
+                    return;
+                }
+            }
+        });
+        Arc::new(Self { is_held: AtomicBool::new(false), thread: Mutex::new((ask, answered)) })
+    }
+
+    /// Takes the lock, unless it is held already. Returns when it is held.
+    pub fn hold(&self) {
+        self.set(true);
+    }
+
+    /// Releases the lock, if it is held. Returns when it is free.
+    pub fn release(&self) {
+        self.set(false);
+    }
+
+    /// Whether the lock is held.
+    pub fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::SeqCst)
+    }
+
+    fn set(&self, held: bool) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_held.swap(held, Ordering::SeqCst) != held {
+            thread.0.send(()).expect("the thread waits for this");
+            thread.1.recv().expect("the thread answers");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The real receive path, stepped in virtual time and on real threads.
+
+mod balance;
+mod dead_receiver;
+mod history;
+mod masks;
+mod stalled;
+mod stress;

@@ -1,0 +1,249 @@
+//! For authors of devices: polls a receive queue as the path does, without the path.
+//!
+//! ```
+//! # use steerage_core::{completions::Completions, device::DeviceError, limits::HEADROOM, rx::{Polled, QueueMemory, RxQueue}};
+//! # use steerage_flow::Timestamp;
+//! # use steerage_mem::Completion;
+//! # use steerage_testing as testing;
+//! use testing::QueueTester; // steerage::testing::QueueTester
+//! # struct Once(bool);
+//! # impl RxQueue for Once {
+//! #     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+//! #         Ok(QueueMemory::Pages { frame_bytes_max: 3 })
+//! #     }
+//! #     fn poll(&mut self, out: &mut Completions<'_>, _budget: usize) -> Result<Polled, DeviceError> {
+//! #         if self.0 { return Ok(Polled::Ended); }
+//! #         let Some(mut page) = out.take_page() else { return Ok(Polled::More) };
+//! #         out.page_mut(&mut page)[HEADROOM..][..3].copy_from_slice(b"abc");
+//! #         out.push(Completion::new(page, HEADROOM as u32, 3), 3);
+//! #         self.0 = true;
+//! #         Ok(Polled::More)
+//! #     }
+//! # }
+//! # fn my_device() -> Box<dyn RxQueue> { Box::new(Once(false)) }
+//!
+//! let mut queue = QueueTester::new(my_device())?;
+//! let (polled, frames) = queue.poll(Timestamp::ZERO, 64)?;
+//! assert_eq!((polled, frames), (Polled::More, vec![b"abc".to_vec()]));
+//! # Ok::<(), DeviceError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod page_loop;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use steerage_core::completions::Completions;
+use steerage_core::device::DeviceError;
+use steerage_core::limits::{HEADROOM, POLL_BUDGET};
+use steerage_core::pool::{PagePool, QueuePages};
+use steerage_core::rx::{Polled, QueueMemory, RxQueue};
+use steerage_flow::Timestamp;
+use steerage_mem::{Completion, FrameHeader, KeptPages, Memory, Region, SharedPool};
+
+pub use page_loop::PageLoop;
+
+/// The number of pages of a tested queue. It is enough for a few polls, so that a device that loses pages soon runs out.
+pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
+
+/// The frame header that the device wrote, if it did, and a copy of the frame.
+pub type Headed = (Option<FrameHeader>, Vec<u8>);
+
+/// A receive queue with memory of its own, which the test polls.
+///
+/// Pages and blocks are given back after every poll, unless they are [held](Self::hold_frames).
+pub struct QueueTester {
+    queue: Box<dyn RxQueue>,
+    pages: QueuePages,
+    frames: Vec<Completion>,
+    held: Vec<Completion>,
+    hold: bool,
+    wire_bytes: u64,
+    lost: u64,
+    copied: u64,
+    passed: u64,
+    chained: u64,
+    failed: Option<DeviceError>,
+}
+
+impl QueueTester {
+    /// Asks the queue for its memory, and makes [`TESTER_PAGES`] pages for it.
+    ///
+    /// # Errors
+    /// The queue's own error, or an error if there is no memory.
+    pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
+        let (frame_bytes_max, blocks) = match queue.memory()? {
+            QueueMemory::Pages { frame_bytes_max } => (frame_bytes_max, None),
+            QueueMemory::Blocks { blocks, copy_bytes_max } => (copy_bytes_max, Some(blocks)),
+            other => {
+                let cause = io::Error::other(format!("{other:?} is not known here"));
+                return Err(DeviceError::new("queue under test", "poll memory of another kind", cause));
+            }
+        };
+        // Pages are whole cache lines, as in the path. Otherwise frames would share lines.
+        let page_bytes = (HEADROOM + frame_bytes_max).next_multiple_of(64);
+        // The tester does not copy lent frames, so it needs no pages for them.
+        let pages = if blocks.is_some() { 1 } else { TESTER_PAGES };
+        let (region, pages) = Region::map(pages, page_bytes)
+            .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
+        if blocks.is_none() {
+            queue.mapped(&region)?;
+        }
+        let memory = Memory::new(Arc::clone(&region), blocks.as_ref().map(|blocks| Arc::clone(blocks.region())));
+        let kept_pages = KeptPages::new(memory.clone(), 0);
+        let shared = Arc::clone(&SharedPool::by_node(&region, pages)[0]);
+        let pool = PagePool::new(region, shared, kept_pages, TESTER_PAGES);
+        Ok(Self {
+            queue,
+            pages: QueuePages { pool, blocks, memory },
+            frames: Vec::with_capacity(POLL_BUDGET),
+            held: Vec::new(),
+            hold: false,
+            wire_bytes: 0,
+            lost: 0,
+            copied: 0,
+            passed: 0,
+            chained: 0,
+            failed: None,
+        })
+    }
+
+    /// Polls once, at the time `now`. Returns the result of the poll and a copy of each frame.
+    ///
+    /// # Errors
+    /// The queue's own error. If the poll also handed over frames, this call returns the frames, and the next call returns the
+    /// error.
+    ///
+    /// # Panics
+    /// If the queue hands over more than `budget` frames.
+    pub fn poll(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Vec<u8>>), DeviceError> {
+        let polled = self.poll_frames(now, budget)?;
+        let copies = self.frames.iter().map(|frame| self.whole(frame)).collect();
+        self.take_home();
+        Ok((polled, copies))
+    }
+
+    /// Polls once as [`poll`](Self::poll) does, and returns each frame with its header.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    ///
+    /// # Panics
+    /// As [`poll`](Self::poll).
+    pub fn poll_with_headers(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Headed>), DeviceError> {
+        let polled = self.poll_frames(now, budget)?;
+        let headed = |frame| (self.pages.memory.header_of(frame), self.whole(frame));
+        let copies = self.frames.iter().map(headed).collect();
+        self.take_home();
+        Ok((polled, copies))
+    }
+
+    /// Polls once as [`poll`](Self::poll) does, but copies no frames and returns their number. For benchmarks.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    ///
+    /// # Panics
+    /// As [`poll`](Self::poll).
+    pub fn poll_and_count(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, usize), DeviceError> {
+        let polled = self.poll_frames(now, budget)?;
+        let count = self.frames.len();
+        self.take_home();
+        Ok((polled, count))
+    }
+
+    /// Holds all frames from now on, as if handlers were slow, until [`release_frames`](Self::release_frames).
+    pub fn hold_frames(&mut self) {
+        self.hold = true;
+    }
+
+    /// Gives all held frames back, and from now on the frames of each poll after the poll.
+    pub fn release_frames(&mut self) {
+        self.hold = false;
+        self.frames.append(&mut self.held);
+        self.take_home();
+    }
+
+    /// The number of frames that the queue has reported as lost.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The number of frames that the queue has reported as copied.
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// The number of frames that the queue has reported as left to the kernel.
+    pub fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    /// The number of frames in several pages that the queue has handed over.
+    pub fn chained(&self) -> u64 {
+        self.chained
+    }
+
+    /// The number of pages that the queue has not given back.
+    pub fn pages_out(&self) -> usize {
+        TESTER_PAGES - self.pages.pool.free()
+    }
+
+    /// Asks the queue to end: see [`RxQueue::stop`].
+    pub fn stop(&mut self) -> bool {
+        self.queue.stop()
+    }
+
+    /// The sum of the lengths on the wire of all frames so far, in bytes.
+    pub fn wire_bytes(&self) -> u64 {
+        self.wire_bytes
+    }
+
+    /// The queue itself, for [`RxQueue::can_wait`], [`RxQueue::wait_on`] and the like.
+    pub fn queue(&self) -> &dyn RxQueue {
+        &*self.queue
+    }
+
+    fn whole(&self, frame: &Completion) -> Vec<u8> {
+        self.pages.memory.segments(frame).flatten().copied().collect()
+    }
+
+    fn poll_frames(&mut self, now: Timestamp, budget: usize) -> Result<Polled, DeviceError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let mut out = Completions::new(&mut self.frames, &mut self.pages, now, 0);
+        let polled = self.queue.poll(&mut out, budget);
+        self.wire_bytes += out.counts.wire_bytes;
+        self.lost += out.counts.lost;
+        self.copied += out.counts.copied;
+        self.passed += out.counts.passed;
+        self.chained += self.frames.iter().filter(|frame| frame.is_chained()).count() as u64;
+        assert!(self.frames.len() <= budget, "{} frames for a budget of {budget}", self.frames.len());
+        polled.or_else(|error| match self.frames.is_empty() {
+            true => Err(error),
+            false => {
+                self.failed = Some(error);
+                Ok(Polled::More)
+            }
+        })
+    }
+
+    fn take_home(&mut self) {
+        if self.hold {
+            self.held.append(&mut self.frames);
+            return;
+        }
+        self.frames.drain(..).for_each(|frame| self.pages.take_home(frame));
+    }
+}
+
+impl fmt::Debug for QueueTester {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wire_bytes, lost, .. } = self;
+        f.debug_struct("QueueTester").field("wire_bytes", wire_bytes).field("lost", lost).finish_non_exhaustive()
+    }
+}

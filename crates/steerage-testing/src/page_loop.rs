@@ -1,0 +1,109 @@
+//! The page pool and ring of a receive queue, without a device.
+
+use std::fmt;
+use std::sync::Arc;
+
+use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
+use steerage_mem::{Completion, KeptPages, Memory, Region, RegionError};
+
+use steerage_core::limits::{BACKLOG_DEFAULT, PAGE_BYTES_MIN, POOL_BULK};
+use steerage_core::pool::PagePool;
+use steerage_mem::SharedPool;
+use steerage_mem::page_cache::LPC_UNIT_PAGES;
+
+/// The page pool of a receive queue and a ring to one CPU, without device and steering. Benchmarks use it to measure what a page
+/// costs on its way there and back.
+pub struct PageLoop {
+    pool: PagePool,
+    producer: Producer,
+    frames: Vec<Completion>,
+}
+
+impl PageLoop {
+    /// Makes `queues` queues over one shared pool, each with a local cache of `lpc_size`. Returns each with the consumer of its
+    /// ring, which gives pages back by [`Consumer::finish`].
+    ///
+    /// # Errors
+    /// An error if there is no memory.
+    pub fn new(queues: usize, lpc_size: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
+        let slots = BACKLOG_DEFAULT.next_power_of_two();
+        let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
+        // Memory that was never touched has no physical pages yet, and the first access would wait for the page tables.
+        pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
+        let shared = SharedPool::by_node(&region, pages);
+        let memory = Memory::new(Arc::clone(&region), None);
+        let one = |_| {
+            let kept_pages = KeptPages::new(memory.clone(), 0);
+            let local_pages = lpc_size * LPC_UNIT_PAGES;
+            let pool = PagePool::new(Arc::clone(&region), Arc::clone(&shared[0]), kept_pages, local_pages);
+            let options = RingOptions { slots, limit: BACKLOG_DEFAULT, arrivals: false };
+            let (producer, consumer) = ring(options, memory.clone());
+            (Self { pool, producer, frames: Vec::with_capacity(slots) }, consumer)
+        };
+        Ok((0..queues).map(one).collect())
+    }
+
+    /// Takes `count` pages and hands them over, as one poll does, or none if the ring has no room for all of them. Before that, it
+    /// takes finished pages back if it is short of pages or of room. Returns the number of pages handed over.
+    #[inline]
+    pub fn send(&mut self, count: usize) -> usize {
+        let Self { pool, producer, frames } = self;
+        if pool.cached() < count || producer.room() < count as u64 {
+            let home = producer.reclaim(|frame| {
+                if let Ok(page) = frame.into_page() {
+                    pool.recycle(page);
+                }
+            });
+            if home > 0 {
+                pool.recycled();
+            }
+        }
+        // A poll also hands over all pages or none.
+        let count = if producer.room() < count as u64 { 0 } else { count };
+        let (_, pages) = pool.take_many(count);
+        frames.extend(pages.map(|page| Completion::new(page, 0, 0)));
+        let sent = frames.len();
+        producer.stage_all(frames, 0, |_| ());
+        producer.publish();
+        sent
+    }
+
+    /// The number of pages that came from the local cache, and the number from the shared pool. Counted when pages come back.
+    pub fn served(&self) -> (u64, u64) {
+        self.pool.served()
+    }
+}
+
+impl fmt::Debug for PageLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageLoop").field("served", &self.served()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_go_round_by_the_cache_or_past_it() {
+        for lpc_size in [0, 1] {
+            let mut loops = PageLoop::new(2, lpc_size).unwrap();
+            for _ in 0..100 {
+                for (queue, consumer) in &mut loops {
+                    assert_eq!(queue.send(POOL_BULK), POOL_BULK);
+                    assert_eq!(consumer.take(POOL_BULK), POOL_BULK);
+                    consumer.finish();
+                }
+            }
+            let (fast, slow) = loops[0].0.served();
+            assert!(if lpc_size == 0 { fast == 0 } else { fast > 9 * slow }, "{fast} {slow}");
+        }
+    }
+
+    #[test]
+    fn a_ring_that_nobody_works_off_is_full() {
+        let (mut queue, _consumer) = PageLoop::new(1, 2).unwrap().pop().unwrap();
+        let sent: usize = (0..100).map(|_| queue.send(POOL_BULK)).sum();
+        assert_eq!(sent, BACKLOG_DEFAULT / POOL_BULK * POOL_BULK);
+    }
+}

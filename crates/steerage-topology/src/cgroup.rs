@@ -1,0 +1,167 @@
+//! The CPUs and the CPU time that the control groups of this process allow, for both versions of cgroups.
+
+use crate::cpu::CpuMask;
+use crate::files::Files;
+
+const ROOT: &str = "sys/fs/cgroup";
+
+/// The CPUs that the process's cpusets allow. `None` if no cpuset is known.
+pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
+    let read = |hierarchy: &Hierarchy, group: &str| {
+        // In the first version `cpuset.cpus` has the requested CPUs. The other file was added later.
+        let names: &[&str] = match hierarchy.version {
+            Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
+            Version::Two => &["cpuset.cpus.effective"],
+        };
+        names.iter().find_map(|name| files.list(format!("{group}/{name}")))
+    };
+    // The groups above have already narrowed a group's effective CPUs, so the nearest group with a list counts.
+    let nearest = hierarchies(files, "cpuset")
+        .into_iter()
+        .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
+    nearest.reduce(|one, other| one.and(&other))
+}
+
+/// The CPU time that the control groups allow, in CPUs. It is the minimum from the process's own group up to the root.
+pub(crate) fn quota(files: &Files) -> Option<f64> {
+    let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
+        Version::One => {
+            let quota = files.text(format!("{group}/cpu.cfs_quota_us"))?;
+            share(&format!("{quota} {}", files.text(format!("{group}/cpu.cfs_period_us"))?))
+        }
+        Version::Two => share(&files.text(format!("{group}/cpu.max"))?),
+    };
+    let hierarchies = hierarchies(files, "cpu");
+    let of_each = hierarchies.iter().flat_map(|hierarchy| hierarchy.upwards().map(|group| read(hierarchy, &group)));
+    of_each.flatten().min_by(f64::total_cmp)
+}
+
+/// `150000 100000` is 1.5. `max 100000` and `-1 100000` mean no limit.
+fn share(text: &str) -> Option<f64> {
+    let (quota, period) = text.split_once(' ')?;
+    let (quota, period): (f64, f64) = (quota.parse().ok()?, period.trim().parse().ok()?);
+    (quota > 0.0 && period > 0.0).then(|| quota / period)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Version {
+    One,
+    Two,
+}
+
+/// A tree of groups, and the process's own group in it.
+#[derive(Debug)]
+struct Hierarchy {
+    version: Version,
+    mount: String,
+    group: String,
+}
+
+/// The usual mount points of a controller's groups. A hierarchy that is mounted elsewhere is not found, and does not limit
+/// anything.
+fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
+    let text = files.text("proc/self/cgroup").unwrap_or_default();
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, group) = (fields.next().unwrap_or_default(), fields.next().unwrap_or("/"));
+        let mut add = |version, mount: String| {
+            found.push(Hierarchy { version, mount, group: group.trim_matches('/').to_owned() });
+        };
+        if controllers.is_empty() {
+            add(Version::Two, ROOT.to_owned());
+            // If both versions are mounted, the second one is beside the first.
+            add(Version::Two, format!("{ROOT}/unified"));
+        } else if controllers.split(',').any(|one| one == controller) {
+            add(Version::One, format!("{ROOT}/{controllers}"));
+            if controllers != controller {
+                add(Version::One, format!("{ROOT}/{controller}"));
+            }
+        }
+    }
+    found
+}
+
+impl Hierarchy {
+    /// The process's own group and each group above it. In a container the groups have their outside names, and the mount may
+    /// begin at the container's own group. Then the last group here, the root of the mount, is that group.
+    fn upwards(&self) -> impl Iterator<Item = String> + '_ {
+        // The name of a group that this process cannot see begins with dots. There is nothing to read.
+        let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
+        let groups = std::iter::successors(Some(group), |group| {
+            (!group.is_empty()).then(|| group.rsplit_once('/').map_or("", |(above, _)| above))
+        });
+        groups.map(|group| format!("{}/{group}", self.mount).trim_end_matches('/').to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_machines::Made;
+
+    fn quota_of(made: &Made) -> Option<f64> {
+        quota(&Files::below(made.root()))
+    }
+
+    fn cpuset_of(made: &Made) -> Option<String> {
+        cpuset(&Files::below(made.root())).map(|cpus| cpus.to_list())
+    }
+
+    #[test]
+    fn a_quota_of_any_group_above_counts() {
+        let made = Made::new(&[
+            ("proc/self/cgroup", "0::/a/b"),
+            ("sys/fs/cgroup/a/b/cpu.max", "max 100000"),
+            ("sys/fs/cgroup/a/cpu.max", "150000 100000"),
+            ("sys/fs/cgroup/cpu.max", "400000 100000"),
+        ]);
+        assert_eq!(quota_of(&made), Some(1.5));
+        // A namespace of its own shows the root alone; and the first version has files of other names.
+        let namespaced = Made::new(&[("proc/self/cgroup", "0::/"), ("sys/fs/cgroup/cpu.max", "50000 100000")]);
+        assert_eq!(quota_of(&namespaced), Some(0.5));
+        let first = Made::new(&[
+            ("proc/self/cgroup", "3:cpuset:/x\n2:cpu,cpuacct:/x\n0::/"),
+            ("sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us", "200000"),
+            ("sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us", "100000"),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1"),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000"),
+        ]);
+        assert_eq!(quota_of(&first), Some(2.0));
+    }
+
+    #[test]
+    fn the_nearest_cpuset_that_says_counts() {
+        let second = Made::new(&[
+            ("proc/self/cgroup", "0::/a/b"),
+            ("sys/fs/cgroup/a/cpuset.cpus.effective", "2-5"),
+            ("sys/fs/cgroup/cpuset.cpus.effective", "0-7"),
+        ]);
+        assert_eq!(cpuset_of(&second).as_deref(), Some("2-5"));
+        let first = Made::new(&[
+            ("proc/self/cgroup", "4:cpuset:/x\n0::/"),
+            ("sys/fs/cgroup/cpuset/x/cpuset.cpus", "0-7"),
+            ("sys/fs/cgroup/cpuset/x/cpuset.effective_cpus", "0-3"),
+        ]);
+        assert_eq!(cpuset_of(&first).as_deref(), Some("0-3"));
+        first.remove("sys/fs/cgroup/cpuset/x/cpuset.effective_cpus");
+        assert_eq!(cpuset_of(&first).as_deref(), Some("0-7"));
+        // A container sees its group by the name that it has outside, mounted as the root.
+        let container =
+            Made::new(&[("proc/self/cgroup", "4:cpuset:/docker/1"), ("sys/fs/cgroup/cpuset/cpuset.cpus", "6,7")]);
+        assert_eq!(cpuset_of(&container).as_deref(), Some("6-7"));
+    }
+
+    #[test]
+    fn what_the_files_should_not_say_is_nothing() {
+        let made = Made::new(&[
+            ("proc/self/cgroup", "nonsense\n::\n0::/../../etc"),
+            ("sys/fs/cgroup/cpu.max", "0 0"),
+            ("sys/fs/cgroup/cpuset.cpus.effective", "0-"),
+        ]);
+        assert_eq!((quota_of(&made), cpuset_of(&made)), (None, None));
+        assert_eq!((share(""), share("1"), share("x 1"), share("-1 5")), (None, None, None, None));
+        let nothing = Made::new(&[]);
+        assert_eq!((quota_of(&nothing), cpuset_of(&nothing)), (None, None));
+    }
+}

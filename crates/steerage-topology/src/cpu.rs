@@ -1,0 +1,405 @@
+//! CPUs and sets of them, written and read as Linux writes and reads `rps_cpus`.
+//!
+//! The rules are those of `bitmap_parse`, `bitmap_parselist` and the `%*pb` format (Linux, `lib/bitmap-str.c` and
+//! `lib/vsprintf.c`), so that a script written for `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. (One
+//! exception: the kernel overlooks a character before eight digits that is neither digit nor separator, as in
+//! `x00000001`. Here that is not a mask either.)
+
+use std::fmt;
+use std::io;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The number of different CPUs that a [`CpuId`] can represent.
+const IDS: usize = 1 << u16::BITS;
+
+/// The number of bits of a chunk of a bitmap. A chunk is written as [`CHUNK_DIGITS`] hex digits.
+const CHUNK_BITS: usize = 32;
+const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
+
+/// The number of characters of a wrong text that an error shows: enough to recognise it, and no more than a line.
+const SHOWN_CHARS_MAX: usize = 32;
+
+/// A logical CPU, identified by the kernel's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u16);
+
+impl fmt::Display for CpuId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A set of CPUs, as written to `rps_cpus`.
+///
+/// ```
+/// use steerage_topology::{CpuId, CpuMask};
+///
+/// let mask = CpuMask::parse_bitmap("00f0", 8)?;
+/// assert_eq!(mask.to_list(), "4-7");
+/// assert_eq!(mask, CpuMask::parse_list("4-7", 8)?);
+/// assert_eq!(mask.first(), Some(CpuId(4)));
+/// # Ok::<(), steerage_topology::MaskError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CpuMask {
+    /// CPU `64 i + b` is bit `b` of word `i`. The last word is never zero, so that equal sets are equal words.
+    words: Vec<u64>,
+}
+
+impl CpuMask {
+    /// The empty set, which turns steering off.
+    pub const fn new() -> Self {
+        Self { words: Vec::new() }
+    }
+
+    /// The CPUs that this process may run on: its affinity, which its cpuset has already narrowed.
+    ///
+    /// # Errors
+    /// The error of `sched_getaffinity(2)`: `EINVAL` on a machine with more than 1024 CPUs.
+    pub fn allowed() -> io::Result<Self> {
+        let set = sched_getaffinity(Pid::from_raw(0))?;
+        let may = |cpu: &usize| set.is_set(*cpu).unwrap_or(false);
+        Ok((0..CpuSet::count()).filter(may).map(|cpu| CpuId(cpu as u16)).collect())
+    }
+
+    /// Reads the bitmap form, `rps_cpus`: hex, the highest CPUs first, in chunks of 32 bits that commas or white space
+    /// separate. Reads up to the first newline or NUL. Nothing, or commas alone, is the empty set.
+    ///
+    /// # Errors
+    /// [`MaskErrorKind::Invalid`] for what is not hex; [`MaskErrorKind::Overflow`] for a chunk of more than 8 digits,
+    /// more chunks than `nr_cpu_ids` CPUs need (zeros too), and CPUs from `nr_cpu_ids` on.
+    pub fn parse_bitmap(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
+        let nr = nr_cpu_ids.min(IDS);
+        let line = up_to_line_end(text);
+        let mut mask = Self::new();
+        // Read from the right, as the kernel does. The direction decides which of two errors is reported.
+        for (i, chunk) in line.rsplit(is_separator).filter(|chunk| !chunk.is_empty()).enumerate() {
+            if i >= nr.div_ceil(CHUNK_BITS) {
+                return Err(MaskError::chunks(line, nr));
+            }
+            let bits = u64::from(parse_chunk(chunk)?);
+            mask.set_word(i / 2, bits << (i % 2 * CHUNK_BITS));
+        }
+        match mask.last() {
+            Some(cpu) if usize::from(cpu.0) >= nr => Err(MaskError::absent(MaskErrorKind::Overflow, line, nr)),
+            _ => Ok(mask),
+        }
+    }
+
+    /// Reads the list form, `rps_cpus_list`: numbers and ranges, such as `0-3,8`; `all`; `N` for the last CPU; the
+    /// first 2 CPUs of every 256 as `0-1023:2/256`. Reads up to the first newline or NUL. Nothing is the empty set.
+    ///
+    /// # Errors
+    /// [`MaskErrorKind::Range`] for CPUs from `nr_cpu_ids` on; [`MaskErrorKind::Invalid`] for all else that is wrong.
+    pub fn parse_list(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
+        let nr = nr_cpu_ids.min(IDS);
+        let mut mask = Self::new();
+        for item in up_to_line_end(text).split(is_separator).filter(|item| !item.is_empty()) {
+            let region = Region::parse(item, nr).ok_or_else(|| MaskError::list(item))?;
+            if region.last >= nr {
+                return Err(MaskError::absent(MaskErrorKind::Range, item, nr));
+            }
+            for start in (region.first..=region.last).step_by(region.group) {
+                let end = start.saturating_add(region.used).min(region.last + 1);
+                (start..end).for_each(|cpu| mask.insert(CpuId(cpu as u16)));
+            }
+        }
+        Ok(mask)
+    }
+
+    /// The bitmap form, `nr_cpu_ids` bits wide and without a newline: `00f` for CPUs 0 to 3 of 12. CPUs from
+    /// `nr_cpu_ids` on are not shown.
+    pub fn to_bitmap(&self, nr_cpu_ids: usize) -> String {
+        let nr = nr_cpu_ids.clamp(1, IDS);
+        let chunk = |i: usize| (self.word(i / 2) >> (i % 2 * CHUNK_BITS)) as u32;
+        let top = (nr - 1) / CHUNK_BITS;
+        let top_bits = nr - top * CHUNK_BITS;
+        let shown = chunk(top) & (u32::MAX >> (CHUNK_BITS - top_bits));
+        let mut text = format!("{shown:0digits$x}", digits = top_bits.div_ceil(4));
+        for i in (0..top).rev() {
+            text += &format!(",{:0digits$x}", chunk(i), digits = CHUNK_DIGITS);
+        }
+        text
+    }
+
+    /// The list form, without a newline: `0-3,8`. Empty for the empty set.
+    pub fn to_list(&self) -> String {
+        let mut text = String::new();
+        let mut cpus = self.iter().peekable();
+        while let Some(first) = cpus.next() {
+            let mut last = first;
+            while let Some(next) = cpus.next_if(|next| next.0 - 1 == last.0) {
+                last = next;
+            }
+            let comma = if text.is_empty() { "" } else { "," };
+            text += &match first == last {
+                true => format!("{comma}{first}"),
+                false => format!("{comma}{first}-{last}"),
+            };
+        }
+        text
+    }
+
+    /// Its CPUs, lowest first.
+    pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
+        self.words.iter().enumerate().flat_map(|(i, word)| {
+            let bits = (0..u64::BITS).filter(move |bit| word >> bit & 1 == 1);
+            bits.map(move |bit| CpuId((i as u32 * u64::BITS + bit) as u16))
+        })
+    }
+
+    /// Whether `cpu` is in it.
+    pub fn contains(&self, cpu: CpuId) -> bool {
+        self.word(usize::from(cpu.0) / 64) >> (cpu.0 % 64) & 1 == 1
+    }
+
+    /// Adds `cpu`.
+    pub fn insert(&mut self, cpu: CpuId) {
+        let i = usize::from(cpu.0) / 64;
+        self.set_word(i, self.word(i) | 1 << (cpu.0 % 64));
+    }
+
+    /// Removes `cpu`.
+    pub fn remove(&mut self, cpu: CpuId) {
+        if let Some(word) = self.words.get_mut(usize::from(cpu.0) / 64) {
+            *word &= !(1 << (cpu.0 % 64));
+        }
+        self.trim();
+    }
+
+    /// The number of CPUs in the set.
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether the set is empty, which means that steering is off.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// The lowest of its CPUs.
+    pub fn first(&self) -> Option<CpuId> {
+        self.iter().next()
+    }
+
+    /// The highest of its CPUs.
+    pub fn last(&self) -> Option<CpuId> {
+        let top = self.words.len().checked_sub(1)?;
+        Some(CpuId((top * 64) as u16 + self.words[top].ilog2() as u16))
+    }
+
+    /// The CPUs that are in both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let mut both = Self { words: self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect() };
+        both.trim();
+        both
+    }
+
+    fn word(&self, i: usize) -> u64 {
+        self.words.get(i).copied().unwrap_or(0)
+    }
+
+    /// Adds `bits` to word `i`.
+    fn set_word(&mut self, i: usize, bits: u64) {
+        if bits == 0 {
+            return;
+        }
+        if self.words.len() <= i {
+            self.words.resize(i + 1, 0);
+        }
+        self.words[i] |= bits;
+    }
+
+    fn trim(&mut self) {
+        while self.words.last() == Some(&0) {
+            self.words.pop();
+        }
+    }
+}
+
+impl FromIterator<CpuId> for CpuMask {
+    fn from_iter<I: IntoIterator<Item = CpuId>>(cpus: I) -> Self {
+        let mut mask = Self::new();
+        cpus.into_iter().for_each(|cpu| mask.insert(cpu));
+        mask
+    }
+}
+
+/// The list form, as people write it.
+impl fmt::Display for CpuMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.to_list())
+    }
+}
+
+/// Pins the calling thread to a CPU.
+pub fn pin(cpu: CpuId) -> nix::Result<()> {
+    pin_thread(Pid::from_raw(0), cpu)
+}
+
+/// Pins another thread to a CPU, by its thread identifier. 0 is the calling thread.
+pub fn pin_thread(thread: Pid, cpu: CpuId) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(usize::from(cpu.0))?;
+    sched_setaffinity(thread, &set)
+}
+
+/// The text up to the first newline or NUL, where the kernel stops reading too.
+fn up_to_line_end(text: &str) -> &str {
+    text.split(['\n', '\0']).next().unwrap_or("")
+}
+
+/// A comma, or what C calls white space (Rust's `is_ascii_whitespace` leaves the vertical tab out).
+fn is_separator(c: char) -> bool {
+    matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
+}
+
+/// One chunk of a bitmap: at most 8 hex digits.
+fn parse_chunk(chunk: &str) -> Result<u32, MaskError> {
+    let mut bits = 0;
+    for (i, c) in chunk.chars().rev().enumerate() {
+        let Some(digit) = c.to_digit(16) else { return Err(MaskError::bitmap(chunk)) };
+        if i >= CHUNK_DIGITS {
+            return Err(MaskError::digits(chunk));
+        }
+        bits |= digit << (4 * i);
+    }
+    Ok(bits)
+}
+
+/// One item of a list: from `first` to `last`, the first `used` CPUs of every `group` CPUs.
+struct Region {
+    first: usize,
+    last: usize,
+    used: usize,
+    group: usize,
+}
+
+impl Region {
+    /// `None` if the text is not an item. Whether its CPUs exist is not checked.
+    fn parse(item: &str, nr: usize) -> Option<Self> {
+        let (range, pattern) = match item.split_once(':') {
+            Some((range, pattern)) => (range, Some(pattern)),
+            None => (item, None),
+        };
+        let (first, last) = match range.split_once('-') {
+            Some((first, last)) => (number(first, nr)?, number(last, nr)?),
+            None if range.eq_ignore_ascii_case("all") => (0, nr.saturating_sub(1)),
+            // The kernel accepts a pattern only after a range.
+            None if pattern.is_some() => return None,
+            None => (number(range, nr)?, number(range, nr)?),
+        };
+        let (used, group) = match pattern {
+            Some(pattern) => {
+                let (used, group) = pattern.split_once('/')?;
+                (number(used, nr)?, number(group, nr)?)
+            }
+            None => (usize::MAX, usize::MAX),
+        };
+        let sound = first <= last && group > 0 && used <= group;
+        sound.then_some(Self { first, last, used, group })
+    }
+}
+
+/// A decimal number, or `N` for the last CPU. A number that does not fit is replaced by one that is larger than any CPU.
+fn number(text: &str, nr: usize) -> Option<usize> {
+    if text == "N" {
+        return Some(nr.saturating_sub(1));
+    }
+    if text.is_empty() {
+        return None;
+    }
+    text.chars().try_fold(0usize, |n, c| Some(n.saturating_mul(10).saturating_add(c.to_digit(10)? as usize)))
+}
+
+/// The error number that the kernel would return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MaskErrorKind {
+    /// `EINVAL`: this is not a mask.
+    Invalid,
+    /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
+    Overflow,
+    /// `ERANGE`: the list has a CPU that does not exist.
+    Range,
+}
+
+/// Why a text is not a CPU mask of this machine. The message is one line, and says what is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaskError {
+    kind: MaskErrorKind,
+    message: String,
+}
+
+impl MaskError {
+    /// The kind of error.
+    pub fn kind(&self) -> MaskErrorKind {
+        self.kind
+    }
+
+    /// The name of the error number that the kernel would return: `EINVAL`, `EOVERFLOW` or `ERANGE`.
+    pub fn errno_name(&self) -> &'static str {
+        match self.kind {
+            MaskErrorKind::Invalid => "EINVAL",
+            MaskErrorKind::Overflow => "EOVERFLOW",
+            MaskErrorKind::Range => "ERANGE",
+        }
+    }
+
+    fn bitmap(chunk: &str) -> Self {
+        let stripped = chunk.strip_prefix("0x").or_else(|| chunk.strip_prefix("0X"));
+        let message = match stripped.filter(|rest| parse_chunk(rest).is_ok() && !rest.is_empty()) {
+            Some(rest) => format!("`{}` is not a CPU mask: write hex digits without 0x, such as {rest}", shown(chunk)),
+            None => format!("`{}` is not a CPU mask: write hex digits, such as f for CPUs 0 to 3", shown(chunk)),
+        };
+        Self { kind: MaskErrorKind::Invalid, message }
+    }
+
+    fn digits(chunk: &str) -> Self {
+        let text = shown(chunk);
+        let message = format!("`{text}` is too long for a CPU mask: write a comma after every 8 digits from the right");
+        Self { kind: MaskErrorKind::Overflow, message }
+    }
+
+    fn chunks(line: &str, nr: usize) -> Self {
+        let most = nr.div_ceil(CHUNK_BITS);
+        let text = shown(line);
+        let message =
+            format!("`{text}` is too long for a mask of {nr} CPUs: write at most {most} group(s) of 8 digits");
+        Self { kind: MaskErrorKind::Overflow, message }
+    }
+
+    fn absent(kind: MaskErrorKind, text: &str, nr: usize) -> Self {
+        let last = nr.saturating_sub(1);
+        let message = format!("`{}` has a CPU that there isn't: the last of {nr} is CPU {last}", shown(text));
+        Self { kind, message }
+    }
+
+    fn list(item: &str) -> Self {
+        let message = format!("`{}` is not a list of CPUs: write such as 0-3,8 or all", shown(item));
+        Self { kind: MaskErrorKind::Invalid, message }
+    }
+}
+
+impl fmt::Display for MaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for MaskError {}
+
+/// The beginning of `text`, made printable, since it comes from outside and becomes part of a line.
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests;

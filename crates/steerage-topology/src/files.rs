@@ -1,0 +1,58 @@
+//! The kernel's files below a root, any of which may be missing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::cpu::CpuMask;
+
+/// Where the kernel lists CPUs and NUMA nodes, below the root (Documentation/admin-guide/cputopology.rst and
+/// Documentation/ABI/stable/sysfs-devices-node).
+pub(crate) const CPUS: &str = "sys/devices/system/cpu";
+pub(crate) const NODES: &str = "sys/devices/system/node";
+
+/// The limit of lists that the kernel wrote itself. No kernel can be built for more CPUs.
+const CPU_IDS_MAX: usize = 1 << 16;
+
+#[derive(Debug)]
+pub(crate) struct Files {
+    root: PathBuf,
+}
+
+impl Files {
+    pub(crate) fn below(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The contents of a file without the final newline. Paths start at the root, without the first slash.
+    pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+        Some(fs::read_to_string(self.root.join(path)).ok()?.trim().to_owned())
+    }
+
+    /// The number in a file.
+    pub(crate) fn number<N: FromStr>(&self, path: impl AsRef<Path>) -> Option<N> {
+        self.text(path)?.parse().ok()
+    }
+
+    /// The list of CPUs in a file, if it has any.
+    pub(crate) fn list(&self, path: impl AsRef<Path>) -> Option<CpuMask> {
+        CpuMask::parse_list(&self.text(path)?, CPU_IDS_MAX).ok().filter(|cpus| !cpus.is_empty())
+    }
+
+    /// The entries of a directory whose names are `prefix` and a number, with that number.
+    pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
+        let directory = directory.as_ref();
+        let entries = fs::read_dir(self.root.join(directory)).into_iter().flatten().flatten();
+        let number = |name: &str| name.strip_prefix(prefix)?.parse().ok();
+        let mut numbered: Vec<(u32, PathBuf)> = entries
+            .filter_map(|entry| Some((number(entry.file_name().to_str()?)?, directory.join(entry.file_name()))))
+            .collect();
+        numbered.sort_unstable();
+        numbered
+    }
+}
+
+/// The online CPUs. `None` if the kernel does not report them.
+pub(crate) fn online_of(files: &Files) -> Option<CpuMask> {
+    files.list(format!("{CPUS}/online"))
+}

@@ -1,0 +1,43 @@
+//! The CPUs of a Linux machine: sets of CPUs in the format of `rps_cpus`, the caches and NUMA nodes that CPUs share, the CPUs and
+//! memory that this process may use, and the distance between two CPUs.
+//!
+//! The modules import downwards only:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `pinned` | threads that are pinned to one CPU each, and a watch over their CPUs |
+//! | `watch`, `others` | CPUs that go offline and come back; the time that other programs take from a CPU |
+//! | `machine` | [`Topology`]: which CPUs share a cache, which may be used, in which order they should join |
+//! | `nodes` | the NUMA node of each CPU: [`NodeMap`] |
+//! | `cgroup`, `memory` | the CPUs, the time and the memory that control groups allow this process |
+//! | `probe` | measures how long a cache line takes from one CPU to another |
+//! | `files` | the kernel's files, any of which may be missing |
+//! | `cpu` | [`CpuId`], and [`CpuMask`], a set of them |
+//!
+//! Nothing here depends on another crate of steerage.
+#![forbid(unsafe_code)]
+
+// Doc examples and tests name the crate as its users do.
+#[cfg(test)]
+extern crate self as steerage_topology;
+
+mod cgroup;
+pub mod cpu;
+mod files;
+mod machine;
+mod memory;
+mod nodes;
+mod others;
+mod pinned;
+pub mod probe;
+#[cfg(test)]
+mod test_machines;
+mod watch;
+
+pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
+pub use machine::{CPUS_MAX, Place, SharedCache, Topology, joining_orders, online};
+pub use memory::usable_memory;
+pub use nodes::{NodeMap, Nodes};
+pub use others::OthersTime;
+pub use pinned::{CpuWatch, CpusFound, PinnedThreads};
+pub use watch::Watch;

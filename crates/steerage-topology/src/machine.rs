@@ -1,0 +1,231 @@
+//! The CPUs of a machine: which are near each other, which this process may use, and which the kernel keeps free.
+//!
+//! The facts are read from /sys and /proc as Linux lays them out (Documentation/admin-guide/cputopology.rst, cgroup-v1/cpusets.rst,
+//! cgroup-v2.rst). A missing file means that a fact is not known, and is not an error: containers hide some files, and virtual
+//! machines show a topology that the hypervisor made up. The time that a cache line takes from one CPU to another matters most to
+//! steering, and can be [measured](Topology::measure).
+
+mod measure;
+mod order;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cgroup;
+use crate::cpu::{CpuId, CpuMask};
+use crate::files::{CPUS, Files, NODES, online_of};
+
+pub use measure::joining_orders;
+
+/// The largest number of CPUs that are considered: as many as a steering instance can have.
+pub const CPUS_MAX: usize = 1024;
+
+/// The `cpu_capacity` of the fastest CPUs (`SCHED_CAPACITY_SCALE`).
+const CAPACITY_FULL: u32 = 1024;
+
+/// The assumed capacity of Intel's efficient cores if the kernel names them without a capacity. Any number below the full one
+/// works, since it is only used for sorting.
+const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
+
+/// The place of a CPU in the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// Its NUMA node.
+    pub node: Option<u32>,
+    /// Its package, a socket.
+    pub package: Option<u32>,
+    /// The threads of its core, including itself. Empty if they are not known.
+    pub siblings: CpuMask,
+    /// The last cache on its way to memory.
+    pub cache: Option<SharedCache>,
+    /// Its speed relative to the fastest CPUs, which have 1024. The small cores of a hybrid machine have less.
+    pub capacity: u32,
+}
+
+/// A cache, and the CPUs that share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedCache {
+    /// The level of the cache, mostly 3.
+    pub level: u32,
+    /// The CPUs that share it.
+    pub cpus: CpuMask,
+}
+
+/// The CPUs of a machine.
+///
+/// ```
+/// use steerage_topology::{CpuMask, Topology};
+///
+/// let topology = Topology::read();
+/// let ours: CpuMask = topology.default_mask();
+/// let owner = ours.first().expect("this runs somewhere");
+/// assert_eq!(topology.joining_order(owner, &ours).len(), ours.len() - 1);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Topology {
+    places: BTreeMap<CpuId, Place>,
+    /// The distance of each node's memory from each node, as reported by the firmware. 10 is local.
+    distances: BTreeMap<u32, Vec<u32>>,
+    possible: Option<CpuMask>,
+    online: CpuMask,
+    isolated: CpuMask,
+    allowed: CpuMask,
+    quota: Option<f64>,
+    /// How long a cache line takes between two CPUs. The lower CPU is first.
+    latencies: BTreeMap<(CpuId, CpuId), Duration>,
+}
+
+impl Topology {
+    /// Reads the machine that we run on, and which CPUs the affinity of the calling thread and the cgroups of this process allow.
+    pub fn read() -> Self {
+        Self::below("/", CpuMask::allowed().ok())
+    }
+
+    /// Reads a machine whose /sys and /proc lie below `root`. Only the CPUs of `affinity` may be used, or all CPUs if it is `None`.
+    pub fn below(root: impl Into<PathBuf>, affinity: Option<CpuMask>) -> Self {
+        let files = Files::below(root);
+        let told = online_of(&files);
+        // If the kernel does not list CPUs, those that we may run on are present.
+        let online = told.or_else(|| affinity.clone()).unwrap_or_default();
+        let nodes = files.numbered(NODES, "node");
+        let distance = |path: &PathBuf| files.text(path.join("distance")).map(|text| numbers(&text));
+        let allowed = [affinity, cgroup::cpuset(&files)].into_iter().flatten();
+        Self {
+            places: places(&files, &online, &nodes),
+            distances: nodes.iter().filter_map(|(node, path)| Some((*node, distance(path)?))).collect(),
+            possible: files.list(format!("{CPUS}/possible")),
+            isolated: isolated(&files),
+            allowed: allowed.fold(online.clone(), |left, bound| left.and(&bound)),
+            online,
+            quota: cgroup::quota(&files),
+            latencies: BTreeMap::new(),
+        }
+    }
+
+    /// A machine of `cpus` CPUs that share everything, for tests and simulations.
+    pub fn even(cpus: usize) -> Self {
+        let all: CpuMask = (0..cpus.clamp(1, CPUS_MAX) as u16).map(CpuId).collect();
+        Self {
+            places: BTreeMap::new(),
+            distances: BTreeMap::new(),
+            possible: Some(all.clone()),
+            online: all.clone(),
+            isolated: CpuMask::new(),
+            allowed: all,
+            quota: None,
+            latencies: BTreeMap::new(),
+        }
+    }
+
+    /// The CPUs that are online.
+    pub fn online(&self) -> &CpuMask {
+        &self.online
+    }
+
+    /// The CPUs that are online and allowed by affinity and cpuset.
+    pub fn allowed(&self) -> &CpuMask {
+        &self.allowed
+    }
+
+    /// The CPUs on which the kernel does not run its own work: `isolcpus`, isolated cpusets and `nohz_full`.
+    pub fn isolated(&self) -> &CpuMask {
+        &self.isolated
+    }
+
+    /// The kernel's `nr_cpu_ids`: the number of the highest possible CPU plus one. `None` if the kernel does not report it.
+    pub fn nr_cpu_ids(&self) -> Option<usize> {
+        self.possible.as_ref().and_then(CpuMask::last).map(|last| usize::from(last.0) + 1)
+    }
+
+    /// The CPU time that the cgroups of this process allow, in CPUs, which may be a fraction. `None` if there is no limit.
+    pub fn quota(&self) -> Option<f64> {
+        self.quota
+    }
+
+    /// The place of a CPU. `None` if the CPU is offline or nothing is known of it.
+    pub fn place(&self, cpu: CpuId) -> Option<&Place> {
+        self.places.get(&cpu)
+    }
+
+    /// The cores that have several online threads.
+    pub fn cores(&self) -> BTreeSet<Vec<CpuId>> {
+        let siblings = self.places.values().map(|place| place.siblings.iter().collect::<Vec<_>>());
+        siblings.filter(|threads| threads.len() > 1).collect()
+    }
+
+    /// The NUMA nodes with online CPUs, and these CPUs.
+    pub fn nodes(&self) -> BTreeMap<u32, CpuMask> {
+        let mut nodes: BTreeMap<u32, CpuMask> = BTreeMap::new();
+        for (cpu, place) in &self.places {
+            if let Some(node) = place.node {
+                nodes.entry(node).or_default().insert(*cpu);
+            }
+        }
+        nodes
+    }
+
+    /// The default set of CPUs: all allowed CPUs except the isolated ones, which are reserved for something else. If all
+    /// allowed CPUs are isolated, they are used. There are at most as many CPUs as the quota allows, since more threads would
+    /// only be throttled. Then the CPUs nearest to the first one are taken. The set is empty only if nothing can be read.
+    pub fn default_mask(&self) -> CpuMask {
+        let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
+        let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
+        // The standard library counts in the same way: a fraction of a CPU does not count, and the minimum is 1.
+        let worth = self.quota.map_or(CPUS_MAX, |quota| (quota as usize).clamp(1, CPUS_MAX));
+        let Some(first) = ours.first().filter(|_| worth < ours.len()) else {
+            return ours.iter().take(CPUS_MAX).collect();
+        };
+        std::iter::once(first).chain(self.joining_order(first, &ours)).take(worth).collect()
+    }
+}
+
+/// The online CPUs of this machine. This reads one file only, so it can be called often. `None` if the kernel does not report them.
+pub fn online() -> Option<CpuMask> {
+    online_of(&Files::below("/"))
+}
+
+/// `isolated` includes isolated cpusets as well as `isolcpus`. A kernel without `nohz_full` shows ` (null)`, which is no list.
+fn isolated(files: &Files) -> CpuMask {
+    let lists = ["isolated", "nohz_full"].into_iter().filter_map(|file| files.list(format!("{CPUS}/{file}")));
+    lists.flat_map(|cpus| cpus.iter().collect::<Vec<_>>()).collect()
+}
+
+fn places(files: &Files, online: &CpuMask, nodes: &[(u32, PathBuf)]) -> BTreeMap<CpuId, Place> {
+    let nodes: Vec<(u32, CpuMask)> =
+        nodes.iter().filter_map(|(node, path)| Some((*node, files.list(path.join("cpulist"))?))).collect();
+    let efficient = files.list("sys/devices/cpu_atom/cpus").unwrap_or_default();
+    let place = |cpu: CpuId| {
+        let topology = format!("{CPUS}/cpu{cpu}/topology");
+        let siblings = ["core_cpus_list", "thread_siblings_list"];
+        let siblings = siblings.iter().find_map(|file| files.list(format!("{topology}/{file}")));
+        let kind = if efficient.contains(cpu) { CAPACITY_EFFICIENT } else { CAPACITY_FULL };
+        let place = Place {
+            node: nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node),
+            package: files.number(format!("{topology}/physical_package_id")),
+            siblings: siblings.map_or_else(CpuMask::new, |siblings| siblings.and(online)),
+            cache: last_cache(files, cpu, online),
+            capacity: files.number(format!("{CPUS}/cpu{cpu}/cpu_capacity")).map_or(kind, |told: u32| told.min(kind)),
+        };
+        (cpu, place)
+    };
+    let is_known = |(_, place): &(CpuId, Place)| *place != Place { capacity: place.capacity, ..Place::default() };
+    online.iter().take(CPUS_MAX).map(place).filter(is_known).collect()
+}
+
+fn last_cache(files: &Files, cpu: CpuId, online: &CpuMask) -> Option<SharedCache> {
+    let caches = files.numbered(format!("{CPUS}/cpu{cpu}/cache"), "index").into_iter();
+    let caches = caches.filter_map(|(_, path)| {
+        let cpus = files.list(path.join("shared_cpu_list"))?.and(online);
+        Some(SharedCache { level: files.number(path.join("level"))?, cpus })
+    });
+    caches.max_by_key(|cache| cache.level)
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split_whitespace().map_while(|number| number.parse().ok()).collect()
+}

@@ -1,0 +1,112 @@
+//! The order in which CPUs join the CPU that receives.
+//!
+//! The cost of another CPU is mostly that of the cache lines that it gets from the receiving CPU, and the receiving CPU pays for
+//! them. They cost three times as much if the two CPUs share no cache (docs/performance.md). So the order is:
+//!
+//! 1. CPUs that share the receiver's last-level cache. Whole cores come before second threads of cores in use, since two threads
+//!    share a core's execution units: the second one adds only a part of a CPU, and slows the first one down. The receiver's own
+//!    siblings come after those of other CPUs, since slowing the receiver slows all CPUs.
+//! 2. CPUs behind other caches of the receiver's node.
+//! 3. CPUs of other nodes, the nearest first. The packets' memory is far from them too.
+//!
+//! Slower cores of a hybrid machine come after the faster ones, but before second threads.
+//!
+//! (If the work per packet is expensive compared with handing over, a whole core behind another cache gives more than the second
+//! thread of a near core. This order is for light work, for which the choice matters most. Users who know better name the CPUs.)
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Topology;
+use crate::cpu::{CpuId, CpuMask};
+
+/// A measured latency that exceeds the next lower one by this factor is another class of distance. Latencies within one cache
+/// differ less, and those to another cache are three times as long or more.
+const FARTHER: f64 = 1.5;
+
+/// The distance between two CPUs, according to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Distance {
+    /// They share a last-level cache.
+    Cache,
+    Node,
+    /// Another node, at the distance that the firmware gives.
+    Nodes(u32),
+    Unknown,
+}
+
+impl Topology {
+    /// The `candidates` without the `owner`, which receives, in the order in which they should join it. The nearest come first,
+    /// by measurement if there is one, or else according to the kernel. Whole cores come before second threads. Isolated CPUs
+    /// join like others, since the mask names them. CPUs that are offline come last, since nothing is known of them.
+    pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
+        let classes = self.classes(owner, candidates);
+        // If any distance was measured, CPUs without one come last. If none was, this makes no difference.
+        let unknown = if classes.is_empty() { 0 } else { usize::MAX };
+        let mut taken: BTreeMap<CpuId, usize> = BTreeMap::from([(self.core(owner), 1)]);
+        let mut keyed: Vec<_> = Vec::new();
+        for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
+            let core = self.core(cpu);
+            let thread = taken.entry(core).or_default();
+            let capacity = self.place(cpu).map_or(0, |place| place.capacity);
+            let cache = self.cache(cpu).and_then(CpuMask::first);
+            let distance = self.distance(owner, cpu);
+            let class = classes.get(&cpu).copied().unwrap_or(unknown);
+            keyed.push((class, distance, *thread, core == self.core(owner), Reverse(capacity), cache, cpu));
+            *thread += 1;
+        }
+        keyed.sort_unstable();
+        keyed.into_iter().map(|key| key.6).collect()
+    }
+
+    /// A core, identified by the lowest of its threads.
+    fn core(&self, cpu: CpuId) -> CpuId {
+        self.place(cpu).and_then(|place| place.siblings.first()).unwrap_or(cpu)
+    }
+
+    pub(super) fn cache(&self, cpu: CpuId) -> Option<&CpuMask> {
+        Some(&self.place(cpu)?.cache.as_ref()?.cpus)
+    }
+
+    fn distance(&self, owner: CpuId, cpu: CpuId) -> Distance {
+        let (Some(ours), Some(other)) = (self.place(owner), self.place(cpu)) else { return Distance::Unknown };
+        if ours.siblings.contains(cpu) || self.cache(owner).is_some_and(|cpus| cpus.contains(cpu)) {
+            return Distance::Cache;
+        }
+        match (ours.node, other.node) {
+            (Some(one), Some(two)) if one != two => {
+                let told = self.distances.get(&one).and_then(|row| row.get(two as usize));
+                Distance::Nodes(told.copied().unwrap_or(u32::MAX))
+            }
+            (None, _) | (_, None) if ours.package != other.package => Distance::Nodes(u32::MAX),
+            _ => Distance::Node,
+        }
+    }
+
+    /// The measured class of distance of each CPU from the owner. 0 is the nearest. A CPU that was not measured gets the class
+    /// of the farthest measured CPU that shares its cache. Threads of the owner's core get the nearest class: they are nearer
+    /// than any cache, and their disadvantage is not the distance.
+    fn classes(&self, owner: CpuId, candidates: &CpuMask) -> BTreeMap<CpuId, usize> {
+        let is_sibling = |cpu: CpuId| self.core(cpu) == self.core(owner);
+        let others = || candidates.iter().filter(|cpu| *cpu != owner);
+        let measured = |cpu: CpuId| self.latency(owner, cpu).map(|latency| latency.as_secs_f64());
+        let mut latencies: Vec<f64> = others().filter(|cpu| !is_sibling(*cpu)).filter_map(measured).collect();
+        if latencies.is_empty() {
+            return BTreeMap::new();
+        }
+        latencies.sort_unstable_by(f64::total_cmp);
+        let begins = latencies.windows(2).filter(|pair| pair[1] > pair[0] * FARTHER).map(|pair| pair[1]);
+        let begins: Vec<f64> = begins.collect();
+        let class = |latency: f64| begins.iter().take_while(|begin| **begin <= latency).count();
+        let near =
+            |cpu: CpuId| self.cache(cpu).into_iter().flat_map(CpuMask::iter).filter_map(measured).map(class).max();
+        let of = |cpu: CpuId| if is_sibling(cpu) { Some(0) } else { measured(cpu).map(class).or_else(|| near(cpu)) };
+        others().filter_map(|cpu| Some((cpu, of(cpu)?))).collect()
+    }
+
+    /// How long a cache line takes between the two CPUs, if it was [measured](Self::measure).
+    pub fn latency(&self, one: CpuId, other: CpuId) -> Option<Duration> {
+        self.latencies.get(&(one.min(other), one.max(other))).copied()
+    }
+}

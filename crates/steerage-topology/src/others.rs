@@ -1,0 +1,131 @@
+//! The time that others take from our CPUs, in which our threads cannot run there.
+
+use std::path::PathBuf;
+
+use crate::cpu::{CpuId, CpuMask};
+use crate::files::Files;
+
+/// The columns of busy time in a CPU's line of /proc/stat: user, nice, system, irq, softirq and steal (proc_stat(5)). Without idle
+/// and iowait. The time of guests is included in user.
+const TAKEN: [usize; 6] = [0, 1, 2, 5, 6, 7];
+/// The columns of all time.
+const ALL: usize = 8;
+
+/// The fields of /proc/PID/task/TID/stat behind the name's closing bracket: utime and stime (proc_pid_stat(5): 14 and 15).
+const TASK_TIME: [usize; 2] = [11, 12];
+
+/// Measures the share of each CPU's time that others took between two polls: other programs, the kernel's own work, other
+/// guests of the hypervisor. The kernel counts in ticks of 10 ms, so poll it at most a few times per second. A poll reads one
+/// file, and a small one per thread of ours.
+#[derive(Debug)]
+pub struct OthersTime {
+    files: Files,
+    cpus: Vec<CpuId>,
+    before: Vec<Ticks>,
+}
+
+/// The times of one CPU since the machine was started.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ticks {
+    taken: u64,
+    all: u64,
+    ours: u64,
+}
+
+impl OthersTime {
+    /// Measures these CPUs.
+    pub fn new(cpus: &CpuMask) -> Self {
+        Self::below("/", cpus)
+    }
+
+    /// Measures CPUs of a machine whose /proc lies below `root`.
+    pub fn below(root: impl Into<PathBuf>, cpus: &CpuMask) -> Self {
+        Self { files: Files::below(root), cpus: cpus.iter().collect(), before: Vec::new() }
+    }
+
+    /// The share of each CPU's time that others took since the last poll, from 0 to 1, in the order of the mask. `threads` are
+    /// the thread identifiers of our threads on these CPUs in the same order, or 0 if there is none. `None` at the first poll,
+    /// and if the kernel does not report the times.
+    pub fn poll(&mut self, threads: &[i32]) -> Option<Vec<(CpuId, f64)>> {
+        let stat = self.files.text("proc/stat")?;
+        let now: Option<Vec<Ticks>> =
+            self.cpus.iter().zip(threads).map(|(cpu, thread)| self.ticks(&stat, *cpu, *thread)).collect();
+        let now = now?;
+        let before = std::mem::replace(&mut self.before, now);
+        let share = |now: &Ticks, before: &Ticks| {
+            let taken = now.taken.saturating_sub(before.taken).saturating_sub(now.ours.saturating_sub(before.ours));
+            (taken as f64 / now.all.saturating_sub(before.all).max(1) as f64).min(1.0)
+        };
+        let shares = self.now_and(&before).map(|((cpu, now), before)| (cpu, share(now, before)));
+        (before.len() == self.cpus.len()).then(|| shares.collect())
+    }
+
+    fn now_and<'a>(&'a self, before: &'a [Ticks]) -> impl Iterator<Item = ((CpuId, &'a Ticks), &'a Ticks)> {
+        self.cpus.iter().copied().zip(&self.before).zip(before)
+    }
+
+    fn ticks(&self, stat: &str, cpu: CpuId, thread: i32) -> Option<Ticks> {
+        let name = format!("cpu{cpu}");
+        let line = stat.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix(' '));
+        // The CPU is offline, so nobody uses it.
+        let Some(line) = line else { return Some(Ticks::default()) };
+        let times: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        let taken = TAKEN.iter().filter_map(|at| times.get(*at)).sum();
+        Some(Ticks { taken, all: times.iter().take(ALL).sum(), ours: self.task_ticks(thread).unwrap_or(0) })
+    }
+
+    fn task_ticks(&self, thread: i32) -> Option<u64> {
+        if thread == 0 {
+            return None;
+        }
+        let stat = self.files.text(format!("proc/self/task/{thread}/stat"))?;
+        // The name in brackets may contain any characters.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        TASK_TIME.iter().map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_machines::Made;
+
+    /// A task's line of that name, with so much time.
+    fn task(user: u64, system: u64) -> String {
+        format!("7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 {user} {system} 0 0")
+    }
+
+    #[test]
+    fn what_is_not_ours_is_theirs() {
+        let made =
+            Made::new(&[("proc/stat", "cpu 0 0 0 0\ncpu0 10 0 10 80 0 0 0 0 0 0\ncpu1 0 0 0 100\ncpu10 9 9 9 9\n")]);
+        made.write("proc/self/task/7/stat", &task(5, 5));
+        let cpus: CpuMask = [CpuId(0), CpuId(1), CpuId(2)].into_iter().collect();
+        let mut others = OthersTime::below(made.root(), &cpus);
+        assert_eq!(others.poll(&[7, 0, 0]), None);
+        // 100 more each: CPU 0 has 20 user, 10 nice, 20 system, 10 steal, of which 25 were ours; CPU 1 10 irq and 20 iowait.
+        made.write("proc/stat", "cpu 0 0 0 0\ncpu0 30 10 30 120 0 0 0 10 0 0\ncpu1 0 0 0 170 20 10 0 0 0 0\n");
+        made.write("proc/self/task/7/stat", &task(20, 15));
+        let shares = others.poll(&[7, 0, 0]).unwrap();
+        assert_eq!(shares, [(CpuId(0), 0.35), (CpuId(1), 0.1), (CpuId(2), 0.0)]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_guessed() {
+        let made = Made::new(&[("proc/stat", "cpu0 1 2 x\n")]);
+        let cpus: CpuMask = [CpuId(0)].into_iter().collect();
+        let mut others = OthersTime::below(made.root(), &cpus);
+        assert_eq!((others.poll(&[1]), others.poll(&[1])), (None, None));
+    }
+
+    /// The real files: what they say is a share.
+    #[test]
+    fn this_machine_has_such_files() {
+        let cpus = crate::machine::Topology::read().allowed().clone();
+        let mut others = OthersTime::new(&cpus);
+        let nobody = vec![0; cpus.len()];
+        assert_eq!(others.poll(&nobody), None);
+        let shares = others.poll(&nobody).expect("/proc/stat");
+        assert!(shares.len() == cpus.len() && shares.iter().all(|(_, share)| (0.0..=1.0).contains(share)));
+    }
+}

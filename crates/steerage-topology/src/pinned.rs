@@ -1,0 +1,101 @@
+//! Threads that are pinned to one CPU each, and a watch over their CPUs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use nix::unistd::{Pid, gettid};
+
+use crate::cpu::{CpuId, CpuMask, pin, pin_thread};
+use crate::others::OthersTime;
+use crate::watch::Watch;
+
+/// Threads that are pinned to one CPU each. Clones name the same threads.
+#[derive(Clone, Debug)]
+pub struct PinnedThreads {
+    cpus: Arc<[CpuId]>,
+    /// The identifiers of the threads, in the order of `cpus`. 0 if a thread has not started yet.
+    threads: Arc<[AtomicI32]>,
+}
+
+impl PinnedThreads {
+    /// One thread for each of `cpus`. None of them has started yet.
+    pub fn new(cpus: &[CpuId]) -> Self {
+        Self { cpus: cpus.into(), threads: cpus.iter().map(|_| AtomicI32::new(0)).collect() }
+    }
+
+    /// Pins the calling thread to the CPU at this place of the list, and remembers the thread.
+    ///
+    /// # Errors
+    /// The system's. The thread then runs on whichever CPUs it may use.
+    pub fn pin(&self, place: usize) -> nix::Result<()> {
+        // Relaxed: it is a number, and no other memory depends on it.
+        self.threads[place].store(gettid().as_raw(), Ordering::Relaxed);
+        pin(self.cpus[place])
+    }
+
+    /// The identifier of the thread at this place.
+    fn thread(&self, place: usize) -> Pid {
+        Pid::from_raw(self.threads[place].load(Ordering::Relaxed))
+    }
+}
+
+/// Watches over the CPUs of [`PinnedThreads`]: which of them are present, and how much of their time others take.
+///
+/// ```
+/// use steerage_topology::{CpuWatch, PinnedThreads, Topology};
+///
+/// let ours: Vec<_> = Topology::read().default_mask().iter().collect();
+/// let mut watch = CpuWatch::new(PinnedThreads::new(&ours));
+/// // A few times per second, from a thread that is not pinned:
+/// let found = watch.poll();
+/// if let Some(living) = found.living {
+///     println!("CPUs {living} are left");
+/// }
+/// ```
+#[derive(Debug)]
+pub struct CpuWatch {
+    pinned: PinnedThreads,
+    others: OthersTime,
+    watch: Watch,
+}
+
+/// The result of [`CpuWatch::poll`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CpusFound {
+    /// The share of each CPU's time that others took since the last poll, from 0 to 1. Empty at the first poll, and if the kernel
+    /// does not report it.
+    pub others: Vec<(CpuId, f64)>,
+    /// The CPUs that are present, if they have changed since the last poll.
+    pub living: Option<CpuMask>,
+    /// CPUs that are back, but whose threads could not be pinned to them again.
+    pub not_pinned: Vec<(CpuId, nix::Error)>,
+}
+
+impl CpuWatch {
+    /// Watches over the CPUs of these threads. All CPUs count as present until the first poll.
+    pub fn new(pinned: PinnedThreads) -> Self {
+        let all: CpuMask = pinned.cpus.iter().copied().collect();
+        Self { pinned, others: OthersTime::new(&all), watch: Watch::new(all) }
+    }
+
+    /// Looks at the CPUs, which takes about 40 us and some more for each thread. When a CPU is back, its thread is pinned again: the
+    /// kernel moved it to another CPU, and does not move it back. The calling thread must not be pinned.
+    pub fn poll(&mut self) -> CpusFound {
+        let before = self.watch.living().clone();
+        let places = 0..self.pinned.cpus.len();
+        let threads: Vec<i32> = places.clone().map(|place| self.pinned.thread(place).as_raw()).collect();
+        let others = self.others.poll(&threads).unwrap_or_default();
+        let living = self.watch.poll();
+        let mut not_pinned = Vec::new();
+        for place in places {
+            let cpu = self.pinned.cpus[place];
+            let is_back = living.as_ref().is_some_and(|living| living.contains(cpu)) && !before.contains(cpu);
+            // A thread that has not started yet will pin itself.
+            if is_back && threads[place] != 0 {
+                not_pinned.extend(pin_thread(self.pinned.thread(place), cpu).err().map(|error| (cpu, error)));
+            }
+        }
+        CpusFound { others, living, not_pinned }
+    }
+}

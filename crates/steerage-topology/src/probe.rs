@@ -1,0 +1,219 @@
+//! Measures how long a cache line takes from one CPU to another, by passing one back and forth.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cpu::{CpuId, pin};
+
+/// Round trips that are timed together: two readings of the clock (25 ns each) beside 32 trips of 100 ns and more.
+const ROUND_TRIPS: u32 = 32;
+
+/// The number of samples, of which the median counts. Up to half of them may be disturbed by other programs.
+const SAMPLES: usize = 31;
+
+/// The time limit of one pair. A measurement takes 0.1 to 0.4 ms if both CPUs are free. If another thread takes one of them for
+/// a time slice, there is no result, and the pair is given up.
+pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
+
+/// The largest number of pairs that are measured at a time. They take 160 ms at worst, and 15 ms usually. If there are more
+/// CPUs, some of each cache are measured.
+pub const PAIRS_MAX: usize = 32;
+
+/// The number of reads of the line between two looks at the clock. It is small enough to keep the time limit, and large enough that
+/// the clock does not disturb the measurement.
+const CLOCK_EVERY: u32 = 256;
+
+// The states of the line. The numbers between `READY` and `END` are those of the trips.
+/// The answering thread has not come yet.
+const ABSENT: u32 = 0;
+/// The answering thread is ready.
+const READY: u32 = 1;
+/// The measurement is over, or one of the threads will not come.
+const END: u32 = u32::MAX;
+
+/// Half of the time of a round trip. `None` if there were not enough samples.
+pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
+    let line = Line::default();
+    thread::scope(|scope| {
+        let name = || thread::Builder::new().name("latency".to_owned());
+        // It ends when the other thread ends, with or without a result.
+        let answers = || if pin(answering).is_ok() { line.answer() } else { line.end() };
+        name().spawn_scoped(scope, answers).ok()?;
+        let asks = name().spawn_scoped(scope, || {
+            let median = pin(asking).ok().and_then(|()| ask(&line));
+            line.end();
+            median
+        });
+        match asks {
+            Ok(asks) => asks.join().ok().flatten(),
+            Err(_) => {
+                line.end();
+                None
+            }
+        }
+    })
+}
+
+fn ask(line: &Line) -> Option<Duration> {
+    let start = Instant::now();
+    let clock = || start.elapsed();
+    // As in `answer`, the other thread may still be on this CPU.
+    while !line.is_ready() && !line.is_over() && clock() < PAIR_TIME_MAX {
+        thread::yield_now();
+    }
+    let mut samples: [Duration; SAMPLES] = line.ask(ROUND_TRIPS, &clock, PAIR_TIME_MAX)?;
+    samples.sort_unstable();
+    Some(samples[SAMPLES / 2])
+}
+
+/// A cache line that two CPUs pass back and forth. It takes 128 bytes, since some machines fetch lines in pairs.
+///
+/// Relaxed throughout: the line carries only its own number, which both CPUs see in one order, and no other memory depends on it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Line(AtomicU32);
+
+impl Line {
+    /// Answers each trip as soon as it comes, until the other thread ends the measurement. The other thread may have been started
+    /// on the same CPU.
+    pub fn answer(&self) {
+        // The other thread must run to leave this CPU.
+        self.answer_while(thread::yield_now, || true);
+    }
+
+    /// Answers each trip as soon as it comes, until the other thread ends the measurement or `clock` shows `deadline`. The caller
+    /// has this CPU to itself.
+    pub fn answer_until(&self, clock: &dyn Fn() -> Duration, deadline: Duration) {
+        self.answer_while(std::hint::spin_loop, || clock() < deadline);
+    }
+
+    fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
+        // This must not overwrite `END`, since the thread that stored it no longer reads the line.
+        let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
+        loop {
+            for _ in 0..CLOCK_EVERY {
+                match self.0.load(Ordering::Relaxed) {
+                    END => return,
+                    READY => wait(),
+                    trip if is_going(trip) => {
+                        let _ = self.0.compare_exchange(trip, trip + 1, Ordering::Relaxed, Ordering::Relaxed);
+                    }
+                    _ => std::hint::spin_loop(),
+                }
+            }
+            if !goes_on() {
+                return self.end();
+            }
+        }
+    }
+
+    /// Whether a thread is ready to answer.
+    pub fn is_ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == READY
+    }
+
+    /// Whether one of the threads has ended the measurement.
+    pub fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == END
+    }
+
+    /// Ends the measurement.
+    pub fn end(&self) {
+        self.0.store(END, Ordering::Relaxed);
+    }
+
+    /// Measures `SAMPLES` times how long one way takes, by a clock that shows the time since any moment. Each sample is the mean of
+    /// `round_trips` round trips. `None` if no thread answers before `clock` shows `deadline`. Allocates nothing.
+    pub fn ask<const SAMPLES: usize>(
+        &self,
+        round_trips: u32,
+        clock: &dyn Fn() -> Duration,
+        deadline: Duration,
+    ) -> Option<[Duration; SAMPLES]> {
+        self.wait_for(READY, clock, deadline)?;
+        let mut trip = READY;
+        let mut samples = [Duration::ZERO; SAMPLES];
+        for sample in &mut samples {
+            let start = clock();
+            for _ in 0..round_trips {
+                trip += 1;
+                self.0.store(trip, Ordering::Relaxed);
+                trip += 1;
+                self.wait_for(trip, clock, deadline)?;
+            }
+            *sample = clock().saturating_sub(start) / (2 * round_trips);
+        }
+        Some(samples)
+    }
+
+    fn wait_for(&self, awaited: u32, clock: &dyn Fn() -> Duration, deadline: Duration) -> Option<()> {
+        loop {
+            for _ in 0..CLOCK_EVERY {
+                match self.0.load(Ordering::Relaxed) {
+                    found if found == awaited => return Some(()),
+                    END => return None,
+                    _ => {}
+                }
+            }
+            if clock() >= deadline {
+                return None;
+            }
+        }
+    }
+}
+
+/// Trips start with even numbers from 2 on, and are answered with the next odd number.
+fn is_going(trip: u32) -> bool {
+    trip > READY && trip % 2 == 0
+}
+
+const _: () = {
+    assert!(PAIR_TIME_MAX.as_millis() as usize * PAIRS_MAX <= 200);
+    assert!(SAMPLES as u32 * ROUND_TRIPS * 2 + 2 < END);
+};
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A clock that goes on by a nanosecond whenever it is read.
+    fn ticking() -> impl Fn() -> Duration {
+        let read = Cell::new(0);
+        move || Duration::from_nanos(read.replace(read.get() + 1))
+    }
+
+    #[test]
+    fn a_cpu_that_is_left_alone_gives_up_at_its_deadline() {
+        let (line, clock) = (Line::default(), ticking());
+        line.answer_until(&clock, Duration::from_nanos(10));
+        assert!(line.is_over() && clock() == Duration::from_nanos(11));
+        let (line, clock) = (Line::default(), ticking());
+        assert_eq!(line.ask::<3>(1, &clock, Duration::from_nanos(10)), None);
+        assert!(!line.is_over() && clock() == Duration::from_nanos(11));
+    }
+
+    #[test]
+    fn a_measurement_that_has_ended_is_not_answered() {
+        let line = Line::default();
+        line.end();
+        line.answer_until(&|| unreachable!("the line is looked at first"), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_trip_takes_its_share_of_the_time_between_two_readings() {
+        let line = Line::default();
+        let samples = thread::scope(|scope| {
+            scope.spawn(|| line.answer());
+            // Each reading of the clock is 8 ns after the one before, and nobody is late.
+            let (read, never) = (Cell::new(0), Duration::MAX);
+            let samples = line.ask::<3>(2, &|| Duration::from_nanos(8 * read.replace(read.get() + 1)), never);
+            line.end();
+            samples
+        });
+        let samples = samples.expect("it is answered");
+        assert!(samples.iter().all(|sample| sample.as_nanos() >= 2 && sample.as_nanos() % 2 == 0), "{samples:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! What is known of each bucket: who has it, how much came for it, how often it moved.
+
+use steerage::{
+    Affinity, BUCKETS, Balance, Builder, Completions, CpuId, CpuMask, DeviceError, Filled, FlowHash, Hash, Input,
+    Polled, QueueMemory, RxQueue, Softnet, bucket_of,
+};
+use steerage_fixtures::handlers::Nothing;
+
+use steerage_fixtures::by_hand::{self, ByHand};
+
+/// Frames of three flows: the first has six of eight, the others one each.
+struct Three(usize);
+
+const FLOWS: [FlowHash; 3] = [FlowHash(0x1000_0000), FlowHash(0x8000_0000), FlowHash(0xf000_0000)];
+
+impl RxQueue for Three {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        // No whole number of rounds of the flows: what is looked at goes through all of them.
+        out.fill(budget.min(61), |_| {
+            self.0 += 1;
+            Some(Filled { hash: Some(FLOWS[(self.0 % 8).saturating_sub(5)]), ..Filled::whole(60) })
+        });
+        Ok(Polled::More)
+    }
+
+    fn device_hash(&self) -> Option<Affinity> {
+        Some(Affinity::BothDirections)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn load_and_moves() {
+    let mask = |cpus: &[u16]| cpus.iter().copied().map(CpuId).collect::<CpuMask>();
+    let input = Input::new("three", "test", vec![Box::new(Three(0))]);
+    let builder = Builder::new().virtual_cpus(2).policy(Hash).rps_cpus(mask(&[0])).input_on(input, &[CpuId(0)], None);
+    let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+    let cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+    let [mut first, mut second] = <[_; 2]>::try_from(cpus).unwrap();
+    let mut rounds = |count| {
+        (0..count).for_each(|_| {
+            first.step();
+            second.step();
+        });
+    };
+    rounds(800);
+    let received = handle.snapshot().received();
+    let buckets = handle.buckets(0).unwrap();
+    assert_eq!(buckets.len(), BUCKETS);
+    assert!(buckets.iter().all(|bucket| (bucket.cpu, bucket.moves) == (CpuId(0), 0)));
+    // All that came is somebody's, and about as it was.
+    let came = FLOWS.map(|flow| buckets[usize::from(bucket_of(flow))].packets);
+    assert_eq!((came.iter().sum::<u64>(), buckets.iter().map(|bucket| bucket.packets).sum()), (received, received));
+    for (came, share) in came.into_iter().zip([6, 1, 1]) {
+        let exact = received * share / 8;
+        assert!(came.abs_diff(exact) < received / 16, "{came} where {exact} came");
+    }
+
+    for cpus in [&[1][..], &[0, 1]] {
+        handle.set_rps_cpus(&mask(cpus)).unwrap();
+        while !handle.is_settled() {
+            rounds(1);
+        }
+    }
+    let buckets = handle.buckets(0).unwrap();
+    let with = |cpu, moves| buckets.iter().filter(|bucket| (bucket.cpu, bucket.moves) == (CpuId(cpu), moves)).count();
+    assert_eq!((with(1, 1), with(0, 2)), (BUCKETS / 2, BUCKETS / 2));
+    assert_eq!(handle.snapshot().moves.buckets, (BUCKETS + BUCKETS / 2) as u64);
+    assert!(handle.buckets(1).is_none());
+
+    by_hand::end(&handle, [&mut first, &mut second]);
+}
+
+/// One CPU receives, the next one has all of the work from the first packet on, by no move.
+#[test]
+fn what_begins_joined() {
+    let input = Input::new("three", "test", vec![Box::new(Three(0))]);
+    let builder = Builder::new().virtual_cpus(3).policy(Balance::begin_joined()).input_on(input, &[CpuId(0)], None);
+    let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+    assert!(handle.buckets(0).unwrap().iter().all(|bucket| (bucket.cpu, bucket.moves) == (CpuId(1), 0)));
+    let mut cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+    for _ in 0..100 {
+        cpus.iter_mut().for_each(|cpu| _ = cpu.step());
+    }
+    let snapshot = handle.snapshot();
+    let processed: Vec<bool> = snapshot.cpus.iter().map(|cpu| cpu.processed > 0).collect();
+    assert_eq!(processed, [false, true, false]);
+    assert_eq!((&snapshot.groups[0].active[..], snapshot.groups[0].findings.joined), (&[CpuId(1)][..], 1));
+}

@@ -1,0 +1,283 @@
+//! The control of policies: called late, never, by several threads, and by the library's own thread.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use steerage::{
+    BUCKETS, Balance, Builder, Completions, CpuId, CpuMask, DeviceError, Filled, GroupLoad, Handle, Hash, Input,
+    LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, MoveCause, Plan, Policy, Polled, QueueMemory, RxQueue, Softnet, Timestamp,
+    Wish,
+};
+use steerage_fixtures::by_hand::{self, ByHand};
+use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::{quiet_panics, until};
+
+/// Hands over one frame per poll, as long as there are frames.
+struct Frames(Arc<AtomicUsize>);
+
+impl RxQueue for Frames {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        let left = self.0.load(Ordering::SeqCst);
+        if left > 0 {
+            self.0.store(left - 1, Ordering::SeqCst);
+            out.fill(1, |_| Some(Filled::whole(60)));
+        }
+        Ok(if left > 1 { Polled::More } else { Polled::Drained })
+    }
+}
+
+/// What a made-up policy has been asked, and what it answers.
+#[derive(Debug, Default)]
+struct Asked {
+    looks: Vec<Timestamp>,
+    /// The CPUs that had buckets at each plan.
+    plans: Vec<Vec<u16>>,
+    changes: usize,
+    /// All buckets go to this CPU at the next look.
+    wish: Option<u16>,
+    panics: bool,
+}
+
+/// Begins with the first CPU, and then does what it is told.
+#[derive(Clone, Debug, Default)]
+struct Told(Arc<Mutex<Asked>>);
+
+impl Told {
+    fn asked(&self) -> std::sync::MutexGuard<'_, Asked> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Policy for Told {
+    fn name(&self) -> &'static str {
+        "told"
+    }
+
+    fn fresh(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
+    fn plan(&mut self, order: &[u16], owners: usize, active: &[u16]) -> Plan {
+        self.asked().plans.push(active.to_vec());
+        Plan { order: order.to_vec(), active: owners }
+    }
+
+    fn cpus_changed(&mut self) {
+        self.asked().changes += 1;
+    }
+
+    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+        let mut asked = self.asked();
+        asked.looks.push(load.now);
+        assert!(!asked.panics, "planted");
+        let map = Box::new([asked.wish.take()?; BUCKETS]);
+        Some(Wish { map, cause: MoveCause::Balance })
+    }
+}
+
+/// Two CPUs that a test steps. CPU 0 receives.
+struct ByHands {
+    cpus: [Softnet<Nothing, ByHand>; 2],
+    handle: Handle,
+    frames: Arc<AtomicUsize>,
+}
+
+impl ByHands {
+    fn new(policy: impl Policy + 'static) -> Self {
+        let frames = Arc::new(AtomicUsize::new(0));
+        let input = Input::new("frames", "test", vec![Box::new(Frames(Arc::clone(&frames)))]);
+        let builder = Builder::new().virtual_cpus(2).policy(policy).input_on(input, &[CpuId(0)], None);
+        let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+        let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+        Self { cpus: <[_; 2]>::try_from(cpus).unwrap(), handle, frames }
+    }
+
+    fn step_until(&mut self, done: impl Fn(&Self) -> bool) {
+        while !done(self) {
+            self.cpus.iter_mut().for_each(|cpu| _ = cpu.step());
+        }
+    }
+
+    /// Steps both CPUs until all buckets have moved.
+    fn settle(&mut self) {
+        self.step_until(|two| two.handle.is_settled());
+    }
+
+    fn receive(&mut self, frames: usize) {
+        let wanted = self.handle.snapshot().delivered() + frames as u64;
+        self.frames.store(frames, Ordering::SeqCst);
+        self.step_until(|two| two.handle.snapshot().delivered() == wanted);
+    }
+
+    /// How many buckets each CPU has.
+    fn shares(&self) -> [usize; 2] {
+        let buckets = self.handle.buckets(0).unwrap();
+        [0, 1].map(|cpu| buckets.iter().filter(|bucket| bucket.cpu == CpuId(cpu)).count())
+    }
+
+    fn end(mut self) {
+        let [first, second] = &mut self.cpus;
+        by_hand::end(&self.handle, [first, second]);
+    }
+}
+
+#[test]
+fn looks_become_rare_while_nothing_is_received() {
+    let told = Told::default();
+    let mut two = ByHands::new(told.clone());
+    two.receive(1);
+    let mut now = Timestamp::ZERO;
+    let mut intervals = Vec::new();
+    for _ in 0..10 {
+        let next = two.handle.control(now).unwrap();
+        assert_eq!(two.handle.control(now), Some(next), "a call before the time does nothing");
+        intervals.push(next.since(now));
+        now = next;
+    }
+    // Frames were received before the first look only.
+    let idle = (0..10).map(|nth| (LOOK_EVERY * (1 << nth)).min(LOOK_EVERY_MAX));
+    assert_eq!(intervals, idle.collect::<Vec<_>>());
+    // The counters were read for the first time at the first call.
+    assert_eq!(told.asked().looks.len(), 9);
+    two.receive(1);
+    let next = two.handle.control(now).unwrap();
+    assert_eq!(next.since(now), LOOK_EVERY, "it is no longer idle");
+    // However late a call is, it is one look.
+    let late = next + Duration::from_secs(100);
+    two.handle.control(late).unwrap();
+    assert_eq!(told.asked().looks.last(), Some(&late));
+    assert_eq!(told.asked().looks.len(), 11);
+    two.end();
+}
+
+#[test]
+fn a_wish_leaves_a_plan_that_outlives_the_control() {
+    let told = Told::default();
+    let mut two = ByHands::new(told.clone());
+    two.handle.control(Timestamp::ZERO);
+    told.asked().wish = Some(1);
+    two.handle.control(Timestamp::ZERO + LOOK_EVERY);
+    two.settle();
+    assert_eq!(two.shares(), [0, BUCKETS]);
+    // No call from now on. CPU 1 goes, and CPU 0 takes its place; CPU 1 is back.
+    for (present, shares) in [(&[0][..], [BUCKETS, 0]), (&[0, 1], [0, BUCKETS])] {
+        two.handle.set_present_cpus(&present.iter().copied().map(CpuId).collect::<CpuMask>());
+        two.settle();
+        assert_eq!(two.shares(), shares, "with CPUs {present:?}");
+    }
+    // The policy is told once, however late, and is not asked for a plan again.
+    let asked = || {
+        let asked = told.asked();
+        (asked.changes, asked.plans.len())
+    };
+    let (changes, plans) = asked();
+    two.handle.control(Timestamp::ZERO + Duration::from_secs(10));
+    assert_eq!(asked(), (changes + 1, plans));
+    two.end();
+}
+
+#[test]
+fn a_policy_that_is_set_is_in_force_without_a_call() {
+    let mut two = ByHands::new(Balance::new());
+    assert_eq!(two.shares(), [BUCKETS, 0]);
+    two.handle.set_policy(Hash);
+    two.settle();
+    assert_eq!((two.handle.policy(), two.shares()), ("hash", [BUCKETS / 2, BUCKETS / 2]));
+    assert_eq!(two.handle.control(Timestamp::ZERO), None, "nothing is looked at");
+    let told = Told::default();
+    two.handle.set_policy(told.clone());
+    two.settle();
+    assert_eq!(two.shares(), [BUCKETS, 0]);
+    assert_eq!(told.asked().plans, [[0, 1]], "the CPUs that had buckets");
+    assert!(two.handle.control(Timestamp::ZERO).is_some());
+    two.end();
+}
+
+#[test]
+fn a_policy_that_panics_is_not_called_again() {
+    quiet_panics();
+    let told = Told::default();
+    let mut two = ByHands::new(told.clone());
+    two.handle.control(Timestamp::ZERO);
+    told.asked().panics = true;
+    assert_eq!(two.handle.control(Timestamp::ZERO + LOOK_EVERY), None);
+    assert_eq!(two.handle.control(Timestamp::ZERO + LOOK_EVERY_MAX), None);
+    assert_eq!(told.asked().looks.len(), 1);
+    two.receive(10);
+    assert_eq!(two.handle.snapshot().delivered(), 10);
+    // Another policy is called.
+    let other = Told::default();
+    two.handle.set_policy(other.clone());
+    two.handle.control(Timestamp::ZERO + 2 * LOOK_EVERY_MAX);
+    two.handle.control(Timestamp::ZERO + 3 * LOOK_EVERY_MAX);
+    assert_eq!(other.asked().looks.len(), 1);
+    two.end();
+}
+
+/// Says when it begins to look, and ends the look when it is told.
+#[derive(Clone, Debug)]
+struct Slow(Sender<()>, Arc<Mutex<Receiver<()>>>);
+
+impl Policy for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn fresh(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
+    fn plan(&mut self, _: &[u16], _: usize, _: &[u16]) -> Plan {
+        Plan::all()
+    }
+
+    fn look(&mut self, _: &GroupLoad<'_>) -> Option<Wish> {
+        self.0.send(()).unwrap();
+        self.1.lock().unwrap().recv().unwrap();
+        None
+    }
+}
+
+#[test]
+fn nothing_waits_for_a_slow_policy() {
+    let ((begins, has_begun), (goes_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
+    let mut two = ByHands::new(Slow(begins, Arc::new(Mutex::new(may_go_on))));
+    let (handle, now) = (two.handle.clone(), Timestamp::ZERO + LOOK_EVERY);
+    handle.control(Timestamp::ZERO);
+    let looks = thread::spawn(move || handle.control(now));
+    has_begun.recv().unwrap();
+    // In the midst of its look, another caller goes away at once, packets are handled, and masks come into force.
+    assert_eq!(two.handle.control(now), Some(now + LOOK_RETRY));
+    two.receive(100);
+    two.handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
+    two.settle();
+    assert_eq!((two.handle.snapshot().delivered(), two.shares()), (100, [0, BUCKETS]));
+    goes_on.send(()).unwrap();
+    assert!(looks.join().unwrap().is_some_and(|next| next > now + LOOK_RETRY));
+    two.end();
+}
+
+/// Virtual CPUs have a control thread too, and a policy that looks may be set later.
+#[test]
+fn the_library_calls_the_control_by_itself() {
+    let frames = Arc::new(AtomicUsize::new(usize::MAX));
+    let input = Input::new("frames", "test", vec![Box::new(Frames(Arc::clone(&frames)))]);
+    let builder = Builder::new().virtual_cpus(2).policy(Hash).input(input);
+    let running = builder.build(|_| Nothing).unwrap().start().unwrap();
+    let handle = running.handle();
+    let told = Told::default();
+    handle.set_policy(told.clone());
+    until("the policy looks", || !told.asked().looks.is_empty());
+    told.asked().wish = Some(1);
+    let all_on = |cpu| handle.buckets(0).unwrap().iter().all(|bucket| bucket.cpu == CpuId(cpu));
+    until("its wish is granted", || all_on(1));
+    handle.stop();
+    running.join();
+}

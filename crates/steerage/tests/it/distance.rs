@@ -1,0 +1,81 @@
+//! How far CPUs are from one another, measured while they work.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use steerage::{
+    Builder, Completions, CpuMask, DISTANCE_TIME, DeviceError, Filled, GroupLoad, Input, Plan, Policy, Polled,
+    QueueMemory, RxQueue, Topology, Wish,
+};
+use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::until;
+
+/// Frames without end, that can wait.
+struct Endless;
+
+impl RxQueue for Endless {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 60 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.fill(budget, |_| Some(Filled::whole(60)));
+        Ok(Polled::More)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+/// All stays where it arrives; how far the last CPU is from there is wanted each time, and kept.
+#[derive(Clone, Debug, Default)]
+struct Asks {
+    last: u16,
+    told: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl Policy for Asks {
+    fn name(&self) -> &'static str {
+        "asks"
+    }
+
+    fn fresh(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
+    fn plan(&mut self, order: &[u16], owners: usize, _: &[u16]) -> Plan {
+        Plan { order: order.to_vec(), active: owners }
+    }
+
+    fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
+        self.last = load.order[load.order.len() - 1];
+        self.told.lock().unwrap().extend(load.apart[usize::from(self.last)]);
+        None
+    }
+
+    fn asks_distance(&self) -> Option<u16> {
+        Some(self.last)
+    }
+}
+
+#[test]
+fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
+    let ours: CpuMask = Topology::read().default_mask().iter().take(2).collect();
+    let asks = Asks::default();
+    let input = Input { name: "endless".into(), kind: "test", mode: "", queues: vec![Box::new(Endless)] };
+    let builder = Builder::new().cpus(ours.clone()).check_order(true).policy(asks.clone()).input(input);
+    let running = builder.build(|_| Nothing).unwrap().start().unwrap();
+    let handle = running.handle();
+    // Where CPUs are busy with something else the two may miss each other, but not for ever. With one CPU there is nothing to find.
+    let enough =
+        || asks.told.lock().unwrap().len() >= 3 || (ours.len() < 2 && handle.snapshot().received() > 1_000_000);
+    until("distances are measured", enough);
+    handle.stop();
+    let outcome = running.join();
+    assert_eq!(outcome.snapshot.reordered(), Some(0));
+    assert_eq!(outcome.snapshot.received(), outcome.snapshot.delivered() + outcome.snapshot.dropped().total());
+    for apart in asks.told.lock().unwrap().iter() {
+        assert!(*apart > Duration::ZERO && *apart < DISTANCE_TIME, "{apart:?}");
+    }
+}

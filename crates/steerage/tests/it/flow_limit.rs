@@ -1,0 +1,158 @@
+//! The flow limit: a flow that fills a backlog loses its own packets, not those of the flows beside it.
+
+use steerage::{
+    Affinity, Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, DropReason, FLOW_LIMIT_HISTORY, Filled,
+    FlowHash, FlowHasher, Handle, Handler, HashKey, Input, Polled, QueueMemory, RxQueue, Softnet,
+};
+
+use steerage_fixtures::by_hand::{self, ByHand};
+
+const BACKLOG: usize = 512;
+/// The port of the flow that has three packets of four.
+const ELEPHANT: u16 = 1;
+
+/// UDP packets: three of the elephant, one of a flow of its own, over and over.
+struct Udp {
+    sent: u16,
+    hashes: bool,
+    can_wait: bool,
+}
+
+impl RxQueue for Udp {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.fill(budget, |page| {
+            self.sent = self.sent.wrapping_add(1);
+            let port = if self.sent % 4 == 0 { self.sent } else { ELEPHANT };
+            page[..60].fill(0);
+            (page[12], page[14], page[17], page[22], page[23]) = (8, 0x45, 46, 64, 17);
+            page[34..36].copy_from_slice(&port.to_be_bytes());
+            let hash = self.hashes.then_some(FlowHash(u32::from(port).wrapping_mul(0x9E37_79B1)));
+            Some(Filled { hash, ..Filled::whole(60) })
+        });
+        Ok(Polled::More)
+    }
+
+    fn device_hash(&self) -> Option<Affinity> {
+        self.hashes.then_some(Affinity::BothDirections)
+    }
+
+    fn can_wait(&self) -> bool {
+        self.can_wait
+    }
+}
+
+/// Counts the packets of the elephant, and of the others.
+#[derive(Default)]
+struct Counts([u64; 2]);
+
+impl Handler for Counts {
+    type Moved = ();
+    type Report = [u64; 2];
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            let port = u16::from_be_bytes([packet.data()[34], packet.data()[35]]);
+            self.0[usize::from(port != ELEPHANT)] += 1;
+        }
+    }
+
+    fn finish(self) -> [u64; 2] {
+        self.0
+    }
+}
+
+struct Two {
+    receiver: Softnet<Counts, ByHand>,
+    worker: Softnet<Counts, ByHand>,
+    handle: Handle,
+}
+
+fn two(hashes: bool, can_wait: bool) -> Two {
+    let queue = Udp { sent: 0, hashes, can_wait };
+    let to_the_other: CpuMask = [CpuId(1)].into_iter().collect();
+    let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other);
+    // With a key of chance one run in twenty has a small flow in the elephant's place of the table.
+    let builder = builder.hash(FlowHasher::sip(&HashKey::MICROSOFT));
+    let builder = builder.input_on(Input::new("udp", "test", vec![Box::new(queue)]), &[CpuId(0)], None);
+    let (parts, handle) = builder.build(|_| Counts::default()).unwrap().split();
+    let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+    let [receiver, worker] = <[_; 2]>::try_from(cpus).unwrap();
+    Two { receiver, worker, handle }
+}
+
+impl Two {
+    fn rounds(&mut self, count: usize) {
+        (0..count).for_each(|_| {
+            self.receiver.step();
+        });
+    }
+
+    fn lost(&self) -> [u64; 2] {
+        let dropped = self.handle.snapshot().dropped();
+        [dropped.get(DropReason::BacklogFull), dropped.get(DropReason::FlowLimit)]
+    }
+
+    /// What the worker was given, of the elephant and of the others.
+    fn end(mut self) -> [u64; 2] {
+        by_hand::end(&self.handle, [&mut self.receiver, &mut self.worker]);
+        let ledger = self.handle.snapshot();
+        assert_eq!(ledger.cpus[1].dropped.get(DropReason::FlowLimit), ledger.dropped().get(DropReason::FlowLimit));
+        self.worker.finish()
+    }
+}
+
+#[test]
+fn small_flows_pass_where_a_large_one_fills_the_backlog() {
+    for hashes in [true, false] {
+        let mut two = two(hashes, false);
+        let both: CpuMask = [CpuId(0), CpuId(1)].into_iter().collect();
+        two.handle.set_flow_limit_cpus(&both).unwrap();
+        assert_eq!(two.handle.flow_limit_cpus(), both);
+        // A round is 64 frames, 48 of them the elephant's. Until the backlog is half full all pass.
+        two.rounds(4);
+        assert_eq!(two.lost(), [0, 0]);
+        // From then on the small flows' alone, but for the elephant's first in a history that is empty.
+        two.rounds(8);
+        let [full, limited] = two.lost();
+        assert_eq!((full, limited), (0, 8 * 48 - FLOW_LIMIT_HISTORY as u64 / 2), "{hashes}");
+        let [elephant, others] = two.end();
+        assert_eq!((elephant, others), (12 * 48 - limited, 12 * 16));
+    }
+}
+
+#[test]
+fn without_it_small_flows_lose_as_well() {
+    let mut two = two(false, false);
+    two.handle.set_flow_limit_cpus(&[CpuId(0)].into_iter().collect()).unwrap();
+    two.rounds(12);
+    assert_eq!(two.lost(), [4 * 64, 0]);
+    assert_eq!(two.end(), [8 * 48, 8 * 16]);
+}
+
+#[test]
+fn it_is_switched_off_again_and_knows_its_cpus() {
+    let mut two = two(true, false);
+    two.handle.set_flow_limit_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
+    two.rounds(10);
+    assert!(two.lost()[1] > 0);
+    let limited = two.lost()[1];
+    assert!(two.handle.set_flow_limit_cpus(&[CpuId(2)].into_iter().collect()).is_err());
+    two.handle.set_flow_limit_cpus(&CpuMask::default()).unwrap();
+    two.rounds(10);
+    assert_eq!(two.lost()[1], limited);
+    assert!(two.lost()[0] > 0);
+    two.end();
+}
+
+#[test]
+fn what_waits_for_room_loses_nothing() {
+    let mut two = two(true, true);
+    two.handle.set_flow_limit_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
+    two.rounds(12);
+    assert_eq!(two.lost(), [0, 0]);
+    assert_eq!(two.end(), [8 * 48, 8 * 16]);
+}

@@ -1,0 +1,116 @@
+//! A move of buckets away from a CPU that does not come round.
+
+use std::time::Duration;
+
+use steerage::{
+    Affinity, Builder, Completions, CpuId, CpuMask, DEAD_AFTER, DeviceError, DropReason, Filled, FlowHash, Handle,
+    Hash, Input, MOVE_WAIT, MoveCause, POLL_BUDGET, Phase, Polled, QueueMemory, RxQueue, Snapshot, Softnet,
+};
+use steerage_fixtures::by_hand::{self, ByHand};
+use steerage_fixtures::handlers::Nothing;
+
+/// Always has more frames. All of them are of the first bucket, which moves with the first slice.
+struct OneBucket;
+
+impl RxQueue for OneBucket {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.fill(budget, |_| Some(Filled { hash: Some(FlowHash(0)), ..Filled::whole(60) }));
+        Ok(Polled::More)
+    }
+
+    fn device_hash(&self) -> Option<Affinity> {
+        Some(Affinity::BothDirections)
+    }
+}
+
+const POLL: u64 = POLL_BUDGET as u64;
+
+/// CPU 0 receives, CPU 1 has all buckets.
+struct Two {
+    receiver: Softnet<Nothing, ByHand>,
+    worker: Softnet<Nothing, ByHand>,
+    handle: Handle,
+    clock: ByHand,
+}
+
+impl Two {
+    /// CPU 1 was given the frames of a poll. Then its buckets are to move to CPU 0.
+    fn in_a_move() -> Self {
+        let input = Input::new("one bucket", "test", vec![Box::new(OneBucket)]);
+        let builder = Builder::new().virtual_cpus(2).policy(Hash).rps_cpus(only(1)).input_on(input, &[CpuId(0)], None);
+        let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+        let clock = ByHand::default();
+        let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+        let [mut receiver, worker] = <[_; 2]>::try_from(cpus).unwrap();
+        receiver.step();
+        handle.set_rps_cpus(&only(0)).unwrap();
+        receiver.step();
+        Self { receiver, worker, handle, clock }
+    }
+
+    /// After so long, CPU 0 comes round twice: it may act in the second round on what it noticed in the first.
+    fn receive_after(&mut self, time: Duration) {
+        self.clock.advance(time);
+        self.receiver.step();
+        self.receiver.step();
+    }
+
+    /// How many frames dropped as moving, and how many as revoked.
+    fn dropped(&self) -> [u64; 2] {
+        let dropped = self.handle.snapshot().dropped();
+        [DropReason::Moving, DropReason::Revoked].map(|reason| dropped.get(reason))
+    }
+
+    /// Steps both until the move is over, and ends them.
+    fn end(mut self) -> Snapshot {
+        while !self.handle.is_settled() {
+            self.receiver.step();
+            self.worker.step();
+        }
+        by_hand::end(&self.handle, [&mut self.receiver, &mut self.worker]);
+        self.handle.snapshot()
+    }
+}
+
+fn only(cpu: u16) -> CpuMask {
+    [CpuId(cpu)].into_iter().collect()
+}
+
+/// The frames that the CPU has not begun drop when it comes round, and until then so do new frames of the bucket.
+#[test]
+fn a_move_that_takes_too_long_takes_the_frames_back() {
+    let mut two = Two::in_a_move();
+    two.receive_after(MOVE_WAIT / 2);
+    assert_eq!(two.dropped(), [0, 0], "new frames wait for the move to end");
+    two.receive_after(MOVE_WAIT);
+    let [moving, revoked] = two.dropped();
+    assert!(moving >= POLL, "{moving}");
+    assert_eq!(revoked, 0, "only the worker can tell what it has not begun");
+    two.worker.step();
+    assert_eq!(two.dropped(), [moving, POLL]);
+
+    let ended = two.end();
+    assert_eq!(ended.moves.of(MoveCause::CpuDied), 0);
+    assert!(ended.delivered() >= 2 * POLL, "the frames that waited are handled");
+}
+
+/// A CPU whose handler does not return and has the frames that a move waits for is declared dead. The move goes on without it.
+#[test]
+fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
+    let mut two = Two::in_a_move();
+    while !matches!(two.worker.phase(), Phase::Finish(_)) {
+        two.worker.advance();
+    }
+    two.receive_after(MOVE_WAIT);
+    two.receive_after(DEAD_AFTER / 2);
+    assert_eq!(two.handle.snapshot().moves.of(MoveCause::CpuDied), 0);
+    two.receive_after(DEAD_AFTER);
+    assert!(two.handle.snapshot().moves.of(MoveCause::CpuDied) > 0);
+    // It returns.
+    let ended = two.end();
+    assert_eq!((ended.cpus[1].deaths, ended.cpus[1].dropped.get(DropReason::Revoked)), (1, POLL));
+}

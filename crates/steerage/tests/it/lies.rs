@@ -1,0 +1,288 @@
+//! Devices that say what cannot be. A frame that does not lie in its memory is lost, and counted, and no frame is longer on the wire
+//! than a frame can be.
+
+use std::sync::{Arc, Mutex};
+
+use steerage::testing::QueueTester;
+use steerage::{
+    Batch, Blocks, Builder, Claim, Completion, Completions, Cpu, DeviceError, DropReason, FRAME_BYTES_MAX, Filled,
+    FrameHeader, Gather, HEADROOM, Handler, Input, Page, Polled, QueueMemory, Region, RxQueue, Snapshot, Spot,
+    Timestamp,
+};
+
+const FRAME: [u8; 60] = [7; 60];
+const AT: u32 = HEADROOM as u32;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lie {
+    /// The length that a pushed frame is said to have.
+    Len(usize),
+    /// Where it is said to begin.
+    Offset(u32),
+    /// It is said to be in a page of other memory.
+    OtherRegion,
+    /// It is lent from blocks that the queue did not bring.
+    OtherBlocks,
+    /// The length that a page is said to be filled to.
+    Filled(usize),
+    /// The same for a page that was posted in a ring of the device's.
+    Posted(u32, usize),
+    /// And for the first page of a frame of two.
+    Head(u32, usize),
+    /// The length of a part behind the first, of which there is no page to spare.
+    Part(usize),
+    /// A page of other memory is given back.
+    Gives,
+}
+
+/// Hands over an honest frame, then the lie, then another honest one.
+struct Liar(Lie);
+
+impl RxQueue for Liar {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: FRAME.len() })
+    }
+
+    fn segments_max(&self) -> usize {
+        2
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        assert!(out.copy_in(&FRAME));
+        self.lie(out);
+        assert!(out.copy_in(&FRAME));
+        Ok(Polled::Ended)
+    }
+}
+
+impl Liar {
+    fn lie(&self, out: &mut Completions<'_>) {
+        let mut page = out.take_page().unwrap();
+        out.page_mut(&mut page).fill(9);
+        match self.0 {
+            Lie::Len(len) => out.push(Completion::new(page, AT, len), len),
+            Lie::Offset(offset) => out.push(Completion::new(page, offset, FRAME.len()), FRAME.len()),
+            Lie::OtherRegion => {
+                out.give_page(page);
+                out.push(Completion::new(other_page(), AT, FRAME.len()), FRAME.len());
+            }
+            Lie::OtherBlocks => {
+                out.give_page(page);
+                let (mut blocks, claim) = Blocks::map(1, 4096).unwrap();
+                out.push(blocks.lend(&claim, 0, 0, FRAME.len()).unwrap(), FRAME.len());
+            }
+            Lie::Filled(len) => {
+                out.give_page(page);
+                let filled = out.fill(2, |_| Some(Filled { wire_len: usize::MAX, ..Filled::whole(len) }));
+                assert_eq!(filled, 0, "nothing was handed over for it");
+            }
+            Lie::Posted(offset, len) => {
+                let number = page.number();
+                let posted = out.rx_finish(page, offset, Filled { wire_len: usize::MAX, ..Filled::whole(len) });
+                assert_eq!(posted.number(), number, "nothing was handed over for it");
+                out.give_page(posted);
+            }
+            Lie::Head(offset, len) => {
+                let mut frame = Gather::default();
+                out.gather(&mut frame, page, offset, len);
+                let second = out.take_page().unwrap();
+                out.gather(&mut frame, second, AT, FRAME.len());
+                assert!(!out.push_gathered(&mut frame, None), "there is no such frame");
+            }
+            Lie::Part(len) => {
+                let mut frame = Gather::default();
+                out.gather(&mut frame, page, AT, FRAME.len());
+                let second = out.take_page().unwrap();
+                out.gather(&mut frame, second, AT, len);
+                let third = out.take_page().unwrap();
+                out.gather(&mut frame, third, AT, len);
+                assert!(!out.push_gathered(&mut frame, None), "there is no such frame");
+            }
+            Lie::Gives => {
+                out.give_page(page);
+                out.give_page(other_page());
+                out.lost(1);
+            }
+        }
+    }
+
+    fn run(self) -> (Snapshot, Vec<Vec<u8>>) {
+        run(Box::new(self))
+    }
+}
+
+fn other_page() -> Page {
+    Region::map(1, 4096).unwrap().1.pop().unwrap()
+}
+
+#[derive(Default)]
+struct Copies(Vec<Vec<u8>>);
+
+impl Handler for Copies {
+    type Moved = ();
+    type Report = Vec<Vec<u8>>;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        self.0.extend(batch.iter_mut().map(|packet| packet.segments().flatten().copied().collect::<Vec<u8>>()));
+    }
+
+    fn finish(self) -> Vec<Vec<u8>> {
+        self.0
+    }
+}
+
+fn run(queue: Box<dyn RxQueue>) -> (Snapshot, Vec<Vec<u8>>) {
+    let builder = Builder::new().virtual_cpus(1).input(Input::new("liar", "test", vec![queue]));
+    let outcome = builder.build(|_| Copies::default()).unwrap().start().unwrap().join();
+    let frames = outcome.reports.into_iter().flat_map(|(_, frames)| frames).collect();
+    (outcome.snapshot, frames)
+}
+
+#[test]
+fn a_frame_that_does_not_lie_in_its_memory_is_counted_as_lost() {
+    let lies = [
+        Lie::Len(1 << 14),
+        Lie::Len(FRAME_BYTES_MAX),
+        Lie::Len(usize::MAX),
+        Lie::Offset(1 << 14),
+        Lie::Offset(u32::MAX),
+        Lie::OtherRegion,
+        Lie::OtherBlocks,
+        Lie::Filled(1 << 14),
+        Lie::Filled(usize::MAX),
+        Lie::Posted(AT, 1 << 14),
+        Lie::Posted(AT, usize::MAX),
+        Lie::Posted(u32::MAX, 60),
+        Lie::Posted(1 << 14, 0),
+        Lie::Head(AT, 1 << 14),
+        Lie::Head(u32::MAX, 60),
+        Lie::Part(usize::MAX),
+        Lie::Gives,
+    ];
+    for lie in lies {
+        let (ledger, frames) = Liar(lie).run();
+        assert_eq!(frames, [FRAME, FRAME], "{lie:?}");
+        assert_eq!((ledger.received(), ledger.delivered()), (3, 2), "{lie:?}");
+        assert_eq!(ledger.dropped().get(DropReason::Device), 1, "{lie:?}");
+        assert_eq!(ledger.received_bytes(), 2 * FRAME.len() as u64, "{lie:?}");
+    }
+}
+
+/// Its pages come home, as often as it lies.
+#[test]
+fn what_lies_costs_no_page() {
+    for lie in [Lie::Len(1 << 14), Lie::Posted(AT, 1 << 14), Lie::Head(AT, 1 << 14), Lie::Part(usize::MAX), Lie::Gives]
+    {
+        let mut tester = QueueTester::new(Box::new(Liar(lie))).unwrap();
+        for _ in 0..1000 {
+            let (_, frames) = tester.poll(Timestamp::ZERO, 64).unwrap();
+            assert_eq!(frames, [FRAME, FRAME], "{lie:?}");
+        }
+        assert_eq!((tester.pages_out(), tester.lost()), (0, 1000), "{lie:?}");
+    }
+}
+
+/// Frames whose length on the wire is said to be more than can be.
+struct Long(Option<Claim>, bool);
+
+impl RxQueue for Long {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        if !self.1 {
+            return Ok(QueueMemory::Pages { frame_bytes_max: FRAME.len() });
+        }
+        let (blocks, claim) = Blocks::map(1, 4096).unwrap();
+        self.0 = Some(claim);
+        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: 60 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        let Some(claim) = &self.0 else {
+            let page = out.take_page().unwrap();
+            out.push(Completion::new(page, AT, 60), usize::MAX);
+            let page = out.take_page().unwrap();
+            let posted = out.rx_finish(page, AT, Filled { wire_len: 1 << 40, ..Filled::whole(60) });
+            out.give_page(posted);
+            return Ok(Polled::Ended);
+        };
+        let header = FrameHeader { nanos: 0, wire_len: u32::MAX, link: 1, interface: 0 };
+        let mut lending = out.lending(claim, 0, 4096).unwrap();
+        assert!(lending.push(16, 60, header));
+        let mut left = 1;
+        let end = lending.push_each(
+            9,
+            || "outside",
+            |_| {
+                // One that is there, and one that is not: which counts for nothing.
+                left -= 1;
+                Ok(Spot::new(if left < 0 { 1 << 20 } else { 16 }, 60, header))
+            },
+        );
+        assert_eq!(end, Some("outside"));
+        Ok(Polled::Ended)
+    }
+}
+
+#[test]
+fn no_frame_is_longer_on_the_wire_than_a_frame_can_be() {
+    for lends in [false, true] {
+        let (ledger, frames) = run(Box::new(Long(None, lends)));
+        assert_eq!((frames.len(), ledger.received()), (2, 2));
+        assert_eq!(ledger.received_bytes(), 2 * FRAME_BYTES_MAX as u64);
+    }
+}
+
+/// Hands over a block of three frames, each longer on the wire than the one before.
+struct Growing(Option<Claim>);
+
+impl RxQueue for Growing {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        let (blocks, claim) = Blocks::map(1, 4096).unwrap();
+        self.0 = Some(claim);
+        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: 60 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        let mut lending = out.lending(self.0.as_ref().unwrap(), 0, 4096).unwrap();
+        let mut wire_len = 0;
+        let end = lending.push_each(
+            3,
+            || "outside",
+            |_| {
+                wire_len += 100;
+                Ok(Spot::new(16, 60, FrameHeader { nanos: 0, wire_len, link: 1, interface: 0 }))
+            },
+        );
+        assert_eq!(end, None);
+        Ok(Polled::Ended)
+    }
+}
+
+#[test]
+fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
+    let (ledger, frames) = run(Box::new(Growing(None)));
+    assert_eq!((frames.len(), ledger.received(), ledger.received_bytes()), (3, 3, 100 + 200 + 300));
+}
+
+/// A device around another one sees what was handed over, and takes some of it back: with its bytes.
+#[test]
+fn what_is_taken_back_takes_its_bytes_along() {
+    struct Takes(Long, Arc<Mutex<usize>>);
+
+    impl RxQueue for Takes {
+        fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+            self.0.memory()
+        }
+
+        fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+            let polled = self.0.poll(out, budget);
+            *self.1.lock().unwrap() = out.len();
+            out.retain(1, |_| false);
+            polled
+        }
+    }
+
+    let seen = Arc::default();
+    let (ledger, frames) = run(Box::new(Takes(Long(None, true), Arc::clone(&seen))));
+    assert_eq!((*seen.lock().unwrap(), frames.len()), (2, 1));
+    assert_eq!((ledger.received(), ledger.received_bytes()), (1, FRAME_BYTES_MAX as u64));
+}

@@ -1,0 +1,90 @@
+//! A live queue with room of its own waits for a CPU that has none, for a while; and is asked to end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use steerage::{
+    Armed, Builder, Completions, CpuId, DeviceError, DropReason, FULL_LOOK, Filled, Input, PATIENCE, POLL_BUDGET,
+    Polled, QueueMemory, RxQueue, Softnet, Stepped,
+};
+use steerage_fixtures::handlers::Nothing;
+
+use steerage_fixtures::by_hand::{self, ByHand};
+
+const BACKLOG: usize = 2 * POLL_BUDGET;
+
+/// There is always more, until it has been told to stop, and then a last frame.
+struct Endless {
+    has_room: Arc<AtomicBool>,
+    stopping: bool,
+}
+
+impl RxQueue for Endless {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let most = if self.stopping { 1 } else { budget };
+        out.fill(most, |_| Some(Filled::whole(60)));
+        Ok(if self.stopping { Polled::Ended } else { Polled::More })
+    }
+
+    fn has_room(&self) -> bool {
+        self.has_room.load(Ordering::Relaxed)
+    }
+
+    fn stop(&mut self) -> bool {
+        self.stopping = true;
+        true
+    }
+}
+
+#[test]
+fn it_waits_for_a_while_and_only_while_it_has_room() {
+    let has_room = Arc::new(AtomicBool::new(true));
+    let queue = Endless { has_room: Arc::clone(&has_room), stopping: false };
+    let input = Input::new("endless", "test", vec![Box::new(queue)]);
+    let to_the_other = [CpuId(1)].into_iter().collect();
+    let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other).input(input);
+    let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+    let clock = ByHand::default();
+    let cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+    let [mut receiver, mut worker] = <[_; 2]>::try_from(cpus).unwrap();
+    let full = BACKLOG as u64;
+    let rounds = |receiver: &mut Softnet<Nothing, ByHand>, count| {
+        (0..count).for_each(|_| {
+            receiver.step();
+        })
+    };
+    let lost = || handle.snapshot().dropped().get(DropReason::BacklogFull);
+
+    clock.advance(PATIENCE);
+    // The other CPU does not come round: its backlog fills, and nothing is lost.
+    rounds(&mut receiver, 10);
+    assert_eq!((handle.snapshot().received(), lost()), (full, 0));
+    let look = receiver.now() + FULL_LOOK;
+    assert_eq!(receiver.arm(), Armed::Sleep(Some(look)));
+    // It comes round, and there is room again.
+    while worker.step() == Stepped::Worked {}
+    assert_eq!(receiver.arm(), Armed::Work, "it looks for room once more before it sleeps");
+    rounds(&mut receiver, 10);
+    assert_eq!((handle.snapshot().received(), lost()), (2 * full, 0));
+    // Not so the next time: what it is too late for drops, round by round.
+    clock.advance(PATIENCE);
+    rounds(&mut receiver, 3);
+    assert_eq!(lost(), 3 * POLL_BUDGET as u64);
+    // When there has been room, it has a new chance.
+    while worker.step() == Stepped::Worked {}
+    rounds(&mut receiver, 10);
+    assert_eq!(lost(), 3 * POLL_BUDGET as u64);
+    // Unless the device has no room itself.
+    has_room.store(false, Ordering::Relaxed);
+    rounds(&mut receiver, 1);
+    assert_eq!(lost(), 4 * POLL_BUDGET as u64);
+
+    // A stop is told to the device, which has one more frame to hand over.
+    let received = handle.snapshot().received();
+    by_hand::end(&handle, [&mut receiver, &mut worker]);
+    assert_eq!(handle.snapshot().received(), received + 1);
+}

@@ -1,0 +1,113 @@
+//! A run lasts as long as somebody wants it: what dropping, detaching and joining it do.
+
+use steerage::{
+    Builder, Completions, CpuMask, DeviceError, Filled, Handle, Hash, Input, Polled, QueueMemory, Running, RxQueue,
+    Topology,
+};
+use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::{in_own_process, until};
+
+/// Hands over frames, for ever or up to a number.
+struct Frames(Option<usize>);
+
+impl RxQueue for Frames {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: 60 })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let Self(left) = self;
+        out.fill(budget, |_| {
+            if let Some(left) = left {
+                *left = left.checked_sub(1)?;
+            }
+            Some(Filled::whole(60))
+        });
+        Ok(if *left == Some(0) { Polled::Ended } else { Polled::More })
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+}
+
+fn started(builder: Builder, frames: Option<usize>) -> Running<()> {
+    let input = Input::new("frames", "test", vec![Box::new(Frames(frames))]);
+    builder.input(input).build(|_| Nothing).unwrap().start().unwrap()
+}
+
+fn virtual_cpus() -> Builder {
+    Builder::new().virtual_cpus(2)
+}
+
+fn until_more_is_received(handle: &Handle) {
+    let before = handle.snapshot().received();
+    until("more is received", || handle.snapshot().received() > before);
+}
+
+/// How many control threads this process has.
+fn control_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    // A thread may end before its name is read.
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    // The kernel keeps 15 characters of "steerage/control".
+    names.filter(|name| name.trim_end() == "steerage/contro").count()
+}
+
+/// Fails after the start, before anybody waits for the end.
+fn fails_early(seen: &mut Option<Handle>) -> Result<(), std::num::ParseIntError> {
+    let running = started(virtual_cpus(), None);
+    *seen = Some(running.handle());
+    let _seconds: u32 = "ten".parse()?;
+    running.join();
+    Ok(())
+}
+
+#[test]
+fn an_error_after_the_start_stops_the_run() {
+    let mut handle = None;
+    fails_early(&mut handle).unwrap_err();
+    let handle = handle.unwrap();
+    assert!(handle.is_stopping(), "the run goes on, and nobody has it");
+    until("the run has ended", || handle.is_finished());
+    let ledger = handle.snapshot();
+    assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total() + ledger.in_flight());
+}
+
+#[test]
+fn a_detached_run_goes_on_until_it_is_stopped() {
+    let handle = started(virtual_cpus(), None).detach();
+    until_more_is_received(&handle);
+    assert!(!handle.is_stopping());
+    handle.stop();
+    until("the run has ended", || handle.is_finished());
+}
+
+#[test]
+fn a_run_that_ended_by_itself_was_not_stopped() {
+    let running = started(virtual_cpus(), Some(1000));
+    let handle = running.handle();
+    assert_eq!(running.join().snapshot.delivered(), 1000);
+    assert!(!handle.is_stopping());
+}
+
+/// The control thread goes on with a detached run, and ends with it.
+#[test]
+fn a_detached_run_is_controlled_until_its_end() {
+    // The threads of the process are counted: no other test may run in it.
+    if !in_own_process("running::a_detached_run_is_controlled_until_its_end") {
+        return;
+    }
+    let one: CpuMask = Topology::read().default_mask().iter().take(1).collect();
+    let pinned = || Builder::new().cpus(one.clone());
+    for (builder, again) in [(pinned(), pinned()), (virtual_cpus(), virtual_cpus().policy(Hash))] {
+        let handle = started(builder, None).detach();
+        until_more_is_received(&handle);
+        until("it is controlled", || control_threads() == 1);
+        handle.stop();
+        until("the control thread has ended", || control_threads() == 0);
+
+        drop(started(again, None));
+        until("the control thread has ended", || control_threads() == 0);
+    }
+}

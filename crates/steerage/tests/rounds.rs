@@ -1,0 +1,232 @@
+//! A round of a packet CPU neither waits nor allocates, whatever happens around it: masks that change a thousand times a second,
+//! readers of snapshots in a loop, a policy at work, CPUs that are declared dead.
+//!
+//! A build with debug assertions marks the rounds. The control lock panics if a packet CPU would wait for it, and the allocator of
+//! this test binary ends the process if memory is allocated in a round. Three seconds by default; a minute by hand and in the long
+//! checks: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
+#![cfg(debug_assertions)]
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::backtrace::Backtrace;
+use std::collections::{HashMap, VecDeque};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use steerage::{
+    Batch, BucketId, Builder, Completion, Completions, Cpu, CpuId, CpuMask, DeviceError, HEADROOM, Handle, Handler,
+    Input, Kept, Outgoing, Output, Polled, QueueMemory, RxQueue, Sent, TxId, TxQueue,
+};
+use steerage_fixtures::HANG;
+use steerage_mem::round;
+
+/// Allocates as the system does, but not in a round.
+struct NotInARound;
+
+fn check() {
+    if round::is_inside() {
+        let _outside = round::leave();
+        let _ = writeln!(std::io::stderr(), "memory is allocated in a round:\n{}", Backtrace::force_capture());
+        std::process::abort();
+    }
+}
+
+// SAFETY: all calls go on to the system's allocator as they are.
+unsafe impl GlobalAlloc for NotInARound {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        check();
+        // SAFETY: the caller keeps to the contract of this very function.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        check();
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: NotInARound = NotInARound;
+
+const FRAME_BYTES: usize = 60;
+
+/// UDP flows without end.
+struct Endless(u32);
+
+impl RxQueue for Endless {
+    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        for _ in 0..budget {
+            let Some(mut page) = out.take_page() else { break };
+            self.0 = self.0.wrapping_add(1);
+            let frame = &mut out.page_mut(&mut page)[HEADROOM..][..FRAME_BYTES];
+            frame.fill(0);
+            frame[12..14].copy_from_slice(&[0x08, 0x00]);
+            frame[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+            frame[26..30].copy_from_slice(&(self.0 % 5000).to_be_bytes());
+            frame[30..34].copy_from_slice(&[10, 0, 0, 1]);
+            frame[34..40].copy_from_slice(&[0, 53, 0, 53, 0, 26]);
+            out.push(Completion::new(page, HEADROOM as u32, FRAME_BYTES), FRAME_BYTES);
+        }
+        Ok(Polled::More)
+    }
+}
+
+/// Sends everything to nowhere.
+struct Nowhere;
+
+impl TxQueue for Nowhere {
+    fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+        let mut sent = Sent::default();
+        while let Some(packet) = packets.next_packet() {
+            sent.packets += 1;
+            sent.bytes += packet.received().data.len() as u64;
+        }
+        Ok(sent)
+    }
+}
+
+/// Lets one handler at a time stay away until the test calls it back.
+#[derive(Default)]
+struct Stall {
+    wanted: AtomicBool,
+    is_on: AtomicBool,
+}
+
+impl Stall {
+    fn stay_away(&self) {
+        if self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::SeqCst) {
+            self.is_on.store(true, Ordering::SeqCst);
+            let since = Instant::now();
+            while self.is_on.load(Ordering::SeqCst) && since.elapsed() < HANG {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn call_back(&self) {
+        self.wanted.store(false, Ordering::SeqCst);
+        self.is_on.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Has state of each bucket, and stalls when it is told to.
+struct Counts {
+    stall: Arc<Stall>,
+    by_bucket: HashMap<BucketId, u64>,
+    kept: VecDeque<Kept>,
+}
+
+impl Handler for Counts {
+    type Moved = u64;
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for (nth, packet) in batch.iter_mut().enumerate() {
+            *self.by_bucket.entry(packet.bucket()).or_default() += 1;
+            match nth % 8 {
+                0 => packet.transmit(TxId(0)),
+                1 => packet.discard(),
+                2 => self.kept.extend(packet.keep().ok()),
+                _ => {}
+            }
+        }
+        while self.kept.len() > 100 {
+            self.kept.pop_front();
+        }
+        self.stall.stay_away();
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<u64> {
+        self.by_bucket.remove(&bucket)
+    }
+
+    fn bucket_arrives(&mut self, bucket: BucketId, state: u64) {
+        *self.by_bucket.entry(bucket).or_default() += state;
+    }
+
+    fn finish(self) {}
+}
+
+const CPUS: u16 = 4;
+
+/// How long a handler stays away. While moves wait for its CPU, the CPU is declared dead after a second.
+const AWAY: Duration = Duration::from_millis(1500);
+
+fn change_masks(handle: &Handle, until: &AtomicBool) {
+    for nth in 1_u16.. {
+        if until.load(Ordering::SeqCst) {
+            return;
+        }
+        let mask: CpuMask = (0..CPUS).filter(|cpu| (nth % 15 + 1) & (1 << cpu) != 0).map(CpuId).collect();
+        match nth % 4 {
+            3 => handle.set_queue_rps_cpus(usize::from(nth % 3), &mask).unwrap(),
+            _ => handle.set_rps_cpus(&mask).unwrap(),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_round_neither_waits_nor_allocates() {
+    let seconds: f64 = std::env::var("STEERAGE_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3.0);
+    let stall = Arc::new(Stall::default());
+    let for_handlers = Arc::clone(&stall);
+    let input = |nth: u32| Input {
+        name: format!("endless{nth}").into(),
+        kind: "test",
+        mode: "",
+        queues: vec![Box::new(Endless(nth))],
+    };
+    let builder = (0..3).map(input).fold(Builder::new(), Builder::input);
+    let output = Output { name: "nowhere".into(), kind: "test", open: Box::new(|_| Ok(Box::new(Nowhere))) };
+    let built = builder.output(output).virtual_cpus(usize::from(CPUS)).check_order(true).build(move |_| Counts {
+        stall: Arc::clone(&for_handlers),
+        by_bucket: HashMap::new(),
+        kept: VecDeque::new(),
+    });
+    let running = built.unwrap().start().unwrap();
+    let (handle, end, start) = (running.handle(), AtomicBool::new(false), Instant::now());
+    std::thread::scope(|scope| {
+        scope.spawn(|| change_masks(&handle, &end));
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !end.load(Ordering::SeqCst) {
+                    let ledger = handle.snapshot();
+                    let known = ledger.delivered() + ledger.dropped().total() + ledger.in_flight();
+                    assert_eq!(ledger.received(), known);
+                }
+            });
+        }
+        let mut deaths = 0;
+        while start.elapsed().as_secs_f64() < seconds || deaths == 0 {
+            assert!(start.elapsed() < HANG + Duration::from_secs_f64(seconds), "no CPU is declared dead");
+            let ledger = handle.snapshot();
+            deaths = ledger.cpus.iter().map(|cpu| cpu.deaths).sum();
+            if ledger.cpus.iter().any(|cpu| cpu.in_handler.is_some_and(|since| since > AWAY)) {
+                stall.call_back();
+            } else if !stall.is_on.load(Ordering::SeqCst) {
+                stall.wanted.store(true, Ordering::SeqCst);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        end.store(true, Ordering::SeqCst);
+        stall.call_back();
+    });
+    handle.stop();
+    let ledger = running.join().snapshot;
+    assert_eq!((ledger.in_flight(), ledger.reordered()), (0, Some(0)));
+    assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
+    assert!(ledger.moves.buckets > 0);
+}

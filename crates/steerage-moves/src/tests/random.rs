@@ -63,8 +63,12 @@ fn run_to_the_end(world: &mut World, scenario: &Scenario) {
     panic!("the end was not reached: {world:?}");
 }
 
+fn cases() -> u32 {
+    std::env::var("STEERAGE_CASES").map_or(2000, |cases| cases.parse().expect("STEERAGE_CASES is a number"))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// `check` looks at the world after each step.
     #[test]

@@ -11,7 +11,7 @@ use std::hash::{Hash, Hasher};
 
 use steerage_ledger::MoveCause;
 
-use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};
+use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup, Slice};
 use queue::{Fate, Queue, Ring, Target};
 
 /// What happens in a world, and how large it is.
@@ -276,8 +276,15 @@ impl World {
         let at = |moves: &Moves| moves.slice().map(|slice| (slice.epoch, slice.phase));
         let mut actions = Actions::default();
         let before = at(&self.moves);
+        let leaves_others = self.moves.slice().is_some_and(|slice| !slice.with_state);
+        let groups: Vec<u16> = (0..self.queues.len()).map(|queue| self.moves.map_of(queue).1).collect();
         let is_wish = matches!(event, Event::Mask { .. } | Event::Present(_) | Event::Plan { .. } | Event::Map { .. });
         self.moves.on(event, &mut actions);
+        for (queue, group) in groups.iter().enumerate() {
+            if leaves_others && self.moves.map_of(queue).1 != *group {
+                self.forget_flows_of(queue);
+            }
+        }
         for queue in (0..self.queues.len()).filter(|queue| is_wish && self.moves.awaits_move(*queue)) {
             let owner = self.moves.owner_of(queue);
             assert!(actions.wake.contains(&owner), "CPU {owner} is not woken to watch the move");
@@ -389,8 +396,16 @@ impl World {
         }
     }
 
+    /// The queue leaves others behind, and with them the state of its flows.
+    fn forget_flows_of(&mut self, queue: usize) {
+        self.cpus.iter_mut().for_each(|cpu| cpu.has.retain(|state| state.2 != queue));
+        self.known.retain(|state| state.2 != queue);
+    }
+
     fn is_moving_group(&self, group: u16) -> bool {
-        self.moves.slice().is_some_and(|slice| slice.group_after == group && slice.epoch == self.in_transit.0)
+        // After the arrival, what is left is lost: it was for a dead CPU that nobody could stand in for.
+        let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
+        self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }
 
     /// Breaks the world, to show that the check notices it.

@@ -110,11 +110,6 @@ impl World {
             if !slice.is_at(epoch, MovePhase::Release) || !slice.waits_for(at) {
                 continue;
             }
-            if !slice.with_state {
-                // The queue leaves others behind, and with them the state of its flows.
-                self.cpus.iter_mut().for_each(|cpu| cpu.has.retain(|state| state.2 != at));
-                self.known.retain(|state| state.2 != at);
-            }
             let queue = &mut self.queues[at];
             queue.group = slice.group_after;
             if queue.parked.take().is_some() {

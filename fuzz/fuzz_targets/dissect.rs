@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use steerage::flow::{self, Layers};
-use steerage::{FLOW_HEADERS_MAX, LinkType};
+use steerage::{LinkType, flow::limits::FLOW_HEADERS_MAX};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some(([low, high, layers], frame)) = bytes.split_first_chunk::<3>() else { return };

@@ -5,8 +5,9 @@ use std::ops::AddAssign;
 
 use steerage::flow::{self, Dissection, End, HeaderKind, Layers};
 use steerage::{
-    Affinity, BUCKETS, Batch, Cpu, FlowHash, FlowHasher, FlowKey, FlowParts, Handler, LinkType, Packet, SteeringKey,
-    SteeringKeys, Timestamp, bucket_of,
+    Affinity, Batch, Cpu, FlowKey, Handler, LinkType, Packet, Timestamp,
+    flow::{FlowHash, FlowHasher, FlowParts, SteeringKey, SteeringKeys, bucket_of},
+    limits::BUCKETS,
 };
 
 /// The most flows that are counted separately, at 170 bytes each: 170 MiB. Packets of later flows count only in the totals.
@@ -221,7 +222,7 @@ impl<const BOTH: bool> Handler for Analyze<BOTH> {
 
 #[cfg(test)]
 mod tests {
-    use steerage::{Builder, HashKey};
+    use steerage::{Builder, flow::HashKey};
     use steerage_device::synthetic::SyntheticOptions;
 
     use super::*;

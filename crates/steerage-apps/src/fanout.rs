@@ -1,6 +1,6 @@
 //! Deals flows out: each flow, both directions and all fragments, to one of several outputs, in order.
 
-use steerage::{Batch, Cpu, Handler, OUTPUTS_MAX, TxId};
+use steerage::{Batch, Cpu, Handler, TxId, limits::OUTPUTS_MAX};
 
 /// The packet function. It wants [hashes at arrival](steerage::Builder::always_hash), which keep fragments together.
 #[derive(Clone, Copy, Debug)]

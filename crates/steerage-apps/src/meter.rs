@@ -40,7 +40,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::flow::Layers;
-use steerage::{Batch, BucketId, Cpu, FrameHeader, HANDLE_BUDGET, Handler, Packet, Received, Timestamp, WallTime};
+use steerage::{
+    Batch, BucketId, Cpu, Handler, Packet, Timestamp, WallTime, device::FrameHeader, limits::HANDLE_BUDGET,
+    packet::Received,
+};
 
 pub use counts::FlowCounts;
 pub use export::{Exporter, FlowWriter};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use steerage::testing::QueueTester;
-use steerage::{Builder, POLL_BUDGET, Polled, Stepped, Timestamp};
+use steerage::{Builder, Timestamp, device::Polled, limits::POLL_BUDGET, threads::Stepped};
 use steerage_apps::Count;
 use steerage_bench::capture::capture as bytes;
 use steerage_bench::placement::pin;

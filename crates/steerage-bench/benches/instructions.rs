@@ -15,8 +15,10 @@ use std::time::Duration;
 
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use steerage::{
-    Bell, BuildError, Builder, CpuId, CpuMask, FlowHasher, Handler, Hash, HashKey, Instance, POLL_BUDGET, Platform,
-    Softnet, Stepped, Timestamp,
+    BuildError, Builder, CpuId, CpuMask, Handler, Hash, Instance, Timestamp,
+    flow::{FlowHasher, HashKey},
+    limits::POLL_BUDGET,
+    threads::{Bell, Platform, Softnet, Stepped},
 };
 use steerage_apps::Count;
 use steerage_apps::meter::{Meter, MeterOptions, Metering};

@@ -1,7 +1,11 @@
 //! A device that writes frames of 64 bytes: a template, then the few fields that differ between flows.
 
 use fastrand::Rng;
-use steerage::{Affinity, Completions, DeviceError, Filled, FlowHash, Input, Polled, QueueMemory, RxQueue};
+use steerage::{
+    Affinity, DeviceError, Input,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    flow::FlowHash,
+};
 
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;

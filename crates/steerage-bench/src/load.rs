@@ -5,7 +5,10 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use steerage::{Batch, Completions, Cpu, DeviceError, Filled, Handler, Input, Polled, QueueMemory, RxQueue, Timestamp};
+use steerage::{
+    Batch, Cpu, DeviceError, Handler, Input, Timestamp,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+};
 
 use crate::frames::{FLOWS, FRAME_BYTES, UDP4};
 use crate::histogram::Histogram;

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use steerage::{
-    Batch, Completions, Cpu, DeviceError, Filled, FlowHash, HEADROOM, Handler, Input, LinkType, Page, Polled,
-    QueueMemory, RxQueue,
+    Batch, Cpu, DeviceError, Handler, Input, LinkType,
+    device::{Completions, Filled, Page, Polled, QueueMemory, RxQueue},
+    flow::FlowHash,
+    limits::HEADROOM,
 };
 
 /// How many pages are posted: a large ring, as build_skb was measured with.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use steerage::{
-    Completions, DeviceError, Filled, Input, Outgoing, Output, Polled, QueueMemory, RxQueue, Sent, TxId, TxQueue,
+    DeviceError, Input, Output, TxId,
+    device::{Completions, Filled, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
 };
 use steerage_apps::forward::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
 

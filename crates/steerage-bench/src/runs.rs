@@ -5,7 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use steerage::{
-    Batch, Builder, Cpu, CpuId, CpuMask, CpuPart, FlowHasher, Handler, Hash, HashKey, Input, Machine, Softnet, Stepped,
+    Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input,
+    flow::{FlowHasher, HashKey},
+    threads::{CpuPart, Machine, Softnet, Stepped},
 };
 
 use crate::error::BenchError;

@@ -85,7 +85,7 @@ impl ControlTree {
         let nr_cpu_ids = args.cpus.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
         // If the user names isolated CPUs with --cpus, masks may have them.
         let isolated = if is_virtual || args.cpus.cpus.is_some() { CpuMask::new() } else { host_cpus::isolated_cpus() };
-        let off = |text: &Option<String>, read: fn(&str, usize) -> Result<CpuMask, steerage::MaskError>| {
+        let off = |text: &Option<String>, read: fn(&str, usize) -> Result<CpuMask, steerage::topology::MaskError>| {
             text.as_ref().is_some_and(|text| read(text, nr_cpu_ids).is_ok_and(|mask| mask.is_empty()))
         };
         let starts_without_steering =

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use steerage::{BuildError, CpuId, CpuMask, MaskError, ParseFlowKeyError};
+use steerage::{BuildError, CpuId, CpuMask, flow::ParseFlowKeyError, topology::MaskError};
 use steerage_apps::meter::ExportError;
 use steerage_control::metrics::BindError;
 use steerage_control::{ClientError, MountError, SocketError};

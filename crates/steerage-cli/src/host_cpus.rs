@@ -4,7 +4,11 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use steerage::{CPUS_MAX, CpuId, CpuMask, Topology, topology};
+use steerage::{
+    CpuId, CpuMask,
+    limits::CPUS_MAX,
+    topology::{self, Topology},
+};
 
 use crate::error::Error;
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use steerage::{CpuId, CpuSnapshot, Snapshot};
+use steerage::{CpuId, Snapshot, stats::CpuSnapshot};
 use steerage_device::capture::CaptureInfo;
 
 use crate::units::{counted, grouped, percent, rate, size, time};

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub const WRITE_BYTES_MAX: usize = 4096;
 
 /// How long a write waits until what it changed is in force. A CPU is declared dead after a second
-/// ([`DEAD_AFTER`](steerage::DEAD_AFTER)), so only a data path that is stuck takes longer than a few.
+/// ([`DEAD_AFTER`](steerage::limits::DEAD_AFTER)), so only a data path that is stuck takes longer than a few.
 pub const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 /// How often it is looked meanwhile, at first: a slice of a move takes some rounds of microseconds.
@@ -24,7 +24,7 @@ pub const EVENTS_MAX: usize = 256;
 /// The longest request of a client, in bytes: the longest value, escaped, and a path.
 pub const REQUEST_BYTES_MAX: usize = 8 * WRITE_BYTES_MAX;
 
-/// The longest answer that a client takes, in bytes: the report of an instance with [`QUEUES_MAX`](steerage::QUEUES_MAX)
+/// The longest answer that a client takes, in bytes: the report of an instance with [`QUEUES_MAX`](steerage::limits::QUEUES_MAX)
 /// queues and as many CPUs is some 2 MiB.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 

@@ -4,8 +4,9 @@
 use std::error::Error;
 
 use steerage::{
-    Batch, Builder, Completions, Cpu, DeviceError, Filled, HEADROOM, Handler, Input, Outcome, Page, Polled,
-    QueueMemory, RxQueue,
+    Batch, Builder, Cpu, DeviceError, Handler, Input, Outcome,
+    device::{Completions, Filled, Page, Polled, QueueMemory, RxQueue},
+    limits::HEADROOM,
 };
 
 /// How many pages are posted for the hardware to fill.

@@ -22,8 +22,9 @@ use std::vec;
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use steerage::{
-    Batch, Builder, Completions, Cpu, CpuId, DeviceError, FlowHasher, FlowKey, Handler, Hash, HashKey, Input, Polled,
-    QueueMemory, RxQueue, Snapshot, bucket_of,
+    Batch, Builder, Cpu, CpuId, DeviceError, FlowKey, Handler, Hash, Input, Snapshot,
+    device::{Completions, Polled, QueueMemory, RxQueue},
+    flow::{FlowHasher, HashKey, bucket_of},
 };
 
 /// How long the connection ids are that this server issues.

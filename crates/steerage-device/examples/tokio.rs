@@ -18,7 +18,10 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 
-use steerage::{Armed, Batch, Builder, Cpu, CpuPart, Handle, Handler, Kept, Machine, Snapshot, Softnet, Stepped};
+use steerage::{
+    Batch, Builder, Cpu, Handle, Handler, Kept, Snapshot,
+    threads::{Armed, CpuPart, Machine, Softnet, Stepped},
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime;

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 
 use steerage::{
-    Batch, Builder, Completions, Cpu, DeviceError, Filled, Handler, Input, LinkType, Outcome, Polled, QueueMemory,
-    RxQueue,
+    Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, Outcome,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
 };
 
 /// The longest packet in a datagram.

@@ -3,8 +3,8 @@
 //!
 //! A queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the ring, and hands over
 //! the block when it is full or its time is over. The frames are lent where they lie, each with a
-//! [`FrameHeader`](steerage::FrameHeader) in front of it. Several sockets share an interface by PACKET_FANOUT. Frames
-//! that the kernel drops because the ring is full are counted as [lost](steerage::Completions::lost).
+//! [`FrameHeader`](steerage::device::FrameHeader) in front of it. Several sockets share an interface by PACKET_FANOUT. Frames
+//! that the kernel drops because the ring is full are counted as [lost](steerage::device::Completions::lost).
 //!
 //! The kernel fills the blocks of a ring in turn, and stops at the first that was not given back. So that no handler
 //! can stop it, a block that stays out is replaced by a copy: see `af_packet/ring.rs`.
@@ -25,7 +25,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use steerage::{DeviceError, Input, RxQueue};
+use steerage::{DeviceError, Input, device::RxQueue};
 
 use crate::filter::Filter;
 use crate::interface_name;

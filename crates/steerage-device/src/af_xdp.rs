@@ -28,7 +28,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::{DeviceError, Input, RxQueue};
+use steerage::{DeviceError, Input, device::RxQueue};
 
 use attach::attach;
 use device::Device;

@@ -3,10 +3,10 @@
 //!
 //! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks, and its frames are lent where they lie, without a
 //! copy. (Mapping the file is no faster, see docs/performance.md, and kills the process when another one truncates the
-//! file.) The header of each record is replaced in place by a [`FrameHeader`](steerage::FrameHeader) with time, length
+//! file.) The header of each record is replaced in place by a [`FrameHeader`](steerage::device::FrameHeader) with time, length
 //! on the wire, link type and interface. A record that crosses the end of a piece is moved to the block of the next
 //! one, or read to its end where it is. A block is filled again when all its frames have returned. Until then a poll
-//! delivers nothing, and nothing is lost: the device [can wait](steerage::RxQueue::can_wait).
+//! delivers nothing, and nothing is lost: the device [can wait](steerage::device::RxQueue::can_wait).
 //!
 //! Whole packets of up to [`PACKET_BYTES_MAX`] bytes are read. In pcapng, there may be any number of sections, of
 //! either byte order, and up to [`INTERFACES_MAX`] interfaces in each, with their own link types and clocks. Enhanced,
@@ -37,7 +37,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use steerage::{Blocks, Claim, Completions, DeviceError, Input, LinkType, POLL_BUDGET, Polled, QueueMemory, RxQueue};
+use steerage::{
+    DeviceError, Input, LinkType,
+    device::{Blocks, Claim, Completions, Polled, QueueMemory, RxQueue},
+    limits::POLL_BUDGET,
+};
 
 pub use info::CaptureInfo;
 pub use links::link_name;

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use steerage::{Completions, DeviceError, Input, Polled, RxQueue, Timestamp};
+use steerage::{
+    DeviceError, Input, Timestamp,
+    device::{Completions, Polled, RxQueue},
+};
 
 use crate::wrapper::delegate_to_queue;
 

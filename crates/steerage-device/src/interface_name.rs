@@ -1,6 +1,6 @@
 //! The name of an interface, which follows the interface when it is renamed.
 
-use steerage::DeviceName;
+use steerage::device::DeviceName;
 
 use crate::sys::InterfaceSocket;
 

@@ -13,7 +13,7 @@
 //! | [`fault`] | a wrapper that loses, duplicates, reorders, corrupts and delays frames |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
-//! [`open`] opens a device from the text that a user writes. A device is a [`steerage::RxQueue`] for each of its queues.
+//! [`open`] opens a device from the text that a user writes. A device is a [`steerage::device::RxQueue`] for each of its queues.
 //! [`steerage::testing::QueueTester`] tests it.
 //!
 //! Architecture invariant: no device knows about CPUs, hashes or handlers, and none has a clock or a thread of its own. The

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use steerage::{Completions, DeviceError, Input, Polled, RxQueue};
+use steerage::{
+    DeviceError, Input,
+    device::{Completions, Polled, RxQueue},
+};
 
 use crate::wrapper::delegate_to_queue;
 

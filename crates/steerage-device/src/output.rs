@@ -19,7 +19,7 @@ const PCAP: &str = "pcap:";
 const KINDS: &str = "write pcap:FILE, tap:NAME, tun:NAME, af_xdp:IFACE, or the name of an interface";
 
 /// The most outputs that one spec may stand for.
-const EXPANDED_MAX: usize = steerage::OUTPUTS_MAX;
+const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 
 /// Why there is no output.
 #[derive(Debug)]

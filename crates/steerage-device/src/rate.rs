@@ -1,6 +1,9 @@
 //! A wrapper around a device that can wait. It limits the rate in frames per second.
 
-use steerage::{Completions, DeviceError, Input, Polled, RxQueue, Timestamp};
+use steerage::{
+    DeviceError, Input, Timestamp,
+    device::{Completions, Polled, RxQueue},
+};
 
 use crate::wrapper::delegate_to_queue;
 

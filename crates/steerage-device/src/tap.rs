@@ -29,7 +29,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::net::if_::if_nametoindex;
-use steerage::{DeviceError, Input, LinkType, Output, RxQueue, TxQueue};
+use steerage::{
+    DeviceError, Input, LinkType, Output,
+    device::{RxQueue, TxQueue},
+};
 
 use drops::Drops;
 use sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};

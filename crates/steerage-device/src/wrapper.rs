@@ -1,10 +1,10 @@
 //! Wrappers: devices around a device.
 
-/// Delegates all methods of [`RxQueue`](steerage::RxQueue) except `poll` to `self.queue`. All wrappers use it, so a
+/// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`. All wrappers use it, so a
 /// method that is added to the trait has to be added in one place only.
 macro_rules! delegate_to_queue {
     () => {
-        fn memory(&mut self) -> Result<steerage::QueueMemory, steerage::DeviceError> {
+        fn memory(&mut self) -> Result<steerage::device::QueueMemory, steerage::DeviceError> {
             self.queue.memory()
         }
 
@@ -16,7 +16,7 @@ macro_rules! delegate_to_queue {
             self.queue.segments_max()
         }
 
-        fn mapped(&mut self, region: &std::sync::Arc<steerage::Region>) -> Result<(), steerage::DeviceError> {
+        fn mapped(&mut self, region: &std::sync::Arc<steerage::device::Region>) -> Result<(), steerage::DeviceError> {
             self.queue.mapped(region)
         }
 
@@ -44,7 +44,7 @@ macro_rules! delegate_to_queue {
             self.queue.stop()
         }
 
-        fn close(&mut self, pages: &mut Vec<steerage::Page>) {
+        fn close(&mut self, pages: &mut Vec<steerage::device::Page>) {
             self.queue.close(pages);
         }
 

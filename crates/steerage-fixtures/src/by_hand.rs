@@ -6,7 +6,10 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use steerage::{Bell, Handle, Handler, Platform, Softnet, Stepped, Timestamp};
+use steerage::{
+    Handle, Handler, Timestamp,
+    threads::{Bell, Platform, Softnet, Stepped},
+};
 
 /// A clock that a test sets. Clones share the time.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,6 @@
 //! A seeded scheduler over the real receive path.
 //!
-//! The path runs in phases ([`steerage::Softnet::advance`]); [`World`] runs the phases of many CPUs on one thread, in an
+//! The path runs in phases ([`steerage::threads::Softnet::advance`]); [`World`] runs the phases of many CPUs on one thread, in an
 //! order and at virtual times that follow from a seed alone. One seed, one history: a failure is replayed by its number.
 //! It explores how phases of CPUs interleave; how single loads and stores do is loom's part, in `steerage-mem`.
 //!

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steerage::{
-    Completion, Completions, DeviceError, Gather, HEADROOM, Input, Packet, Page, Polled, QueueMemory, Region, RxQueue,
-    Timestamp,
+    DeviceError, Input, Packet, Timestamp,
+    device::{Completion, Completions, Gather, Page, Polled, QueueMemory, Region, RxQueue},
+    limits::HEADROOM,
 };
 
 use crate::chance::{Chance, Zipf};

@@ -4,7 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use steerage::{Completion, DeviceError, Outgoing, Output, Page, Region, Sent, TxQueue};
+use steerage::{
+    DeviceError, Output,
+    device::{Completion, Outgoing, Page, Region, Sent, TxQueue},
+};
 
 use crate::chance::Chance;
 use crate::traffic;

@@ -9,7 +9,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::{Armed, Bell, Handle, Handler, Instance, Phase, Platform, Softnet, Stepped, Timestamp};
+use steerage::{
+    Handle, Handler, Instance, Timestamp,
+    threads::{Armed, Bell, Phase, Platform, Softnet, Stepped},
+};
 
 use crate::chance::Chance;
 use crate::racer::Racer;
@@ -133,7 +136,7 @@ impl<H: Handler> World<H> {
     pub fn new(instance: Instance<H>, costs: Costs, seed: u64) -> Self {
         let (parts, handle) = instance.split();
         let mut chance = Chance::new(seed);
-        let enter = |part: steerage::CpuPart<H>| {
+        let enter = |part: steerage::threads::CpuPart<H>| {
             let now = Rc::new(Cell::new(Timestamp::ZERO));
             let platform = Virtual { now: Rc::clone(&now), chance: Chance::new(chance.draw()) };
             VirtualCpu { softnet: part.enter(platform), now, state: Doing::Running }

@@ -173,15 +173,15 @@ impl Builder {
     }
 
     /// The number of frames that one poll takes from a queue, and with it the length of the lists that are handed over:
-    /// `dev_weight`. Default and maximum: [`POLL_BUDGET`](crate::POLL_BUDGET).
+    /// `dev_weight`. Default and maximum: [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
     pub fn dev_weight(mut self, frames: usize) -> Self {
         self.limits.dev_weight = frames;
         self
     }
 
-    /// The size of each queue's local page cache, in units of [`LPC_UNIT_PAGES`](crate::LPC_UNIT_PAGES). 0 switches the cache off.
-    /// Default: [`LPC_SIZE_DEFAULT`](crate::LPC_SIZE_DEFAULT), or 0 if memory is small:
-    /// [`LpcMemory::default_size`](crate::LpcMemory::default_size).
+    /// The size of each queue's local page cache, in units of [`LPC_UNIT_PAGES`](crate::limits::LPC_UNIT_PAGES). 0 switches the cache off.
+    /// Default: [`LPC_SIZE_DEFAULT`](crate::limits::LPC_SIZE_DEFAULT), or 0 if memory is small:
+    /// [`LpcMemory::default_size`](crate::memory::LpcMemory::default_size).
     pub fn lpc_size(mut self, units: usize) -> Self {
         self.lpc_size = Some(units);
         self
@@ -215,7 +215,7 @@ impl Builder {
     }
 
     /// The number of packets of its own that a CPU's handler may send at a time: see [`Cpu::send`](crate::Cpu::send). Each of them
-    /// reserves a page of the pool. Default: 0. Maximum: [`ORIGINATED_MAX`](crate::ORIGINATED_MAX).
+    /// reserves a page of the pool. Default: 0. Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self

@@ -8,13 +8,17 @@
 //!
 //! | module | what it holds | crate |
 //! |---|---|---|
-//! | here | [`Builder`], [`Instance`], [`Running`], [`Handle`]: putting an instance together, running it, changing it; and the names of all other modules that programs need most | `steerage` |
-//! | [`policy`](mod@policy) | which CPUs of a mask have work: [`Balance`], [`Hash`](struct@Hash), [`Policy`] | `steerage-policy` |
-//! | [`device`] | what a device is: [`RxQueue`], [`TxQueue`], [`Completions`] | `steerage-core` |
+//! | here | putting an instance together, running it and changing it: [`Builder`], [`Instance`], [`Running`], [`Handle`]; packet functions: [`Handler`], [`Batch`], [`Packet`] | `steerage`, `steerage-core` |
+//! | [`packet`] | the parts of packets, and packets that outlive their batch | `steerage-core` |
+//! | [`device`] | what a device is: [`RxQueue`](device::RxQueue), [`TxQueue`](device::TxQueue), [`Completions`](device::Completions) | `steerage-core`, `steerage-mem` |
+//! | [`policy`] | which CPUs of a mask have work: [`Balance`], [`Hash`](struct@Hash), [`Policy`](policy::Policy) | `steerage-policy` |
 //! | [`stats`] | the ledger: counts, drops by reason, [`Snapshot`] | `steerage-ledger` |
 //! | [`flow`] | from a frame's headers to its flow, and to a hash | `steerage-flow` |
 //! | [`topology`] | the CPUs of the machine, their caches, NUMA nodes and control groups | `steerage-topology` |
-//! | [`testing`] | for authors of devices: polls a queue without the path | `steerage-testing` |
+//! | [`threads`] | running the CPUs on threads of your own | `steerage-core` |
+//! | [`limits`] | the range of every setting | `steerage-core` |
+//! | [`memory`] | huge pages for tables of your own; the size of page caches | `steerage-mem` |
+//! | [`testing`] | tests of packet functions and devices | `steerage-testing` |
 //! | [`prelude`] | what nearly every program imports | |
 #![forbid(unsafe_code)]
 
@@ -22,38 +26,19 @@ mod builder;
 mod handle;
 mod instance;
 
-pub use steerage_core::Armed;
-pub use steerage_core::completions::{Completions, Filled, Gather, Lending};
-pub use steerage_core::device::{DeviceError, DeviceName};
+pub use steerage_core::device::DeviceError;
 pub use steerage_core::error::BuildError;
 pub use steerage_core::handler::{Cpu, Handler};
-pub use steerage_core::ids::{BucketId, DropReason, MoveCause, TxId, TxSource};
-pub use steerage_core::limits::*;
-pub use steerage_core::packet::{Batch, NoRoom, Packet, Packets, Received};
-pub use steerage_core::placement::{Elephant, Findings, GroupSnapshot, Plan};
-pub use steerage_core::platform::{Machine, Platform};
-pub use steerage_core::rps_map::{bucket_of, even_share};
-pub use steerage_core::rx::{Input, Polled, QueueMemory, RxQueue};
-pub use steerage_core::softnet::{CpuPart, Phase, Softnet, Stepped};
-pub use steerage_core::tx::{OpenTx, Outgoing, OutgoingPacket, Output, Sent, TxQueue};
-pub use steerage_flow::limits::*;
-pub use steerage_flow::{
-    Affinity, FlowHash, FlowHasher, FlowKey, FlowParts, HashKey, LinkType, ParseFlowKeyError, ParseHashKeyError,
-    SteeringKey, SteeringKeys, Timestamp, WallTime, protocol,
-};
-pub use steerage_ledger::{
-    BucketSnapshot, CpuSnapshot, Drops, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot,
-    TxAccount, Verdicts,
-};
-pub use steerage_mem::page_cache::*;
-pub use steerage_mem::park::Bell;
-pub use steerage_mem::{
-    Backing, Blocks, Claim, Completion, FRAME_BYTES_MAX, FrameHeader, HugeVec, InFlight, Kept, Page, Posted, Reaper,
-    Region, RegionError, SEGMENTS_MAX, Segments, Spot,
-};
-pub use steerage_policy::limits::*;
-pub use steerage_policy::{Balance, CpuLoad, GroupLoad, Hash, POLICIES, Policy, Window, Wish, policy};
-pub use steerage_topology::{CpuId, CpuMask, MaskError, MaskErrorKind, NodeMap, Topology, usable_memory};
+pub use steerage_core::ids::{BucketId, DropReason, TxId};
+pub use steerage_core::limits::{Limits, QueueLimits};
+pub use steerage_core::packet::{Batch, NoRoom, Packet};
+pub use steerage_core::rx::Input;
+pub use steerage_core::tx::Output;
+pub use steerage_flow::{Affinity, FlowKey, LinkType, Timestamp, WallTime};
+pub use steerage_ledger::Snapshot;
+pub use steerage_mem::Kept;
+pub use steerage_policy::{Balance, Hash};
+pub use steerage_topology::{CpuId, CpuMask};
 
 pub use builder::Builder;
 pub use handle::Handle;
@@ -62,15 +47,53 @@ pub use {
     steerage_ledger as stats, steerage_policy as policy, steerage_testing as testing, steerage_topology as topology,
 };
 
+/// Packets, their parts, and packets that outlive their batch.
+pub mod packet {
+    pub use steerage_core::packet::{Batch, NoRoom, Packet, Packets, Received};
+    pub use steerage_mem::{Kept, Segments};
+}
+
 /// What a device is: for authors of devices.
 pub mod device {
     pub use steerage_core::{completions::*, device::*, rx::*, tx::*};
+    pub use steerage_ledger::{TxAccount, TxSource};
+    pub use steerage_mem::{
+        Backing, Blocks, Claim, Completion, FrameHeader, InFlight, Page, Posted, Reaper, Region, RegionError, Spot,
+    };
 }
 
 /// From a frame's headers to its [`FlowKey`], and to a hash.
 pub mod flow {
+    pub use steerage_core::rps_map::{bucket_of, even_share};
     pub use steerage_flow::dissect::*;
     pub use steerage_flow::*;
+}
+
+/// For programs that run the CPUs on threads of their own: see [`Instance::split`].
+pub mod threads {
+    pub use steerage_core::Armed;
+    pub use steerage_core::platform::{Machine, Platform};
+    pub use steerage_core::softnet::{CpuPart, Phase, Softnet, Stepped};
+    pub use steerage_mem::park::Bell;
+}
+
+/// The limits that a program meets: defaults and ranges of settings, and the sizes of things.
+pub mod limits {
+    pub use steerage_core::limits::{
+        BACKLOG_DEFAULT, BACKLOG_MAX, BUCKETS, CPUS_MAX, DEAD_AFTER, DRAIN_MAX, FLOW_LIMIT_TABLE_LEN,
+        FLOW_LIMIT_TABLE_LEN_MAX, HANDLE_BUDGET, HEADROOM, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX,
+        OUTPUT_STUCK_AFTER, OUTPUTS_MAX, PAGE_BYTES_MIN, POLL_BUDGET, QUEUES_MAX, QueueLimits, ROUND_BUDGET,
+        ROUND_TIME_MAX,
+    };
+    pub use steerage_mem::page_cache::{LPC_MEMORY_PART, LPC_SIZE_DEFAULT, LPC_SIZE_MAX, LPC_UNIT_PAGES};
+    pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};
+}
+
+/// Memory for a program's own tables, and the memory of page caches.
+pub mod memory {
+    pub use steerage_mem::HugeVec;
+    pub use steerage_mem::page_cache::LpcMemory;
+    pub use steerage_topology::usable_memory;
 }
 
 /// What nearly every program imports.

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use steerage::topology::Watch;
 use steerage::{
-    Builder, Completion, Completions, CpuId, CpuMask, DeviceError, HEADROOM, Handle, Hash, Input, Polled, QueueMemory,
-    Running, RxQueue, Topology,
+    Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Running,
+    device::{Completion, Completions, Polled, QueueMemory, RxQueue},
+    limits::HEADROOM,
+    topology::Topology,
 };
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::Nothing;

@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use steerage::{
-    Batch, BucketId, Builder, Completion, Completions, Cpu, CpuId, CpuMask, DeviceError, HEADROOM, Handle, Handler,
-    Input, Kept, Outgoing, Output, Polled, QueueMemory, RxQueue, Sent, TxId, TxQueue,
+    Batch, BucketId, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Input, Kept, Output, TxId,
+    device::{Completion, Completions, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
+    limits::HEADROOM,
 };
 use steerage_fixtures::HANG;
 use steerage_mem::round;

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use steerage::testing::QueueTester;
-use steerage::{Polled, Timestamp};
+use steerage::{Timestamp, device::Polled};
 use steerage_device::capture::Capture;
 
 /// Gives the bytes in pieces, with nothing to be had between them, as a pipe may.

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use etherparse::{Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TransportSlice, icmpv4, icmpv6};
 use steerage::{
-    Builder, Completions, DeviceError, Filled, Gather, HEADROOM, Input, Outgoing, Output, Polled, QueueMemory, RxQueue,
-    SEGMENTS_MAX, Sent, TxQueue,
+    Builder, DeviceError, Input, Output,
+    device::{Completions, Filled, Gather, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
+    limits::{HEADROOM, SEGMENTS_MAX},
 };
 
 use super::*;

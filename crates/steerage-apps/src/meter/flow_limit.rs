@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use steerage::CPUS_MAX;
+use steerage::limits::CPUS_MAX;
 
 /// The number of flows that there may be, and that there are. It changes when a flow begins and when it ends, and is never touched
 /// by a packet of a known flow.

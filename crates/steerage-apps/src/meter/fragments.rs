@@ -5,7 +5,10 @@
 //! datagram is a flow of its own, without ports, its first fragment included.
 
 use steerage::flow::Fragment;
-use steerage::{BucketId, FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS, FlowKey};
+use steerage::{
+    BucketId, FlowKey,
+    flow::limits::{FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS},
+};
 
 use super::key::{Directed, Key, Seeds};
 use super::timeouts::nanos;

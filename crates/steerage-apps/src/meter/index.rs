@@ -1,6 +1,6 @@
 //! From a hash to the places in the table that may hold its flow: open addressing, eight entries to a cache line.
 
-use steerage::HugeVec;
+use steerage::memory::HugeVec;
 
 /// How many entries the smallest index has room for.
 const SLOTS_MIN: usize = 1024;

@@ -1,6 +1,6 @@
 //! What the table knows a flow by: both directions, in five words.
 
-use steerage::{FlowKey, FlowParts};
+use steerage::{FlowKey, flow::FlowParts};
 
 /// The kinds of flows, each with a number of its own in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

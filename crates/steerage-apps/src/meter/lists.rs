@@ -1,6 +1,6 @@
 //! Lists of places in the table: each place is in one list of a kind at most, and leaves it without a search.
 
-use steerage::HugeVec;
+use steerage::memory::HugeVec;
 
 use super::index::NONE;
 

@@ -4,7 +4,10 @@
 //! and to the same effect (the tests compare).
 
 use steerage::flow::{self, Dissection, HeaderKind, Layers};
-use steerage::{FlowKey, FlowParts, LinkType, protocol};
+use steerage::{
+    FlowKey, LinkType,
+    flow::{FlowParts, protocol},
+};
 
 use super::flow::Seen;
 use super::key::{Directed, Key};

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Serialize, Serializer};
 use steerage::flow::Tunnel;
-use steerage::{FlowKey, WallTime, protocol};
+use steerage::{FlowKey, WallTime, flow::protocol};
 
 use super::flow::{Flow, FlowEnd, Traffic};
 use super::key::{Kind, stations};

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use steerage::{BUCKETS, BucketId, HugeVec};
+use steerage::{BucketId, limits::BUCKETS, memory::HugeVec};
 
 use super::flow::Flow;
 use super::flow_limit::{FlowLimit, FlowSlots};

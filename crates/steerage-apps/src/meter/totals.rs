@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use steerage::{HugeVec, WallTime};
+use steerage::{WallTime, memory::HugeVec};
 
 use super::flow::{Flow, FlowEnd};
 use super::record::{Classes, FlowRecord};

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use steerage::DRAIN_MAX;
+use steerage::limits::DRAIN_MAX;
 
 use super::output::ExportError;
 use super::record::FlowRecord;

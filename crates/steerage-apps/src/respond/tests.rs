@@ -9,8 +9,8 @@ use etherparse::{
 };
 use proptest::prelude::*;
 use steerage::{
-    Builder, Completions, DeviceError, Filled, Input, LinkType, Outgoing, Output, Polled, QueueMemory, RxQueue, Sent,
-    TxQueue,
+    Builder, DeviceError, Input, LinkType, Output,
+    device::{Completions, Filled, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
 };
 
 use super::*;

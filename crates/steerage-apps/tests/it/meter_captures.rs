@@ -7,7 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use steerage::flow::Layers;
-use steerage::{Builder, CpuMask, FlowKey, FlowParts, WallTime, protocol};
+use steerage::{
+    Builder, CpuMask, FlowKey, WallTime,
+    flow::{FlowParts, protocol},
+};
 use steerage_apps::meter::{FlowRecord, MeterOptions, Metered, Metering, Traffic};
 use steerage_device::capture::Capture;
 use steerage_fixtures::tshark::{PAYLOAD, captures, tshark};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::{Builder, POLL_BUDGET};
+use steerage::{Builder, limits::POLL_BUDGET};
 use steerage_apps::forward::Fate;
 
 use crate::benchmark::{Benchmark, Description, Settings};

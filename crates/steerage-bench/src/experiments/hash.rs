@@ -4,7 +4,11 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use steerage::flow::{self, Layers};
-use steerage::{FlowHash, FlowHasher, FlowKey, HashKey, LinkType, POLL_BUDGET};
+use steerage::{
+    FlowKey, LinkType,
+    flow::{FlowHash, FlowHasher, HashKey},
+    limits::POLL_BUDGET,
+};
 use steerage_flow::Hashing;
 
 use crate::benchmark::{Benchmark, Description, Settings};

@@ -4,8 +4,8 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use steerage::limits::{LPC_SIZE_DEFAULT, POLL_BUDGET};
 use steerage::testing::PageLoop;
-use steerage::{LPC_SIZE_DEFAULT, POLL_BUDGET};
 use steerage_mem::ring::Consumer;
 
 use crate::benchmark::{Benchmark, Description, Settings};

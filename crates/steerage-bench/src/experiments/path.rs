@@ -1,6 +1,9 @@
 //! What a packet costs the receiving CPU and the worker: by whose hash, how many targets and what traffic.
 
-use steerage::{Builder, LPC_SIZE_DEFAULT, POLL_BUDGET};
+use steerage::{
+    Builder,
+    limits::{LPC_SIZE_DEFAULT, POLL_BUDGET},
+};
 
 use crate::benchmark::{Benchmark, Description, Settings};
 use crate::frames::{FLOWS, FrameOptions, Mix};

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use steerage::CPUS_MAX;
+use steerage::limits::CPUS_MAX;
 
 use super::values::number;
 
@@ -29,7 +29,7 @@ pub(crate) struct CpuArgs {
     /// them alike, as in Linux; dry-run, as hash, telling what balance
     /// would move [default: balance]
     #[arg(long, value_name = "POLICY", default_value = "balance", hide_possible_values = true, hide_default_value = true,
-        value_parser = PossibleValuesParser::new(steerage::POLICIES), verbatim_doc_comment)]
+        value_parser = PossibleValuesParser::new(steerage::policy::POLICIES), verbatim_doc_comment)]
     pub(crate) policy: String,
 
     /// Be a machine of N CPUs, with a thread for each: for tests

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use steerage::CPUS_MAX;
+use steerage::limits::CPUS_MAX;
 
 use super::values::{number, packets, seconds};
 use super::{DirectionArg, HashArgs, SteeringCommand};

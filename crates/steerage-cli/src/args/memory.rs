@@ -1,7 +1,7 @@
 //! The options for memory.
 
 use clap::Args;
-use steerage::LPC_SIZE_MAX;
+use steerage::limits::LPC_SIZE_MAX;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Steering")]

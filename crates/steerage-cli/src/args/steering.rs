@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use steerage::flow::Layers;
-use steerage::{BACKLOG_MAX, HashKey};
+use steerage::{flow::HashKey, limits::BACKLOG_MAX};
 
 use super::MemoryArgs;
 use super::values::number;
@@ -14,13 +14,13 @@ pub(crate) struct SteeringArgs {
     pub(crate) hash: HashArgs,
 
     /// Most packets waiting for a CPU: netdev_max_backlog
-    #[arg(long, value_name = "N", default_value_t = steerage::BACKLOG_DEFAULT, allow_negative_numbers = true,
+    #[arg(long, value_name = "N", default_value_t = steerage::limits::BACKLOG_DEFAULT, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, BACKLOG_MAX))]
     pub(crate) backlog: usize,
 
     /// Most packets polled, and handed over, at a time: dev_weight
-    #[arg(long, value_name = "N", default_value_t = steerage::POLL_BUDGET, allow_negative_numbers = true,
-        value_parser = |text: &str| number(text, steerage::POLL_BUDGET))]
+    #[arg(long, value_name = "N", default_value_t = steerage::limits::POLL_BUDGET, allow_negative_numbers = true,
+        value_parser = |text: &str| number(text, steerage::limits::POLL_BUDGET))]
     pub(crate) dev_weight: usize,
 
     #[command(flatten)]

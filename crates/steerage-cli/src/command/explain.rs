@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use steerage::{Builder, FlowHasher, FlowKey};
+use steerage::{Builder, FlowKey, flow::FlowHasher};
 use steerage_apps::{Analysis, Analyze};
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
-use steerage::{HANDLE_BUDGET, Output};
+use steerage::{Output, limits::HANDLE_BUDGET};
 use steerage_apps::respond::{Config, Responding};
 use steerage_device::af_xdp::Take;
 use steerage_device::{af_packet, af_xdp, output};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use steerage::{CpuMask, Topology};
+use steerage::{CpuMask, topology::Topology};
 
 use super::{Finding, State};
 

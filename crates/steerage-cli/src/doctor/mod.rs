@@ -13,7 +13,7 @@ mod probe;
 mod system;
 
 use serde::Serialize;
-use steerage::{CpuMask, Topology};
+use steerage::{CpuMask, topology::Topology};
 
 use crate::args::DoctorArgs;
 use crate::error::Error;

@@ -9,7 +9,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
-use steerage::{FlowHasher, HashKey, usable_memory};
+use steerage::{
+    flow::{FlowHasher, HashKey},
+    memory::usable_memory,
+};
 
 /// A capability that concerns packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

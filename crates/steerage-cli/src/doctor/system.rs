@@ -1,7 +1,10 @@
 //! The kernel, and what this process may do.
 
 use rustix::io::Errno;
-use steerage::{LPC_MEMORY_PART, LPC_SIZE_DEFAULT, LpcMemory, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN};
+use steerage::{
+    limits::{LPC_MEMORY_PART, LPC_SIZE_DEFAULT, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN},
+    memory::LpcMemory,
+};
 
 use super::Finding;
 use super::host::Host;

@@ -1,6 +1,6 @@
 //! The CPUs of a run, from the masks of the command line.
 
-use steerage::{Balance, Builder, CpuId, CpuMask, Policy};
+use steerage::{Balance, Builder, CpuId, CpuMask, policy::Policy};
 
 use crate::args::CpuArgs;
 use crate::error::Error;
@@ -83,7 +83,7 @@ impl CpuSelection {
             (None, Some(_)) => builder,
             (None, None) => builder.cpus(host_cpus::usable_cpus()?),
         };
-        if let Some(policy) = steerage::policy(&args.policy) {
+        if let Some(policy) = steerage::policy::policy(&args.policy) {
             builder = builder.policy(policy);
         }
         Ok(match &self.rps {

@@ -1,6 +1,9 @@
 //! The flow hash of a run.
 
-use steerage::{Builder, FlowHasher, HashKey};
+use steerage::{
+    Builder,
+    flow::{FlowHasher, HashKey},
+};
 
 use crate::args::{HashArgs, HashChoice};
 use crate::error::Error;

@@ -8,7 +8,11 @@ mod suggest;
 use std::fmt::Write as _;
 
 use steerage::flow::{self, HeaderKind, Layers};
-use steerage::{BUCKETS, FlowHash, FlowKey, FlowParts, bucket_of, even_share};
+use steerage::{
+    FlowKey,
+    flow::{FlowHash, FlowParts, bucket_of, even_share},
+    limits::BUCKETS,
+};
 use steerage_apps::{Analysis, AnalyzedFlow, PacketDetail, Volume};
 
 use crate::args::SteeringCommand;

@@ -6,7 +6,7 @@ use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
-use steerage::{CpuId, Drops, Snapshot};
+use steerage::{CpuId, Snapshot, stats::Drops};
 use steerage_apps::meter::FlowCounts;
 
 use super::flows::FlowTotals;
@@ -108,7 +108,7 @@ impl Read {
             delivered: snapshot.delivered(),
             dropped: snapshot.dropped(),
         };
-        let cpu = |cpu: &steerage::CpuSnapshot| CpuActivity {
+        let cpu = |cpu: &steerage::stats::CpuSnapshot| CpuActivity {
             cpu: cpu.cpu.0,
             processed: cpu.processed,
             dropped: cpu.dropped,

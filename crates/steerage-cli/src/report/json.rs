@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 use steerage::{
-    CpuId, CpuMask, CpuSnapshot, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts,
-    WallTime,
+    CpuId, CpuMask, WallTime,
+    stats::{CpuSnapshot, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts},
 };
 
 use super::flows::FlowsJson;

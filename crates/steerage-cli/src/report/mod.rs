@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use steerage::{CpuId, QueueError, Snapshot, WallTime};
+use steerage::{CpuId, Snapshot, WallTime, stats::QueueError};
 use steerage_apps::meter::{FlowCounts, FlowRecord, Metered};
 use steerage_device::capture::{CaptureInfo, link_name};
 

@@ -37,7 +37,7 @@ struct Connections {
 impl RespondReport {
     pub(crate) fn of(responding: &Responding, snapshot: &Snapshot) -> Self {
         let counts = responding.so_far();
-        let of_all = |count: fn(&steerage::CpuSnapshot) -> u64| snapshot.cpus.iter().map(count).sum();
+        let of_all = |count: fn(&steerage::stats::CpuSnapshot) -> u64| snapshot.cpus.iter().map(count).sum();
         Self {
             served: counts,
             others: counts,

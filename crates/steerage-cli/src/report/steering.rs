@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use steerage::{CpuMask, Elephant, Findings, GroupSnapshot, Snapshot};
+use steerage::{
+    CpuMask, Snapshot,
+    stats::{Elephant, Findings, GroupSnapshot},
+};
 
 use crate::units::{counted, grouped};
 

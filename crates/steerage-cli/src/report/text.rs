@@ -3,7 +3,11 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use steerage::{CpuId, CpuMask, CpuSnapshot, DEAD_AFTER, DropReason, OutputSnapshot, QueueSnapshot};
+use steerage::{
+    CpuId, CpuMask, DropReason,
+    limits::DEAD_AFTER,
+    stats::{CpuSnapshot, OutputSnapshot, QueueSnapshot},
+};
 
 use super::{Report, flows, steering};
 use crate::terminal::printable;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use steerage::DISTANCE_SAME;
+use steerage::policy::DISTANCE_SAME;
 
 use super::model::Event;
 use super::snapshot::{ByName, Snapshot};

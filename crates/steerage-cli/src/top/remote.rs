@@ -161,7 +161,7 @@ fn buckets(text: &str) -> Vec<Bucket> {
         let mut words = line.split(' ').skip(1);
         Some(Bucket { cpu: words.next()?.parse().ok()?, packets: words.next()?.parse().ok()? })
     };
-    text.lines().filter_map(bucket).take(steerage::BUCKETS).collect()
+    text.lines().filter_map(bucket).take(steerage::limits::BUCKETS).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
-use steerage::DEAD_AFTER;
+use steerage::limits::DEAD_AFTER;
 
 use super::events::mask;
 use super::keys::{Mode, SortBy, Ui};

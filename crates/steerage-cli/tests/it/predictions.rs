@@ -8,7 +8,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use steerage::flow::Layers;
-use steerage::{Builder, FlowHasher, Hash, HashKey};
+use steerage::{
+    Builder, Hash,
+    flow::{FlowHasher, HashKey},
+};
 use steerage_apps::Analyze;
 use steerage_apps::forward::Forwarding;
 use steerage_fixtures::{skip, tshark};

@@ -3,7 +3,10 @@
 //! put there when it is written.
 
 use prometheus_client::metrics::MetricType;
-use steerage::{CpuMask, CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Snapshot, Verdicts};
+use steerage::{
+    CpuMask, DropReason, Snapshot,
+    stats::{CpuSnapshot, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Verdicts},
+};
 
 /// A metric of each queue, CPU, output or of the whole.
 pub(super) struct Family<T: 'static> {

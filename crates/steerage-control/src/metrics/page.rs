@@ -6,7 +6,10 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use steerage::{CpuSnapshot, OutputSnapshot, QueueSnapshot, Snapshot};
+use steerage::{
+    Snapshot,
+    stats::{CpuSnapshot, OutputSnapshot, QueueSnapshot},
+};
 
 use super::families::{self, Family, Value};
 use super::{Metric, Source};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use steerage::{BucketSnapshot, CpuId};
+use steerage::{CpuId, stats::BucketSnapshot};
 
 /// One bucket a line: `BUCKET CPU PACKETS MOVES`.
 pub(super) fn load(buckets: &[BucketSnapshot]) -> String {

@@ -4,7 +4,10 @@
 use std::thread;
 use std::time::Instant;
 
-use steerage::{CpuId, CpuMask, MaskError, MaskErrorKind, Snapshot};
+use steerage::{
+    CpuId, CpuMask, Snapshot,
+    topology::{MaskError, MaskErrorKind},
+};
 
 use super::{Change, Tree, locked};
 use crate::error::{AttributeError, ErrorCode};

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use steerage::{LPC_SIZE_DEFAULT, Limits, LpcMemory, QueueLimits};
+use steerage::{Limits, QueueLimits, limits::LPC_SIZE_DEFAULT, memory::LpcMemory};
 
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use steerage::{CpuMask, POLICIES, Snapshot};
+use steerage::{CpuMask, Snapshot, policy::POLICIES};
 
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
@@ -54,7 +54,7 @@ impl Tree {
     pub(super) fn store_policy(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let name = text.trim();
         let from = self.handle.policy();
-        let Some(policy) = steerage::policy(name) else {
+        let Some(policy) = steerage::policy::policy(name) else {
             let message = format!("`{}` is no policy: write one of {}", name.escape_debug(), POLICIES.join(", "));
             return Err(AttributeError::new(ErrorCode::Invalid, message));
         };

@@ -2,7 +2,10 @@
 //!
 //! If steerage does not count something, the file reads 0 if that is true, and otherwise does not exist.
 
-use steerage::{DropReason, Drops, QueueSnapshot, Snapshot};
+use steerage::{
+    DropReason, Snapshot,
+    stats::{Drops, QueueSnapshot},
+};
 
 use super::paths::Device;
 

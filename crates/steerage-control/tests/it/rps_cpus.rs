@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use steerage::{BUCKETS, CpuMask};
+use steerage::{CpuMask, limits::BUCKETS};
 use steerage_control::{CpuView, ErrorCode};
 use steerage_fixtures::HANG;
 

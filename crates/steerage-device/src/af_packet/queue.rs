@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use steerage::{
-    Affinity, Completion, Completions, DRAIN_MAX, DeviceError, FlowHash, FrameHeader, HEADROOM, Lending, LinkType,
-    Polled, QueueMemory, RxQueue, Timestamp,
+    Affinity, DeviceError, LinkType, Timestamp,
+    device::{Completion, Completions, FrameHeader, Lending, Polled, QueueMemory, RxQueue},
+    flow::FlowHash,
+    limits::{DRAIN_MAX, HEADROOM},
 };
 
 use super::interface::Interface;

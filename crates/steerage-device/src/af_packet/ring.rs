@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use steerage::{Blocks, Completions, Lending};
+use steerage::device::{Blocks, Completions, Lending};
 
 use super::sys::{Frame, Memory};
 

@@ -7,7 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use steerage::{DeviceError, HANDLE_BUDGET, LinkType, Outgoing, OutgoingPacket, Output, SEGMENTS_MAX, Sent, TxQueue};
+use steerage::{
+    DeviceError, LinkType, Output,
+    device::{Outgoing, OutgoingPacket, Sent, TxQueue},
+    limits::{HANDLE_BUDGET, SEGMENTS_MAX},
+};
 
 use super::interface::Interface;
 use super::spec::Named;

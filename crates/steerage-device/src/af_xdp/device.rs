@@ -6,7 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use steerage::{Backing, DeviceError, HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, Region, SEGMENTS_MAX};
+use steerage::{
+    DeviceError,
+    device::{Backing, Region},
+    limits::{HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, SEGMENTS_MAX},
+};
 
 use super::attach::Attached;
 use super::interface::Interface;

@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use steerage::{DeviceError, InFlight, Reaper, Region, Timestamp};
+use steerage::{
+    DeviceError, Timestamp,
+    device::{InFlight, Reaper, Region},
+};
 
 use super::LINK_BYTES;
 use super::device::{self, Device, PINNED, chunk_bytes};

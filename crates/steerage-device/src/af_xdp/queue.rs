@@ -9,8 +9,10 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use steerage::{
-    Affinity, Completion, Completions, DeviceError, FlowHash, Gather, Page, Polled, QueueMemory, Region, RxQueue,
-    SEGMENTS_MAX, Timestamp,
+    Affinity, DeviceError, Timestamp,
+    device::{Completion, Completions, Gather, Page, Polled, QueueMemory, Region, RxQueue},
+    flow::FlowHash,
+    limits::SEGMENTS_MAX,
 };
 
 use super::device::{Device, chunk_bytes};

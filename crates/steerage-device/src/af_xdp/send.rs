@@ -9,8 +9,10 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use steerage::{
-    Completion, DeviceError, HEADROOM, LinkType, Outgoing, OutgoingPacket, Output, Page, Received, Region,
-    SEGMENTS_MAX, Sent, TxQueue,
+    DeviceError, LinkType, Output,
+    device::{Completion, Outgoing, OutgoingPacket, Page, Region, Sent, TxQueue},
+    limits::{HEADROOM, SEGMENTS_MAX},
+    packet::Received,
 };
 
 use super::interface::{self, ETHERNET, Netlink};

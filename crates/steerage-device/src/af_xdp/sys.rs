@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::{Page, Posted, Region};
+use steerage::device::{Page, Posted, Region};
 
 mod bpf;
 mod ring;

@@ -4,7 +4,10 @@
 
 use pcap_parser::parse_pcap_header;
 
-use steerage::{FrameHeader, LinkType, Spot};
+use steerage::{
+    LinkType,
+    device::{FrameHeader, Spot},
+};
 
 use super::walk::{Found, Stop, Walk, Wrong};
 use super::{CUT, DAMAGED, PACKET_BYTES_MAX};

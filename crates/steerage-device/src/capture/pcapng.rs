@@ -10,7 +10,10 @@ use pcap_parser::pcapng::{
     parse_interfacedescriptionblock_le, parse_sectionheaderblock,
 };
 
-use steerage::{FrameHeader, LinkType, Spot};
+use steerage::{
+    LinkType,
+    device::{FrameHeader, Spot},
+};
 
 use super::clock::Clock;
 use super::walk::{Found, Stop, Walk, Wrong};

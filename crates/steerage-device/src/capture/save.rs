@@ -9,7 +9,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use steerage::{DeviceError, LinkType, Outgoing, OutgoingPacket, Output, Received, Sent, TxAccount, TxQueue, WallTime};
+use steerage::{
+    DeviceError, LinkType, Output, WallTime,
+    device::{Outgoing, OutgoingPacket, Sent, TxAccount, TxQueue},
+    packet::Received,
+};
 use steerage_file::{Opened, Readers};
 
 use super::PACKET_BYTES_MAX;

@@ -2,7 +2,10 @@
 
 use std::io;
 
-use steerage::{DeviceError, Lending, LinkType, Spot};
+use steerage::{
+    DeviceError, LinkType,
+    device::{Lending, Spot},
+};
 
 /// Where a walk is, and what it has met.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use steerage::{Blocks, Claim, FrameHeader};
+use steerage::device::{Blocks, Claim, FrameHeader};
 
 use super::source::{Got, Source};
 use super::{READ_BYTES, RECORD_BYTES_MAX};

@@ -17,7 +17,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use steerage::{DeviceError, OUTPUT_STUCK_AFTER, TxAccount, TxSource};
+use steerage::{
+    DeviceError,
+    device::{TxAccount, TxSource},
+    limits::OUTPUT_STUCK_AFTER,
+};
 
 use super::save::{Whole, whole_packets};
 

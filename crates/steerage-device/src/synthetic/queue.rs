@@ -6,7 +6,9 @@ use std::io;
 use std::sync::Arc;
 
 use steerage::{
-    Completion, Completions, DeviceError, HEADROOM, POLL_BUDGET, Page, Polled, QueueMemory, Region, RxQueue,
+    DeviceError,
+    device::{Completion, Completions, Page, Polled, QueueMemory, Region, RxQueue},
+    limits::{HEADROOM, POLL_BUDGET},
 };
 
 use short_buffers::ShortBuffers;

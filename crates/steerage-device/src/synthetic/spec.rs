@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use steerage::SEGMENTS_MAX;
+use steerage::limits::SEGMENTS_MAX;
 
 use super::{
     BUFFER_MIN, FLOWS_MAX, Kind, MIX_MAX, QUEUES_MAX, RATE_MAX, SIZE_MAX, SIZE_MIN, SyntheticOptions, ZIPF_MAX,

@@ -5,7 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use steerage::{Completion, Completions, DeviceError, HEADROOM, LinkType, Polled, QueueMemory, RxQueue, Timestamp};
+use steerage::{
+    DeviceError, LinkType, Timestamp,
+    device::{Completion, Completions, Polled, QueueMemory, RxQueue},
+    limits::HEADROOM,
+};
 
 use super::drops::Drops;
 use super::vnet::{self, HEADER_BYTES_MAX};

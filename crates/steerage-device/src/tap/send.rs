@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use steerage::{DeviceError, Outgoing, Received, Sent, TxQueue};
+use steerage::{
+    DeviceError,
+    device::{Outgoing, Sent, TxQueue},
+    packet::Received,
+};
 
 use super::vnet::HEADER_BYTES_MAX;
 use super::{Shared, is_gone};

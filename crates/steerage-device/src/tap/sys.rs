@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use steerage::SEGMENTS_MAX;
+use steerage::limits::SEGMENTS_MAX;
 
 use crate::sys::{InterfaceRequest, ask, checked, socket};
 

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 
 use steerage::testing::QueueTester;
-use steerage::{Batch, Builder, Cpu, Handler, Input, POLL_BUDGET, Timestamp, TxId};
+use steerage::{Batch, Builder, Cpu, Handler, Input, Timestamp, TxId, limits::POLL_BUDGET};
 use steerage_fixtures::namespaces::{Namespaces, udp_exchange};
 use steerage_fixtures::until;
 

@@ -7,7 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use steerage::testing::{Headed, QueueTester};
-use steerage::{Affinity, LinkType, POLL_BUDGET, Polled, RxQueue, Timestamp, flow};
+use steerage::{
+    Affinity, LinkType, Timestamp,
+    device::{Polled, RxQueue},
+    flow,
+    limits::POLL_BUDGET,
+};
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_device::filter::{Filter, FilterError};
 use steerage_fixtures::cable::{FAR, NEAR, Net};

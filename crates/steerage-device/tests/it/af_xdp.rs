@@ -6,7 +6,11 @@ use std::thread;
 use std::time::Instant;
 
 use steerage::testing::{QueueTester, TESTER_PAGES};
-use steerage::{DeviceError, PAGE_BYTES_MIN, POLL_BUDGET, Polled, SEGMENTS_MAX, Timestamp};
+use steerage::{
+    DeviceError, Timestamp,
+    device::Polled,
+    limits::{PAGE_BYTES_MIN, POLL_BUDGET, SEGMENTS_MAX},
+};
 use steerage_device::af_xdp::{AfXdpOptions, Mode};
 use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};

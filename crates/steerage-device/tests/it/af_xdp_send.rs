@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use steerage::testing::QueueTester;
 use steerage::{
-    Builder, Completions, CpuId, DeviceError, DropReason, Filled, Gather, HEADROOM, Input, LinkType, POLL_BUDGET,
-    Polled, QueueMemory, Running, RxQueue, Snapshot, Timestamp,
+    Builder, CpuId, DeviceError, DropReason, Input, LinkType, Running, Snapshot, Timestamp,
+    device::{Completions, Filled, Gather, Polled, QueueMemory, RxQueue},
+    limits::{HEADROOM, POLL_BUDGET},
 };
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput, Mode};
 use steerage_device::output::open_for;

@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use steerage::testing::QueueTester;
-use steerage::{Blocks, Claim, Completions, DeviceError, Polled, QueueMemory, RxQueue, Timestamp};
+use steerage::{
+    DeviceError, Timestamp,
+    device::{Blocks, Claim, Completions, Polled, QueueMemory, RxQueue},
+};
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_device::capture::Capture;
 use steerage_fixtures::HANG;

@@ -5,7 +5,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use steerage::testing::QueueTester;
-use steerage::{Completions, DeviceError, LinkType, Polled, QueueMemory, RxQueue, Timestamp};
+use steerage::{
+    DeviceError, LinkType, Timestamp,
+    device::{Completions, Polled, QueueMemory, RxQueue},
+};
 use steerage_device::capture::{self, BLOCK_BYTES, BLOCKS, Capture, PACKET_BYTES_MAX};
 use steerage_fixtures::{skip, tshark};
 

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use steerage::{Builder, Handler, LinkType, Received, WallTime};
+use steerage::{Builder, Handler, LinkType, WallTime, packet::Received};
 use steerage_device::capture::Capture;
 use steerage_fixtures::tshark;
 

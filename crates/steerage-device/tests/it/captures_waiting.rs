@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use steerage::testing::QueueTester;
-use steerage::{Polled, Timestamp};
+use steerage::{Timestamp, device::Polled};
 use steerage_device::capture::{Capture, Pace};
 use steerage_fixtures::until;
 

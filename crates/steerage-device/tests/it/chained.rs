@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use steerage::testing::QueueTester;
-use steerage::{Builder, Input, Output, POLL_BUDGET, Snapshot, Timestamp};
+use steerage::{Builder, Input, Output, Snapshot, Timestamp, limits::POLL_BUDGET};
 use steerage_device::{capture, open, output};
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::handlers::SendAll;

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use steerage::flow::{self, Layers};
-use steerage::{FlowParts, protocol};
+use steerage::flow::{FlowParts, protocol};
 use steerage_device::capture::Capture;
 use steerage_fixtures::tshark::{PAYLOAD, captures, tshark};
 

@@ -1,6 +1,6 @@
 //! A limited device hands over exactly as many frames as it may.
 
-use steerage::{Polled, Timestamp};
+use steerage::{Timestamp, device::Polled};
 use steerage_device::limit::Limit;
 use steerage_device::open;
 

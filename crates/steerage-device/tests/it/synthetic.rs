@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use steerage::testing::QueueTester;
-use steerage::{Polled, Timestamp};
+use steerage::{Timestamp, device::Polled};
 use steerage_device::open;
 use steerage_device::synthetic::{Kind, RING, parse_payload};
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::{Balance, Builder, CpuId, FlowHasher, HashKey, Snapshot};
+use steerage::{
+    Balance, Builder, CpuId, Snapshot,
+    flow::{FlowHasher, HashKey},
+};
 use steerage_sim::{Costs, Mood, TrafficOptions, Witness, World};
 
 const STEPS_MAX: u64 = 50_000_000;

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use steerage::{Builder, CpuId, CpuMask, DropReason, Handler, Hash, PUBLISH_AT, Phase, Softnet, Stepped};
+use steerage::{
+    Builder, CpuId, CpuMask, DropReason, Handler, Hash,
+    threads::{Phase, Softnet, Stepped},
+};
+use steerage_core::limits::PUBLISH_AT;
 use steerage_fixtures::by_hand::ByHand;
 use steerage_sim::{Mood, TrafficOptions, Witness, WitnessHandler};
 

@@ -8,8 +8,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use steerage::{
-    BUCKETS, Balance, Builder, CpuId, CpuMask, DropReason, Findings, FlowHasher, GroupLoad, Handle, Hash, HashKey,
-    Instance, MoveCause, Plan, Policy, Wish,
+    Balance, Builder, CpuId, CpuMask, DropReason, Handle, Hash, Instance,
+    flow::{FlowHasher, HashKey},
+    limits::BUCKETS,
+    policy::{GroupLoad, Plan, Policy, Wish},
+    stats::{Findings, MoveCause},
 };
 use steerage_fixtures::quiet_panics;
 use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Wire, Witness, WitnessHandler, World};

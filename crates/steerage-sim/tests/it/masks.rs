@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use steerage::{Builder, CpuId, CpuMask, FlowHasher, Hash, HashKey, Snapshot};
+use steerage::{
+    Builder, CpuId, CpuMask, Hash, Snapshot,
+    flow::{FlowHasher, HashKey},
+};
 use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Witness, WitnessHandler, World};
 
 /// Phases that may pass until what was asked for is so: some 20 times what it takes.

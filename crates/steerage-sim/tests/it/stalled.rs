@@ -3,7 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, DropReason, Handle, Handler, Hash, MoveCause, Running, Snapshot};
+use steerage::{
+    Batch, Builder, Cpu, CpuId, CpuMask, DropReason, Handle, Handler, Hash, Running, Snapshot, stats::MoveCause,
+};
 use steerage_fixtures::in_own_process;
 use steerage_sim::TrafficOptions;
 

@@ -1,8 +1,11 @@
 //! What is known of each bucket: who has it, how much came for it, how often it moved.
 
 use steerage::{
-    Affinity, BUCKETS, Balance, Builder, Completions, CpuId, CpuMask, DeviceError, Filled, FlowHash, Hash, Input,
-    Polled, QueueMemory, RxQueue, Softnet, bucket_of,
+    Affinity, Balance, Builder, CpuId, CpuMask, DeviceError, Hash, Input,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    flow::{FlowHash, bucket_of},
+    limits::BUCKETS,
+    threads::Softnet,
 };
 use steerage_fixtures::handlers::Nothing;
 

@@ -7,9 +7,12 @@ use std::thread;
 use std::time::Duration;
 
 use steerage::{
-    BUCKETS, Balance, Builder, Completions, CpuId, CpuMask, DeviceError, Filled, GroupLoad, Handle, Hash, Input,
-    LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, MoveCause, Plan, Policy, Polled, QueueMemory, RxQueue, Softnet, Timestamp,
-    Wish,
+    Balance, Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Timestamp,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    limits::BUCKETS,
+    policy::{GroupLoad, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, Plan, Policy, Wish},
+    stats::MoveCause,
+    threads::Softnet,
 };
 use steerage_fixtures::by_hand::{self, ByHand};
 use steerage_fixtures::handlers::Nothing;

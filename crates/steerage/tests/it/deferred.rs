@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use steerage::{
-    Batch, Builder, Completions, Cpu, DeviceError, DropReason, Filled, Handle, Handler, Input, Outgoing, Output,
-    Polled, QueueMemory, RxQueue, Sent, Snapshot, TxAccount, TxQueue, TxSource,
+    Batch, Builder, Cpu, DeviceError, DropReason, Handle, Handler, Input, Output, Snapshot,
+    device::{Completions, Filled, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxAccount, TxQueue, TxSource},
 };
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steerage::{
-    Builder, Completions, CpuMask, DISTANCE_TIME, DeviceError, Filled, GroupLoad, Input, Plan, Policy, Polled,
-    QueueMemory, RxQueue, Topology, Wish,
+    Builder, CpuMask, DeviceError, Input,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    policy::{DISTANCE_TIME, GroupLoad, Plan, Policy, Wish},
+    topology::Topology,
 };
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::until;

@@ -8,7 +8,7 @@ use etherparse::{
 use proptest::{collection::vec, option, prelude::*};
 use steerage::LinkType;
 use steerage::flow::{self, Layers};
-use steerage::{FlowKey, FlowParts};
+use steerage::{FlowKey, flow::FlowParts};
 
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 2];

@@ -1,8 +1,10 @@
 //! The flow limit: a flow that fills a backlog loses its own packets, not those of the flows beside it.
 
 use steerage::{
-    Affinity, Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, DropReason, FLOW_LIMIT_HISTORY, Filled,
-    FlowHash, FlowHasher, Handle, Handler, HashKey, Input, Polled, QueueMemory, RxQueue, Softnet,
+    Affinity, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, DropReason, Handle, Handler, Input,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    flow::{FlowHash, FlowHasher, HashKey, limits::FLOW_LIMIT_HISTORY},
+    threads::Softnet,
 };
 
 use steerage_fixtures::by_hand::{self, ByHand};

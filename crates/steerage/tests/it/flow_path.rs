@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use steerage::flow::Layers;
 use steerage::{
-    Affinity, Batch, Builder, Completions, Cpu, DeviceError, Filled, Handler, Input, LinkType, Polled, QueueMemory,
-    RxQueue, Snapshot,
+    Affinity, Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, Snapshot,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
 };
 
 /// Hands over frames, all of one link type.

@@ -3,9 +3,14 @@
 use std::time::Duration;
 
 use steerage::{
-    Affinity, Builder, Completions, CpuId, CpuMask, DEAD_AFTER, DeviceError, DropReason, Filled, FlowHash, Handle,
-    Hash, Input, MOVE_WAIT, MoveCause, POLL_BUDGET, Phase, Polled, QueueMemory, RxQueue, Snapshot, Softnet,
+    Affinity, Builder, CpuId, CpuMask, DeviceError, DropReason, Handle, Hash, Input, Snapshot,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    flow::FlowHash,
+    limits::{DEAD_AFTER, POLL_BUDGET},
+    stats::MoveCause,
+    threads::{Phase, Softnet},
 };
+use steerage_core::limits::MOVE_WAIT;
 use steerage_fixtures::by_hand::{self, ByHand};
 use steerage_fixtures::handlers::Nothing;
 

@@ -3,9 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use steerage::{
-    Blocks, Builder, Claim, Completions, DeviceError, FrameHeader, Input, Polled, QueueMemory, RECLAIM_POLLS, RxQueue,
-    Softnet, Stepped,
+    Builder, DeviceError, Input,
+    device::{Blocks, Claim, Completions, FrameHeader, Polled, QueueMemory, RxQueue},
+    threads::{Softnet, Stepped},
 };
+use steerage_core::limits::RECLAIM_POLLS;
 use steerage_fixtures::by_hand::ByHand;
 use steerage_fixtures::handlers::Nothing;
 

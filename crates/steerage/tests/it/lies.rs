@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use steerage::testing::QueueTester;
 use steerage::{
-    Batch, Blocks, Builder, Claim, Completion, Completions, Cpu, DeviceError, DropReason, FRAME_BYTES_MAX, Filled,
-    FrameHeader, Gather, HEADROOM, Handler, Input, Page, Polled, QueueMemory, Region, RxQueue, Snapshot, Spot,
-    Timestamp,
+    Batch, Builder, Cpu, DeviceError, DropReason, Handler, Input, Snapshot, Timestamp,
+    device::{
+        Blocks, Claim, Completion, Completions, Filled, FrameHeader, Gather, Page, Polled, QueueMemory, Region,
+        RxQueue, Spot,
+    },
+    limits::{FRAME_BYTES_MAX, HEADROOM},
 };
 
 const FRAME: [u8; 60] = [7; 60];

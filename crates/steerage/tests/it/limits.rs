@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steerage::{
-    Armed, Batch, Builder, Completions, Cpu, CpuId, DeviceError, Filled, HANDLE_BUDGET, Handle, Handler, Input, Limits,
-    POLL_BUDGET, Polled, QueueMemory, RxQueue, Softnet, Stepped,
+    Batch, Builder, Cpu, CpuId, DeviceError, Handle, Handler, Input, Limits,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    limits::{HANDLE_BUDGET, POLL_BUDGET},
+    threads::{Armed, Softnet, Stepped},
 };
 
 use steerage_fixtures::by_hand::{self, ByHand};

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steerage::{
-    Batch, Builder, Completions, Cpu, DeviceError, Filled, Handler, Input, LinkType, NoRoom, Outgoing, Output, Polled,
-    QueueMemory, RxQueue, Sent, Snapshot, Timestamp, TxId, TxQueue,
+    Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, NoRoom, Output, Snapshot, Timestamp, TxId,
+    device::{Completions, Filled, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
 };
 use steerage_fixtures::assert_at_rest;
 

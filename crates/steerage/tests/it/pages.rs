@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steerage::{
-    Batch, Builder, Completions, Cpu, CpuId, CpuMask, DeviceError, DropReason, Filled, Gather, HEADROOM, Handler,
-    Input, Kept, NodeMap, POLL_BUDGET, Page, Polled, QueueMemory, Region, RxQueue,
+    Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, DropReason, Handler, Input, Kept,
+    device::{Completions, Filled, Gather, Page, Polled, QueueMemory, Region, RxQueue},
+    limits::{HEADROOM, POLL_BUDGET},
+    topology::NodeMap,
 };
 use steerage_fixtures::{assert_at_rest, quiet_panics};
 
@@ -330,7 +332,7 @@ impl RxQueue for Notes {
         for _ in 0..budget {
             let Some(page) = out.take_page() else { break };
             self.parts.lock().unwrap().push(region.part_of(&page));
-            out.push(steerage::Completion::new(page, HEADROOM as u32, 60), 60);
+            out.push(steerage::device::Completion::new(page, HEADROOM as u32, 60), 60);
         }
         Ok(if self.polls == 100 { Polled::Ended } else { Polled::More })
     }
@@ -421,7 +423,7 @@ fn with_every_worker_stalled_no_queue_lacks_a_page() {
         .backlog(BACKLOG)
         .kept_max(KEPT_MAX)
         .memory_max(CAP)
-        .lpc_size(steerage::LPC_SIZE_MAX)
+        .lpc_size(steerage::limits::LPC_SIZE_MAX)
         .input_on(Input::new("endless", "test", queues), &[CpuId(0)], None)
         .build(|_| KeepsAll)
         .unwrap()

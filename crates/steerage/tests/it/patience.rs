@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use steerage::{
-    Armed, Builder, Completions, CpuId, DeviceError, DropReason, FULL_LOOK, Filled, Input, PATIENCE, POLL_BUDGET,
-    Polled, QueueMemory, RxQueue, Softnet, Stepped,
+    Builder, CpuId, DeviceError, DropReason, Input,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    limits::POLL_BUDGET,
+    threads::{Armed, Softnet, Stepped},
 };
+use steerage_core::limits::{FULL_LOOK, PATIENCE};
 use steerage_fixtures::handlers::Nothing;
 
 use steerage_fixtures::by_hand::{self, ByHand};

@@ -4,9 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use steerage::{
-    Batch, Blocks, Builder, Claim, Completion, Completions, Cpu, DeviceError, FrameHeader, HEADROOM, Handler, Input,
-    LinkType, NoRoom, Outgoing, Output, PAGE_BYTES_MIN, Packet, Polled, QueueMemory, Region, RxQueue, Segments, Sent,
-    TxId, TxQueue, WallTime,
+    Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, NoRoom, Output, Packet, TxId, WallTime,
+    device::{
+        Blocks, Claim, Completion, Completions, FrameHeader, Outgoing, Polled, QueueMemory, Region, RxQueue, Sent,
+        TxQueue,
+    },
+    limits::{HEADROOM, PAGE_BYTES_MIN},
+    packet::Segments,
 };
 
 const FRAME: [u8; 60] = [7; 60];

@@ -1,8 +1,9 @@
 //! A run lasts as long as somebody wants it: what dropping, detaching and joining it do.
 
 use steerage::{
-    Builder, Completions, CpuMask, DeviceError, Filled, Handle, Hash, Input, Polled, QueueMemory, Running, RxQueue,
-    Topology,
+    Builder, CpuMask, DeviceError, Handle, Hash, Input, Running,
+    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    topology::Topology,
 };
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::{in_own_process, until};

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use steerage::{
-    Batch, Builder, Completion, Completions, Cpu, DeviceError, DropReason, Filled, Handler, Input, Outgoing, Output,
-    Page, Polled, QueueMemory, Region, RxQueue, Sent, Snapshot, TxId, TxQueue,
+    Batch, Builder, Cpu, DeviceError, DropReason, Handler, Input, Output, Snapshot, TxId,
+    device::{Completion, Completions, Filled, Outgoing, Page, Polled, QueueMemory, Region, RxQueue, Sent, TxQueue},
 };
 use steerage_fixtures::assert_at_rest;
 

@@ -1,6 +1,9 @@
 //! Notes on what keeps the traffic from spreading, or would do so with a simpler hash than ours.
 
-use steerage::{FlowHasher, FlowKey, FlowParts, HashKey};
+use steerage::{
+    FlowKey,
+    flow::{FlowHasher, FlowParts, HashKey},
+};
 
 use super::{Shares, TrafficExplanation, tunnels};
 use crate::units::{counted, grouped, percent};

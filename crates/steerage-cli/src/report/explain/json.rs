@@ -5,7 +5,10 @@ use std::io;
 
 use serde::Serialize;
 use steerage::flow;
-use steerage::{FlowHash, FlowKey, bucket_of, even_share};
+use steerage::{
+    FlowKey,
+    flow::{FlowHash, bucket_of, even_share},
+};
 use steerage_apps::{PacketDetail, Volume};
 
 use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, tunnels};

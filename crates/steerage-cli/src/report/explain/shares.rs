@@ -1,6 +1,6 @@
 //! How an even map divides traffic among CPUs. The table, the notes and the advice all use these figures.
 
-use steerage::{BUCKETS, even_share};
+use steerage::{flow::even_share, limits::BUCKETS};
 use steerage_apps::Volume;
 
 /// The traffic of each CPU of an even map.

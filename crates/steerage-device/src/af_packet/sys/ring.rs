@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steerage::{Blocks, Claim, Completions, Lending};
+use steerage::device::{Blocks, Claim, Completions, Lending};
 
 use crate::memory::GIVEN;
 

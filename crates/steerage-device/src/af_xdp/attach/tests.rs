@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use steerage::testing::QueueTester;
-use steerage::{POLL_BUDGET, Polled, Timestamp};
+use steerage::{Timestamp, device::Polled, limits::POLL_BUDGET};
 use steerage_fixtures::HANG;
 use steerage_fixtures::namespaces::Namespaces;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use steerage::Region;
+use steerage::device::Region;
 
 use super::ring::{Descriptor, Ring};
 use super::{

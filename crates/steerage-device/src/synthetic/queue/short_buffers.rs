@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use steerage::{Completions, DeviceError, Gather, HEADROOM, Page, Region, SEGMENTS_MAX};
+use steerage::{
+    DeviceError,
+    device::{Completions, Gather, Page, Region},
+    limits::{HEADROOM, SEGMENTS_MAX},
+};
 
 use super::{AHEAD, SyntheticQueue};
 

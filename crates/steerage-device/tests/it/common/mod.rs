@@ -7,7 +7,10 @@ use std::os::fd::AsRawFd;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, socket};
 use steerage::testing::{Headed, QueueTester};
-use steerage::{DeviceError, Input, LinkType, Polled, RxQueue, Timestamp};
+use steerage::{
+    DeviceError, Input, LinkType, Timestamp,
+    device::{Polled, RxQueue},
+};
 
 /// How many polls a device may take to end: far more than any test's input needs.
 pub(crate) const POLLS_MAX: usize = 1_000_000;

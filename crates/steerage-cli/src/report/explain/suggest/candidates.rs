@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use steerage::{CpuId, CpuMask, Topology};
+use steerage::{CpuId, CpuMask, topology::Topology};
 
 use crate::host_cpus::{self, FAR};
 

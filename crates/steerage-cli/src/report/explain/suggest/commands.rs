@@ -13,7 +13,7 @@ use crate::terminal::shell_word;
 const AWAY_S: f64 = 0.004;
 
 /// The default backlog of Linux, and ours.
-const BACKLOG_DEFAULT: u64 = steerage::BACKLOG_DEFAULT as u64;
+const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 
 /// The name for an interface if the user named none.
 const SOME_INTERFACE: &str = "IFACE";
@@ -43,7 +43,7 @@ impl BacklogMax {
     /// Room for the packets that arrive for the busiest CPU in a time slice, if the default is too small for that.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
-        (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::BACKLOG_MAX as u64)))
+        (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
         // 4,000 and 250,000 packets; more than there can be.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
-        assert_eq!(most(Some(1e12), 1.0), Some(steerage::BACKLOG_MAX as u64));
+        assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }
 
     #[test]

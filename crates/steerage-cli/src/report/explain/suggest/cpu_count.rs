@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use serde::Serialize;
-use steerage::{BUCKETS, CpuId, CpuMask};
+use steerage::{CpuId, CpuMask, limits::BUCKETS};
 use steerage_apps::Volume;
 
 use super::CandidateCpus;

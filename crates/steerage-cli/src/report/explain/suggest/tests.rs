@@ -1,6 +1,6 @@
 //! How many CPUs, and which: on made-up loads, with figures that can be worked out by hand.
 
-use steerage::{BUCKETS, CpuMask};
+use steerage::{CpuMask, limits::BUCKETS};
 use steerage_apps::Volume;
 
 use super::cpu_count::{Choice, Costs};
@@ -94,7 +94,7 @@ fn machines_are_what_their_topology_tells() {
         write(&format!("cpu{cpu}/cache/index3/level"), "3");
         write(&format!("cpu{cpu}/cache/index3/shared_cpu_list"), cache);
     }
-    let candidates = CandidateCpus::of(&steerage::Topology::below(&root, None), 8);
+    let candidates = CandidateCpus::of(&steerage::topology::Topology::below(&root, None), 8);
     std::fs::remove_dir_all(&root).unwrap();
     assert_eq!(candidates.order.iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [0, 1, 4, 2, 3]);
     assert_eq!((candidates.far.to_list(), candidates.siblings.to_list()), ("2-3".to_owned(), "4".to_owned()));

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use steerage::{
     Affinity, DeviceError, Input,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
     flow::FlowHash,
 };
 
@@ -45,7 +45,7 @@ impl FrameOptions {
     /// Makes the device.
     pub fn input(self) -> Input {
         let queue = Frames { options: self, left: self.frames, rng: Rng::with_seed(SEED) };
-        Input { name: "bench".into(), kind: "bench", mode: "", queues: vec![Box::new(queue)] }
+        Input::new("bench", "bench", vec![Box::new(queue)])
     }
 }
 
@@ -125,8 +125,10 @@ impl Frames {
 }
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::pages(FRAME_BYTES).can_wait();
+        can.hash = self.options.device_hash.then_some(Affinity::BothDirections);
+        can
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -135,18 +137,10 @@ impl RxQueue for Frames {
         let filled = out.fill(count as usize, |page| {
             let flow = self.write(page.first_chunk_mut().expect("a page holds a frame"));
             let hash = hashes.then(|| FlowHash(flow.wrapping_mul(0x9E37_79B1) ^ flow << 7));
-            Some(Filled { len: FRAME_BYTES, wire_len: FRAME_BYTES, hash })
+            Some(Filled::whole(FRAME_BYTES).with_hash(hash))
         });
         out.prefetch_pages(self.options.list);
         self.left -= filled as u64;
         Ok(if self.left == 0 { Polled::Ended } else { Polled::More })
-    }
-
-    fn can_wait(&self) -> bool {
-        true
-    }
-
-    fn device_hash(&self) -> Option<Affinity> {
-        self.options.device_hash.then_some(Affinity::BothDirections)
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use steerage::{
     Batch, Cpu, DeviceError, Handler, Input, Timestamp,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
 };
 
 use crate::frames::{FLOWS, FRAME_BYTES, UDP4};
@@ -32,7 +32,7 @@ impl Paced {
     /// A source of this many packets per second, whether they are taken or not; without a number, of as many as are taken.
     pub fn input(per_second: Option<f64>) -> Input {
         let queue = Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, rng: Rng::with_seed(1) };
-        Input { name: "paced".into(), kind: "bench", mode: "", queues: vec![Box::new(queue)] }
+        Input::new("paced", "bench", vec![Box::new(queue)])
     }
 
     /// The number of frames that are due by now, at most one poll's.
@@ -51,8 +51,10 @@ impl Paced {
 }
 
 impl RxQueue for Paced {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::pages(FRAME_BYTES);
+        can.can_wait = self.gap == 0.0;
+        can
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -72,10 +74,6 @@ impl RxQueue for Paced {
             return Ok(Polled::NotBefore(Timestamp::from_nanos(self.next as u64)));
         }
         Ok(Polled::More)
-    }
-
-    fn can_wait(&self) -> bool {
-        self.gap == 0.0
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use steerage::{
     Batch, Cpu, DeviceError, Handler, Input, LinkType,
-    device::{Completions, Filled, Page, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Page, Polled, RxQueue},
     flow::FlowHash,
     limits::HEADROOM,
 };
@@ -84,7 +84,7 @@ impl NicOptions {
             lost: 0,
             since: None,
         };
-        let input = Input { name: "nic".into(), kind: "bench", mode: "", queues: vec![Box::new(queue)] };
+        let input = Input::new("nic", "bench", vec![Box::new(queue)]);
         (input, move || Reads { slab: slab.clone(), sum: 0 })
     }
 }
@@ -130,12 +130,10 @@ impl Nic {
 }
 
 impl RxQueue for Nic {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES_MAX })
-    }
-
-    fn posted_max(&self) -> usize {
-        RING
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::pages(FRAME_BYTES_MAX).posted(RING);
+        can.can_wait = self.options.rate.is_none();
+        can
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -156,8 +154,7 @@ impl RxQueue for Nic {
                 words.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
             }
             // With one target the hash chooses nothing: it carries the number of the metadata.
-            let posted =
-                out.rx_finish(page, HEADROOM as u32, Filled { hash: Some(FlowHash(number)), ..Filled::whole(len) });
+            let posted = out.rx_finish(page, HEADROOM as u32, Filled::whole(len).with_hash(Some(FlowHash(number))));
             let other = posted.number() != number;
             self.ring[self.at] = if other { Self::post(slab.as_deref(), posted) } else { Some(posted) };
             self.at = (self.at + 1) % RING;
@@ -168,10 +165,6 @@ impl RxQueue for Nic {
         }
         self.ring.drain(..).flatten().for_each(|page| out.give_page(page));
         Ok(Polled::Ended)
-    }
-
-    fn can_wait(&self) -> bool {
-        self.options.rate.is_none()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 use steerage::{
     DeviceError, Input, Output, TxId,
-    device::{Completions, Filled, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
+    device::{Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxQueue},
 };
 use steerage_apps::forward::{Forwarding, Hop, Interface, Neighbour, Neighbours, Routes, Table, Target};
 
@@ -37,8 +37,8 @@ const PACKET: [u8; FRAME_BYTES] = {
 };
 
 impl RxQueue for Packets {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(FRAME_BYTES).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -60,10 +60,6 @@ impl RxQueue for Packets {
         out.prefetch_pages(budget);
         self.left -= filled as u64;
         Ok(if self.left == 0 { Polled::Ended } else { Polled::More })
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 
@@ -121,6 +117,6 @@ pub fn router(packets: u64) -> Result<(Arc<Forwarding>, Input, Output), BenchErr
     let forwarding = Forwarding::new(vec![0]).map_err(|error| BenchError::set_up("a socket for the router", error))?;
     forwarding.show(table()?);
     let input = Input::new("packets", "bench", vec![Box::new(Packets { left: packets, rng: Rng::with_seed(1) })]);
-    let output = Output { name: "sink".into(), kind: "bench", open: Box::new(|_| Ok(Box::new(Sink(0)))) };
+    let output = Output::new("sink", "bench", |_| Ok(Box::new(Sink(0))));
     Ok((forwarding, input, output))
 }

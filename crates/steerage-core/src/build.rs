@@ -1,6 +1,7 @@
 //! Builds an instance: makes queues, memory, rings and CPUs from a [`Spec`].
 
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -15,7 +16,7 @@ use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
 
 use crate::backlog::{Backlog, QueueRings};
 use crate::control::{Handle, mask_indices};
-use crate::device::DeviceName;
+use crate::device::{DeviceError, DeviceName};
 use crate::error::BuildError;
 use crate::handler::{Handler, MakeHandler};
 use crate::hashing::QueueHasher;
@@ -28,12 +29,12 @@ use crate::origin::Origin;
 use crate::placement::{Plan as BucketPlan, PolicyInfo};
 use crate::pool::{PagePool, QueuePages};
 use crate::queue::{OwnedQueue, QueueParts};
-use crate::rx::{Input, QueueMemory, RxQueue};
+use crate::rx::{Capabilities, Input, Opened, RxQueue};
 use crate::shared::Shared;
 use crate::softnet::{CpuPart, StopsUnlessFinished};
 use crate::steer::Steer;
 use crate::steering::{InTransit, QueueGauges, Steering};
-use crate::tx::{Output, OwnedTx, open_outputs};
+use crate::tx::{Output, OwnedTx, make_outputs};
 use steerage_ledger::{CpuLedger, Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
 use steerage_moves::{QueueSetup, Setup};
 
@@ -128,12 +129,12 @@ pub fn build<H: Handler>(
 ) -> Result<Built<H>, BuildError> {
     let start = Instant::now();
     let (mut plan, inputs) = Plan::of(spec)?;
-    let mut queues = plan.open_queues(inputs)?;
-    let (outputs, mut sends) = open_outputs(std::mem::take(&mut plan.spec.outputs), &plan.cpus, queues.len())?;
+    let mut queues = plan.plan_queues(inputs)?;
+    let (outputs, mut sends) = make_outputs(std::mem::take(&mut plan.spec.outputs), &plan.cpus, queues.len())?;
     let (region, pages, memory_bytes) = plan.map_memory(&mut queues, &sends)?;
     let pools = plan.nodes.by_cpu(&SharedPool::by_node(&region, pages));
     for (outputs, pool) in sends.iter_mut().zip(&pools) {
-        outputs.iter_mut().try_for_each(|output| output.map(&region, pool))?;
+        outputs.iter_mut().try_for_each(|output| output.open(&region, pool))?;
     }
     let source = TxSource::originated(queues.len());
     let origins: Vec<Origin> =
@@ -207,8 +208,8 @@ struct Plan {
     spec: Spec,
 }
 
-/// A queue whose device is open, before its rings are made.
-struct OpenQueue {
+/// A queue of a device, before its rings are made.
+struct PlannedQueue {
     rx: Box<dyn RxQueue>,
     device: DeviceName,
     kind: &'static str,
@@ -216,10 +217,25 @@ struct OpenQueue {
     number: usize,
     owner: CpuIndex,
     mask: Vec<CpuIndex>,
-    frame_bytes_max: usize,
+    can: Capabilities,
     blocks: Option<Blocks>,
     /// Whether the device's hash is used.
     hashed_by_device: bool,
+}
+
+impl PlannedQueue {
+    /// Opens the device's queue. Returns how many bytes of memory it lends.
+    fn open(&mut self, region: &Arc<Region>) -> Result<u64, DeviceError> {
+        let Opened { blocks, mode } = self.rx.open(region)?;
+        if blocks.is_some() != self.can.lends {
+            let cause =
+                io::Error::other("a queue supplies blocks if its capabilities say that it lends, and only then");
+            return Err(DeviceError::new(self.device.get(), "receive into its memory", cause));
+        }
+        self.mode = mode.unwrap_or(self.mode);
+        self.blocks = blocks;
+        Ok(self.blocks.as_ref().map_or(0, Blocks::memory_bytes) as u64)
+    }
 }
 
 impl Plan {
@@ -250,29 +266,27 @@ impl Plan {
         Ok((Self { cpus, nodes, spec }, inputs))
     }
 
-    /// Opens the devices, and decides for each of their queues which CPU polls it and which hash is used.
-    fn open_queues(&self, inputs: Vec<InputSpec>) -> Result<Vec<OpenQueue>, BuildError> {
+    /// Decides for each queue which CPU polls it and which hash is used.
+    fn plan_queues(&self, inputs: Vec<InputSpec>) -> Result<Vec<PlannedQueue>, BuildError> {
         let spec = &self.spec;
         let workers: Vec<CpuId> = spec.workers.iter().collect();
         let mut queues = Vec::new();
         for InputSpec { input, rx_cpus, mask } in inputs {
             let receivers = if rx_cpus.is_empty() { &workers } else { &rx_cpus };
-            for (number, mut rx) in input.queues.into_iter().enumerate() {
+            for (number, rx) in input.queues.into_iter().enumerate() {
                 let cpu = receivers[if rx_cpus.is_empty() { queues.len() } else { number } % receivers.len()];
                 let owner = self.cpus.iter().position(|ours| *ours == cpu).unwrap_or(0) as CpuIndex;
                 let mut mask = mask_indices(&self.cpus, mask.as_ref().unwrap_or(&spec.mask), owner)?;
                 mask.sort_unstable();
-                let (frame_bytes_max, blocks) = match rx.memory()? {
-                    QueueMemory::Pages { frame_bytes_max } => (frame_bytes_max, None),
-                    QueueMemory::Blocks { blocks, copy_bytes_max } => (copy_bytes_max, Some(blocks)),
-                };
+                let can = rx.capabilities();
+                let frame_bytes_max = can.frame_bytes_max;
                 if frame_bytes_max > FRAME_BYTES_MAX {
                     let device = input.name.get();
                     return Err(BuildError::FrameTooLong { device, asked: frame_bytes_max, most: FRAME_BYTES_MAX });
                 }
                 let hashed_by_device =
-                    spec.device_hash && rx.device_hash().is_some_and(|device| device.satisfies(spec.affinity));
-                queues.push(OpenQueue {
+                    spec.device_hash && can.hash.is_some_and(|device| device.satisfies(spec.affinity));
+                queues.push(PlannedQueue {
                     rx,
                     device: input.name.clone(),
                     kind: input.kind,
@@ -280,8 +294,8 @@ impl Plan {
                     number,
                     owner,
                     mask,
-                    frame_bytes_max,
-                    blocks,
+                    can,
+                    blocks: None,
                     hashed_by_device,
                 });
             }
@@ -293,16 +307,16 @@ impl Plan {
     /// only its own packets. Each CPU's pages lie on its own NUMA node.
     fn map_memory(
         &mut self,
-        queues: &mut [OpenQueue],
+        queues: &mut [PlannedQueue],
         sends: &[Vec<OwnedTx>],
     ) -> Result<(Arc<Region>, Vec<Page>, u64), BuildError> {
         let spec = &self.spec;
-        let frame_bytes_max = queues.iter().map(|queue| queue.frame_bytes_max).max().unwrap_or(0);
+        let frame_bytes_max = queues.iter().map(|queue| queue.can.frame_bytes_max).max().unwrap_or(0);
         let page_bytes = page_bytes_for(frame_bytes_max.max(spec.linear_bytes));
         let in_rings = self.cpus.len() * ring_slots(spec.limits) + PARKING_LOT_SLOTS + POLL_BUDGET;
-        let each = |queue: &OpenQueue| {
-            let segments = queue.rx.segments_max().clamp(1, SEGMENTS_MAX);
-            let own = if queue.blocks.is_some() { 0 } else { segments * in_rings + queue.rx.posted_max() };
+        let each = |queue: &PlannedQueue| {
+            let segments = queue.can.segments_max.clamp(1, SEGMENTS_MAX);
+            let own = if queue.can.lends { 0 } else { segments * in_rings + queue.can.posted_max };
             (queue.owner, spec.kept_max.saturating_mul(segments).saturating_add(own + 2 * POOL_BULK))
         };
         // Each CPU needs pages to copy lent frames, to send packets that its function originates, and for outputs
@@ -317,29 +331,24 @@ impl Plan {
         let pages = part_ends(&parts, page_bytes)?.last().copied().unwrap_or(0);
         let slot_bytes = if spec.check_order { 24 } else { 16 };
         let rings = queues.len() * (self.cpus.len() * ring_slots(spec.limits) + PARKING_LOT_SLOTS) * slot_bytes;
-        let lent: usize = queues.iter().filter_map(|q| q.blocks.as_ref()).map(Blocks::memory_bytes).sum();
         let tables = queues.len() * FragmentTable::BYTES;
-        let needed = (pages as u64).saturating_mul(page_bytes as u64).saturating_add((rings + lent + tables) as u64);
-        if needed > spec.memory_max as u64 {
-            return Err(BuildError::Memory {
-                needed,
-                cap: spec.memory_max as u64,
-                queues: queues.len(),
-                cpus: self.cpus.len(),
-                backlog: spec.limits.backlog,
-            });
-        }
+        let owned = (pages as u64).saturating_mul(page_bytes as u64).saturating_add((rings + tables) as u64);
+        let (cap, queues_count, cpus) = (spec.memory_max as u64, queues.len(), self.cpus.len());
+        let fits = |needed: u64| {
+            let queues = queues_count;
+            let refused = BuildError::Memory { needed, cap, queues, cpus, backlog: spec.limits.backlog };
+            if needed <= cap { Ok(needed) } else { Err(refused) }
+        };
+        fits(owned)?;
         let (region, pages) = Region::map_parts(&parts, page_bytes)?;
         if let Some(error) = region.unbound() {
             tracing::warn!(
                 "cannot place packet memory on its NUMA nodes: {error}; it lies wherever it is first touched"
             );
         }
-        for queue in queues.iter_mut().filter(|queue| queue.blocks.is_none()) {
-            queue.rx.mapped(&region)?;
-            queue.mode = queue.rx.mode().unwrap_or(queue.mode);
-        }
-        self.size_caches(queues.iter().filter(|queue| queue.blocks.is_none()).count(), page_bytes);
+        let lent = queues.iter_mut().map(|queue| queue.open(&region)).sum::<Result<u64, DeviceError>>()?;
+        let needed = fits(owned + lent)?;
+        self.size_caches(queues.iter().filter(|queue| !queue.can.lends).count(), page_bytes);
         Ok((region, pages, needed))
     }
 
@@ -381,7 +390,7 @@ struct Wiring<'a> {
 }
 
 impl Wiring<'_> {
-    fn wire(&mut self, id: usize, queue: OpenQueue, backlogs: &mut [Vec<Backlog>]) -> OwnedQueue {
+    fn wire(&mut self, id: usize, queue: PlannedQueue, backlogs: &mut [Vec<Backlog>]) -> OwnedQueue {
         let spec = &self.plan.spec;
         let options =
             RingOptions { slots: ring_slots(spec.limits), limit: spec.limits.backlog, arrivals: spec.check_order };
@@ -389,7 +398,7 @@ impl Wiring<'_> {
         let memory = Memory::new(Arc::clone(self.region), blocks_region);
         let kept_pages = steerage_mem::KeptPages::new(memory.clone(), spec.kept_max);
         let order = spec.check_order.then(|| Arc::new(OrderCheck::new(BUCKETS)));
-        let can_wait = queue.rx.can_wait();
+        let Capabilities { can_wait, lends, .. } = queue.can;
 
         let ends: Vec<(Producer, Consumer)> = self.plan.cpus.iter().map(|_| ring(options, memory.clone())).collect();
         let gauges: Vec<Gauge> = ends.iter().map(|(producer, _)| producer.gauge()).collect();
@@ -403,7 +412,7 @@ impl Wiring<'_> {
                 consumer,
                 kept_pages: Arc::clone(&kept_pages),
                 hasher: spec.hasher.clone(),
-                lent: queue.blocks.is_some(),
+                lent: lends,
                 can_wait,
                 order: order.clone(),
                 ledger: Arc::clone(&rings[cpu]),
@@ -412,7 +421,6 @@ impl Wiring<'_> {
         let lot = parking_lot(RingOptions { slots: PARKING_LOT_SLOTS, limit: PARKING_LOT_SLOTS, ..options });
         // Kept copies of lent frames lie in pages that other CPUs took. When such pages come home to this queue, they go
         // on to the shared pool.
-        let lends = queue.blocks.is_some();
         let limits = spec.queue_limits.clamped(lends);
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);
         let pool = PagePool::new(Arc::clone(self.region), shared, Arc::clone(&kept_pages), limits.local_pages());

@@ -5,7 +5,7 @@ mod gather;
 
 use crate::limits::HEADROOM;
 use crate::pool::QueuePages;
-use steerage_flow::{FlowHash, Timestamp};
+use steerage_flow::{FlowHash, LinkType, Timestamp};
 use steerage_ledger::PollCounts;
 use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, FrameHeader, Page, Spot, Tail};
 
@@ -13,6 +13,7 @@ pub use gather::Gather;
 
 /// Describes what a device wrote to a page: see [`Completions::fill`] and [`Completions::rx_finish`].
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Filled {
     /// The frame's length in the page, in bytes.
     pub len: usize,
@@ -24,8 +25,22 @@ pub struct Filled {
 
 impl Filled {
     /// A complete frame without a hash.
+    #[inline(always)]
     pub fn whole(len: usize) -> Self {
         Self { len, wire_len: len, hash: None }
+    }
+
+    /// The first `len` bytes of a frame that had `wire_len` bytes on the wire.
+    #[inline(always)]
+    pub fn cut(len: usize, wire_len: usize) -> Self {
+        Self { len, wire_len, hash: None }
+    }
+
+    /// Adds the flow's hash.
+    #[must_use]
+    #[inline(always)]
+    pub fn with_hash(self, hash: Option<FlowHash>) -> Self {
+        Self { hash, ..self }
     }
 }
 
@@ -45,6 +60,7 @@ pub struct Completions<'a> {
     /// The counters of this poll.
     pub counts: PollCounts,
     pub(crate) prefetch: usize,
+    link: LinkType,
     copybreak: usize,
 }
 
@@ -52,7 +68,7 @@ impl<'a> Completions<'a> {
     /// For one poll at the time `now`, which appends frames to `frames`. Frames of up to `copybreak` bytes are copied
     /// out of the device's pages.
     pub fn new(frames: &'a mut Vec<Completion>, pages: &'a mut QueuePages, now: Timestamp, copybreak: usize) -> Self {
-        Self { frames, pages, now, counts: PollCounts::default(), prefetch: 0, copybreak }
+        Self { frames, pages, now, counts: PollCounts::default(), prefetch: 0, link: LinkType::ETHERNET, copybreak }
     }
 }
 
@@ -60,6 +76,19 @@ impl Completions<'_> {
     /// The time at which this poll began.
     pub fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// Sets the type of the first header in the frames of this poll. Without it, the type is Ethernet. If [`LinkType`] has no
+    /// name for the type, flows cannot be told apart, and all of these frames go to the same CPU.
+    #[inline(always)]
+    pub fn set_link(&mut self, link: LinkType) {
+        self.link = link;
+    }
+
+    /// The type of the first header in the frames of this poll.
+    #[inline(always)]
+    pub fn link(&self) -> LinkType {
+        self.link
     }
 
     /// Takes a page to fill. `None` while all pages are in use; the device should poll again later.
@@ -183,7 +212,7 @@ impl Completions<'_> {
         self.prefetch = count;
     }
 
-    /// The blocks that this queue's [`RxQueue::memory`](crate::rx::RxQueue::memory) supplied. `None` if it supplied none,
+    /// The blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open) supplied. `None` if it supplied none,
     /// or if `claim` belongs to other blocks: a device that wraps another device cannot access the inner device's
     /// memory.
     ///

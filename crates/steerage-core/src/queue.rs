@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use steerage_flow::Timestamp;
+use steerage_flow::{LinkType, Timestamp};
 use steerage_mem::Completion;
 
 use crate::backlog::QueueRings;
@@ -12,7 +12,7 @@ use crate::device::DeviceError;
 use crate::ids::CpuIndex;
 use crate::limits::{Limits, PATIENCE, POLL_BUDGET, QueueLimits, RECLAIM_POLLS};
 use crate::pool::QueuePages;
-use crate::rx::{Polled, RxQueue};
+use crate::rx::{Capabilities, Polled, RxQueue};
 use crate::steer::{self, Steer};
 use steerage_ledger::QueueLedger;
 use steerage_moves::BucketMove;
@@ -27,6 +27,8 @@ pub(crate) struct OwnedQueue {
     rings: QueueRings,
     ledger: Arc<QueueLedger>,
     frames: Vec<Completion>,
+    /// The type of the first header in these frames.
+    link: LinkType,
     /// How many pages the device will fill by this CPU's own stores in the next poll.
     prefetch: usize,
     polls: usize,
@@ -72,7 +74,7 @@ pub(crate) struct QueueParts {
 impl OwnedQueue {
     pub(crate) fn new(parts: QueueParts) -> Self {
         let QueueParts { id, rx, pages, steer, rings, ledger } = parts;
-        let (can_wait, segments_max) = (rx.can_wait(), rx.segments_max());
+        let Capabilities { can_wait, segments_max, .. } = rx.capabilities();
         Self {
             id,
             rx,
@@ -81,6 +83,7 @@ impl OwnedQueue {
             rings,
             ledger,
             frames: Vec::with_capacity(POLL_BUDGET),
+            link: LinkType::ETHERNET,
             prefetch: 0,
             polls: 0,
             limits: PollLimits { can_wait, weight: POLL_BUDGET, segments_max, copybreak: 0 },
@@ -117,7 +120,7 @@ impl OwnedQueue {
         let mut out = Completions::new(&mut self.frames, &mut self.pages, now, self.limits.copybreak);
         let polled = self.rx.poll(&mut out, budget);
         let counts = out.counts;
-        self.prefetch = out.prefetch;
+        (self.prefetch, self.link) = (out.prefetch, out.link());
         self.ledger.polled(self.frames.len() as u64, &counts);
         match polled {
             Ok(polled) => {
@@ -140,7 +143,7 @@ impl OwnedQueue {
     /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see the slot until it
     /// is published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
-        let link = self.rx.link();
+        let link = self.link;
         let poll = steer::Polled { frames: &mut self.frames, link, now, nth: self.polls, prefetch: self.prefetch };
         self.steer.steer(poll, &mut self.rings, &mut self.pages, &self.ledger);
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::completions::Completions;
 use crate::device::{DeviceError, DeviceName};
-use steerage_flow::{Affinity, LinkType, Timestamp};
+use steerage_flow::{Affinity, Timestamp};
 use steerage_mem::{Blocks, Page, Region};
 
 /// A receive queue: a hardware ring, a socket, a TAP's queue, a capture file, a generator.
@@ -19,15 +19,16 @@ use steerage_mem::{Blocks, Page, Region};
 /// It is polled by one CPU, its owner. A minimal implementation:
 ///
 /// ```
-/// # mod steerage { pub use steerage_core::{completions::*, device::*, rx::*}; }
-/// use steerage::{Completions, DeviceError, Filled, Polled, QueueMemory, RxQueue};
+/// # mod steerage { pub use steerage_core::device::DeviceError; pub mod device { pub use steerage_core::{completions::*, rx::*}; } }
+/// use steerage::DeviceError;
+/// use steerage::device::{Capabilities, Completions, Filled, Polled, Opened, RxQueue};
 ///
 /// /// Hands over the same frame for ever.
 /// struct Same(Vec<u8>);
 ///
 /// impl RxQueue for Same {
-///     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-///         Ok(QueueMemory::Pages { frame_bytes_max: self.0.len() })
+///     fn capabilities(&self) -> Capabilities {
+///         Capabilities::pages(self.0.len()).can_wait()
 ///     }
 ///
 ///     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -37,79 +38,40 @@ use steerage_mem::{Blocks, Page, Region};
 ///         });
 ///         Ok(Polled::More)
 ///     }
-///
-///     fn can_wait(&self) -> bool {
-///         true
-///     }
 /// }
 /// ```
 pub trait RxQueue: Send {
-    /// The memory in which the frames lie. Called once, before the first poll. A device gives its blocks away only
-    /// once: a second call returns an error.
+    /// What the queue needs and what it can do. Called while the instance is built. The answer must not change.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Opens the queue. Called once, before the first poll. Frames in pages will lie in the pages of `region`. A queue that
+    /// [lends](Capabilities::lends) its own memory gives its blocks away here.
     ///
     /// # Errors
-    /// If the device cannot allocate its memory, or has given it away before.
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError>;
-
-    /// The most pages that the device keeps posted in a ring of its own. The pool has this many pages in addition.
-    fn posted_max(&self) -> usize {
-        0
-    }
-
-    /// The most pages that a frame may occupy, up to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool has this many
-    /// times as many pages. For a device that receives a long frame into several buffers; see
-    /// [`Completions::gather`].
-    fn segments_max(&self) -> usize {
-        1
-    }
-
-    /// Tells the queue that its frames lie in the pages of `region`. Called once, before the first poll, for each
-    /// queue whose memory is [pages](QueueMemory::Pages).
-    ///
-    /// # Errors
-    /// If the device cannot work with these pages.
-    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+    /// If the device cannot work with these pages, cannot allocate its own memory, or was opened before.
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let _ = region;
-        Ok(())
+        Ok(Opened::default())
     }
 
-    /// The mode in which the device runs, if that is known only after [`mapped`](Self::mapped). `None` if it is
-    /// [`Input::mode`].
-    fn mode(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Hands over up to `budget` frames that have arrived. Must not block, and must not allocate memory after the
-    /// first few calls.
+    /// Hands over up to `budget` frames that have arrived. All of them begin with a header of the same type, Ethernet unless
+    /// the queue calls [`Completions::set_link`]. Must not block, and must not allocate memory after the first few calls.
     ///
     /// # Errors
     /// An error ends the queue: it is not polled again. Frames that were pushed before the error are handled.
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
-
-    /// The type of the first header in the frames of the last poll. All frames of one poll have the same type. If
-    /// [`LinkType`] has no name for the type, flows cannot be told apart, and all of these frames go to the same CPU.
-    fn link(&self) -> LinkType {
-        LinkType::ETHERNET
-    }
-
-    /// The file descriptor that becomes readable when frames arrive, for waiting after [`Polled::Drained`]. `None` if
-    /// the queue does not return `Drained` but says when there will be more.
-    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    /// Whether nothing is lost while the queue is not polled, as with a file. A queue that can wait is polled only
-    /// while every CPU has room for the frames that a poll may bring. A live queue is always polled, and frames that
-    /// find no room are dropped.
-    fn can_wait(&self) -> bool {
-        false
-    }
 
     /// Whether a live queue has room of its own for the frames that arrive in the next [`PATIENCE`](crate::limits::PATIENCE).
     /// If so, it is not polled while a CPU has no room for the frames that a poll may bring, but only for that long.
     /// After that it is polled again, and frames that find no room are dropped.
     fn has_room(&self) -> bool {
         false
+    }
+
+    /// The file descriptor that becomes readable when frames arrive, for waiting after [`Polled::Drained`]. `None` if
+    /// the queue does not return `Drained` but says when there will be more.
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// Tells the queue that the run ends, so frames that arrive from now on are not wanted. Return true if the queue
@@ -125,32 +87,100 @@ pub trait RxQueue: Send {
     fn close(&mut self, pages: &mut Vec<Page>) {
         let _ = pages;
     }
+}
 
+/// What a queue needs, and what it can do: see [`RxQueue::capabilities`].
+///
+/// ```
+/// # mod steerage { pub mod device { pub use steerage_core::rx::*; } }
+/// use steerage::device::Capabilities;
+///
+/// // A ring of 256 posted pages, each of which takes a frame of up to 1514 bytes.
+/// let ring = Capabilities::pages(1514).posted(256);
+/// assert_eq!((ring.frame_bytes_max, ring.posted_max, ring.can_wait), (1514, 256, false));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The length of the longest frame, in bytes. If frames have several pages, the length of the longest part. If the
+    /// queue lends its memory, the longest frame that handlers can keep or write to: such a frame is copied to a page
+    /// first.
+    pub frame_bytes_max: usize,
+    /// Whether frames lie in blocks that the device supplies and lends. Otherwise they lie in pages of the pool, with
+    /// [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
+    pub lends: bool,
+    /// The most pages that a frame may occupy, from 1 to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool has this many
+    /// times as many pages. More than 1 if a device receives a long frame into several buffers: see
+    /// [`Completions::gather`].
+    pub segments_max: usize,
+    /// The most pages that the device keeps posted in a ring of its own. The pool has this many pages in addition.
+    pub posted_max: usize,
+    /// Whether nothing is lost while the queue is not polled, as with a file. A queue that can wait is polled only
+    /// while every CPU has room for the frames that a poll may bring. A live queue is always polled, and frames that
+    /// find no room are dropped.
+    pub can_wait: bool,
     /// If the device sets a hash on every frame: the affinity of these hashes. `None` if it does not.
-    fn device_hash(&self) -> Option<Affinity> {
-        None
+    pub hash: Option<Affinity>,
+}
+
+impl Capabilities {
+    /// A live queue without a hash. Its frames lie in pages of the pool, and the longest has `frame_bytes_max` bytes.
+    pub const fn pages(frame_bytes_max: usize) -> Self {
+        Self { frame_bytes_max, lends: false, segments_max: 1, posted_max: 0, can_wait: false, hash: None }
+    }
+
+    /// A live queue without a hash. Its frames lie in blocks that the device lends. Handlers can keep or write to frames of up
+    /// to `copy_bytes_max` bytes.
+    pub const fn blocks(copy_bytes_max: usize) -> Self {
+        Self { lends: true, ..Self::pages(copy_bytes_max) }
+    }
+
+    /// Frames occupy up to `pages` pages.
+    #[must_use]
+    pub const fn segments(self, pages: usize) -> Self {
+        Self { segments_max: pages, ..self }
+    }
+
+    /// The device keeps up to `pages` pages posted.
+    #[must_use]
+    pub const fn posted(self, pages: usize) -> Self {
+        Self { posted_max: pages, ..self }
+    }
+
+    /// Nothing is lost while the queue is not polled.
+    #[must_use]
+    pub const fn can_wait(self) -> Self {
+        Self { can_wait: true, ..self }
+    }
+
+    /// The device sets a hash on every frame.
+    #[must_use]
+    pub const fn hashes(self, affinity: Affinity) -> Self {
+        Self { hash: Some(affinity), ..self }
     }
 }
 
-/// Where the frames of a queue lie.
-#[derive(Debug)]
+/// What came of opening a queue: see [`RxQueue::open`]. The default is a queue whose frames lie in the pages of the pool.
+#[derive(Debug, Default)]
 #[non_exhaustive]
-pub enum QueueMemory {
-    /// In pages of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame. A frame has one page or
-    /// [several](RxQueue::segments_max).
-    Pages {
-        /// The length of the longest frame, in bytes. If frames have several pages, the length of the longest part.
-        frame_bytes_max: usize,
-    },
-    /// In blocks that the device supplies and lends. The device keeps the [`Claim`](steerage_mem::Claim) to the blocks;
-    /// without it no code can write to them or lend them.
-    Blocks {
-        /// The blocks.
-        blocks: Blocks,
-        /// The longest frame that handlers can keep or write to, in bytes. Such a frame is copied to a page first,
-        /// and all pages are long enough for the longest copy.
-        copy_bytes_max: usize,
-    },
+pub struct Opened {
+    /// The blocks that a queue lends. The device keeps the [`Claim`](steerage_mem::Claim) to them; without it no code can
+    /// write to them or lend them.
+    pub blocks: Option<Blocks>,
+    /// The mode in which the device runs, if it is known only now. `None` if it is [`Input::mode`].
+    pub mode: Option<&'static str>,
+}
+
+impl Opened {
+    /// A queue that lends these blocks.
+    pub fn lending(blocks: Blocks) -> Self {
+        Self { blocks: Some(blocks), mode: None }
+    }
+
+    /// A queue whose frames lie in the pages of the pool, and whose device runs in `mode`.
+    pub fn in_mode(mode: &'static str) -> Self {
+        Self { blocks: None, mode: Some(mode) }
+    }
 }
 
 /// The result of a poll, besides the frames that it pushed.
@@ -168,6 +198,7 @@ pub enum Polled {
 }
 
 /// A device with its receive queues, as given to the builder.
+#[non_exhaustive]
 pub struct Input {
     /// The name that the user gave it, or its current name if it was renamed.
     pub name: DeviceName,
@@ -183,6 +214,14 @@ impl Input {
     /// A device with this name and kind that has no choice of modes.
     pub fn new(name: impl Into<DeviceName>, kind: &'static str, queues: Vec<Box<dyn RxQueue>>) -> Self {
         Self { name: name.into(), kind, mode: "", queues }
+    }
+
+    /// Replaces each queue by the queue that `wrap` makes of it and its number. Name, kind and mode remain. For devices that
+    /// wrap other devices.
+    #[must_use]
+    pub fn wrap_queues(self, mut wrap: impl FnMut(Box<dyn RxQueue>, usize) -> Box<dyn RxQueue>) -> Self {
+        let wrapped = self.queues.into_iter().enumerate().map(|(number, queue)| wrap(queue, number)).collect();
+        Self { queues: wrapped, ..self }
     }
 }
 

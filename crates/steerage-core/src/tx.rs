@@ -8,7 +8,7 @@
 //! on the wire.
 //!
 //! A device copies the packets that it cannot send at once, or takes a packet's page in exchange for a page of its
-//! own ([`OutgoingPacket::swap`]). For the exchange it has pages of the pool ([`TxQueue::mapped`]). The page that it
+//! own ([`OutgoingPacket::swap`]). For the exchange it has pages of the pool ([`TxCapabilities::pages_max`]). The page that it
 //! puts into the packet's slot comes home in the place of the page that it took, and the page that it took is its own
 //! once the device has sent it. An exchange needs no counter, no limit and no second way home, which keeping the page
 //! would need. (It was compared with a copy by AF_XDP on a veth, in five pairs of runs on a busy machine. With 64
@@ -30,30 +30,21 @@ use steerage_topology::CpuId;
 
 /// One CPU's queue to an output. A device that sends implements it.
 pub trait TxQueue: Send {
-    /// How many pages of the pool the queue needs to send from. The pool has this many pages in addition. Called
-    /// once, before the first packet.
-    fn pages_max(&self) -> usize {
-        0
+    /// What the queue needs and what it does. Called while the instance is built. The answer must not change.
+    fn capabilities(&self) -> TxCapabilities {
+        TxCapabilities::default()
     }
 
-    /// Gives the queue its pages, and the region that contains these and all other pages of the pool. Called once,
-    /// before the first packet, for each queue that needs pages.
+    /// Opens the queue, with what it needs. Called once, before the first packet.
     ///
     /// # Errors
     /// If the device cannot work with these pages.
-    fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
-        let _ = (region, pages);
+    fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
+        let _ = resources;
         Ok(())
     }
 
-    /// Whether the queue accepts packets that it finishes later ([`Sent::deferred`]). If so, it keeps `account` and
-    /// reports there what became of each of them. Called once, before the first packet.
-    fn defers(&mut self, account: TxAccount) -> bool {
-        let _ = account;
-        false
-    }
-
-    /// Whether a batch would find room now. Called only if the queue [defers](Self::defers), before a batch is
+    /// Whether a batch would find room now. Called only if the queue [defers](TxCapabilities::defers), before a batch is
     /// handled whose source can wait: such a batch waits until all outputs of the CPU have room. An output that
     /// accepts nothing any more must not return false for ever.
     fn has_room(&self) -> bool {
@@ -87,8 +78,45 @@ pub trait TxQueue: Send {
     }
 }
 
+/// What a queue to an output needs, and what it does: see [`TxQueue::capabilities`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TxCapabilities {
+    /// How many pages of the pool the queue needs to send from. The pool has this many pages in addition.
+    pub pages_max: usize,
+    /// Whether the queue accepts packets that it finishes later ([`Sent::deferred`]).
+    pub defers: bool,
+}
+
+impl TxCapabilities {
+    /// The queue sends from up to `pages` pages of its own.
+    #[must_use]
+    pub const fn pages(self, pages: usize) -> Self {
+        Self { pages_max: pages, ..self }
+    }
+
+    /// The queue accepts packets that it finishes later.
+    #[must_use]
+    pub const fn defers(self) -> Self {
+        Self { defers: true, ..self }
+    }
+}
+
+/// What a queue to an output gets: see [`TxQueue::open`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct TxResources {
+    /// The region that contains all pages of the pool.
+    pub region: Arc<Region>,
+    /// As many pages as the queue [needs](TxCapabilities::pages_max).
+    pub pages: Vec<Page>,
+    /// The account in which a queue that [defers](TxCapabilities::defers) reports what became of each packet.
+    pub account: Option<TxAccount>,
+}
+
 /// The outcome of a [`TxQueue::send`]. Packets that are in none of the counts found no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Sent {
     /// Packets given to the device.
     pub packets: u64,
@@ -101,10 +129,18 @@ pub struct Sent {
     pub deferred: u64,
 }
 
+impl Sent {
+    /// All packets were given to the device.
+    pub const fn all(packets: u64, bytes: u64) -> Self {
+        Self { packets, bytes, refused: 0, deferred: 0 }
+    }
+}
+
 /// Makes an output's queue for a CPU.
 pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send>;
 
 /// A device to send to, as given to the builder.
+#[non_exhaustive]
 pub struct Output {
     /// The name that the user gave it, or its current name if it was renamed.
     pub name: DeviceName,
@@ -112,6 +148,17 @@ pub struct Output {
     pub kind: &'static str,
     /// Makes the device's queues, one for each CPU, when the instance is built.
     pub open: OpenTx,
+}
+
+impl Output {
+    /// A device with this name and kind, whose queues `open` makes.
+    pub fn new(
+        name: impl Into<DeviceName>,
+        kind: &'static str,
+        open: impl FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send + 'static,
+    ) -> Self {
+        Self { name: name.into(), kind, open: Box::new(open) }
+    }
 }
 
 impl fmt::Debug for Output {
@@ -210,8 +257,7 @@ pub(crate) struct OwnedTx {
     pool: Option<Arc<SharedPool>>,
     /// Whether packets were sent since the last flush.
     unflushed: bool,
-    /// Whether the queue accepts packets that it finishes later.
-    defers: bool,
+    can: TxCapabilities,
 }
 
 /// The fate of a batch's packets for one output.
@@ -233,7 +279,7 @@ impl OwnedTx {
         self.ledger.bytes.add(sent.bytes);
         // A device that reports more packets than it was given is wrong, but the ledger must balance all the same.
         let left = count.saturating_sub(sent.packets);
-        let deferred = if self.defers { sent.deferred.min(left) } else { 0 };
+        let deferred = if self.can.defers { sent.deferred.min(left) } else { 0 };
         if let Some(account) = self.ledger.deferred.as_ref().filter(|_| deferred > 0) {
             account.take(source, deferred);
         }
@@ -248,22 +294,23 @@ impl OwnedTx {
 
     /// Whether a source that can wait should wait for this output.
     pub(crate) fn is_full(&self) -> bool {
-        self.defers && self.queue.as_ref().is_some_and(|queue| !queue.has_room())
+        self.can.defers && self.queue.as_ref().is_some_and(|queue| !queue.has_room())
     }
 
     /// How many pages the queue needs.
     pub(crate) fn pages_max(&self) -> usize {
-        self.queue.as_ref().map_or(0, |queue| queue.pages_max())
+        self.can.pages_max
     }
 
-    /// Gives the queue the pages that it needs.
-    pub(crate) fn map(&mut self, region: &Arc<Region>, pool: &Arc<SharedPool>) -> Result<(), DeviceError> {
-        let (mut pages, wanted) = (Vec::new(), self.pages_max());
-        pool.take_out(&mut pages, wanted);
+    /// Gives the queue what it needs.
+    pub(crate) fn open(&mut self, region: &Arc<Region>, pool: &Arc<SharedPool>) -> Result<(), DeviceError> {
+        let mut pages = Vec::new();
+        pool.take_out(&mut pages, self.can.pages_max);
         self.pool = Some(Arc::clone(pool));
+        let account = self.can.defers.then(|| TxAccount::new(&self.ledger));
         match &mut self.queue {
-            Some(queue) if wanted > 0 => queue.mapped(region, pages),
-            _ => Ok(()),
+            Some(queue) => queue.open(TxResources { region: Arc::clone(region), pages, account }),
+            None => Ok(()),
         }
     }
 
@@ -296,8 +343,8 @@ impl OwnedTx {
     }
 }
 
-/// Opens each CPU's queue to each output. Returns the description of each output, and the queues by CPU.
-pub(crate) fn open_outputs(
+/// Makes each CPU's queue to each output. Returns the description of each output, and the queues by CPU.
+pub(crate) fn make_outputs(
     outputs: Vec<Output>,
     cpus: &[CpuId],
     queues: usize,
@@ -307,14 +354,13 @@ pub(crate) fn open_outputs(
     for Output { name, kind, mut open } in outputs {
         let mut ledgers = Vec::with_capacity(cpus.len());
         for (cpu, sends) in cpus.iter().zip(&mut sends) {
-            let mut queue = open(*cpu)?;
+            let queue = open(*cpu)?;
+            let can = queue.capabilities();
             // Packets that CPUs originate are one more source.
-            let deferring = Arc::new(TxLedger::deferring(queues + 1));
-            let defers = queue.defers(TxAccount::new(&deferring));
-            let ledger = if defers { deferring } else { Arc::default() };
+            let ledger = Arc::new(if can.defers { TxLedger::deferring(queues + 1) } else { TxLedger::default() });
             ledgers.push(Arc::clone(&ledger));
             let (queue, name) = (Some(queue), name.clone());
-            sends.push(OwnedTx { name, queue, ledger, pool: None, unflushed: false, defers });
+            sends.push(OwnedTx { name, queue, ledger, pool: None, unflushed: false, can });
         }
         infos.push(OutputInfo { name, kind, ledgers });
     }

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use steerage::{
     Batch, Builder, Cpu, DeviceError, Handler, Input, Outcome,
-    device::{Completions, Filled, Page, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Page, Polled, RxQueue},
     limits::HEADROOM,
 };
 
@@ -33,12 +33,8 @@ impl Nic {
 }
 
 impl RxQueue for Nic {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES_MAX })
-    }
-
-    fn posted_max(&self) -> usize {
-        RING
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(FRAME_BYTES_MAX).posted(RING).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -59,10 +55,6 @@ impl RxQueue for Nic {
             self.next = (self.next + 1) % self.ring.len();
         }
         Ok(Polled::More)
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 

@@ -23,7 +23,7 @@ use std::vec;
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use steerage::{
     Batch, Builder, Cpu, CpuId, DeviceError, FlowKey, Handler, Hash, Input, Snapshot,
-    device::{Completions, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Polled, RxQueue},
     flow::{FlowHasher, HashKey, bucket_of},
 };
 
@@ -158,9 +158,9 @@ fn frame(source: [u8; 4], port: u16, header: &[u8], connection: u32) -> Vec<u8> 
 struct Frames(vec::IntoIter<Vec<u8>>);
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+    fn capabilities(&self) -> Capabilities {
         let longest = self.0.as_slice().iter().map(Vec::len).max();
-        Ok(QueueMemory::Pages { frame_bytes_max: longest.unwrap_or(0) })
+        Capabilities::pages(longest.unwrap_or(0)).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -172,10 +172,6 @@ impl RxQueue for Frames {
             self.0.next();
         }
         Ok(Polled::More)
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 

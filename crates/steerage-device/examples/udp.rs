@@ -9,7 +9,7 @@ use std::thread;
 
 use steerage::{
     Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, Outcome,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
 };
 
 /// The longest packet in a datagram.
@@ -31,12 +31,14 @@ impl Tunnel {
 }
 
 impl RxQueue for Tunnel {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+    fn capabilities(&self) -> Capabilities {
         // One byte more, so that a datagram that is too long can be told from the longest.
-        Ok(QueueMemory::Pages { frame_bytes_max: PACKET_BYTES_MAX + 1 })
+        Capabilities::pages(PACKET_BYTES_MAX + 1)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        // Flows are those of the packets inside the datagrams.
+        out.set_link(LinkType::RAW);
         let (mut polled, mut too_long) = (Ok(Polled::More), 0);
         // `None` ends the filling, and makes no packet.
         out.fill(budget, |page| match self.0.recv(page) {
@@ -57,11 +59,6 @@ impl RxQueue for Tunnel {
         // Received and dropped, by the device.
         out.lost(too_long);
         polled
-    }
-
-    /// Flows are those of the packets inside the datagrams.
-    fn link(&self) -> LinkType {
-        LinkType::RAW
     }
 
     /// After `Polled::Drained`, the CPU sleeps until the socket is readable.

@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use steerage::{
     DeviceError, Input, LinkType,
-    device::{Blocks, Claim, Completions, Polled, QueueMemory, RxQueue},
+    device::{Blocks, Capabilities, Claim, Completions, Opened, Polled, Region, RxQueue},
     limits::POLL_BUDGET,
 };
 
@@ -56,7 +56,7 @@ use source::Source;
 use walk::{Met, Stop, Walk, Wrong};
 use window::{Filled, Window};
 
-use crate::memory::{ASK_ONCE, GIVEN};
+use crate::memory::{GIVEN, OPEN_ONCE};
 
 /// How much of a file is read at a time. Large enough that a system call costs next to nothing a packet, small enough that
 /// another CPU has work meanwhile: the kernel's copy takes about 10 us, and a full backlog of cheap work is over in 20.
@@ -294,18 +294,9 @@ impl Capture {
     }
 }
 
-impl RxQueue for Capture {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        let error = |cause| DeviceError::new(&self.name, "get memory to read the capture", cause);
-        if self.claim.is_some() {
-            return Err(error(io::Error::other(GIVEN)).advise(ASK_ONCE));
-        }
-        let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|e| error(io::Error::other(e)))?;
-        self.claim = Some(claim);
-        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: COPY_BYTES_MAX })
-    }
-
-    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+impl Capture {
+    /// Hands over frames, all of the same link type.
+    fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         // One stretch a poll at most: a poll's time is bounded by the time of one read.
         let mut may_read = true;
         let full = out.len().saturating_add(budget);
@@ -342,17 +333,31 @@ impl RxQueue for Capture {
         }
         Ok(Polled::More)
     }
+}
 
-    fn link(&self) -> LinkType {
-        self.link
+impl RxQueue for Capture {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::blocks(COPY_BYTES_MAX).can_wait()
+    }
+
+    fn open(&mut self, _region: &Arc<Region>) -> Result<Opened, DeviceError> {
+        let error = |cause| DeviceError::new(&self.name, "get memory to read the capture", cause);
+        if self.claim.is_some() {
+            return Err(error(io::Error::other(GIVEN)).advise(OPEN_ONCE));
+        }
+        let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|e| error(io::Error::other(e)))?;
+        self.claim = Some(claim);
+        Ok(Opened::lending(blocks))
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let polled = self.read(out, budget);
+        out.set_link(self.link);
+        polled
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         self.files.waker().map(|waker| waker.0.as_fd())
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 

@@ -95,12 +95,12 @@ impl Fault {
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, faults: Faults) -> (Input, Arc<FaultCounts>) {
         let counts = Arc::new(FaultCounts::default());
-        let faulty = |(queue, nth): (_, u64)| -> Box<dyn RxQueue> {
-            let rng = Rng::with_seed(faults.seed ^ nth.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let faulty = |queue, nth: usize| -> Box<dyn RxQueue> {
+            let rng = Rng::with_seed(faults.seed ^ (nth as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
             let (held, now) = (VecDeque::new(), Vec::new());
             Box::new(Self { queue, faults, rng, held, now, counts: Arc::clone(&counts) })
         };
-        let input = Input { queues: input.queues.into_iter().zip(0..).map(faulty).collect(), ..input };
+        let input = input.wrap_queues(faulty);
         (input, counts)
     }
 

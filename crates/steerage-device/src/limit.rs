@@ -46,8 +46,8 @@ impl Limit {
     }
 
     fn with(allowance: &Arc<Allowance>, input: Input) -> Input {
-        let limited = |queue| -> Box<dyn RxQueue> { Box::new(Self { queue, allowance: Arc::clone(allowance) }) };
-        Input { queues: input.queues.into_iter().map(limited).collect(), ..input }
+        let limited = |queue, _| -> Box<dyn RxQueue> { Box::new(Self { queue, allowance: Arc::clone(allowance) }) };
+        input.wrap_queues(limited)
     }
 }
 

@@ -3,4 +3,4 @@
 pub(crate) const GIVEN: &str = "its memory was given away before";
 
 /// The advice for it.
-pub(crate) const ASK_ONCE: &str = "ask a queue for its memory once";
+pub(crate) const OPEN_ONCE: &str = "open a queue once";

@@ -27,10 +27,10 @@ impl Rate {
     pub fn new(input: Input, per_second: u64) -> Input {
         let queues = input.queues.len().max(1) as u64;
         let share = |nth: u64| (per_second.min(RATE_MAX) / queues + u64::from(nth < per_second % queues)).max(1);
-        let rated = |(queue, nth)| -> Box<dyn RxQueue> {
-            Box::new(Self { queue, per_second: share(nth), start: None, handed_over: 0 })
+        let rated = |queue, nth: usize| -> Box<dyn RxQueue> {
+            Box::new(Self { queue, per_second: share(nth as u64), start: None, handed_over: 0 })
         };
-        Input { queues: input.queues.into_iter().zip(0..).map(rated).collect(), ..input }
+        input.wrap_queues(rated)
     }
 
     /// How many frames have fallen due by then: the first at once.

@@ -134,7 +134,7 @@ impl SyntheticOptions {
         let queues = samplers.into_iter().enumerate().map(|(i, sampler)| -> Box<dyn RxQueue> {
             Box::new(SyntheticQueue::new(self, i, sampler, Share { from: bounds[i], to: bounds[i + 1] }))
         });
-        Ok(Input { name: self.name.as_str().into(), kind: "synthetic", mode: "", queues: queues.collect() })
+        Ok(Input::new(self.name.as_str(), "synthetic", queues.collect()))
     }
 
     /// How many flows queue `queue` has: those whose number leaves `queue` as the remainder.

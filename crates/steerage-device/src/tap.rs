@@ -324,7 +324,7 @@ impl Tap {
             next = (next + 1) % shared.queues.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
-        Output { name: interface_name::following(self.name()), kind: self.layer().name(), open }
+        Output::new(interface_name::following(self.name()), self.layer().name(), open)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use steerage::{
     DeviceError, Input, Packet, Timestamp,
-    device::{Completion, Completions, Gather, Page, Polled, QueueMemory, Region, RxQueue},
+    device::{Capabilities, Completion, Completions, Gather, Opened, Page, Polled, Region, RxQueue},
     limits::HEADROOM,
 };
 
@@ -60,7 +60,7 @@ impl TrafficOptions {
                 chance: Chance::new(self.seed ^ (number as u64) << 32),
             })
         };
-        Input { name: "traffic".into(), kind: "simulated", mode: "", queues: (0..self.queues).map(queue).collect() }
+        Input::new("traffic", "simulated", (0..self.queues).map(queue).collect())
     }
 }
 
@@ -150,12 +150,10 @@ pub fn is_whole(packet: &Packet<'_>) -> bool {
 }
 
 impl RxQueue for Traffic {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
-    }
-
-    fn segments_max(&self) -> usize {
-        if self.chained_once_in > 0 { PAGES_MAX } else { 1 }
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::pages(FRAME_BYTES).segments(if self.chained_once_in > 0 { PAGES_MAX } else { 1 });
+        can.can_wait = self.can_wait;
+        can
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -193,18 +191,14 @@ impl RxQueue for Traffic {
         Ok(Polled::More)
     }
 
-    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         self.region = Some(Arc::clone(region));
-        Ok(())
+        Ok(Opened::default())
     }
 
     fn close(&mut self, pages: &mut Vec<Page>) {
         if let Some(region) = &self.region {
             self.begun.close(region, pages);
         }
-    }
-
-    fn can_wait(&self) -> bool {
-        self.can_wait
     }
 }

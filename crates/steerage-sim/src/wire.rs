@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use steerage::{
     DeviceError, Output,
-    device::{Completion, Outgoing, Page, Region, Sent, TxQueue},
+    device::{Completion, Outgoing, Page, Region, Sent, TxCapabilities, TxQueue, TxResources},
 };
 
 use crate::chance::Chance;
@@ -36,7 +36,7 @@ impl Wire {
                 let (region, free, held) = Default::default();
                 Ok(Box::new(WireQueue { wire, last, full_once_in, chance, region, free, held }))
             };
-            Output { name: format!("wire{nth}").into(), kind: "simulated", open: Box::new(open) }
+            Output::new(format!("wire{nth}"), "simulated", open)
         };
         (0..count).map(output).collect()
     }
@@ -66,12 +66,12 @@ impl WireQueue {
 }
 
 impl TxQueue for WireQueue {
-    fn pages_max(&self) -> usize {
-        PAGES
+    fn capabilities(&self) -> TxCapabilities {
+        TxCapabilities::default().pages(PAGES)
     }
 
-    fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
-        (self.region, self.free) = (Some(Arc::clone(region)), pages);
+    fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
+        (self.region, self.free) = (Some(resources.region), resources.pages);
         Ok(())
     }
 

@@ -1,15 +1,15 @@
 //! For authors of devices: polls a receive queue as the path does, without the path.
 //!
 //! ```
-//! # use steerage_core::{completions::Completions, device::DeviceError, limits::HEADROOM, rx::{Polled, QueueMemory, RxQueue}};
+//! # use steerage_core::{completions::Completions, device::DeviceError, limits::HEADROOM, rx::{Capabilities, Polled, Opened, RxQueue}};
 //! # use steerage_flow::Timestamp;
 //! # use steerage_mem::Completion;
 //! # use steerage_testing as testing;
 //! use testing::QueueTester; // steerage::testing::QueueTester
 //! # struct Once(bool);
 //! # impl RxQueue for Once {
-//! #     fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-//! #         Ok(QueueMemory::Pages { frame_bytes_max: 3 })
+//! #     fn capabilities(&self) -> Capabilities {
+//! #         Capabilities::pages(3)
 //! #     }
 //! #     fn poll(&mut self, out: &mut Completions<'_>, _budget: usize) -> Result<Polled, DeviceError> {
 //! #         if self.0 { return Ok(Polled::Ended); }
@@ -40,8 +40,8 @@ use steerage_core::completions::Completions;
 use steerage_core::device::DeviceError;
 use steerage_core::limits::{HEADROOM, POLL_BUDGET};
 use steerage_core::pool::{PagePool, QueuePages};
-use steerage_core::rx::{Polled, QueueMemory, RxQueue};
-use steerage_flow::Timestamp;
+use steerage_core::rx::{Capabilities, Opened, Polled, RxQueue};
+use steerage_flow::{LinkType, Timestamp};
 use steerage_mem::{Completion, FrameHeader, KeptPages, Memory, Region, SharedPool};
 
 pub use page_loop::PageLoop;
@@ -66,32 +66,25 @@ pub struct QueueTester {
     copied: u64,
     passed: u64,
     chained: u64,
+    mode: Option<&'static str>,
+    link: LinkType,
     failed: Option<DeviceError>,
 }
 
 impl QueueTester {
-    /// Asks the queue for its memory, and makes [`TESTER_PAGES`] pages for it.
+    /// Makes [`TESTER_PAGES`] pages for the queue, and opens it.
     ///
     /// # Errors
     /// The queue's own error, or an error if there is no memory.
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
-        let (frame_bytes_max, blocks) = match queue.memory()? {
-            QueueMemory::Pages { frame_bytes_max } => (frame_bytes_max, None),
-            QueueMemory::Blocks { blocks, copy_bytes_max } => (copy_bytes_max, Some(blocks)),
-            other => {
-                let cause = io::Error::other(format!("{other:?} is not known here"));
-                return Err(DeviceError::new("queue under test", "poll memory of another kind", cause));
-            }
-        };
+        let Capabilities { frame_bytes_max, lends, .. } = queue.capabilities();
         // Pages are whole cache lines, as in the path. Otherwise frames would share lines.
         let page_bytes = (HEADROOM + frame_bytes_max).next_multiple_of(64);
         // The tester does not copy lent frames, so it needs no pages for them.
-        let pages = if blocks.is_some() { 1 } else { TESTER_PAGES };
+        let pages = if lends { 1 } else { TESTER_PAGES };
         let (region, pages) = Region::map(pages, page_bytes)
             .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
-        if blocks.is_none() {
-            queue.mapped(&region)?;
-        }
+        let Opened { blocks, mode, .. } = queue.open(&region)?;
         let memory = Memory::new(Arc::clone(&region), blocks.as_ref().map(|blocks| Arc::clone(blocks.region())));
         let kept_pages = KeptPages::new(memory.clone(), 0);
         let shared = Arc::clone(&SharedPool::by_node(&region, pages)[0]);
@@ -107,6 +100,8 @@ impl QueueTester {
             copied: 0,
             passed: 0,
             chained: 0,
+            mode,
+            link: LinkType::ETHERNET,
             failed: None,
         })
     }
@@ -202,7 +197,17 @@ impl QueueTester {
         self.wire_bytes
     }
 
-    /// The queue itself, for [`RxQueue::can_wait`], [`RxQueue::wait_on`] and the like.
+    /// The mode in which the device runs, if the queue said so when it was opened.
+    pub fn mode(&self) -> Option<&'static str> {
+        self.mode
+    }
+
+    /// The type of the first header in the frames of the last poll.
+    pub fn link(&self) -> LinkType {
+        self.link
+    }
+
+    /// The queue itself, for [`RxQueue::capabilities`], [`RxQueue::wait_on`] and the like.
     pub fn queue(&self) -> &dyn RxQueue {
         &*self.queue
     }
@@ -217,6 +222,7 @@ impl QueueTester {
         }
         let mut out = Completions::new(&mut self.frames, &mut self.pages, now, 0);
         let polled = self.queue.poll(&mut out, budget);
+        self.link = out.link();
         self.wire_bytes += out.counts.wire_bytes;
         self.lost += out.counts.lost;
         self.copied += out.counts.copied;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use steerage::topology::Watch;
 use steerage::{
     Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Running,
-    device::{Completion, Completions, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completion, Completions, Polled, RxQueue},
     limits::HEADROOM,
     topology::Topology,
 };
@@ -62,8 +62,8 @@ struct Endless(u32);
 const FRAME_BYTES: usize = 60;
 
 impl RxQueue for Endless {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(FRAME_BYTES).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -79,14 +79,10 @@ impl RxQueue for Endless {
         }
         Ok(Polled::More)
     }
-
-    fn can_wait(&self) -> bool {
-        true
-    }
 }
 
 fn started(cpus: &CpuMask) -> Running<()> {
-    let input = Input { name: "endless".into(), kind: "test", mode: "", queues: vec![Box::new(Endless(0))] };
+    let input = Input::new("endless", "test", vec![Box::new(Endless(0))]);
     let builder = Builder::new().cpus(cpus.clone()).policy(Hash).check_order(true).input(input);
     builder.build(|_| Nothing).unwrap().start().unwrap()
 }

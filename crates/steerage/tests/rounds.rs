@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use steerage::{
     Batch, BucketId, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Input, Kept, Output, TxId,
-    device::{Completion, Completions, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
+    device::{Capabilities, Completion, Completions, Outgoing, Polled, RxQueue, Sent, TxQueue},
     limits::HEADROOM,
 };
 use steerage_fixtures::HANG;
@@ -63,8 +63,8 @@ const FRAME_BYTES: usize = 60;
 struct Endless(u32);
 
 impl RxQueue for Endless {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(FRAME_BYTES)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -184,14 +184,9 @@ fn a_round_neither_waits_nor_allocates() {
     let seconds: f64 = std::env::var("STEERAGE_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3.0);
     let stall = Arc::new(Stall::default());
     let for_handlers = Arc::clone(&stall);
-    let input = |nth: u32| Input {
-        name: format!("endless{nth}").into(),
-        kind: "test",
-        mode: "",
-        queues: vec![Box::new(Endless(nth))],
-    };
+    let input = |nth: u32| Input::new(format!("endless{nth}"), "test", vec![Box::new(Endless(nth))]);
     let builder = (0..3).map(input).fold(Builder::new(), Builder::input);
-    let output = Output { name: "nowhere".into(), kind: "test", open: Box::new(|_| Ok(Box::new(Nowhere))) };
+    let output = Output::new("nowhere", "test", |_| Ok(Box::new(Nowhere)));
     let built = builder.output(output).virtual_cpus(usize::from(CPUS)).check_order(true).build(move |_| Counts {
         stall: Arc::clone(&for_handlers),
         by_bucket: HashMap::new(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use etherparse::{Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TransportSlice, icmpv4, icmpv6};
 use steerage::{
     Builder, DeviceError, Input, Output,
-    device::{Completions, Filled, Gather, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
+    device::{Capabilities, Completions, Filled, Gather, Outgoing, Polled, RxQueue, Sent, TxQueue},
     limits::{HEADROOM, SEGMENTS_MAX},
 };
 
@@ -19,15 +19,12 @@ const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 9000 })
-    }
-
-    fn segments_max(&self) -> usize {
-        SEGMENTS_MAX
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(9000).segments(SEGMENTS_MAX).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.set_link(self.1);
         let count = self.0.len().min(budget);
         if let Some(first) = self.2 {
             for frame in self.0.by_ref().take(count) {
@@ -48,14 +45,6 @@ impl RxQueue for Frames {
             Some(Filled::whole(frame.len()))
         });
         Ok(if self.0.len() == 0 { Polled::Ended } else { Polled::More })
-    }
-
-    fn can_wait(&self) -> bool {
-        true
-    }
-
-    fn link(&self) -> LinkType {
-        self.1
     }
 }
 
@@ -79,11 +68,7 @@ impl TxQueue for Sinks {
 
 fn sink(nth: u8, sink: &Sink) -> Output {
     let sink = Arc::clone(sink);
-    Output {
-        name: format!("sink{nth}").into(),
-        kind: "sink",
-        open: Box::new(move |_| Ok(Box::new(Sinks(nth, Arc::clone(&sink))))),
-    }
+    Output::new(format!("sink{nth}"), "sink", move |_| Ok(Box::new(Sinks(nth, Arc::clone(&sink)))))
 }
 
 /// Interface 0 is 10.0.0.1/24 and fd00::1/64, interface 1 10.0.1.1/24 and fd00:1::1/64 with an MTU of 1400, interface 2 has

@@ -10,7 +10,7 @@ use etherparse::{
 use proptest::prelude::*;
 use steerage::{
     Builder, DeviceError, Input, LinkType, Output,
-    device::{Completions, Filled, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
+    device::{Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxQueue},
 };
 
 use super::*;
@@ -25,8 +25,8 @@ const FROM6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 struct Frames(std::vec::IntoIter<Vec<u8>>);
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 1600 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(1600).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -36,10 +36,6 @@ impl RxQueue for Frames {
             Some(Filled::whole(frame.len()))
         });
         Ok(if self.0.len() == 0 { Polled::Ended } else { Polled::More })
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 
@@ -68,8 +64,7 @@ fn config() -> Config {
 fn answers_of(responding: &Arc<Responding>, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let sink = Sink::default();
     let (ours, theirs) = (Arc::clone(responding), Arc::clone(&sink));
-    let output =
-        Output { name: "sink".into(), kind: "sink", open: Box::new(move |_| Ok(Box::new(Sinks(Arc::clone(&theirs))))) };
+    let output = Output::new("sink", "sink", move |_| Ok(Box::new(Sinks(Arc::clone(&theirs)))));
     let input = Input::new("list", "list", vec![Box::new(Frames(frames.into_iter()))]);
     let builder = Builder::new().virtual_cpus(1).input(input).output(output).originated_max(64);
     builder.build(move |_| ours.handler()).unwrap().start().unwrap().join();

@@ -117,7 +117,7 @@ where
     let metrics = Metrics::prepare(args)?;
     let Opened { inputs, capture, .. } = devices::open(args)?;
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
-    let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.can_wait());
+    let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
     let mut builder = builder.check_order(check_order).originated_max(sending.originated);
     if begins == InitialRegime::Collector && can_wait && args.pace.is_none() && cpus.begins_as_collector(&args.cpus)? {
         builder = builder.policy(Balance::begin_joined());

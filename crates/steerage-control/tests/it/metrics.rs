@@ -25,7 +25,7 @@ fn traffic(name: &str, frames: u64) -> Input {
         gap: Duration::ZERO,
         seed: 1,
     };
-    Input { name: name.into(), ..options.input() }
+    Input::new(name, "simulated", options.input().queues)
 }
 
 fn instance(inputs: Vec<Input>) -> Instance<Nothing> {

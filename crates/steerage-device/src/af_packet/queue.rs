@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use steerage::{
-    Affinity, DeviceError, LinkType, Timestamp,
-    device::{Completion, Completions, FrameHeader, Lending, Polled, QueueMemory, RxQueue},
+    Affinity, DeviceError, Timestamp,
+    device::{Capabilities, Completion, Completions, FrameHeader, Lending, Opened, Polled, Region, RxQueue},
     flow::FlowHash,
     limits::{DRAIN_MAX, HEADROOM},
 };
@@ -17,7 +18,7 @@ use super::program;
 use super::ring::{Current, Ring};
 use super::sys::{Frame, Socket};
 use crate::capture::COPY_BYTES_MAX;
-use crate::memory::ASK_ONCE;
+use crate::memory::OPEN_ONCE;
 use crate::tap::vnet;
 
 /// How often the kernel is asked what it dropped and whether something is wrong while more comes: two system calls.
@@ -322,12 +323,19 @@ impl Queue {
 }
 
 impl RxQueue for Queue {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        let blocks = self.ring.blocks().map_err(|cause| self.error("lend its ring", cause).advise(ASK_ONCE))?;
-        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: self.interface.frame_bytes_max.min(COPY_BYTES_MAX) })
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::blocks(self.interface.frame_bytes_max.min(COPY_BYTES_MAX));
+        can.hash = self.hashes.then_some(Affinity::BothDirections);
+        can
+    }
+
+    fn open(&mut self, _region: &Arc<Region>) -> Result<Opened, DeviceError> {
+        let blocks = self.ring.blocks().map_err(|cause| self.error("lend its ring", cause).advise(OPEN_ONCE))?;
+        Ok(Opened::lending(blocks))
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.set_link(self.interface.link);
         let Some(blocks) = self.ring.own(out) else { return Err(self.error("lend frames", no_blocks())) };
         self.ring.give_back(blocks);
         if self.stopping {
@@ -347,10 +355,6 @@ impl RxQueue for Queue {
         Ok(Polled::More)
     }
 
-    fn link(&self) -> LinkType {
-        self.interface.link
-    }
-
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         Some(self.events.0.as_fd())
     }
@@ -363,10 +367,6 @@ impl RxQueue for Queue {
         // From here on the kernel keeps everything from it. What it has by then it shows when the block's time is over.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
-    }
-
-    fn device_hash(&self) -> Option<Affinity> {
-        self.hashes.then_some(Affinity::BothDirections)
     }
 }
 

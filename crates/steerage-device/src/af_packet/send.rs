@@ -100,7 +100,7 @@ impl AfPacketOutput {
             next = (next + 1) % sockets.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
-        Ok(Output { name: crate::interface_name::following(&self.interface), kind: "af_packet", open })
+        Ok(Output::new(crate::interface_name::following(&self.interface), "af_packet", open))
     }
 
     fn make_ready(&self, socket: &Socket, interface: u32) -> Result<(), DeviceError> {

@@ -10,7 +10,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use steerage::{
     Affinity, DeviceError, Timestamp,
-    device::{Completion, Completions, Gather, Page, Polled, QueueMemory, Region, RxQueue},
+    device::{Capabilities, Completion, Completions, Gather, Opened, Page, Polled, Region, RxQueue},
     flow::FlowHash,
     limits::SEGMENTS_MAX,
 };
@@ -77,7 +77,6 @@ pub(super) struct Queue {
     tells: bool,
     begun: Begun,
     region: Option<Arc<Region>>,
-    mode: Option<&'static str>,
     looked: Timestamp,
     /// Frames that were handed over, and those that were lost, so far.
     handed: u64,
@@ -114,7 +113,6 @@ impl Queue {
             tells,
             begun: Begun::default(),
             region: None,
-            mode: None,
             looked: Timestamp::ZERO,
             handed: 0,
             lost: 0,
@@ -305,39 +303,31 @@ impl Queue {
 }
 
 impl RxQueue for Queue {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: self.device.frame_bytes_max() })
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::pages(self.device.frame_bytes_max())
+            .segments(self.device.segments_max())
+            .posted(self.device.ring as usize);
+        can.hash = self.hashes.then_some(Affinity::BothDirections);
+        can
     }
 
-    fn posted_max(&self) -> usize {
-        self.device.ring as usize
-    }
-
-    fn segments_max(&self) -> usize {
-        self.device.segments_max()
-    }
-
-    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let ready = self.device.ready(self.number, region)?;
         self.events
             .add(&ready, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLERR, 0))
             .map_err(|e| self.device.error("wait for the socket", e.into()))?;
-        self.mode = Some(self.device.mode(&ready));
+        let mode = self.device.mode(&ready);
         let parts = if self.device.takes_several() { SEGMENTS_MAX } else { 1 };
         self.longest = parts * (chunk_bytes(region) as usize - HEADROOM_BYTES);
         self.region = Some(Arc::clone(region));
         self.stage = Stage::Ready(ready);
-        Ok(())
-    }
-
-    fn mode(&self) -> Option<&'static str> {
-        self.mode
+        Ok(Opened::in_mode(mode))
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         self.refill(out);
         if matches!(self.stage, Stage::Ready(_)) {
-            self.open()?;
+            self.activate()?;
         }
         let more = self.receive(out, budget);
         if matches!(self.stage, Stage::Ending(..) | Stage::Ended) {
@@ -380,15 +370,11 @@ impl RxQueue for Queue {
             posted.into_iter().for_each(|mut posted| pages.extend(posted.take_all()));
         }
     }
-
-    fn device_hash(&self) -> Option<Affinity> {
-        self.hashes.then_some(Affinity::BothDirections)
-    }
 }
 
 impl Queue {
     /// Has frames come from here on.
-    fn open(&mut self) -> Result<(), DeviceError> {
+    fn activate(&mut self) -> Result<(), DeviceError> {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) => {
                 let set = self.device.program.sockets.set(self.number, ready.as_fd());

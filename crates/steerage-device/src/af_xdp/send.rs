@@ -10,7 +10,7 @@ use std::thread;
 
 use steerage::{
     DeviceError, LinkType, Output,
-    device::{Completion, Outgoing, OutgoingPacket, Page, Region, Sent, TxQueue},
+    device::{Completion, Outgoing, OutgoingPacket, Page, Region, Sent, TxCapabilities, TxQueue, TxResources},
     limits::{HEADROOM, SEGMENTS_MAX},
     packet::Received,
 };
@@ -110,7 +110,7 @@ impl AfXdpOutput {
             let nth = lines.add()?;
             Ok(Box::new(Send { lines: Arc::clone(&lines), nth, ready: None }) as Box<dyn TxQueue>)
         });
-        Ok(Output { name: crate::interface_name::following(&self.interface), kind: spec::DEVICE, open })
+        Ok(Output::new(crate::interface_name::following(&self.interface), spec::DEVICE, open))
     }
 
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
@@ -370,19 +370,20 @@ impl Send {
 }
 
 impl TxQueue for Send {
-    fn pages_max(&self) -> usize {
-        self.lines.ring as usize
+    fn capabilities(&self) -> TxCapabilities {
+        TxCapabilities::default().pages(self.lines.ring as usize)
     }
 
-    fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
-        let bound = self.lines.ready(self.nth, region)?;
+    fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
+        let TxResources { region, pages, .. } = resources;
+        let bound = self.lines.ready(self.nth, &region)?;
         let is_fit = |page: &Page| {
             let from = region.address(page).unwrap_or(0) % PIECE_BYTES;
             !bound.how.zero_copy || from + region.page_bytes() as u64 <= PIECE_BYTES
         };
         let (free, unfit) = pages.into_iter().partition(is_fit);
         let voided = Vec::with_capacity(self.lines.ring as usize);
-        self.ready = Some(SendQueue { bound, region: Arc::clone(region), free, unfit, unsaid: 0, down: false, voided });
+        self.ready = Some(SendQueue { bound, region, free, unfit, unsaid: 0, down: false, voided });
         Ok(())
     }
 

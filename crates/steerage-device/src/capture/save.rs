@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use steerage::{
     DeviceError, LinkType, Output, WallTime,
-    device::{Outgoing, OutgoingPacket, Sent, TxAccount, TxQueue},
+    device::{Outgoing, OutgoingPacket, Sent, TxCapabilities, TxQueue, TxResources},
     packet::Received,
 };
 use steerage_file::{Opened, Readers};
@@ -79,7 +79,7 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
         }
         Ok(Box::new(save) as Box<dyn TxQueue>)
     });
-    Ok(Output { name: name.into(), kind: "pcap", open })
+    Ok(Output::new(name, "pcap", open))
 }
 
 fn now() -> WallTime {
@@ -122,9 +122,15 @@ struct Save {
 }
 
 impl TxQueue for Save {
-    fn defers(&mut self, account: TxAccount) -> bool {
-        self.lane.set_account(account);
-        true
+    fn capabilities(&self) -> TxCapabilities {
+        TxCapabilities::default().defers()
+    }
+
+    fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
+        if let Some(account) = resources.account {
+            self.lane.set_account(account);
+        }
+        Ok(())
     }
 
     fn has_room(&self) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use steerage::{
     DeviceError,
-    device::{Completion, Completions, Page, Polled, QueueMemory, Region, RxQueue},
+    device::{Capabilities, Completion, Completions, Opened, Page, Polled, Region, RxQueue},
     limits::{HEADROOM, POLL_BUDGET},
 };
 
@@ -122,17 +122,18 @@ impl SyntheticQueue {
 }
 
 impl RxQueue for SyntheticQueue {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: self.parts.as_ref().map_or(self.room(), ShortBuffers::buffer) })
+    fn capabilities(&self) -> Capabilities {
+        let mut can = match &self.parts {
+            None => Capabilities::pages(self.room()),
+            Some(parts) => Capabilities::pages(parts.buffer()).segments(parts.segments_max()),
+        };
+        can.can_wait = self.schedule.is_none();
+        can
     }
 
-    fn segments_max(&self) -> usize {
-        self.parts.as_ref().map_or(1, ShortBuffers::segments_max)
-    }
-
-    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
-        self.parts.iter_mut().for_each(|parts| parts.mapped(region));
-        Ok(())
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
+        self.parts.iter_mut().for_each(|parts| parts.open(region));
+        Ok(Opened::default())
     }
 
     fn close(&mut self, pages: &mut Vec<Page>) {
@@ -166,9 +167,5 @@ impl RxQueue for SyntheticQueue {
             Some(schedule) if due == pushed => Polled::NotBefore(schedule.time_of(self.gone)),
             _ => Polled::More,
         })
-    }
-
-    fn can_wait(&self) -> bool {
-        self.schedule.is_none()
     }
 }

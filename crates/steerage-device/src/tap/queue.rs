@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use steerage::{
-    DeviceError, LinkType, Timestamp,
-    device::{Completion, Completions, Polled, QueueMemory, RxQueue},
+    DeviceError, Timestamp,
+    device::{Capabilities, Completion, Completions, Polled, RxQueue},
     limits::HEADROOM,
 };
 
@@ -92,12 +92,12 @@ impl Queue {
 }
 
 impl RxQueue for Queue {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        // A byte more, so that what is too long is seen to be.
-        Ok(QueueMemory::Pages { frame_bytes_max: self.shared.frame_bytes_max() + 1 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(self.shared.frame_bytes_max() + 1)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.set_link(self.shared.layer.link());
         if out.now().since(self.looked) >= LOOK {
             self.count_drops(out);
         }
@@ -115,10 +115,6 @@ impl RxQueue for Queue {
     fn stop(&mut self) -> bool {
         self.left = Some(STOP_PACKETS);
         true
-    }
-
-    fn link(&self) -> LinkType {
-        self.shared.layer.link()
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {

@@ -307,8 +307,8 @@ fn the_kernels_hash_is_taken_where_it_is_asked_for() {
     let Some(net) = Net::new() else { return };
     let ours = queues(&net, &options("near0"));
     let theirs = queues(&net, &AfPacketOptions { kernel_hash: true, ..options("near0") });
-    assert_eq!(ours[0].device_hash(), None);
-    assert_eq!(theirs[0].device_hash(), Some(Affinity::BothDirections));
+    assert_eq!(ours[0].capabilities().hash, None);
+    assert_eq!(theirs[0].capabilities().hash, Some(Affinity::BothDirections));
 }
 
 /// What the kernel has no room for counts as lost, whatever becomes of the rest.

@@ -99,7 +99,7 @@ fn frames_come_in_order_in_every_mode() {
     let Some(net) = Net::new() else { return };
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
         let mut taking = take(&net, &AfXdpOptions { mode, ..options("all") });
-        assert_eq!(taking.tester.queue().mode(), Some(runs));
+        assert_eq!(taking.tester.mode(), Some(runs));
         // More than pages, so that each comes back.
         let count = 4 * TESTER_PAGES as u32;
         for first in (0..count).step_by(64) {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use steerage::testing::QueueTester;
 use steerage::{
     Builder, CpuId, DeviceError, DropReason, Input, LinkType, Running, Snapshot, Timestamp,
-    device::{Completions, Filled, Gather, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Gather, Polled, RxQueue},
     limits::{HEADROOM, POLL_BUDGET},
 };
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput, Mode};
@@ -45,15 +45,14 @@ impl Numbered {
 }
 
 impl RxQueue for Numbered {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: self.buffer.unwrap_or(*self.lens.end()) })
-    }
-
-    fn segments_max(&self) -> usize {
-        self.buffer.map_or(1, |buffer| self.lens.end().div_ceil(buffer))
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(self.buffer.unwrap_or(*self.lens.end()))
+            .segments(self.buffer.map_or(1, |buffer| self.lens.end().div_ceil(buffer)))
+            .can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.set_link(self.link);
         let left = (self.end - self.next).min(budget as u64) as usize;
         let (first, span) = (*self.lens.start(), (self.lens.end() - self.lens.start() + 1) as u64);
         if let Some(buffer) = self.buffer {
@@ -77,14 +76,6 @@ impl RxQueue for Numbered {
             Some(Filled::whole(len))
         });
         Ok(if self.next == self.end { Polled::Ended } else { Polled::More })
-    }
-
-    fn link(&self) -> LinkType {
-        self.link
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 

@@ -10,7 +10,8 @@ use std::time::Instant;
 use steerage::testing::QueueTester;
 use steerage::{
     DeviceError, Timestamp,
-    device::{Blocks, Claim, Completions, Polled, QueueMemory, RxQueue},
+    device::{Blocks, Capabilities, Claim, Completions, Opened, Polled, Region, RxQueue},
+    limits::PAGE_BYTES_MIN,
 };
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_device::capture::Capture;
@@ -28,10 +29,11 @@ fn capture() -> Capture {
 }
 
 fn blocks(queue: &mut dyn RxQueue) -> Blocks {
-    match queue.memory() {
-        Ok(QueueMemory::Blocks { blocks, .. }) => blocks,
-        other => panic!("blocks were expected: {other:?}"),
-    }
+    queue.open(&region()).unwrap().blocks.expect("it lends blocks")
+}
+
+fn region() -> Arc<Region> {
+    Region::map(1, PAGE_BYTES_MIN).unwrap().0
 }
 
 /// Two owners of one memory would have two mutable slices of one address.
@@ -42,8 +44,8 @@ fn a_device_gives_its_memory_away_once() {
     queues.extend(net.as_ref().map(live));
     for mut queue in queues {
         let _first = blocks(&mut *queue);
-        let error = queue.memory().expect_err("it was given away before").to_string();
-        assert!(error.ends_with("its memory was given away before; ask a queue for its memory once"), "{error}");
+        let error = queue.open(&region()).expect_err("it was given away before").to_string();
+        assert!(error.ends_with("its memory was given away before; open a queue once"), "{error}");
     }
 }
 
@@ -80,15 +82,16 @@ impl Around {
 }
 
 impl RxQueue for Around {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        let memory = self.inner.memory()?;
-        match memory {
-            QueueMemory::Blocks { blocks, copy_bytes_max } if self.exchanges => {
-                self.stolen = Some(blocks);
-                Ok(QueueMemory::Blocks { blocks: self.own.0.take().unwrap(), copy_bytes_max })
-            }
-            memory => Ok(memory),
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
+        let mut opened = self.inner.open(region)?;
+        if self.exchanges {
+            self.stolen = std::mem::replace(&mut opened.blocks, self.own.0.take());
         }
+        Ok(opened)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

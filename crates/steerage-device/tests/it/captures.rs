@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use steerage::testing::QueueTester;
 use steerage::{
     DeviceError, LinkType, Timestamp,
-    device::{Completions, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Opened, Polled, Region, RxQueue},
 };
 use steerage_device::capture::{self, BLOCK_BYTES, BLOCKS, Capture, PACKET_BYTES_MAX};
 use steerage_fixtures::{skip, tshark};
@@ -93,14 +93,18 @@ struct Watched {
 }
 
 impl RxQueue for Watched {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        self.capture.memory()
+    fn capabilities(&self) -> Capabilities {
+        self.capture.capabilities()
+    }
+
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
+        self.capture.open(region)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let polled = self.capture.poll(out, budget);
         if !out.is_empty() {
-            self.seen.lock().unwrap().push((out.len(), self.capture.link()));
+            self.seen.lock().unwrap().push((out.len(), out.link()));
         }
         polled
     }
@@ -126,7 +130,8 @@ fn the_link_type_is_that_of_the_file() {
     // Bits about frame check sequences stand above the link type.
     bytes[20..24].copy_from_slice(&0x5400_0065u32.to_le_bytes());
     let path = temporary("raw.pcap", &bytes);
-    assert_eq!(Capture::open(&path).unwrap().link(), LinkType(101));
+    let frames = common::drain_with_links(Box::new(Capture::open(&path).unwrap()));
+    assert_eq!(frames.iter().map(|(_, link)| *link).collect::<Vec<_>>(), [LinkType(101)]);
     fs::remove_file(path).unwrap();
 }
 

@@ -62,7 +62,7 @@ fn a_pipe_is_read_as_it_comes() {
         let mut all = Vec::new();
         // Nobody writes yet.
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Drained);
-        assert!(tester.queue().can_wait() && !rings(&tester));
+        assert!(tester.queue().capabilities().can_wait && !rings(&tester));
         let mut pipe = OpenOptions::new().write(true).open(&path).unwrap();
         let mut rest = &bytes[..];
         let mut chance = Chance(11);
@@ -125,7 +125,7 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
     let times = [0, 10, 1000, 1001, 500, 3 * SECOND].map(|after| first + after);
     let capture = Capture::from_reader("timed", std::io::Cursor::new(timed(&times)));
     let mut tester = QueueTester::new(Box::new(capture.paced(Pace::times(0.5).unwrap()))).unwrap();
-    assert!(tester.queue().can_wait());
+    assert!(tester.queue().capabilities().can_wait);
     let start = 5000;
     let mut history = Vec::new();
     let mut now = Timestamp::from_nanos(start);

@@ -11,7 +11,7 @@ fn all_queues_together_hand_over_exactly_the_limit() {
     for (queues, packets) in [(1, 0), (1, 1), (1, 64), (1, 1000), (2, 1), (3, 1000), (5, 63)] {
         let input = open(&format!("synthetic:queues={queues}")).unwrap();
         let mut testers = testers(Limit::new(input, packets));
-        assert!(testers.iter().all(|tester| tester.queue().can_wait()));
+        assert!(testers.iter().all(|tester| tester.queue().capabilities().can_wait));
         let mut frames = 0;
         let mut ended = vec![false; queues];
         for _ in 0..1000 {

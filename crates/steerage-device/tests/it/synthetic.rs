@@ -188,7 +188,7 @@ fn rated(spec: &str) -> QueueTester {
 #[test]
 fn a_live_source_follows_the_clock() {
     let mut tester = rated("synthetic:rate=1000000");
-    assert!(!tester.queue().can_wait());
+    assert!(!tester.queue().capabilities().can_wait);
     let start = Timestamp::from_nanos(5_000);
     let (polled, frames) = tester.poll(start, 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(1)), 1));

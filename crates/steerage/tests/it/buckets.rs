@@ -2,7 +2,7 @@
 
 use steerage::{
     Affinity, Balance, Builder, CpuId, CpuMask, DeviceError, Hash, Input,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
     flow::{FlowHash, bucket_of},
     limits::BUCKETS,
     threads::Softnet,
@@ -17,25 +17,17 @@ struct Three(usize);
 const FLOWS: [FlowHash; 3] = [FlowHash(0x1000_0000), FlowHash(0x8000_0000), FlowHash(0xf000_0000)];
 
 impl RxQueue for Three {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).can_wait().hashes(Affinity::BothDirections)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         // No whole number of rounds of the flows: what is looked at goes through all of them.
         out.fill(budget.min(61), |_| {
             self.0 += 1;
-            Some(Filled { hash: Some(FLOWS[(self.0 % 8).saturating_sub(5)]), ..Filled::whole(60) })
+            Some(Filled::whole(60).with_hash(Some(FLOWS[(self.0 % 8).saturating_sub(5)])))
         });
         Ok(Polled::More)
-    }
-
-    fn device_hash(&self) -> Option<Affinity> {
-        Some(Affinity::BothDirections)
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use steerage::{
     Balance, Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Timestamp,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::BUCKETS,
     policy::{GroupLoad, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, Plan, Policy, Wish},
     stats::MoveCause,
@@ -22,8 +22,8 @@ use steerage_fixtures::{quiet_panics, until};
 struct Frames(Arc<AtomicUsize>);
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {

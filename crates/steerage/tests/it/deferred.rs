@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use steerage::{
     Batch, Builder, Cpu, DeviceError, DropReason, Handle, Handler, Input, Output, Snapshot,
-    device::{Completions, Filled, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxAccount, TxQueue, TxSource},
+    device::{
+        Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxAccount, TxCapabilities, TxQueue,
+        TxResources, TxSource,
+    },
 };
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
@@ -14,8 +17,8 @@ use steerage_fixtures::handlers::SendAll;
 struct Frames(u64);
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -23,10 +26,6 @@ impl RxQueue for Frames {
         out.fill(count, |_| Some(Filled::whole(8)));
         self.0 -= count as u64;
         Ok(if self.0 == 0 { Polled::Ended } else { Polled::More })
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 
@@ -61,11 +60,15 @@ struct Later {
 }
 
 impl TxQueue for Later {
-    fn defers(&mut self, account: TxAccount) -> bool {
+    fn capabilities(&self) -> TxCapabilities {
+        TxCapabilities::default().defers()
+    }
+
+    fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
         let mut shared = self.shared.lock().unwrap();
         self.nth = shared.accounts.len();
-        shared.accounts.push(account);
-        true
+        shared.accounts.extend(resources.account);
+        Ok(())
     }
 
     fn has_room(&self) -> bool {
@@ -86,7 +89,7 @@ fn over(queues: [u64; 2], room: u64) -> (steerage::Running<()>, Arc<Mutex<Holdin
     let shared = Arc::new(Mutex::new(Holding::default()));
     let to = Arc::clone(&shared);
     let open = move |_| Ok(Box::new(Later { shared: Arc::clone(&to), nth: 0, room }) as Box<dyn TxQueue>);
-    let output = Output { name: "later".into(), kind: "test", open: Box::new(open) };
+    let output = Output::new("later", "test", open);
     let queues = queues.map(|frames| Box::new(Frames(frames)) as Box<dyn RxQueue>);
     let builder = Builder::new().virtual_cpus(2).input(Input::new("frames", "test", queues.into())).output(output);
     (builder.build(|_| SendAll).unwrap().start().unwrap(), shared)

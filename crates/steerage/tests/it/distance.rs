@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use steerage::{
     Builder, CpuMask, DeviceError, Input,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
     policy::{DISTANCE_TIME, GroupLoad, Plan, Policy, Wish},
     topology::Topology,
 };
@@ -16,17 +16,13 @@ use steerage_fixtures::until;
 struct Endless;
 
 impl RxQueue for Endless {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 60 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(60).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         out.fill(budget, |_| Some(Filled::whole(60)));
         Ok(Polled::More)
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 
@@ -65,7 +61,7 @@ impl Policy for Asks {
 fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
     let ours: CpuMask = Topology::read().default_mask().iter().take(2).collect();
     let asks = Asks::default();
-    let input = Input { name: "endless".into(), kind: "test", mode: "", queues: vec![Box::new(Endless)] };
+    let input = Input::new("endless", "test", vec![Box::new(Endless)]);
     let builder = Builder::new().cpus(ours.clone()).check_order(true).policy(asks.clone()).input(input);
     let running = builder.build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();

@@ -2,7 +2,7 @@
 
 use steerage::{
     Affinity, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, DropReason, Handle, Handler, Input,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
     flow::{FlowHash, FlowHasher, HashKey, limits::FLOW_LIMIT_HISTORY},
     threads::Softnet,
 };
@@ -21,8 +21,10 @@ struct Udp {
 }
 
 impl RxQueue for Udp {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::pages(64);
+        (can.can_wait, can.hash) = (self.can_wait, self.hashes.then_some(Affinity::BothDirections));
+        can
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -33,17 +35,9 @@ impl RxQueue for Udp {
             (page[12], page[14], page[17], page[22], page[23]) = (8, 0x45, 46, 64, 17);
             page[34..36].copy_from_slice(&port.to_be_bytes());
             let hash = self.hashes.then_some(FlowHash(u32::from(port).wrapping_mul(0x9E37_79B1)));
-            Some(Filled { hash, ..Filled::whole(60) })
+            Some(Filled::whole(60).with_hash(hash))
         });
         Ok(Polled::More)
-    }
-
-    fn device_hash(&self) -> Option<Affinity> {
-        self.hashes.then_some(Affinity::BothDirections)
-    }
-
-    fn can_wait(&self) -> bool {
-        self.can_wait
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use steerage::flow::Layers;
 use steerage::{
     Affinity, Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, Snapshot,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
 };
 
 /// Hands over frames, all of one link type.
@@ -15,11 +15,12 @@ struct Frames {
 }
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 256 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(256).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.set_link(self.link);
         let frames = &mut self.frames;
         out.fill(budget, |page| {
             let frame = frames.next()?;
@@ -27,14 +28,6 @@ impl RxQueue for Frames {
             Some(Filled::whole(frame.len()))
         });
         Ok(if frames.len() == 0 { Polled::Ended } else { Polled::More })
-    }
-
-    fn link(&self) -> LinkType {
-        self.link
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 
@@ -69,7 +62,7 @@ struct Ran {
 fn run<const BOTH: bool>(cpus: usize, link: LinkType, layers: Layers, frames: Vec<Vec<u8>>) -> Ran {
     let count = frames.len() as u64;
     let queue = Frames { frames: frames.into_iter(), link };
-    let input = Input { name: "frames".into(), kind: "test", mode: "", queues: vec![Box::new(queue)] };
+    let input = Input::new("frames", "test", vec![Box::new(queue)]);
     let builder = Builder::new().virtual_cpus(cpus).layers(layers).check_order(true).always_hash(true).input(input);
     let outcome = builder.build(|_| Buckets::<BOTH>::default()).expect("it can be built").start().unwrap().join();
     assert_eq!(outcome.snapshot.delivered(), count);

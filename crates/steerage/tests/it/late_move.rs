@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use steerage::{
     Affinity, Builder, CpuId, CpuMask, DeviceError, DropReason, Handle, Hash, Input, Snapshot,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
     flow::FlowHash,
     limits::{DEAD_AFTER, POLL_BUDGET},
     stats::MoveCause,
@@ -18,17 +18,13 @@ use steerage_fixtures::handlers::Nothing;
 struct OneBucket;
 
 impl RxQueue for OneBucket {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).hashes(Affinity::BothDirections)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        out.fill(budget, |_| Some(Filled { hash: Some(FlowHash(0)), ..Filled::whole(60) }));
+        out.fill(budget, |_| Some(Filled::whole(60).with_hash(Some(FlowHash(0)))));
         Ok(Polled::More)
-    }
-
-    fn device_hash(&self) -> Option<Affinity> {
-        Some(Affinity::BothDirections)
     }
 }
 

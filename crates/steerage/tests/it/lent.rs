@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use steerage::{
     Builder, DeviceError, Input,
-    device::{Blocks, Claim, Completions, FrameHeader, Polled, QueueMemory, RxQueue},
+    device::{Blocks, Capabilities, Claim, Completions, FrameHeader, Opened, Polled, Region, RxQueue},
     threads::{Softnet, Stepped},
 };
 use steerage_core::limits::RECLAIM_POLLS;
@@ -22,10 +22,14 @@ struct Lends {
 }
 
 impl RxQueue for Lends {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::blocks(60)
+    }
+
+    fn open(&mut self, _: &Arc<Region>) -> Result<Opened, DeviceError> {
         let (blocks, claim) = Blocks::map(1, BLOCK_BYTES).unwrap();
         self.claim = Some(claim);
-        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: 60 })
+        Ok(Opened::lending(blocks))
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {

@@ -7,8 +7,8 @@ use steerage::testing::QueueTester;
 use steerage::{
     Batch, Builder, Cpu, DeviceError, DropReason, Handler, Input, Snapshot, Timestamp,
     device::{
-        Blocks, Claim, Completion, Completions, Filled, FrameHeader, Gather, Page, Polled, QueueMemory, Region,
-        RxQueue, Spot,
+        Blocks, Capabilities, Claim, Completion, Completions, Filled, FrameHeader, Gather, Opened, Page, Polled,
+        Region, RxQueue, Spot,
     },
     limits::{FRAME_BYTES_MAX, HEADROOM},
 };
@@ -42,12 +42,8 @@ enum Lie {
 struct Liar(Lie);
 
 impl RxQueue for Liar {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME.len() })
-    }
-
-    fn segments_max(&self) -> usize {
-        2
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(FRAME.len()).segments(2)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
@@ -76,12 +72,12 @@ impl Liar {
             }
             Lie::Filled(len) => {
                 out.give_page(page);
-                let filled = out.fill(2, |_| Some(Filled { wire_len: usize::MAX, ..Filled::whole(len) }));
+                let filled = out.fill(2, |_| Some(Filled::cut(len, usize::MAX)));
                 assert_eq!(filled, 0, "nothing was handed over for it");
             }
             Lie::Posted(offset, len) => {
                 let number = page.number();
-                let posted = out.rx_finish(page, offset, Filled { wire_len: usize::MAX, ..Filled::whole(len) });
+                let posted = out.rx_finish(page, offset, Filled::cut(len, usize::MAX));
                 assert_eq!(posted.number(), number, "nothing was handed over for it");
                 out.give_page(posted);
             }
@@ -189,13 +185,17 @@ fn what_lies_costs_no_page() {
 struct Long(Option<Claim>, bool);
 
 impl RxQueue for Long {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+    fn capabilities(&self) -> Capabilities {
+        if self.1 { Capabilities::blocks(60) } else { Capabilities::pages(FRAME.len()) }
+    }
+
+    fn open(&mut self, _: &Arc<Region>) -> Result<Opened, DeviceError> {
         if !self.1 {
-            return Ok(QueueMemory::Pages { frame_bytes_max: FRAME.len() });
+            return Ok(Opened::default());
         }
         let (blocks, claim) = Blocks::map(1, 4096).unwrap();
         self.0 = Some(claim);
-        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: 60 })
+        Ok(Opened::lending(blocks))
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
@@ -203,7 +203,7 @@ impl RxQueue for Long {
             let page = out.take_page().unwrap();
             out.push(Completion::new(page, AT, 60), usize::MAX);
             let page = out.take_page().unwrap();
-            let posted = out.rx_finish(page, AT, Filled { wire_len: 1 << 40, ..Filled::whole(60) });
+            let posted = out.rx_finish(page, AT, Filled::cut(60, 1 << 40));
             out.give_page(posted);
             return Ok(Polled::Ended);
         };
@@ -238,10 +238,14 @@ fn no_frame_is_longer_on_the_wire_than_a_frame_can_be() {
 struct Growing(Option<Claim>);
 
 impl RxQueue for Growing {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::blocks(60)
+    }
+
+    fn open(&mut self, _: &Arc<Region>) -> Result<Opened, DeviceError> {
         let (blocks, claim) = Blocks::map(1, 4096).unwrap();
         self.0 = Some(claim);
-        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: 60 })
+        Ok(Opened::lending(blocks))
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
@@ -272,8 +276,12 @@ fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);
 
     impl RxQueue for Takes {
-        fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-            self.0.memory()
+        fn capabilities(&self) -> Capabilities {
+            self.0.capabilities()
+        }
+
+        fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
+            self.0.open(region)
         }
 
         fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use steerage::{
     Batch, Builder, Cpu, CpuId, DeviceError, Handle, Handler, Input, Limits,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::{HANDLE_BUDGET, POLL_BUDGET},
     threads::{Armed, Softnet, Stepped},
 };
@@ -18,8 +18,8 @@ use steerage_fixtures::by_hand::{self, ByHand};
 struct Endless(Arc<Mutex<Vec<usize>>>);
 
 impl RxQueue for Endless {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use steerage::{
     Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, NoRoom, Output, Snapshot, Timestamp, TxId,
-    device::{Completions, Filled, Outgoing, Polled, QueueMemory, RxQueue, Sent, TxQueue},
+    device::{Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxQueue},
 };
 use steerage_fixtures::assert_at_rest;
 
@@ -13,8 +13,8 @@ use steerage_fixtures::assert_at_rest;
 struct Frames(u8, u8);
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
@@ -28,18 +28,14 @@ impl RxQueue for Frames {
         self.0 += 1;
         Ok(Polled::More)
     }
-
-    fn can_wait(&self) -> bool {
-        true
-    }
 }
 
 /// Never has a frame, and ends when it is told to.
 struct Silence(bool);
 
 impl RxQueue for Silence {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
@@ -77,7 +73,7 @@ impl TxQueue for Cable {
 
 fn cable(wire: &Wire) -> Output {
     let wire = Arc::clone(wire);
-    Output { name: "cable".into(), kind: "test", open: Box::new(move |_| Ok(Box::new(Cable(Arc::clone(&wire))))) }
+    Output::new("cable", "test", move |_| Ok(Box::new(Cable(Arc::clone(&wire)))))
 }
 
 /// Answers each frame by itself and then by packets of its own.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use steerage::{
     Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, DropReason, Handler, Input, Kept,
-    device::{Completions, Filled, Gather, Page, Polled, QueueMemory, Region, RxQueue},
+    device::{Capabilities, Completions, Filled, Gather, Opened, Page, Polled, Region, RxQueue},
     limits::{HEADROOM, POLL_BUDGET},
     topology::NodeMap,
 };
@@ -21,17 +21,13 @@ const QUEUES: usize = 4;
 struct Frames(usize);
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         self.0 -= out.fill(budget.min(self.0), |_| Some(Filled::whole(60)));
         Ok(if self.0 == 0 { Polled::Ended } else { Polled::More })
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 
@@ -89,8 +85,8 @@ fn a_page_held_for_ever_does_not_stop_the_cache() {
 struct Greedy(Vec<Page>);
 
 impl RxQueue for Greedy {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
@@ -125,12 +121,8 @@ struct InParts {
 }
 
 impl RxQueue for InParts {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
-    }
-
-    fn segments_max(&self) -> usize {
-        2
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).segments(2)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
@@ -156,12 +148,12 @@ impl RxQueue for InParts {
         Ok(Polled::Ended)
     }
 
-    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let mut pages = Vec::new();
         self.begun.close(region, &mut pages);
         assert!(pages.is_empty() && self.begun.is_empty());
         self.region = Some(Arc::clone(region));
-        Ok(())
+        Ok(Opened::default())
     }
 
     fn close(&mut self, pages: &mut Vec<Page>) {
@@ -219,12 +211,8 @@ impl Fails {
 }
 
 impl RxQueue for Fails {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
-    }
-
-    fn posted_max(&self) -> usize {
-        Self::POSTED
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).posted(Self::POSTED).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -241,10 +229,6 @@ impl RxQueue for Fails {
             return Err(DeviceError::new("fails", "go on", io::Error::other("planted")));
         }
         Ok(Polled::More)
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 
     fn close(&mut self, pages: &mut Vec<Page>) {
@@ -312,13 +296,13 @@ struct Notes {
 }
 
 impl RxQueue for Notes {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).can_wait()
     }
 
-    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         self.region = Some(Arc::clone(region));
-        Ok(())
+        Ok(Opened::default())
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -335,10 +319,6 @@ impl RxQueue for Notes {
             out.push(steerage::device::Completion::new(page, HEADROOM as u32, 60), 60);
         }
         Ok(if self.polls == 100 { Polled::Ended } else { Polled::More })
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 
@@ -380,8 +360,8 @@ fn pages_are_of_the_node_of_the_queue_s_cpu() {
 struct Endless;
 
 impl RxQueue for Endless {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

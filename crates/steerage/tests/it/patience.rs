@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use steerage::{
     Builder, CpuId, DeviceError, DropReason, Input,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::POLL_BUDGET,
     threads::{Armed, Softnet, Stepped},
 };
@@ -23,8 +23,8 @@ struct Endless {
 }
 
 impl RxQueue for Endless {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use steerage::{
     Batch, Builder, Cpu, DeviceError, Handler, Input, LinkType, NoRoom, Output, Packet, TxId, WallTime,
     device::{
-        Blocks, Claim, Completion, Completions, FrameHeader, Outgoing, Polled, QueueMemory, Region, RxQueue, Sent,
-        TxQueue,
+        Blocks, Capabilities, Claim, Completion, Completions, FrameHeader, Opened, Outgoing, Polled, Region, RxQueue,
+        Sent, TxQueue,
     },
     limits::{HEADROOM, PAGE_BYTES_MIN},
     packet::Segments,
@@ -34,24 +34,21 @@ const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
 struct Frames(Lie, usize, Option<Arc<Region>>, Option<Claim>);
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(match self.0 {
-            Lie::Lent => {
-                let (blocks, claim) = Blocks::map(2, 4096).unwrap();
-                self.3 = Some(claim);
-                QueueMemory::Blocks { blocks, copy_bytes_max: FRAME.len() }
-            }
-            _ => QueueMemory::Pages { frame_bytes_max: FRAME.len() },
-        })
+    fn capabilities(&self) -> Capabilities {
+        match self.0 {
+            Lie::Lent => Capabilities::blocks(FRAME.len()),
+            _ => Capabilities::pages(FRAME.len()).segments(PARTS.len()),
+        }
     }
 
-    fn segments_max(&self) -> usize {
-        PARTS.len()
-    }
-
-    fn mapped(&mut self, region: &Arc<Region>) -> Result<(), DeviceError> {
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
+        if self.0 == Lie::Lent {
+            let (blocks, claim) = Blocks::map(2, 4096).unwrap();
+            self.3 = Some(claim);
+            return Ok(Opened::lending(blocks));
+        }
         self.2 = Some(Arc::clone(region));
-        Ok(())
+        Ok(Opened::default())
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
@@ -252,7 +249,7 @@ fn run(lie: Lie, changes: &[Change], keeps: bool) {
     let outcome = Builder::new()
         .virtual_cpus(1)
         .input(Input::new("frames", "test", vec![Box::new(Frames(lie, FRAMES, None, None))]))
-        .output(Output { name: "wire".into(), kind: "test", open })
+        .output(Output::new("wire", "test", open))
         .build(move |_| Changes { changes: changes.clone(), expected: Arc::clone(&to), keeps })
         .unwrap()
         .start()

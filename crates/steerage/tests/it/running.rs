@@ -2,7 +2,7 @@
 
 use steerage::{
     Builder, CpuMask, DeviceError, Handle, Hash, Input, Running,
-    device::{Completions, Filled, Polled, QueueMemory, RxQueue},
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
     topology::Topology,
 };
 use steerage_fixtures::handlers::Nothing;
@@ -12,8 +12,8 @@ use steerage_fixtures::{in_own_process, until};
 struct Frames(Option<usize>);
 
 impl RxQueue for Frames {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 60 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(60).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -25,10 +25,6 @@ impl RxQueue for Frames {
             Some(Filled::whole(60))
         });
         Ok(if *left == Some(0) { Polled::Ended } else { Polled::More })
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 

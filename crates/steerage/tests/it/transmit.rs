@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use steerage::{
     Batch, Builder, Cpu, DeviceError, DropReason, Handler, Input, Output, Snapshot, TxId,
-    device::{Completion, Completions, Filled, Outgoing, Page, Polled, QueueMemory, Region, RxQueue, Sent, TxQueue},
+    device::{
+        Capabilities, Completion, Completions, Filled, Outgoing, Page, Polled, Region, RxQueue, Sent, TxCapabilities,
+        TxQueue, TxResources,
+    },
 };
 use steerage_fixtures::assert_at_rest;
 
@@ -13,8 +16,8 @@ use steerage_fixtures::assert_at_rest;
 struct Numbers(std::ops::Range<u64>);
 
 impl RxQueue for Numbers {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: 64 })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -24,10 +27,6 @@ impl RxQueue for Numbers {
             Some(Filled::whole(8))
         });
         Ok(if numbers.is_empty() { Polled::Ended } else { Polled::More })
-    }
-
-    fn can_wait(&self) -> bool {
-        true
     }
 }
 
@@ -104,7 +103,7 @@ where
 }
 
 fn output(name: &str, mut queue: impl FnMut() -> Box<dyn TxQueue> + Send + 'static) -> Output {
-    Output { name: name.into(), kind: "test", open: Box::new(move |_| Ok(queue())) }
+    Output::new(name, "test", move |_| Ok(queue()))
 }
 
 fn choosy(wire: &Wire) -> Output {
@@ -199,13 +198,14 @@ impl Holding {
 }
 
 impl TxQueue for Holding {
-    fn pages_max(&self) -> usize {
-        HOLDING_PAGES
+    fn capabilities(&self) -> TxCapabilities {
+        TxCapabilities::default().pages(HOLDING_PAGES)
     }
 
-    fn mapped(&mut self, region: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
+    fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
+        let TxResources { region, pages, .. } = resources;
         assert!(pages.len() == HOLDING_PAGES && pages.iter().all(|page| region.holds(page)));
-        (self.region, self.free) = (Some(Arc::clone(region)), pages);
+        (self.region, self.free) = (Some(region), pages);
         Ok(())
     }
 
@@ -244,13 +244,14 @@ fn a_page_that_is_sent_from_is_nobody_elses_meanwhile() {
     assert!(wire.lock().unwrap().iter().copied().eq(0..100_000));
 }
 
-/// An output that sends from no pages of the pool is not asked to work with them.
+/// An output that sends from no pages of the pool gets none.
 #[test]
 fn only_outputs_that_want_pages_get_some() {
     struct WantsNone(Choosy);
     impl TxQueue for WantsNone {
-        fn mapped(&mut self, _: &Arc<Region>, _: Vec<Page>) -> Result<(), DeviceError> {
-            Err(DeviceError::new("wants none", "use pages", std::io::Error::other("it has its own")))
+        fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
+            assert!(resources.pages.is_empty() && resources.account.is_none());
+            Ok(())
         }
 
         fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {

@@ -14,10 +14,10 @@ use crate::ids::{DropReason, TxId};
 use crate::limits::{HEADROOM, POLL_BUDGET};
 use crate::packet::Batch;
 use crate::pool::fault;
-use crate::rx::{Input, Polled, QueueMemory, RxQueue};
+use crate::rx::{Capabilities, Input, Opened, Polled, RxQueue};
 use crate::softnet::{Softnet, Stepped};
 use crate::test_support::{Still, spec};
-use crate::tx::{Outgoing, Output, Sent, TxQueue};
+use crate::tx::{Outgoing, Output, Sent, TxCapabilities, TxQueue, TxResources};
 use steerage_ledger::Snapshot;
 use steerage_mem::page_cache::LPC_UNIT_PAGES;
 
@@ -31,8 +31,8 @@ const ROUNDS_MAX: usize = 100_000;
 struct Fills(usize);
 
 impl RxQueue for Fills {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(FRAME_BYTES)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -52,12 +52,8 @@ impl Posts {
 }
 
 impl RxQueue for Posts {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
-        Ok(QueueMemory::Pages { frame_bytes_max: FRAME_BYTES })
-    }
-
-    fn posted_max(&self) -> usize {
-        Self::RING
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(FRAME_BYTES).posted(Self::RING)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -89,10 +85,14 @@ impl RxQueue for Posts {
 struct Lends(usize, Option<Claim>);
 
 impl RxQueue for Lends {
-    fn memory(&mut self) -> Result<QueueMemory, DeviceError> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::blocks(FRAME_BYTES)
+    }
+
+    fn open(&mut self, _: &Arc<Region>) -> Result<Opened, DeviceError> {
         let (blocks, claim) = Blocks::map(1, FRAMES * FRAME_BYTES).unwrap();
         self.1 = Some(claim);
-        Ok(QueueMemory::Blocks { blocks, copy_bytes_max: FRAME_BYTES })
+        Ok(Opened::lending(blocks))
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -115,13 +115,13 @@ impl Swaps {
 }
 
 impl TxQueue for Swaps {
-    fn pages_max(&self) -> usize {
-        Self::PAGES
+    fn capabilities(&self) -> TxCapabilities {
+        TxCapabilities::default().pages(Self::PAGES)
     }
 
-    fn mapped(&mut self, _: &Arc<Region>, pages: Vec<Page>) -> Result<(), DeviceError> {
-        assert!(pages.len() <= Self::PAGES);
-        self.0 = pages;
+    fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
+        assert!(resources.pages.len() <= Self::PAGES);
+        self.0 = resources.pages;
         Ok(())
     }
 

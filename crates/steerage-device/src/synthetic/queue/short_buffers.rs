@@ -36,7 +36,7 @@ impl ShortBuffers {
         self.frame.len().div_ceil(self.buffer).min(SEGMENTS_MAX)
     }
 
-    pub(super) fn mapped(&mut self, region: &Arc<Region>) {
+    pub(super) fn open(&mut self, region: &Arc<Region>) {
         self.region = Some(Arc::clone(region));
     }
 

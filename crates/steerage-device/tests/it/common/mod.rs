@@ -39,7 +39,7 @@ pub(crate) fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkTyp
     let mut all = Vec::new();
     for _ in 0..POLLS_MAX {
         let (polled, frames) = tester.poll(Timestamp::ZERO, 64).expect("a queue that can be read");
-        let link = tester.queue().link();
+        let link = tester.link();
         all.extend(frames.into_iter().map(|frame| (frame, link)));
         if polled == Polled::Ended {
             return all;

@@ -130,7 +130,7 @@ fn the_link_type_is_that_of_the_file() {
     // Bits about frame check sequences stand above the link type.
     bytes[20..24].copy_from_slice(&0x5400_0065u32.to_le_bytes());
     let path = temporary("raw.pcap", &bytes);
-    let frames = common::drain_with_links(Box::new(Capture::open(&path).unwrap()));
+    let frames = crate::common::drain_with_links(Box::new(Capture::open(&path).unwrap()));
     assert_eq!(frames.iter().map(|(_, link)| *link).collect::<Vec<_>>(), [LinkType(101)]);
     fs::remove_file(path).unwrap();
 }

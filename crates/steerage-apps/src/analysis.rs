@@ -213,7 +213,7 @@ impl<const BOTH: bool> Handler for Analyze<BOTH> {
         }
     }
 
-    fn finish(mut self) -> Analysis {
+    fn finish(mut self, _cpu: &mut Cpu) -> Analysis {
         self.found.flows = self.flows.into_values().collect();
         self.found.outer_flows = self.outer.len();
         self.found

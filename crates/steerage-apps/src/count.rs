@@ -63,7 +63,7 @@ impl Handler for Count {
         self.counted += Counted { packets, bytes };
     }
 
-    fn finish(self) -> Counted {
+    fn finish(self, _cpu: &mut Cpu) -> Counted {
         self.counted
     }
 }

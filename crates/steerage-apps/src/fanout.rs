@@ -27,5 +27,5 @@ impl Handler for Fanout {
         }
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }

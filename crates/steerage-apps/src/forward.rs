@@ -141,7 +141,7 @@ impl Handler for Forward {
         Some(cpu.now() + IDLE_LOOK)
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 /// How a batch's packets came.

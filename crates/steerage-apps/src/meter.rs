@@ -41,8 +41,9 @@ use std::time::Duration;
 
 use steerage::flow::Layers;
 use steerage::{
-    Batch, BucketId, Cpu, Handler, Packet, Timestamp, WallTime, device::FrameHeader, limits::HANDLE_BUDGET,
-    packet::Received,
+    Batch, BucketId, Cpu, Handler, Packet, Timestamp, WallTime,
+    limits::HANDLE_BUDGET,
+    packet::{Positions, Received},
 };
 
 pub use counts::FlowCounts;
@@ -240,17 +241,17 @@ impl Meter {
         let count = batch.len().min(HANDLE_BUDGET);
         let Self { batch: all_seen, layers, handled_bytes, .. } = self;
         let mut bytes = 0;
-        let others = batch.read_common(|nth, data, header| {
-            let Some(seen) = all_seen.get_mut(nth) else { return false };
-            (seen.time, seen.bytes) = (header.nanos, header.wire_len);
-            if header.nanos == FrameHeader::NO_TIME || read::plain_ethernet(data, *layers, seen).is_none() {
+        let others = batch.read_common(|nth, Received { data, time, wire_len, .. }| {
+            let (Some(seen), Some(time)) = (all_seen.get_mut(nth), time) else { return false };
+            (seen.time, seen.bytes) = (time.as_nanos(), wire_len as u32);
+            if read::plain_ethernet(data, *layers, seen).is_none() {
                 return false;
             }
             bytes += data.len() as u64;
             true
         });
         *handled_bytes += bytes;
-        let timed = if others == 0 { true } else { self.look_ahead_slowly(batch, others, path) };
+        let timed = if others.is_empty() { true } else { self.look_ahead_slowly(batch, others, path) };
         if let Some(last) = self.batch[..count].last() {
             self.clock.note(last.time, timed, path);
         }
@@ -265,16 +266,16 @@ impl Meter {
         count
     }
 
-    /// The packets whose bits are set, whatever they are. Returns whether the batch's last one has a time.
+    /// The packets at these positions, whatever they are. Returns whether the batch's last one has a time.
     #[inline(never)]
-    fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: u64, path: Timestamp) -> bool {
+    fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
         let mut timed = true;
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
             timed = true;
-            if which & 1 << nth == 0 {
+            if !which.contains(nth) {
                 continue;
             }
-            let Received { data, total_len, link, time, wire_len } = packet.received();
+            let Received { data, total_len, link, time, wire_len, .. } = packet.received();
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
                 *seen = read::dissected(data, wire_len, &found);
@@ -419,7 +420,7 @@ impl Handler for Meter {
         self.datagrams.arrive(bucket, moved.datagrams);
     }
 
-    fn finish(mut self) -> MeterReport {
+    fn finish(mut self, _cpu: &mut Cpu) -> MeterReport {
         self.hand_over();
         MeterReport {
             totals: self.totals,

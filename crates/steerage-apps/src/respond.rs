@@ -160,7 +160,7 @@ impl Handler for Respond {
         self.table.put(bucket, state.0);
     }
 
-    fn finish(mut self) {
+    fn finish(mut self, _cpu: &mut Cpu) {
         self.table.drain().for_each(|connection| connection.end(End::Stopped));
     }
 }

@@ -28,7 +28,7 @@ impl Handler for Touch {
         }
     }
 
-    fn finish(self) -> u64 {
+    fn finish(self, _cpu: &mut Cpu) -> u64 {
         self.0
     }
 }

@@ -130,7 +130,7 @@ impl Handler for SpinHandler {
         }
     }
 
-    fn finish(self) -> Histogram {
+    fn finish(self, _cpu: &mut Cpu) -> Histogram {
         black_box(self.sum);
         self.delays.unwrap_or_default()
     }

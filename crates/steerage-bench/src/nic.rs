@@ -201,7 +201,7 @@ impl Handler for Reads {
         }
     }
 
-    fn finish(self) -> u64 {
+    fn finish(self, _cpu: &mut Cpu) -> u64 {
         self.sum
     }
 }

@@ -30,7 +30,7 @@ impl Handler for ReadsHeaders {
         }
     }
 
-    fn finish(self) -> u64 {
+    fn finish(self, _cpu: &mut Cpu) -> u64 {
         self.0
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use steerage::{BuildError, CpuId, CpuMask, flow::ParseFlowKeyError, topology::MaskError};
+use steerage::{BuildError, CpuId, CpuMask, SetError, flow::ParseFlowKeyError, topology::MaskError};
 use steerage_apps::meter::ExportError;
 use steerage_control::metrics::BindError;
 use steerage_control::{ClientError, MountError, SocketError};
@@ -140,7 +140,7 @@ impl Error {
             Self::Offline { .. } => vec!["--cpus", "--rx-cpu"],
             Self::Hash { .. } => vec!["--hash"],
             Self::NothingToPace => vec!["--pace"],
-            Self::Build(BuildError::NotOurCpu { .. }) => vec!["--rps-cpus", "--rps-cpus-list"],
+            Self::Build(BuildError::Mask(SetError::NotOurCpu { .. })) => vec!["--rps-cpus", "--rps-cpus-list"],
             Self::Build(BuildError::Memory { .. }) => vec!["--memory", "--backlog"],
             Self::FlowsName { .. } => vec!["--flows"],
             Self::Metrics(_) => vec!["--metrics"],
@@ -159,7 +159,7 @@ impl Error {
             Self::NothingToFilter { .. } => WRONG_COMMAND_LINE,
             Self::Filter(error) if error.is_mistake() => WRONG_COMMAND_LINE,
             Self::FlowsName { .. } | Self::Usage(_) => WRONG_COMMAND_LINE,
-            Self::Build(BuildError::NotOurCpu { .. }) => WRONG_COMMAND_LINE,
+            Self::Build(BuildError::Mask(SetError::NotOurCpu { .. })) => WRONG_COMMAND_LINE,
             Self::Strict { .. } => NOT_STRICT,
             _ => FAILED,
         })
@@ -204,7 +204,7 @@ impl fmt::Display for Error {
                 size(*needed),
                 size(*cap)
             ),
-            Self::Build(BuildError::NotOurCpu { cpu, ours }) => {
+            Self::Build(BuildError::Mask(SetError::NotOurCpu { cpu, ours })) => {
                 write!(f, "CPU {cpu} of the mask is not at work (that is {ours}): add it to --cpus or take it out")
             }
             Self::Build(error) => error.fmt(f),

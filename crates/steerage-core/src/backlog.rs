@@ -10,7 +10,7 @@ use steerage_mem::ring::{Consumer, Producer};
 use steerage_mem::{Completion, KeptPages};
 
 use crate::hashing::QueueHasher;
-use crate::ids::{CpuIndex, DropReason};
+use crate::ids::{CpuIndex, DropReason, InputId};
 use crate::limits::{PUBLISH_AT, PUBLISH_POLLS};
 use crate::pool::QueuePages;
 use steerage_ledger::{OrderCheck, QueueLedger, RingLedger};
@@ -214,6 +214,7 @@ impl QueueRings {
 
 /// The receiving end of one ring.
 pub(crate) struct Backlog {
+    pub(crate) input: InputId,
     pub(crate) queue: usize,
     pub(crate) owner: CpuIndex,
     pub(crate) consumer: Consumer,

@@ -20,7 +20,7 @@ use crate::device::{DeviceError, DeviceName};
 use crate::error::BuildError;
 use crate::handler::{Handler, MakeHandler};
 use crate::hashing::QueueHasher;
-use crate::ids::{CpuIndex, TxSource};
+use crate::ids::{CpuIndex, InputId, TxSource};
 use crate::limits::{
     BUCKETS, CPUS_MAX, HEADROOM, Limits, OUTPUTS_MAX, PAGE_BYTES_MIN, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK,
     QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
@@ -31,6 +31,7 @@ use crate::pool::{PagePool, QueuePages};
 use crate::queue::{OwnedQueue, QueueParts};
 use crate::rx::{Capabilities, Input, Opened, RxQueue};
 use crate::shared::Shared;
+use crate::signals::Signal;
 use crate::softnet::{CpuPart, StopsUnlessFinished};
 use crate::steer::Steer;
 use crate::steering::{InTransit, QueueGauges, Steering};
@@ -158,7 +159,9 @@ pub fn build<H: Handler>(
     let (setups, rest): (Vec<_>, Vec<_>) =
         controls.into_iter().map(|queue| (queue.setup, (queue.gauges, queue.limits))).unzip();
     let setup = Setup { cpus, buckets: BUCKETS, slice_buckets: SLICE_BUCKETS, queues: setups, nearness };
-    let steering = Steering::new(setup, plan.spec.bucket_plan.0, rest, plan.spec.limits, plan.spec.policy);
+    let no_fd = |error| BuildError::System { operation: "make an eventfd for each CPU", error };
+    let steering =
+        Steering::new(setup, plan.spec.bucket_plan.0, rest, plan.spec.limits, plan.spec.policy).map_err(no_fd)?;
     {
         let state = steering.lock();
         owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
@@ -168,7 +171,7 @@ pub fn build<H: Handler>(
     let shared = Arc::new(Shared {
         steering,
         sleepers: Sleepers::new(cpus),
-        bells: bells.map_err(|error| BuildError::System { operation: "make an eventfd for each CPU", error })?,
+        bells: bells.map_err(no_fd)?,
         gates: (0..cpus).map(|_| Gate::default()).collect(),
         open_queues: AtomicUsize::new(infos.len()),
         ledgers: Ledgers { cpus: (0..cpus).map(|_| CpuLedger::default()).collect(), queues: infos, outputs },
@@ -178,6 +181,7 @@ pub fn build<H: Handler>(
         ring_slots: ring_slots(plan.spec.limits),
         start,
         stopping: AtomicBool::new(false),
+        finished: Signal::new().map_err(no_fd)?,
         cpus: plan.cpus,
     });
     let in_transit = Arc::new(InTransit::default());
@@ -211,6 +215,7 @@ struct Plan {
 /// A queue of a device, before its rings are made.
 struct PlannedQueue {
     rx: Box<dyn RxQueue>,
+    input: InputId,
     device: DeviceName,
     kind: &'static str,
     mode: &'static str,
@@ -271,7 +276,7 @@ impl Plan {
         let spec = &self.spec;
         let workers: Vec<CpuId> = spec.workers.iter().collect();
         let mut queues = Vec::new();
-        for InputSpec { input, rx_cpus, mask } in inputs {
+        for (nth, InputSpec { input, rx_cpus, mask }) in inputs.into_iter().enumerate() {
             let receivers = if rx_cpus.is_empty() { &workers } else { &rx_cpus };
             for (number, rx) in input.queues.into_iter().enumerate() {
                 let cpu = receivers[if rx_cpus.is_empty() { queues.len() } else { number } % receivers.len()];
@@ -288,6 +293,7 @@ impl Plan {
                     spec.device_hash && can.hash.is_some_and(|device| device.satisfies(spec.affinity));
                 queues.push(PlannedQueue {
                     rx,
+                    input: InputId(nth as u16),
                     device: input.name.clone(),
                     kind: input.kind,
                     mode: input.mode,
@@ -407,6 +413,7 @@ impl Wiring<'_> {
         for (cpu, (producer, consumer)) in ends.into_iter().enumerate() {
             producers.push(producer);
             backlogs[cpu].push(Backlog {
+                input: queue.input,
                 queue: id,
                 owner: queue.owner,
                 consumer,

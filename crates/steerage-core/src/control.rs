@@ -3,11 +3,14 @@
 mod policies;
 
 use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use steerage_topology::{CpuId, CpuMask};
 
-use crate::error::BuildError;
+use crate::error::SetError;
 use crate::ids::CpuIndex;
 use crate::limits::{Limits, QueueLimits};
 use crate::shared::Shared;
@@ -16,14 +19,14 @@ use steerage_moves::Event;
 
 /// The indices of a mask's CPUs among the instance's CPUs. If the mask is empty, steering is off, and the result is
 /// the owner alone.
-pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, BuildError> {
+pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, SetError> {
     if mask.is_empty() {
         return Ok(vec![owner]);
     }
     mask.iter()
         .map(|cpu| match cpus.iter().position(|ours| *ours == cpu) {
             Some(at) => Ok(at as CpuIndex),
-            None => Err(BuildError::NotOurCpu { cpu, ours: cpus.iter().copied().collect::<CpuMask>().to_list() }),
+            None => Err(SetError::NotOurCpu { cpu, ours: cpus.iter().copied().collect::<CpuMask>().to_list() }),
         })
         .collect()
 }
@@ -54,6 +57,20 @@ impl Handle {
         self.0.all_closed()
     }
 
+    /// Waits until [`is_finished`](Self::is_finished), for at most `timeout`. Returns whether it is.
+    pub fn wait_finished(&self, timeout: Duration) -> bool {
+        self.0.finished.wait(timeout, &self.0.finished, || self.is_finished())
+    }
+
+    /// A file descriptor that becomes readable when the run [is finished](Self::is_finished), for an event loop. It cannot be
+    /// read from.
+    ///
+    /// # Errors
+    /// The kernel's error if the process has no file descriptor left.
+    pub fn finished_fd(&self) -> io::Result<OwnedFd> {
+        self.0.finished.fd()
+    }
+
     // ---- masks
 
     /// Spreads the packets of all queues over `mask` from now on. If the mask is empty, each packet stays on the CPU
@@ -61,8 +78,8 @@ impl Handle {
     /// moved: see [`is_settled`](Self::is_settled).
     ///
     /// # Errors
-    /// [`BuildError::NotOurCpu`] if the mask names a CPU that the instance does not have. Nothing then changes.
-    pub fn set_rps_cpus(&self, mask: &CpuMask) -> Result<(), BuildError> {
+    /// [`SetError::NotOurCpu`] if the mask names a CPU that the instance does not have. Nothing then changes.
+    pub fn set_rps_cpus(&self, mask: &CpuMask) -> Result<(), SetError> {
         self.set_masks(0..self.0.ledgers.queues.len(), mask)
     }
 
@@ -70,18 +87,18 @@ impl Handle {
     /// same mask share one map, and a queue that gets the mask of other queues joins them.
     ///
     /// # Errors
-    /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`BuildError::NoSuchQueue`] if there is no such queue.
-    pub fn set_queue_rps_cpus(&self, queue: usize, mask: &CpuMask) -> Result<(), BuildError> {
+    /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`] if there is no such queue.
+    pub fn set_queue_rps_cpus(&self, queue: usize, mask: &CpuMask) -> Result<(), SetError> {
         self.check_queue(queue)?;
         self.set_masks(queue..queue + 1, mask)
     }
 
-    fn check_queue(&self, queue: usize) -> Result<(), BuildError> {
+    fn check_queue(&self, queue: usize) -> Result<(), SetError> {
         let queues = self.0.ledgers.queues.len();
-        if queue < queues { Ok(()) } else { Err(BuildError::NoSuchQueue { queue, queues }) }
+        if queue < queues { Ok(()) } else { Err(SetError::NoSuchQueue { queue, queues }) }
     }
 
-    fn set_masks(&self, queues: std::ops::Range<usize>, mask: &CpuMask) -> Result<(), BuildError> {
+    fn set_masks(&self, queues: std::ops::Range<usize>, mask: &CpuMask) -> Result<(), SetError> {
         let mut masks: Vec<(Vec<CpuIndex>, Vec<usize>)> = Vec::new();
         for at in queues {
             let mut cpus = mask_indices(&self.0.cpus, mask, self.0.ledgers.queues[at].owner)?;
@@ -100,10 +117,26 @@ impl Handle {
     }
 
     /// Whether all masks and limits are in force for new packets, and no bucket is moving. CPUs that were declared
-    /// dead are not waited for.
+    /// dead are not waited for, and limits no longer count once the run [is finished](Self::is_finished).
     pub fn is_settled(&self) -> bool {
         let state = self.0.steering.lock();
-        state.moves.is_settled() && (state.limits_in_force() || self.0.all_closed())
+        state.is_settled() || (self.0.all_closed() && state.moves.is_settled())
+    }
+
+    /// Waits until [`is_settled`](Self::is_settled) or the run is finished, for at most `timeout`. Returns whether it is settled.
+    /// CPUs that run on threads of the caller's own have to be stepped meanwhile.
+    pub fn wait_settled(&self, timeout: Duration) -> bool {
+        self.0.steering.settled.wait(timeout, &self.0.finished, || self.is_settled() || self.is_finished());
+        self.is_settled()
+    }
+
+    /// A file descriptor that is readable while everything [is settled](Self::is_settled), for an event loop. It cannot be
+    /// read from. If the run may end meanwhile, wait for [`finished_fd`](Self::finished_fd) as well.
+    ///
+    /// # Errors
+    /// The kernel's error if the process has no file descriptor left.
+    pub fn settled_fd(&self) -> io::Result<OwnedFd> {
+        self.0.steering.settled.fd()
     }
 
     // ---- limits
@@ -130,12 +163,12 @@ impl Handle {
     /// pass a change that does nothing.
     ///
     /// # Errors
-    /// [`BuildError::NoSuchQueue`] if there is no such queue.
+    /// [`SetError::NoSuchQueue`] if there is no such queue.
     pub fn set_queue_limits(
         &self,
         queue: usize,
         mut change: impl FnMut(&mut QueueLimits),
-    ) -> Result<QueueLimits, BuildError> {
+    ) -> Result<QueueLimits, SetError> {
         self.check_queue(queue)?;
         Ok(self.0.change(|state| {
             let mut limits = state.limits.of_queues[queue];
@@ -158,8 +191,8 @@ impl Handle {
     /// limit.
     ///
     /// # Errors
-    /// [`BuildError::NotOurCpu`] if the mask names a CPU that the instance does not have. Nothing then changes.
-    pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), BuildError> {
+    /// [`SetError::NotOurCpu`] if the mask names a CPU that the instance does not have. Nothing then changes.
+    pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), SetError> {
         let indices = if cpus.is_empty() { Vec::new() } else { mask_indices(&self.0.cpus, cpus, 0)? };
         self.0.change(|state| state.set_flow_limited(indices));
         Ok(())

@@ -8,6 +8,28 @@ use steerage_topology::CpuId;
 
 use crate::device::DeviceError;
 
+/// Why a setting of a running instance could not be changed. Nothing has changed then.
+#[non_exhaustive]
+#[derive(thiserror::Error)]
+pub enum SetError {
+    /// A mask names a CPU that is not one of the instance's.
+    #[error("CPU {cpu} is not one of this instance's ({ours}): add it to its CPUs or leave it out of the mask")]
+    NotOurCpu {
+        /// The CPU.
+        cpu: CpuId,
+        /// The instance's CPUs, as a list.
+        ours: String,
+    },
+    /// There is no receive queue with this number.
+    #[error("there is no receive queue {queue}: they are numbered from 0, and there are {queues}")]
+    NoSuchQueue {
+        /// The requested number.
+        queue: usize,
+        /// How many queues there are.
+        queues: usize,
+    },
+}
+
 /// Why an instance could not be built. The text says what was tried and what to do.
 #[non_exhaustive]
 #[derive(thiserror::Error)]
@@ -28,22 +50,9 @@ pub enum BuildError {
         /// How many there can be.
         most: usize,
     },
-    /// A mask names a CPU that is not one of the instance's.
-    #[error("CPU {cpu} is not one of this instance's ({ours}): add it to its CPUs or leave it out of the mask")]
-    NotOurCpu {
-        /// The CPU.
-        cpu: CpuId,
-        /// The instance's CPUs, as a list.
-        ours: String,
-    },
-    /// There is no receive queue with this number.
-    #[error("there is no receive queue {queue}: they are numbered from 0, and there are {queues}")]
-    NoSuchQueue {
-        /// The requested number.
-        queue: usize,
-        /// How many queues there are.
-        queues: usize,
-    },
+    /// A mask does not fit the instance.
+    #[error(transparent)]
+    Mask(#[from] SetError),
     /// A device has longer frames than a slot can describe.
     #[error("{device}: frames of {asked} bytes are longer than the longest there can be, {most}")]
     FrameTooLong {
@@ -90,6 +99,13 @@ pub enum BuildError {
 
 /// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main` returns.
 impl fmt::Debug for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Prints the same text as `Display`: see [`BuildError`].
+impl fmt::Debug for SetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

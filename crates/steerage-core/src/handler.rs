@@ -2,12 +2,16 @@
 
 mod runner;
 
+use std::fmt;
+use std::sync::Arc;
+
 use steerage_flow::{Affinity, LinkType, Timestamp};
 use steerage_topology::CpuId;
 
 use crate::ids::{BucketId, TxId};
 use crate::origin::Origin;
 use crate::packet::{Batch, NoRoom};
+use crate::shared::Shared;
 
 pub use runner::MakeHandler;
 pub(crate) use runner::Runner;
@@ -33,7 +37,7 @@ pub(crate) use runner::Runner;
 ///         self.0 += batch.iter_mut().map(|packet| packet.data().len() as u64).sum::<u64>();
 ///     }
 ///
-///     fn finish(self) -> u64 {
+///     fn finish(self, _cpu: &mut Cpu) -> u64 {
 ///         self.0
 ///     }
 /// }
@@ -71,18 +75,24 @@ pub trait Handler: Sized + 'static {
     /// already have state of the bucket: merge the two.
     fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
 
-    /// The end of the run: all packets have been handled.
-    fn finish(self) -> Self::Report;
+    /// The end of the run: all packets have been handled. What the handler sends now still leaves.
+    fn finish(self, cpu: &mut Cpu) -> Self::Report;
 }
 
 /// The CPU that a handler runs on.
-#[derive(Debug)]
 pub struct Cpu {
+    pub(crate) shared: Arc<Shared>,
     pub(crate) id: CpuId,
     pub(crate) now: Timestamp,
     pub(crate) origin: Origin,
     /// The latest time at which the handler wants its next tick.
     pub(crate) tick_by: Option<Timestamp>,
+}
+
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cpu").field("id", &self.id).field("now", &self.now).finish_non_exhaustive()
+    }
 }
 
 impl Cpu {
@@ -91,7 +101,9 @@ impl Cpu {
         self.id
     }
 
-    /// The time at which this batch was begun.
+    /// The time at which this batch was begun, on the clock of the CPUs. This is not the time at which packets were received:
+    /// a capture file is read within seconds, although its packets are hours apart. To let state expire by the time of packets,
+    /// use a [`PacketClock`](crate::packet::PacketClock).
     pub fn now(&self) -> Timestamp {
         self.now
     }
@@ -110,6 +122,13 @@ impl Cpu {
     /// How many more packets [`send`](Self::send) has room for until the handler returns.
     pub fn sends_left(&self) -> usize {
         self.origin.room()
+    }
+
+    /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does: no more packets are received, and packets in flight
+    /// are handled. For a handler that has found what it looked for, or that cannot go on. Such a handler returns the
+    /// reason in its [report](Handler::Report).
+    pub fn stop(&self) {
+        self.shared.stop();
     }
 
     /// Requests a call of [`Handler::tick`] at `time`, or earlier if the handler has already requested an earlier

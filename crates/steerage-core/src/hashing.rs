@@ -34,6 +34,7 @@ trait HashFrames: Send + Sync {
     fn hash_batch(&self, batch: FrameBatch<'_>, fragments: &mut FragmentTable) -> u64;
     fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash;
     fn name(&self) -> &'static str;
+    fn layers(&self) -> Layers;
 }
 
 impl QueueHasher {
@@ -73,6 +74,11 @@ impl QueueHasher {
     pub(crate) fn name(&self) -> &'static str {
         self.0.name()
     }
+
+    /// Which flow counts if packets are in tunnels.
+    pub(crate) fn layers(&self) -> Layers {
+        self.0.layers()
+    }
 }
 
 /// Reads frames from the memory that they lie in.
@@ -100,6 +106,10 @@ impl<K: KeyRule> HashFrames for FrameHasher<K> {
 
     fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         Self::hash_one(self, frame, link)
+    }
+
+    fn layers(&self) -> Layers {
+        Self::layers(self)
     }
 
     fn name(&self) -> &'static str {

@@ -16,13 +16,21 @@ pub struct BucketId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 
+/// An input, by its number in the order in which the inputs were given to the builder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InputId(pub u16);
+
 /// The decision of a handler about a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Nothing yet: consumed, once the handler returns.
+#[non_exhaustive]
+pub enum Verdict {
+    /// The handler did nothing with the packet but read or write it. This is the verdict before any other.
     #[default]
-    Open,
+    Consumed,
+    /// [`Packet::discard`](crate::packet::Packet::discard).
     Discarded,
+    /// [`Packet::keep`](crate::packet::Packet::keep).
     Kept,
+    /// [`Packet::transmit`](crate::packet::Packet::transmit), to this output.
     Transmitted(TxId),
 }

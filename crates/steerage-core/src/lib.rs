@@ -25,7 +25,7 @@
 //! | [`control`] | changes, reads and stops it |
 //! | `participant` | a CPU's part in moves and new limits |
 //! | `sleep`, `sampler` | how a CPU sleeps; samples of load |
-//! | `shared` | the state that the CPUs share, and the only function that wakes them |
+//! | `shared`, `signals` | the state that the CPUs share, and the only function that wakes them; what other threads can wait for |
 //! | `steering`, [`placement`] | what control and the CPUs share under one lock; what a policy sees and leaves |
 //! | [`rps_map`], `hashing` | hash to bucket to CPU; the hashes of a poll's frames |
 //! | [`device`], [`platform`], [`limits`], [`ids`] | names and errors of devices; clock and sleep; every limit; identifiers |
@@ -59,6 +59,7 @@ pub mod rps_map;
 pub mod rx;
 mod sampler;
 mod shared;
+mod signals;
 mod sleep;
 pub mod softnet;
 mod steer;

@@ -1,19 +1,25 @@
 //! Packets and batches of packets. A packet's metadata is built on the CPU that uses it, at the moment it is used.
 
+mod clock;
+mod kept;
 mod shape;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 
 use crate::hashing::QueueHasher;
-use crate::ids::{BucketId, TxId, Verdict};
+use crate::ids::{BucketId, InputId, TxId, Verdict};
 use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX, POOL_BULK};
 use crate::rps_map::bucket_of;
-use steerage_flow::{FlowHash, LinkType, WallTime};
+use steerage_flow::dissect::{Dissection, dissect};
+use steerage_flow::{FlowHash, FlowKey, LinkType, WallTime};
 use steerage_mem::SharedPool;
 use steerage_mem::ring::{Consumer, Frame, Frames};
-use steerage_mem::{FrameHeader, Kept, KeptPages, Page};
+use steerage_mem::{FrameHeader, Kept as WrittenCopy, KeptPages, Page};
+
+pub use clock::PacketClock;
+pub use kept::Kept;
 
 /// The packet's page is too short, no page is free, or too many packets are kept already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,7 @@ impl std::error::Error for NoRoom {}
 pub(crate) struct BatchContext<'a> {
     pub(crate) lent: bool,
     pub(crate) group: u16,
+    pub(crate) input: InputId,
     pub(crate) queue: usize,
     /// The place to which the queue's pages return when a kept packet is dropped.
     pub(crate) kept: &'a Arc<KeptPages>,
@@ -44,7 +51,11 @@ pub(crate) struct BatchContext<'a> {
 pub(crate) struct Actions {
     verdicts: [Verdict; HANDLE_BUDGET],
     /// Writable copies of lent frames.
-    copies: Vec<Option<Kept>>,
+    copies: Vec<Option<WrittenCopy>>,
+    /// What was read of the packets' headers.
+    dissections: Vec<OnceCell<Dissection>>,
+    /// Whether there are any.
+    dissected: Cell<bool>,
     /// Whether the handler did anything with a packet. Most functions only read.
     acted: Cell<bool>,
 }
@@ -52,8 +63,10 @@ pub(crate) struct Actions {
 impl Actions {
     pub(crate) fn new() -> Self {
         Self {
-            verdicts: [Verdict::Open; HANDLE_BUDGET],
+            verdicts: [Verdict::Consumed; HANDLE_BUDGET],
             copies: (0..HANDLE_BUDGET).map(|_| None).collect(),
+            dissections: vec![OnceCell::new(); HANDLE_BUDGET],
+            dissected: Cell::new(false),
             acted: Cell::new(false),
         }
     }
@@ -61,8 +74,11 @@ impl Actions {
     /// Prepares for the next batch. The pages of writable copies go home.
     pub(crate) fn clear(&mut self) {
         if self.acted.take() {
-            self.verdicts = [Verdict::Open; HANDLE_BUDGET];
+            self.verdicts = [Verdict::Consumed; HANDLE_BUDGET];
             self.copies.fill_with(|| None);
+        }
+        if self.dissected.take() {
+            self.dissections.fill(OnceCell::new());
         }
     }
 
@@ -76,7 +92,7 @@ impl Actions {
         let mut tally = Tally { discarded: 0, kept: 0, transmitted: [0; OUTPUTS_MAX] };
         for verdict in &self.verdicts[..count] {
             match verdict {
-                Verdict::Open => {}
+                Verdict::Consumed => {}
                 Verdict::Discarded => tally.discarded += 1,
                 Verdict::Kept => tally.kept += 1,
                 Verdict::Transmitted(to) => tally.transmitted[usize::from(to.0)] += 1,
@@ -86,7 +102,7 @@ impl Actions {
     }
 
     /// For each packet of the batch, its verdict and its writable copy, if it has one.
-    pub(crate) fn each(&self) -> (std::slice::Iter<'_, Verdict>, std::slice::Iter<'_, Option<Kept>>) {
+    pub(crate) fn each(&self) -> (std::slice::Iter<'_, Verdict>, std::slice::Iter<'_, Option<WrittenCopy>>) {
         (self.verdicts.iter(), self.copies.iter())
     }
 }
@@ -165,39 +181,82 @@ impl<'a> Batch<'a> {
         self.len() == 0
     }
 
-    /// The receive queue that the packets came from. Queues are numbered from 0 over all inputs.
+    /// The input that the packets came from.
+    pub fn input(&self) -> InputId {
+        self.context.input
+    }
+
+    /// The receive queue that the packets came from. Queues are numbered from 0 over all inputs, as in
+    /// [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
     pub fn queue(&self) -> usize {
         self.context.queue
     }
 
-    /// Calls `read` for each packet of the common kind: an Ethernet frame in one part that has the device's header.
-    /// `read` gets the packet's position in the batch, its bytes and its header, and returns whether it has finished
-    /// with the packet. The result has a bit set for each remaining packet; use [`iter_mut`](Self::iter_mut) for
+    /// Calls `read` for each packet of the common kind: an Ethernet frame in one part about which its device recorded
+    /// something. `read` gets the packet's position in the batch and what can be read of it, and returns whether it has
+    /// finished with the packet. Returns the positions of the other packets; use [`iter_mut`](Self::iter_mut) for
     /// those.
     ///
     /// This is for functions that read the whole batch before they do anything. It costs about half as much as
     /// iterating over all packets.
     #[inline(always)]
-    pub fn read_common(&mut self, read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
+    pub fn read_common(&mut self, mut read: impl FnMut(usize, Received<'_>) -> bool) -> Positions {
         const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
         // A packet that was written to lies in another place.
         if self.actions.acted.get() {
-            return ((1_u128 << self.len().min(HANDLE_BUDGET)) - 1) as u64;
+            return Positions(((1_u128 << self.len().min(HANDLE_BUDGET)) - 1) as u64);
         }
-        self.frames.read_common(LinkType::ETHERNET.code(), read)
+        let read = |nth: usize, data: &[u8], header: FrameHeader| {
+            let (link, time, wire_len) = (LinkType::ETHERNET, time_of(&header), header.wire_len as usize);
+            read(nth, Received { data, total_len: data.len(), link, time, wire_len })
+        };
+        Positions(self.frames.read_common(LinkType::ETHERNET.code(), read))
     }
 
     /// Iterates over the packets. Each call starts at the first packet again. Verdicts given earlier remain, and a
     /// packet that was kept is empty.
     pub fn iter_mut(&mut self) -> Packets<'_> {
-        let Actions { verdicts, copies, acted } = &mut *self.actions;
+        let Actions { verdicts, copies, dissections, dissected, acted } = &mut *self.actions;
         Packets {
             frames: self.frames.frames(),
             verdicts: verdicts.iter_mut(),
             copies: self.context.lent.then(|| copies.iter_mut()),
+            dissections: dissections.iter_mut(),
+            dissected,
             acted,
             context: &self.context,
         }
+    }
+}
+
+/// The bytes of a frame, part by part; no part is empty.
+#[derive(Clone, Debug)]
+pub struct Segments<'a>(pub(crate) steerage_mem::Segments<'a>);
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.0.next()
+    }
+}
+
+/// Packets of a batch, by their positions in it: see [`Batch::read_common`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Positions(u64);
+
+impl Positions {
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether the packet at `position` is one of them.
+    #[inline(always)]
+    pub fn contains(self, position: usize) -> bool {
+        position < HANDLE_BUDGET && self.0 & 1 << position != 0
     }
 }
 
@@ -206,7 +265,9 @@ pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
     /// Present only if frames are lent. Other frames are written in place.
-    copies: Option<std::slice::IterMut<'a, Option<Kept>>>,
+    copies: Option<std::slice::IterMut<'a, Option<WrittenCopy>>>,
+    dissections: std::slice::IterMut<'a, OnceCell<Dissection>>,
+    dissected: &'a Cell<bool>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
 }
@@ -225,7 +286,9 @@ impl<'a> Iterator for Packets<'a> {
         let frame = self.frames.next()?;
         let verdict = self.verdicts.next()?;
         let copy = self.copies.as_mut().and_then(Iterator::next);
-        Some(Packet { frame, verdict, copy, acted: self.acted, context: self.context })
+        let dissection = self.dissections.next()?;
+        let (dissected, acted, context) = (self.dissected, self.acted, self.context);
+        Some(Packet { frame, verdict, copy, dissection, dissected, acted, context })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -237,7 +300,7 @@ impl ExactSizeIterator for Packets<'_> {}
 
 /// The readable parts of a frame, or of `written`, its writable copy, if it has one.
 #[inline(always)]
-pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p Kept>) -> Received<'p> {
+pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>) -> Received<'p> {
     let (header, data) = match written {
         Some(copy) => (copy.header(), &**copy),
         None => frame.with_header(),
@@ -260,7 +323,9 @@ fn time_of(header: &FrameHeader) -> Option<WallTime> {
 pub struct Packet<'a> {
     frame: Frame<'a>,
     verdict: &'a mut Verdict,
-    copy: Option<&'a mut Option<Kept>>,
+    copy: Option<&'a mut Option<WrittenCopy>>,
+    dissection: &'a mut OnceCell<Dissection>,
+    dissected: &'a Cell<bool>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
 }
@@ -273,6 +338,7 @@ impl fmt::Debug for Packet<'_> {
 
 /// Everything that can be read of a packet: see [`Packet::received`].
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Received<'p> {
     /// See [`Packet::data`].
     pub data: &'p [u8],
@@ -299,7 +365,7 @@ impl Packet<'_> {
 
     /// The writable copy of a lent frame, if one was made.
     #[inline(always)]
-    fn written(&self) -> Option<&Kept> {
+    fn written(&self) -> Option<&WrittenCopy> {
         // Most functions only read, and then there is no copy to look for.
         if !self.acted.get() {
             return None;
@@ -319,6 +385,7 @@ impl Packet<'_> {
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
     pub fn data_mut(&mut self) -> Result<&mut [u8], NoRoom> {
+        self.dissection.take();
         if !self.frame.is_lent() {
             return self.frame.bytes_mut().ok_or(NoRoom);
         }
@@ -326,7 +393,7 @@ impl Packet<'_> {
     }
 
     /// The writable copy of a lent frame. Makes the copy if there is none yet.
-    fn copy_mut(&mut self) -> Result<&mut Kept, NoRoom> {
+    fn copy_mut(&mut self) -> Result<&mut WrittenCopy, NoRoom> {
         if !matches!(self.copy, Some(Some(_))) {
             let copied = self.copied()?;
             self.acted.set(true);
@@ -348,11 +415,37 @@ impl Packet<'_> {
         self.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }
 
-    /// Everything that the device recorded about the frame, if it did. It stays available after the packet is kept,
-    /// as [`Kept::header`].
+    /// The number of the device's interface that received the frame, if the device recorded it.
     #[inline]
-    pub fn header(&self) -> Option<FrameHeader> {
-        self.written().map_or_else(|| self.frame.header(), Kept::header)
+    pub fn interface(&self) -> Option<u16> {
+        self.header().map(|header| header.interface)
+    }
+
+    /// Everything that the device recorded about the frame, if it did.
+    #[inline]
+    fn header(&self) -> Option<FrameHeader> {
+        self.written().map_or_else(|| self.frame.header(), WrittenCopy::header)
+    }
+
+    /// The verdict so far.
+    #[inline]
+    pub fn verdict(&self) -> Verdict {
+        *self.verdict
+    }
+
+    /// What the headers of the frame say: its flow, its tunnels, the offsets of its parts. The headers are read at the first
+    /// call, and again after the packet was written to. Tunnels are entered as `Builder::layers` says.
+    pub fn dissection(&self) -> &Dissection {
+        self.dissection.get_or_init(|| {
+            self.dissected.set(true);
+            dissect(self.data(), self.link(), self.context.hasher.layers())
+        })
+    }
+
+    /// The flow that the packet belongs to, as [`dissection`](Self::dissection) found it. `None` if it is not an IP packet.
+    pub fn flow_key(&self) -> Option<FlowKey> {
+        let dissection = self.dissection();
+        dissection.is_flow.then_some(dissection.key)
     }
 
     /// The hash that the flow is steered by. If steering did not need the hash, it is computed now, from the frame's
@@ -376,6 +469,7 @@ impl Packet<'_> {
     /// ignored. Call [`flow_hash`](Self::flow_hash) first if you need the hash.
     #[inline]
     pub fn set_link(&mut self, link: LinkType) {
+        self.dissection.take();
         self.frame.set_link(link.code());
     }
 
@@ -386,7 +480,7 @@ impl Packet<'_> {
 
     /// Drops the packet because the function decided so. This is a verdict and does not count as a loss.
     pub fn discard(self) {
-        if *self.verdict == Verdict::Open {
+        if *self.verdict == Verdict::Consumed {
             self.acted.set(true);
             *self.verdict = Verdict::Discarded;
         }
@@ -396,7 +490,7 @@ impl Packet<'_> {
     /// has no room for count as `tx_full`. Packets that it cannot send, or whose output does not exist, count as
     /// `tx_refused`.
     pub fn transmit(self, to: TxId) {
-        if *self.verdict == Verdict::Open {
+        if *self.verdict == Verdict::Consumed {
             self.acted.set(true);
             *self.verdict = Verdict::Transmitted(to);
         }
@@ -409,7 +503,7 @@ impl Packet<'_> {
     /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is free for the copy, or
     /// if the packet was already discarded, transmitted or kept.
     pub fn keep(mut self) -> Result<Kept, Self> {
-        if *self.verdict != Verdict::Open {
+        if *self.verdict != Verdict::Consumed {
             return Err(self);
         }
         let kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
@@ -425,10 +519,10 @@ impl Packet<'_> {
         };
         self.acted.set(true);
         *self.verdict = Verdict::Kept;
-        Ok(kept)
+        Ok(Kept(kept))
     }
 
-    fn copied(&self) -> Result<Kept, NoRoom> {
+    fn copied(&self) -> Result<WrittenCopy, NoRoom> {
         let page = self.context.spare.take(self.context.kept).ok_or(NoRoom)?;
         self.context.kept.keep_copy(page, HEADROOM as u32, self.frame.header(), self.frame.bytes()).map_err(|page| {
             self.context.spare.put(page);

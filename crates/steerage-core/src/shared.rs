@@ -13,6 +13,7 @@ use crate::device::DeviceError;
 use crate::ids::CpuIndex;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 use crate::placement::GroupSnapshot;
+use crate::signals::Signal;
 use crate::steering::{State, Steering};
 use steerage_ledger::{Deferred, Facts, Ledgers, Snapshot};
 use steerage_mem::SharedPool;
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     /// The number of queues that are not closed. At 0, all received packets are finished.
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
+    /// Whether [`all_closed`](Self::all_closed).
+    pub(crate) finished: Signal,
 }
 
 impl Shared {
@@ -91,6 +94,7 @@ impl Shared {
     pub(crate) fn close_one(&self) {
         // O1, release: pairs with O2. Also acquire, so that the last CPU passes on what the other CPUs did before.
         if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.finished.set(true);
             self.wake_all();
         }
     }

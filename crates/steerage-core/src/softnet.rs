@@ -157,7 +157,8 @@ impl<H: Handler, P: Platform> fmt::Debug for Softnet<H, P> {
 impl<H: Handler, P: Platform> Softnet<H, P> {
     fn new(part: CpuPart<H>, mut platform: P) -> Self {
         let CpuPart { index, make, shared, in_transit, stops, queues, backlogs, outputs, origin } = part;
-        let cpu = Cpu { id: shared.cpus[usize::from(index)], now: platform.now(), origin, tick_by: None };
+        let id = shared.cpus[usize::from(index)];
+        let cpu = Cpu { shared: Arc::clone(&shared), id, now: platform.now(), origin, tick_by: None };
         let limits = shared.steering.lock().limits.all;
         let shown = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
         Self {
@@ -570,6 +571,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     pub fn finish(mut self) -> H::Report {
         // If this CPU ends too early, other CPUs would wait for it, so the drop of `stops` stops them.
         self.stops.finished = self.is_finished();
+        self.runner.cpu.now = self.platform.now();
         self.runner.finish()
     }
 }

@@ -17,6 +17,7 @@ mod limits;
 mod lock;
 mod transit;
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
@@ -27,6 +28,7 @@ use steerage_moves::{Actions, Ask, Event, Moves, Setup};
 use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{FLOWS_SEEN_MAX, Limits, QueueLimits};
 use crate::placement::{BetweenRounds, GroupFindings, PolicyInfo};
+use crate::signals::Signal;
 use limits::LimitsInForce;
 use lock::ControlLock;
 
@@ -58,6 +60,8 @@ pub(crate) struct State {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
+    /// Whether [`State::is_settled`]. Set by whoever holds the lock.
+    pub(crate) settled: Signal,
 }
 
 impl Steering {
@@ -67,7 +71,7 @@ impl Steering {
         queues: Vec<(QueueGauges, QueueLimits)>,
         limits: Limits,
         policy: PolicyInfo,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let cpus = setup.cpus;
         let (queues, queue_limits): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
         let state = State {
@@ -83,7 +87,9 @@ impl Steering {
             flows_seen: Vec::with_capacity(FLOWS_SEEN_MAX),
             hooks: (0..cpus).map(|_| None).collect(),
         };
-        Self { state: ControlLock::new(state), version: AtomicU64::new(1) }
+        let settled = Signal::new()?;
+        settled.set(state.is_settled());
+        Ok(Self { state: ControlLock::new(state), version: AtomicU64::new(1), settled })
     }
 
     /// Changes whenever a CPU has something to do.
@@ -107,6 +113,7 @@ impl Steering {
     pub(crate) fn publish(&self, mut state: MutexGuard<'_, State>, wake: &mut Vec<CpuIndex>) {
         wake.clear();
         wake.append(&mut state.actions.wake);
+        self.settled.set(state.is_settled());
         if std::mem::take(&mut state.actions.changed) {
             self.version.fetch_add(1, Ordering::Release);
         }
@@ -170,6 +177,11 @@ impl State {
             }
         }
         all_passed.then_some(slice.epoch)
+    }
+
+    /// Whether all masks and limits are in force for new packets, and no bucket is moving.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.moves.is_settled() && self.limits_in_force()
     }
 
     // ---- limits

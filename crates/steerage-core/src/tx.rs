@@ -20,12 +20,12 @@ use std::sync::Arc;
 
 use crate::device::{DeviceError, DeviceName};
 use crate::ids::{DropReason, TxId, TxSource, Verdict};
-use crate::packet::{Actions, Received, received};
+use crate::packet::{Actions, Received, Segments, received};
 use steerage_flow::Timestamp;
 use steerage_ledger::{OutputInfo, TxAccount, TxLedger};
 use steerage_mem::SharedPool;
 use steerage_mem::ring::{Frame, Frames};
-use steerage_mem::{Completion, Kept, Page, Region, Segments};
+use steerage_mem::{Completion, Kept, Page, Region};
 use steerage_topology::CpuId;
 
 /// One CPU's queue to an output. A device that sends implements it.
@@ -236,7 +236,7 @@ impl OutgoingPacket<'_> {
     /// The bytes to send, part by part. [`received`](Self::received) returns the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
-        self.copy.map_or_else(|| self.frame.segments(), Kept::segments)
+        Segments(self.copy.map_or_else(|| self.frame.segments(), Kept::segments))
     }
 
     /// Takes the packet together with its pages, in exchange for as many pages from the end of `pages`, so that it

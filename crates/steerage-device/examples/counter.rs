@@ -20,7 +20,7 @@ impl Handler for Counter {
         self.bytes += batch.iter_mut().map(|packet| packet.data().len() as u64).sum::<u64>();
     }
 
-    fn finish(self) -> Self {
+    fn finish(self, _cpu: &mut Cpu) -> Self {
         self
     }
 }

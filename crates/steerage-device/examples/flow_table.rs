@@ -53,7 +53,7 @@ impl Handler for FlowTable {
         self.0.entry(bucket).or_default().extend(flows);
     }
 
-    fn finish(self) -> Flows {
+    fn finish(self, _cpu: &mut Cpu) -> Flows {
         self.0.into_values().flatten().collect()
     }
 }

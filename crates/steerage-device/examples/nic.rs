@@ -73,7 +73,7 @@ impl Handler for Sums {
         }
     }
 
-    fn finish(self) -> Self {
+    fn finish(self, _cpu: &mut Cpu) -> Self {
         self
     }
 }

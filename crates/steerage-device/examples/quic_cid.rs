@@ -73,7 +73,7 @@ impl Handler for Server {
         }
     }
 
-    fn finish(self) -> Self::Report {
+    fn finish(self, _cpu: &mut Cpu) -> Self::Report {
         self.0
     }
 }

@@ -74,7 +74,7 @@ impl Handler for ToAsync {
         }
     }
 
-    fn finish(self) -> Counts {
+    fn finish(self, _cpu: &mut Cpu) -> Counts {
         self.counts
     }
 }

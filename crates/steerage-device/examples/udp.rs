@@ -85,7 +85,7 @@ impl Handler for Tunnelled {
         }
     }
 
-    fn finish(self) -> Self {
+    fn finish(self, _cpu: &mut Cpu) -> Self {
         self
     }
 }

@@ -14,7 +14,7 @@ impl Handler for Nothing {
 
     fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 /// Transmits all packets by the first output.
@@ -29,7 +29,7 @@ impl Handler for SendAll {
         batch.iter_mut().for_each(|packet| packet.transmit(TxId(0)));
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 /// Joins two interfaces: packets of the first so many receive queues leave by the second output, all others by the first.
@@ -45,7 +45,7 @@ impl Handler for Wire {
         batch.iter_mut().for_each(|packet| packet.transmit(to));
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 /// Stops a run and returns its ledger, which is [at rest](assert_at_rest).

@@ -147,6 +147,11 @@ impl<K: KeyRule> FrameHasher<K> {
         Self { hasher, layers, rule }
     }
 
+    /// Which flow counts if packets are in tunnels.
+    pub fn layers(&self) -> Layers {
+        self.layers
+    }
+
     /// The hasher of the keys.
     #[inline]
     pub fn hasher(&self) -> &FlowHasher {

@@ -46,7 +46,7 @@ impl fmt::Display for Timestamp {
 ///
 /// This is a different clock from that of [`Timestamp`]. It shows the time of day and may be set back. In a capture,
 /// it is the clock of another machine at an earlier time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallTime(u64);
 
 impl WallTime {

@@ -134,6 +134,11 @@ impl Kept {
         self.slot.hash()
     }
 
+    /// The code of the kind of header that the frame begins with, as [`Frame::link`](crate::ring::Frame::link).
+    pub fn link(&self) -> u8 {
+        self.slot.link()
+    }
+
     /// The frame's bytes, part by part. [`Deref`] returns those of the first part only.
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: the slot is ours alone, and writing needs `&mut self`.

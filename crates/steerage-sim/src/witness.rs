@@ -228,7 +228,7 @@ impl Handler for WitnessHandler {
         }
     }
 
-    fn finish(self) -> u64 {
+    fn finish(self, _cpu: &mut Cpu) -> u64 {
         self.flows.values().map(HashMap::len).sum::<usize>() as u64
     }
 }

@@ -8,6 +8,7 @@ use steerage_core::QueueHasher;
 use steerage_core::build::{Built, InputSpec, Spec, build};
 use steerage_core::error::BuildError;
 use steerage_core::handler::{Handler, MakeHandler};
+use steerage_core::ids::{InputId, TxId};
 use steerage_core::limits::{
     CPUS_MAX, IDLE_POLL, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits,
 };
@@ -119,8 +120,16 @@ impl Builder {
     }
 
     /// Adds a device to receive from. Its queues are assigned to the CPUs in turn.
-    pub fn input(self, input: Input) -> Self {
-        self.input_on(input, &[], None)
+    pub fn input(mut self, input: Input) -> Self {
+        self.add_input(input);
+        self
+    }
+
+    /// Adds a device to receive from, and returns the number by which handlers know it: see
+    /// [`Batch::input`](crate::Batch::input).
+    pub fn add_input(&mut self, input: Input) -> InputId {
+        self.inputs.push(InputSpec { input, rx_cpus: Vec::new(), mask: None });
+        InputId((self.inputs.len() - 1) as u16)
     }
 
     /// Adds a device whose queues are assigned to `rx_cpus` in turn, or to all CPUs if the list is empty. `mask` replaces the
@@ -132,8 +141,16 @@ impl Builder {
 
     /// Adds a device to send to. The first one is [`TxId(0)`](crate::TxId), and so on.
     pub fn output(mut self, output: Output) -> Self {
-        self.outputs.push(output);
+        self.add_output(output);
         self
+    }
+
+    /// Adds a device to send to, and returns the number by which handlers send to it: see
+    /// [`Packet::transmit`](crate::Packet::transmit).
+    pub fn add_output(&mut self, output: Output) -> TxId {
+        self.outputs.push(output);
+        // An instance with more outputs than `OUTPUTS_MAX` is refused.
+        TxId((self.outputs.len() - 1) as u8)
     }
 
     /// The hash, with its key. Default: AES, or SipHash-1-3 if the CPU has no AES instructions, with a random key.

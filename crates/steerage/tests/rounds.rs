@@ -157,7 +157,7 @@ impl Handler for Counts {
         *self.by_bucket.entry(bucket).or_default() += state;
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 const CPUS: u16 = 4;

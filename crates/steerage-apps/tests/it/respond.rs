@@ -406,8 +406,8 @@ impl Handler for Panics {
         self.0.bucket_arrives(bucket, state);
     }
 
-    fn finish(self) {
-        self.0.finish();
+    fn finish(self, cpu: &mut Cpu) {
+        self.0.finish(cpu);
     }
 }
 

@@ -15,7 +15,7 @@ mod hash;
 use std::path::Path;
 use std::sync::Arc;
 
-use steerage::{Balance, BuildError, Builder, CpuId, CpuMask, Handler, Instance, Output};
+use steerage::{Balance, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::rate::Rate;
@@ -164,7 +164,7 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
     let rx: CpuMask = if cpus.rx.is_empty() { work.clone() } else { cpus.rx.iter().copied().collect() };
     let rps = cpus.rps.as_ref().unwrap_or(&work);
     if let Some(cpu) = rps.iter().find(|cpu| !work.contains(*cpu)) {
-        return Err(Error::Build(BuildError::NotOurCpu { cpu, ours: work.to_string() }));
+        return Err(Error::Build(SetError::NotOurCpu { cpu, ours: work.to_string() }.into()));
     }
     let spread = if rps.is_empty() {
         "packets stay where they are received".to_owned()

@@ -114,7 +114,7 @@ impl Handler for Hangs {
         }
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 /// A data path that is stuck: the write says so, and the old mask is in force, as it is read and as buckets lie.

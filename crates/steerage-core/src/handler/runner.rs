@@ -111,6 +111,7 @@ impl<H: Handler> Runner<H> {
         let context = BatchContext {
             lent: backlog.lent,
             group: self.shared.ledgers.queues[backlog.queue].group(),
+            input: backlog.input,
             queue: backlog.queue,
             kept: &backlog.kept_pages,
             spare: &self.spare,
@@ -239,11 +240,15 @@ impl<H: Handler> Runner<H> {
     }
 
     /// Ends the handler, and returns its report.
-    pub(crate) fn finish(mut self) -> H::Report {
-        self.spare.close();
-        self.cpu.origin.close();
-        self.outputs.iter_mut().for_each(OwnedTx::close);
-        self.handler.finish()
+    pub(crate) fn finish(self) -> H::Report {
+        let Self { index, shared, handler, mut cpu, mut outputs, spare, .. } = self;
+        let report = handler.finish(&mut cpu);
+        cpu.origin.send(&mut outputs, cpu.now, false, &shared.ledgers.cpus[usize::from(index)]);
+        cpu.origin.close();
+        spare.close();
+        outputs.iter_mut().for_each(OwnedTx::flush);
+        outputs.iter_mut().for_each(OwnedTx::close);
+        report
     }
 }
 

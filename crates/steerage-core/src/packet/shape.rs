@@ -1,15 +1,15 @@
 //! The parts of a packet, and how a packet is made longer or shorter.
 
-use steerage_mem::{Kept, Segments};
+use steerage_mem::Kept as WrittenCopy;
 
-use super::{NoRoom, Packet};
+use super::{NoRoom, Packet, Segments};
 
 impl Packet<'_> {
     /// The frame's bytes, part by part; no part is empty. A frame that the device received into several buffers lies
     /// in several pages. [`data`](Self::data) is the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
-        self.written().map_or_else(|| self.frame.segments(), Kept::segments)
+        Segments(self.written().map_or_else(|| self.frame.segments(), WrittenCopy::segments))
     }
 
     /// The frame's length as received, in bytes, over all its parts. (`len` of the kernel's `sk_buff`, `pkt_len` of
@@ -26,6 +26,7 @@ impl Packet<'_> {
     /// # Errors
     /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.
     pub fn linearise(&mut self) -> Result<&[u8], NoRoom> {
+        self.dissection.take();
         if self.frame.is_chained() && !self.frame.linearise() {
             return Err(NoRoom);
         }
@@ -35,13 +36,13 @@ impl Packet<'_> {
     /// How many bytes [`prepend`](Self::prepend) has room for: at least [`HEADROOM`](crate::limits::HEADROOM) in the pool's
     /// own pages, unless some of it was used, and none in lent memory until the frame is first written to.
     pub fn headroom(&self) -> usize {
-        self.written().map_or_else(|| self.frame.room(), Kept::room).0
+        self.written().map_or_else(|| self.frame.room(), WrittenCopy::room).0
     }
 
     /// How many bytes [`append`](Self::append) has room for: the rest of the page in which the frame ends. In lent
     /// memory there is none until the frame is first written to.
     pub fn tailroom(&self) -> usize {
-        self.written().map_or_else(|| self.frame.room(), Kept::room).1
+        self.written().map_or_else(|| self.frame.room(), WrittenCopy::room).1
     }
 
     /// Makes the frame `len` bytes longer at its front, in place, and returns the new bytes, which contain arbitrary
@@ -89,6 +90,7 @@ impl Packet<'_> {
     }
 
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
+        self.dissection.take();
         let resized =
             if self.frame.is_lent() { self.copy_mut()?.resize(front, back) } else { self.frame.resize(front, back) };
         if resized { Ok(()) } else { Err(NoRoom) }

@@ -130,7 +130,7 @@ impl Handler for Mirror {
         }
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 #[test]

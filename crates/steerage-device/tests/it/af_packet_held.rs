@@ -86,7 +86,7 @@ impl Handler for Stalls {
         }
     }
 
-    fn finish(self) -> (u64, u64) {
+    fn finish(self, _cpu: &mut Cpu) -> (u64, u64) {
         (self.sound, self.unsound)
     }
 }
@@ -136,7 +136,7 @@ impl Handler for Keeps {
         assert!(self.0.iter().all(|kept| is_sound(kept)));
     }
 
-    fn finish(self) -> usize {
+    fn finish(self, _cpu: &mut Cpu) -> usize {
         self.0.len()
     }
 }

@@ -185,14 +185,14 @@ impl Handler for Asks {
             assert_eq!((packet.time(), packet.wire_len(), packet.link(), packet.data().len()), asked);
             // What was written is what there is to read from then on.
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, &vec![0xff; asked.3][..]));
-            let header = packet.header();
+            let known = (packet.time(), packet.wire_len(), packet.link(), packet.interface());
             let kept = packet.keep().expect("room to keep it");
-            assert_eq!(kept.header(), header);
+            assert_eq!((kept.time(), kept.wire_len(), kept.link(), kept.interface()), known);
             self.0.push(asked);
         }
     }
 
-    fn finish(self) -> Self {
+    fn finish(self, _: &mut steerage::Cpu) -> Self {
         self
     }
 }

@@ -57,7 +57,7 @@ fn what_was_written_is_read_again() {
                 self.0.push((got.time.map(|time| time.as_nanos()), got.link.0, got.wire_len, got.data.to_vec()));
             }
         }
-        fn finish(self) -> Self {
+        fn finish(self, _cpu: &mut Cpu) -> Self {
             self
         }
     }

@@ -28,7 +28,7 @@ impl Handler for Halves {
         }
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 fn target(name: &str) -> PathBuf {

@@ -48,7 +48,7 @@ impl Handler for WritesAndKeeps {
         }
     }
 
-    fn finish(self) -> u64 {
+    fn finish(self, _cpu: &mut Cpu) -> u64 {
         self.sum
     }
 }

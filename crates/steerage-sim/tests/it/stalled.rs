@@ -46,7 +46,7 @@ impl Handler for Stalls {
         }
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 const CAP_BYTES: usize = 64 << 20;

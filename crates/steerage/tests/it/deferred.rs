@@ -176,7 +176,7 @@ fn a_function_that_has_not_returned_shows_how_long() {
         fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {
             drop(self.0.lock());
         }
-        fn finish(self) {}
+        fn finish(self, _cpu: &mut Cpu) {}
     }
     let shut = Arc::new(Mutex::new(()));
     let closed = shut.lock().unwrap();

@@ -56,7 +56,7 @@ impl Handler for Counts {
         }
     }
 
-    fn finish(self) -> [u64; 2] {
+    fn finish(self, _cpu: &mut Cpu) -> [u64; 2] {
         self.0
     }
 }

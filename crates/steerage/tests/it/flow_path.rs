@@ -48,7 +48,7 @@ impl<const BOTH: bool> Handler for Buckets<BOTH> {
         }
     }
 
-    fn finish(self) -> Self {
+    fn finish(self, _cpu: &mut Cpu) -> Self {
         self
     }
 }

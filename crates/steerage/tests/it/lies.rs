@@ -125,7 +125,7 @@ impl Handler for Copies {
         self.0.extend(batch.iter_mut().map(|packet| packet.segments().flatten().copied().collect::<Vec<u8>>()));
     }
 
-    fn finish(self) -> Vec<Vec<u8>> {
+    fn finish(self, _cpu: &mut Cpu) -> Vec<Vec<u8>> {
         self.0
     }
 }

@@ -43,7 +43,7 @@ impl Handler for Sizes {
         self.0.clock.advance(self.0.work.get());
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 /// CPU 0 receives by `queues` queues, CPU 1 handles.

@@ -104,7 +104,7 @@ impl Handler for Echoes {
         }
     }
 
-    fn finish(self) -> bool {
+    fn finish(self, _cpu: &mut Cpu) -> bool {
         self.full
     }
 }
@@ -171,7 +171,7 @@ impl Handler for Clock {
         None
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 #[test]

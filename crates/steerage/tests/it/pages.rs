@@ -53,7 +53,7 @@ impl Handler for Holds {
         }
     }
 
-    fn finish(self) -> usize {
+    fn finish(self, _cpu: &mut Cpu) -> usize {
         self.for_ever.len()
     }
 }
@@ -259,7 +259,7 @@ impl Handler for Panics {
         }
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 #[test]
@@ -386,7 +386,7 @@ impl Handler for KeepsAll {
         KEPT.with_borrow_mut(|all| all.extend(batch.iter_mut().map_while(|packet| packet.keep().ok())));
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 /// All backlogs full and all kept that may be: there are pages for every poll all the same, and memory is what it was.

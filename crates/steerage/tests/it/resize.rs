@@ -113,15 +113,18 @@ fn seen(packet: &Packet<'_>) -> Seen {
 
 /// Read all at once or packet by packet, it is the same.
 fn both_ways(batch: &mut Batch<'_>) {
-    let one_by_one: Vec<_> = batch.iter_mut().map(|packet| (packet.data().to_vec(), packet.header())).collect();
+    let one_by_one: Vec<_> =
+        batch.iter_mut().map(|packet| (packet.data().to_vec(), packet.time(), packet.wire_len())).collect();
     let mut read = Vec::new();
-    let others = batch.read_common(|nth, data, header| {
-        assert_eq!((data, Some(header)), (&*one_by_one[nth].0, one_by_one[nth].1));
+    let others = batch.read_common(|nth, all| {
+        let (data, time, wire_len) = &one_by_one[nth];
+        assert_eq!((all.data, all.time, all.wire_len), (&**data, *time, *wire_len));
+        assert_eq!((all.total_len, all.link), (data.len(), LinkType::ETHERNET));
         read.push(nth);
         nth % 2 == 0
     });
-    let done = |nth: &usize| others & 1 << nth == 0;
-    assert_eq!(others.checked_shr(batch.len() as u32).unwrap_or(0), 0);
+    let done = |nth: &usize| !others.contains(*nth);
+    assert!((batch.len()..100).all(|nth| !others.contains(nth)));
     let all_done: Vec<usize> = (0..batch.len()).filter(done).collect();
     assert_eq!(all_done, read.into_iter().filter(|nth| nth % 2 == 0).collect::<Vec<_>>());
 }
@@ -224,9 +227,7 @@ impl Handler for Changes {
             }
             if self.keeps {
                 let kept = packet.keep().expect("so many may be kept");
-                let (time, wire_len) = kept.header().map_or((None, kept.total_len()), |header| {
-                    (Some(WallTime::from_nanos(header.nanos)), header.wire_len as usize)
-                });
+                let (time, wire_len) = (kept.time(), kept.wire_len());
                 let data = whole(kept.segments());
                 assert_eq!(kept.total_len(), data.len());
                 assert_eq!(Seen { data, wire_len, time }, model);
@@ -238,7 +239,7 @@ impl Handler for Changes {
         both_ways(batch);
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 fn run(lie: Lie, changes: &[Change], keeps: bool) {

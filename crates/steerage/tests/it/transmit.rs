@@ -86,7 +86,7 @@ impl<F: FnMut(u64, steerage::Packet<'_>) + 'static> Handler for Acts<F> {
         }
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 fn run<F>(frames: u64, outputs: Vec<Output>, acts: F) -> Snapshot

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use steerage_mem::{Blocks, Claim, Kept, Page, Region};
+use steerage_mem::{Blocks, Claim, Page, Region};
 use steerage_topology::{CpuId, NodeMap};
 
 use crate::build::{Built, InputSpec, build};
@@ -12,7 +12,7 @@ use crate::device::DeviceError;
 use crate::handler::{Cpu, Handler};
 use crate::ids::{DropReason, TxId};
 use crate::limits::{HEADROOM, POLL_BUDGET};
-use crate::packet::Batch;
+use crate::packet::{Batch, Kept};
 use crate::pool::fault;
 use crate::rx::{Capabilities, Input, Opened, Polled, RxQueue};
 use crate::softnet::{Softnet, Stepped};
@@ -170,7 +170,7 @@ impl Handler for Varied {
         assert!(self.seen % 401 > 5, "planted: a panic now and then");
     }
 
-    fn finish(self) {}
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
 /// A run of two CPUs, stepped by hand on this thread, because only this thread's allocations fail. Returns the ledger

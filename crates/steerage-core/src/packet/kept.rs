@@ -1,0 +1,81 @@
+//! Packets that outlive their batch.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use steerage_flow::{FlowHash, LinkType, WallTime};
+
+use super::{Segments, time_of};
+
+/// A packet that a handler keeps beyond its batch: owned, writable and `Send`. Its pages go home when it is dropped, on any
+/// thread. [`Packet::keep`](super::Packet::keep) makes it.
+///
+/// It dereferences to its bytes. If the frame has several [parts](Self::segments), these are the bytes of the first part.
+pub struct Kept(pub(crate) steerage_mem::Kept);
+
+impl Kept {
+    /// The frame's bytes, part by part; no part is empty.
+    pub fn segments(&self) -> Segments<'_> {
+        Segments(self.0.segments())
+    }
+
+    /// The length of all parts together, in bytes.
+    pub fn total_len(&self) -> usize {
+        self.0.total_len()
+    }
+
+    /// When the frame was received, if the device recorded the time.
+    pub fn time(&self) -> Option<WallTime> {
+        time_of(&self.0.header()?)
+    }
+
+    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If the device did not
+    /// record the length, this is the length as received.
+    pub fn wire_len(&self) -> usize {
+        self.0.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
+    }
+
+    /// The type of the frame's first header.
+    pub fn link(&self) -> LinkType {
+        match LinkType::of_code(self.0.link()) {
+            LinkType::UNKNOWN => self.0.header().map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
+            read => read,
+        }
+    }
+
+    /// The number of the device's interface that received the frame, if the device recorded it.
+    pub fn interface(&self) -> Option<u16> {
+        self.0.header().map(|header| header.interface)
+    }
+
+    /// The hash that the flow was steered by, if steering needed a hash.
+    pub fn flow_hash(&self) -> Option<FlowHash> {
+        self.0.hash().map(FlowHash)
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kept packet of {} bytes", self.total_len())
+    }
+}
+
+impl Deref for Kept {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Kept {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}

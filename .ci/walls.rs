@@ -89,6 +89,8 @@ const CORE_LINES_MAX: usize = 5_000;
 /// The facade assembles and re-exports. Anything longer belongs in another crate.
 const FACADE: &str = "steerage";
 const FACADE_LINES_MAX: usize = 500;
+/// What a reader of its first page of documentation meets. Further names belong in its modules.
+const FACADE_NAMES_MAX: usize = 40;
 
 const USAGE: &str = "usage: walls [--lines | --imports CRATE | --strict-path] [WORKSPACE]";
 
@@ -171,6 +173,15 @@ struct Crate {
     imports: Imports,
     /// `use crate::*` and the like: what such an import takes from where cannot be read off the text.
     root_globs: Vec<Place>,
+    interface: Interface,
+}
+
+/// What the root of a crate offers to other crates.
+#[derive(Default)]
+struct Interface {
+    names: BTreeSet<String>,
+    /// `pub use a::*`, whose names cannot be read off the text.
+    globs: Vec<Place>,
 }
 
 struct Dependency {
@@ -233,6 +244,7 @@ impl Workspace {
             }
         }
         faults.extend(self.line_faults());
+        faults.extend(self.interface_faults());
         faults
     }
 
@@ -281,10 +293,34 @@ impl Workspace {
         };
         at_most("the strict path of steerage-core", core.strict_lines(), STRICT_PATH_LINES_MAX);
         at_most("steerage-core", core.lines(), CORE_LINES_MAX);
-        if let Some(facade) = self.crates.iter().find(|krate| krate.name == FACADE) {
+        if let Some(facade) = self.facade() {
             at_most("the facade steerage", facade.lines(), FACADE_LINES_MAX);
         }
         faults
+    }
+
+    fn interface_faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let Some(facade) = self.facade() else { return faults };
+        for place in &facade.interface.globs {
+            faults.push(format!(
+                "{}:{}: a public glob in the root of {FACADE} hides which names it offers. Name each item.",
+                place.file, place.line
+            ));
+        }
+        let names: Vec<&str> = facade.interface.names.iter().map(String::as_str).collect();
+        if names.len() > FACADE_NAMES_MAX {
+            faults.push(format!(
+                "the root of {FACADE} has {} names, and may have {FACADE_NAMES_MAX}. Leave some to its modules: {}",
+                names.len(),
+                names.join(", ")
+            ));
+        }
+        faults
+    }
+
+    fn facade(&self) -> Option<&Crate> {
+        self.crates.iter().find(|krate| krate.name == FACADE)
     }
 
     fn line_table(&self) -> String {
@@ -332,6 +368,10 @@ impl Workspace {
                 core.strict_lines()
             );
         }
+        if let Some(facade) = self.facade() {
+            let names = facade.interface.names.len();
+            let _ = write!(text, "; the root of {FACADE} has {names} names of {FACADE_NAMES_MAX}");
+        }
         text
     }
 }
@@ -349,6 +389,7 @@ impl Crate {
             }
         }
         let (imports, root_globs) = module_imports(&sources.modules);
+        let interface = Interface::of(&sources.modules);
         let mut files: Vec<SourceFile> = Vec::new();
         for source in &sources.modules {
             files.push(SourceFile {
@@ -363,7 +404,7 @@ impl Crate {
             });
         }
         files.sort_by(|one, other| one.path.cmp(&other.path));
-        Ok(Self { name, dependencies, files, imports, root_globs })
+        Ok(Self { name, dependencies, files, imports, root_globs, interface })
     }
 
     fn lines(&self) -> usize {
@@ -1117,6 +1158,53 @@ fn declared_names(tokens: &[Token], path: &[String]) -> Vec<String> {
     names
 }
 
+impl Interface {
+    fn of(files: &[ModuleFile]) -> Self {
+        let mut interface = Self::default();
+        for file in files.iter().filter(|file| file.path.is_empty()) {
+            interface.add(file);
+        }
+        interface
+    }
+
+    fn add(&mut self, root: &ModuleFile) {
+        let tokens = &root.tokens;
+        let mut at = 0;
+        while at < tokens.len() {
+            let public = tokens[at].is_word("pub") && !tokens.get(at + 1).is_some_and(|token| token.is('('));
+            if public && tokens.get(at + 1).is_some_and(|token| token.is_word("use")) {
+                let mut leaves = Vec::new();
+                at = use_tree(tokens, at + 2, Vec::new(), &mut leaves);
+                for leaf in leaves {
+                    if leaf.glob {
+                        self.globs.push(Place { file: root.file.clone(), line: leaf.line });
+                    } else if leaf.name != "_" {
+                        self.names.insert(leaf.name);
+                    }
+                }
+                continue;
+            }
+            if public {
+                self.names.extend(item_name(&tokens[at + 1..]).map(str::to_owned));
+            }
+            // What stands in brackets is inside of an item.
+            let open = matches!(tokens[at].kind, Kind::Other('{' | '(' | '['));
+            at = if open { closing(tokens, at) + 1 } else { at + 1 };
+        }
+    }
+}
+
+/// The name of the item whose first token behind `pub` is given.
+fn item_name(tokens: &[Token]) -> Option<&str> {
+    // `const` comes twice: in front of a name, and in front of `fn`.
+    let words_before_names = ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "mut"];
+    let words_before_those = ["unsafe", "async", "extern"];
+    tokens
+        .iter()
+        .filter_map(Token::word)
+        .find(|word| !words_before_names.contains(word) && !words_before_those.contains(word))
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Circles
 // ---------------------------------------------------------------------------------------------------------------------
@@ -1219,6 +1307,7 @@ mod tests {
             files: Vec::new(),
             imports: Imports::new(),
             root_globs: Vec::new(),
+            interface: Interface::default(),
         }
     }
 
@@ -1420,5 +1509,42 @@ mod tests {
         let tokens = without_tests(&tokens_of(text));
         let lines: BTreeSet<usize> = tokens.iter().flat_map(|token| token.line..=token.last_line).collect();
         assert_eq!(lines.into_iter().collect::<Vec<_>>(), [3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn the_names_of_a_root_are_those_that_other_crates_can_use() {
+        let names = |text: &str| {
+            let interface = Interface::of(&files(&[("", text), ("inner", "pub struct Deep;")]));
+            (interface.names.into_iter().collect::<Vec<_>>(), interface.globs.len())
+        };
+        let none = Vec::<String>::new();
+        assert_eq!(
+            names("pub use a::{b, c::{self, D as E}, F as _}; pub use {g, h as i};").0,
+            ["E", "b", "c", "g", "i"]
+        );
+        assert_eq!(names("pub mod inner { pub use a::b; pub fn c() {} } pub mod inner;").0, ["inner"]);
+        assert_eq!(names("pub struct A { pub b: u8 } pub struct C(pub u8); pub enum D { E }").0, ["A", "C", "D"]);
+        assert_eq!(names("pub const fn a() {} pub const B: u8 = { 1 }; pub static mut C: u8 = 2;").0, ["B", "C", "a"]);
+        assert_eq!(names("pub unsafe extern \"C\" fn a() {} pub async fn b() {}").0, ["a", "b"]);
+        assert_eq!(names("use a::b; mod inner; pub(crate) use c::d; pub(in crate::e) fn f() {} fn g() {}").0, none);
+        assert_eq!(names("impl A { pub fn b() {} } #[cfg(test)] pub use c::d; /* pub use e; */").0, none);
+        assert_eq!(names("pub use a::*; pub use b::{c, d::*}; use e::*;"), (vec!["c".to_owned()], 2));
+        assert_eq!(names("pub mod inner { pub use a::*; }").1, 0);
+    }
+
+    #[test]
+    fn the_root_of_the_facade_has_few_names_and_no_globs() {
+        let faults = |count: usize, text: &str| {
+            let names: Vec<String> = (0..count).map(|number| format!("n{number}")).collect();
+            let mut facade = krate(FACADE, &[]);
+            facade.interface = Interface::of(&files(&[("", &format!("pub use a::{{{}}};\n{text}", names.join(", ")))]));
+            Workspace { crates: vec![krate("other", &[]), facade] }.interface_faults()
+        };
+        assert!(faults(40, "").is_empty());
+        let many = faults(40, "pub mod one_more {}");
+        assert!(many[0].starts_with("the root of steerage has 41 names, and may have 40."), "{}", many[0]);
+        assert!(many[0].ends_with(", one_more"), "{}", many[0]);
+        assert_eq!(faults(1, "pub use b::*;").len(), 1);
+        assert!(faults(1, "pub use b::*;")[0].starts_with("lib.rs:2: a public glob"));
     }
 }

@@ -16,6 +16,7 @@ use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
 
 use crate::backlog::{Backlog, QueueRings};
 use crate::control::{Handle, mask_indices};
+use crate::device::{Capabilities, Opened};
 use crate::device::{DeviceError, DeviceName};
 use crate::error::BuildError;
 use crate::handler::{Handler, MakeHandler};
@@ -29,14 +30,14 @@ use crate::origin::Origin;
 use crate::placement::{Plan as BucketPlan, PolicyInfo};
 use crate::pool::{PagePool, QueuePages};
 use crate::queue::{OwnedQueue, QueueParts};
-use crate::rx::{Capabilities, Input, Opened, RxQueue};
+use crate::rx::{Input, RxQueue};
 use crate::shared::Shared;
-use crate::signals::Signal;
 use crate::softnet::{CpuPart, StopsUnlessFinished};
 use crate::steer::Steer;
 use crate::steering::{InTransit, QueueGauges, Steering};
 use crate::tx::{Output, OwnedTx, make_outputs};
 use steerage_ledger::{CpuLedger, Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
+use steerage_mem::signal::Signal;
 use steerage_moves::{QueueSetup, Setup};
 
 /// An input, and the options that were set for it.

@@ -1,9 +1,144 @@
-//! The common properties of devices: a name, which may change, and errors.
+//! What devices say of themselves: a name, which may change; what they need and can do; errors.
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
+
+use steerage_flow::Affinity;
+use steerage_ledger::TxAccount;
+use steerage_mem::{Blocks, Page, Region};
 
 pub use steerage_ledger::DeviceName;
+
+/// What a queue needs, and what it can do: see [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
+///
+/// ```
+/// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
+/// use steerage::device::Capabilities;
+///
+/// // A ring of 256 posted pages, each of which takes a frame of up to 1514 bytes.
+/// let ring = Capabilities::pages(1514).posted(256);
+/// assert_eq!((ring.frame_bytes_max, ring.posted_max, ring.can_wait), (1514, 256, false));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The length of the longest frame, in bytes. If frames have several pages, the length of the longest part. If the
+    /// queue lends its memory, the longest frame that handlers can keep or write to: such a frame is copied to a page
+    /// first.
+    pub frame_bytes_max: usize,
+    /// Whether frames lie in blocks that the device supplies and lends. Otherwise they lie in pages of the pool, with
+    /// [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
+    pub lends: bool,
+    /// The most pages that a frame may occupy, from 1 to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool has this many
+    /// times as many pages. More than 1 if a device receives a long frame into several buffers: see
+    /// [`Completions::gather`](crate::completions::Completions::gather).
+    pub segments_max: usize,
+    /// The most pages that the device keeps posted in a ring of its own. The pool has this many pages in addition.
+    pub posted_max: usize,
+    /// Whether nothing is lost while the queue is not polled, as with a file. A queue that can wait is polled only
+    /// while every CPU has room for the frames that a poll may bring. A live queue is always polled, and frames that
+    /// find no room are dropped.
+    pub can_wait: bool,
+    /// If the device sets a hash on every frame: the affinity of these hashes. `None` if it does not.
+    pub hash: Option<Affinity>,
+}
+
+impl Capabilities {
+    /// A live queue without a hash. Its frames lie in pages of the pool, and the longest has `frame_bytes_max` bytes.
+    pub const fn pages(frame_bytes_max: usize) -> Self {
+        Self { frame_bytes_max, lends: false, segments_max: 1, posted_max: 0, can_wait: false, hash: None }
+    }
+
+    /// A live queue without a hash. Its frames lie in blocks that the device lends. Handlers can keep or write to frames of up
+    /// to `copy_bytes_max` bytes.
+    pub const fn blocks(copy_bytes_max: usize) -> Self {
+        Self { lends: true, ..Self::pages(copy_bytes_max) }
+    }
+
+    /// Frames occupy up to `pages` pages.
+    #[must_use]
+    pub const fn segments(self, pages: usize) -> Self {
+        Self { segments_max: pages, ..self }
+    }
+
+    /// The device keeps up to `pages` pages posted.
+    #[must_use]
+    pub const fn posted(self, pages: usize) -> Self {
+        Self { posted_max: pages, ..self }
+    }
+
+    /// Nothing is lost while the queue is not polled.
+    #[must_use]
+    pub const fn can_wait(self) -> Self {
+        Self { can_wait: true, ..self }
+    }
+
+    /// The device sets a hash on every frame.
+    #[must_use]
+    pub const fn hashes(self, affinity: Affinity) -> Self {
+        Self { hash: Some(affinity), ..self }
+    }
+}
+
+/// What came of opening a queue: see [`RxQueue::open`](crate::rx::RxQueue::open). The default is a queue whose frames lie in the pages of the pool.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Opened {
+    /// The blocks that a queue lends. The device keeps the [`Claim`](steerage_mem::Claim) to them; without it no code can
+    /// write to them or lend them.
+    pub blocks: Option<Blocks>,
+    /// The mode in which the device runs, if it is known only now. `None` if it is [`Input::mode`](crate::rx::Input::mode).
+    pub mode: Option<&'static str>,
+}
+
+impl Opened {
+    /// A queue that lends these blocks.
+    pub fn lending(blocks: Blocks) -> Self {
+        Self { blocks: Some(blocks), mode: None }
+    }
+
+    /// A queue whose frames lie in the pages of the pool, and whose device runs in `mode`.
+    pub fn in_mode(mode: &'static str) -> Self {
+        Self { blocks: None, mode: Some(mode) }
+    }
+}
+
+/// What a queue to an output needs, and what it does: see [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TxCapabilities {
+    /// How many pages of the pool the queue needs to send from. The pool has this many pages in addition.
+    pub pages_max: usize,
+    /// Whether the queue accepts packets that it finishes later ([`Sent::deferred`](crate::tx::Sent::deferred)).
+    pub defers: bool,
+}
+
+impl TxCapabilities {
+    /// The queue sends from up to `pages` pages of its own.
+    #[must_use]
+    pub const fn pages(self, pages: usize) -> Self {
+        Self { pages_max: pages, ..self }
+    }
+
+    /// The queue accepts packets that it finishes later.
+    #[must_use]
+    pub const fn defers(self) -> Self {
+        Self { defers: true, ..self }
+    }
+}
+
+/// What a queue to an output gets: see [`TxQueue::open`](crate::tx::TxQueue::open).
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct TxResources {
+    /// The region that contains all pages of the pool.
+    pub region: Arc<Region>,
+    /// As many pages as the queue [needs](TxCapabilities::pages_max).
+    pub pages: Vec<Page>,
+    /// The account in which a queue that [defers](TxCapabilities::defers) reports what became of each packet.
+    pub account: Option<TxAccount>,
+}
 
 /// An error of a device, in one line that says what to do.
 #[non_exhaustive]

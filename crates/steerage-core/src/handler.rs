@@ -103,7 +103,7 @@ impl Cpu {
 
     /// The time at which this batch was begun, on the clock of the CPUs. This is not the time at which packets were received:
     /// a capture file is read within seconds, although its packets are hours apart. To let state expire by the time of packets,
-    /// use a [`PacketClock`](crate::packet::PacketClock).
+    /// use a [`PacketClock`](steerage_flow::PacketClock).
     pub fn now(&self) -> Timestamp {
         self.now
     }

@@ -25,8 +25,9 @@
 //! | [`control`] | changes, reads and stops it |
 //! | `participant` | a CPU's part in moves and new limits |
 //! | `sleep`, `sampler` | how a CPU sleeps; samples of load |
-//! | `shared`, `signals` | the state that the CPUs share, and the only function that wakes them; what other threads can wait for |
+//! | `shared` | the state that the CPUs share, and the only function that wakes them |
 //! | `steering`, [`placement`] | what control and the CPUs share under one lock; what a policy sees and leaves |
+//! | `kept` | packets that outlive their batch |
 //! | [`rps_map`], `hashing` | hash to bucket to CPU; the hashes of a poll's frames |
 //! | [`device`], [`platform`], [`limits`], [`ids`] | names and errors of devices; clock and sleep; every limit; identifiers |
 //!
@@ -47,6 +48,7 @@ pub mod error;
 pub mod handler;
 mod hashing;
 pub mod ids;
+mod kept;
 pub mod limits;
 mod origin;
 pub mod packet;
@@ -59,7 +61,6 @@ pub mod rps_map;
 pub mod rx;
 mod sampler;
 mod shared;
-mod signals;
 mod sleep;
 pub mod softnet;
 mod steer;

@@ -1,7 +1,5 @@
 //! Packets and batches of packets. A packet's metadata is built on the CPU that uses it, at the moment it is used.
 
-mod clock;
-mod kept;
 mod shape;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -18,8 +16,9 @@ use steerage_mem::SharedPool;
 use steerage_mem::ring::{Consumer, Frame, Frames};
 use steerage_mem::{FrameHeader, Kept as WrittenCopy, KeptPages, Page};
 
-pub use clock::PacketClock;
-pub use kept::Kept;
+pub use crate::kept::{Kept, Segments};
+
+use crate::kept::time_of;
 
 /// The packet's page is too short, no page is free, or too many packets are kept already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,19 +228,6 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The bytes of a frame, part by part; no part is empty.
-#[derive(Clone, Debug)]
-pub struct Segments<'a>(pub(crate) steerage_mem::Segments<'a>);
-
-impl<'a> Iterator for Segments<'a> {
-    type Item = &'a [u8];
-
-    #[inline]
-    fn next(&mut self) -> Option<&'a [u8]> {
-        self.0.next()
-    }
-}
-
 /// Packets of a batch, by their positions in it: see [`Batch::read_common`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Positions(u64);
@@ -312,11 +298,6 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy
     let total_len = if frame.is_chained() { frame.total_len() } else { data.len() };
     let (time, wire_len) = header.map_or((None, total_len), |header| (time_of(&header), header.wire_len as usize));
     Received { data, total_len, link, time, wire_len }
-}
-
-#[inline(always)]
-fn time_of(header: &FrameHeader) -> Option<WallTime> {
-    (header.nanos != FrameHeader::NO_TIME).then_some(WallTime::from_nanos(header.nanos))
 }
 
 /// One packet, borrowed from its batch. It has no `Drop`: a handler that lets go of a packet has consumed it.

@@ -8,11 +8,12 @@ use steerage_mem::Completion;
 
 use crate::backlog::QueueRings;
 use crate::completions::Completions;
+use crate::device::Capabilities;
 use crate::device::DeviceError;
 use crate::ids::CpuIndex;
 use crate::limits::{Limits, PATIENCE, POLL_BUDGET, QueueLimits, RECLAIM_POLLS};
 use crate::pool::QueuePages;
-use crate::rx::{Capabilities, Polled, RxQueue};
+use crate::rx::{Polled, RxQueue};
 use crate::steer::{self, Steer};
 use steerage_ledger::QueueLedger;
 use steerage_moves::BucketMove;

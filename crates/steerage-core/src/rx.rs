@@ -10,16 +10,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::completions::Completions;
-use crate::device::{DeviceError, DeviceName};
-use steerage_flow::{Affinity, Timestamp};
-use steerage_mem::{Blocks, Page, Region};
+use crate::device::{Capabilities, DeviceError, DeviceName, Opened};
+use steerage_flow::Timestamp;
+use steerage_mem::{Page, Region};
 
 /// A receive queue: a hardware ring, a socket, a TAP's queue, a capture file, a generator.
 ///
 /// It is polled by one CPU, its owner. A minimal implementation:
 ///
 /// ```
-/// # mod steerage { pub use steerage_core::device::DeviceError; pub mod device { pub use steerage_core::{completions::*, rx::*}; } }
+/// # mod steerage { pub use steerage_core::device::DeviceError; pub mod device { pub use steerage_core::{completions::*, device::*, rx::*}; } }
 /// use steerage::DeviceError;
 /// use steerage::device::{Capabilities, Completions, Filled, Polled, Opened, RxQueue};
 ///
@@ -86,100 +86,6 @@ pub trait RxQueue: Send {
     /// returned cannot be used until the region ends.
     fn close(&mut self, pages: &mut Vec<Page>) {
         let _ = pages;
-    }
-}
-
-/// What a queue needs, and what it can do: see [`RxQueue::capabilities`].
-///
-/// ```
-/// # mod steerage { pub mod device { pub use steerage_core::rx::*; } }
-/// use steerage::device::Capabilities;
-///
-/// // A ring of 256 posted pages, each of which takes a frame of up to 1514 bytes.
-/// let ring = Capabilities::pages(1514).posted(256);
-/// assert_eq!((ring.frame_bytes_max, ring.posted_max, ring.can_wait), (1514, 256, false));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// The length of the longest frame, in bytes. If frames have several pages, the length of the longest part. If the
-    /// queue lends its memory, the longest frame that handlers can keep or write to: such a frame is copied to a page
-    /// first.
-    pub frame_bytes_max: usize,
-    /// Whether frames lie in blocks that the device supplies and lends. Otherwise they lie in pages of the pool, with
-    /// [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
-    pub lends: bool,
-    /// The most pages that a frame may occupy, from 1 to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool has this many
-    /// times as many pages. More than 1 if a device receives a long frame into several buffers: see
-    /// [`Completions::gather`].
-    pub segments_max: usize,
-    /// The most pages that the device keeps posted in a ring of its own. The pool has this many pages in addition.
-    pub posted_max: usize,
-    /// Whether nothing is lost while the queue is not polled, as with a file. A queue that can wait is polled only
-    /// while every CPU has room for the frames that a poll may bring. A live queue is always polled, and frames that
-    /// find no room are dropped.
-    pub can_wait: bool,
-    /// If the device sets a hash on every frame: the affinity of these hashes. `None` if it does not.
-    pub hash: Option<Affinity>,
-}
-
-impl Capabilities {
-    /// A live queue without a hash. Its frames lie in pages of the pool, and the longest has `frame_bytes_max` bytes.
-    pub const fn pages(frame_bytes_max: usize) -> Self {
-        Self { frame_bytes_max, lends: false, segments_max: 1, posted_max: 0, can_wait: false, hash: None }
-    }
-
-    /// A live queue without a hash. Its frames lie in blocks that the device lends. Handlers can keep or write to frames of up
-    /// to `copy_bytes_max` bytes.
-    pub const fn blocks(copy_bytes_max: usize) -> Self {
-        Self { lends: true, ..Self::pages(copy_bytes_max) }
-    }
-
-    /// Frames occupy up to `pages` pages.
-    #[must_use]
-    pub const fn segments(self, pages: usize) -> Self {
-        Self { segments_max: pages, ..self }
-    }
-
-    /// The device keeps up to `pages` pages posted.
-    #[must_use]
-    pub const fn posted(self, pages: usize) -> Self {
-        Self { posted_max: pages, ..self }
-    }
-
-    /// Nothing is lost while the queue is not polled.
-    #[must_use]
-    pub const fn can_wait(self) -> Self {
-        Self { can_wait: true, ..self }
-    }
-
-    /// The device sets a hash on every frame.
-    #[must_use]
-    pub const fn hashes(self, affinity: Affinity) -> Self {
-        Self { hash: Some(affinity), ..self }
-    }
-}
-
-/// What came of opening a queue: see [`RxQueue::open`]. The default is a queue whose frames lie in the pages of the pool.
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct Opened {
-    /// The blocks that a queue lends. The device keeps the [`Claim`](steerage_mem::Claim) to them; without it no code can
-    /// write to them or lend them.
-    pub blocks: Option<Blocks>,
-    /// The mode in which the device runs, if it is known only now. `None` if it is [`Input::mode`].
-    pub mode: Option<&'static str>,
-}
-
-impl Opened {
-    /// A queue that lends these blocks.
-    pub fn lending(blocks: Blocks) -> Self {
-        Self { blocks: Some(blocks), mode: None }
-    }
-
-    /// A queue whose frames lie in the pages of the pool, and whose device runs in `mode`.
-    pub fn in_mode(mode: &'static str) -> Self {
-        Self { blocks: None, mode: Some(mode) }
     }
 }
 

@@ -13,10 +13,10 @@ use crate::device::DeviceError;
 use crate::ids::CpuIndex;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 use crate::placement::GroupSnapshot;
-use crate::signals::Signal;
 use crate::steering::{State, Steering};
 use steerage_ledger::{Deferred, Facts, Ledgers, Snapshot};
 use steerage_mem::SharedPool;
+use steerage_mem::signal::Signal;
 use steerage_moves::cpus_in;
 
 /// The state that all CPUs of an instance share. It does not include the function that makes handlers, so that a

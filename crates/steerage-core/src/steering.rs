@@ -28,9 +28,9 @@ use steerage_moves::{Actions, Ask, Event, Moves, Setup};
 use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{FLOWS_SEEN_MAX, Limits, QueueLimits};
 use crate::placement::{BetweenRounds, GroupFindings, PolicyInfo};
-use crate::signals::Signal;
 use limits::LimitsInForce;
 use lock::ControlLock;
+use steerage_mem::signal::Signal;
 
 pub(crate) use deadline::QueueGauges;
 pub(crate) use transit::{InTransit, States};

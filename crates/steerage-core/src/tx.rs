@@ -18,7 +18,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::device::{DeviceError, DeviceName};
+use crate::device::{DeviceError, DeviceName, TxCapabilities, TxResources};
 use crate::ids::{DropReason, TxId, TxSource, Verdict};
 use crate::packet::{Actions, Received, Segments, received};
 use steerage_flow::Timestamp;
@@ -76,42 +76,6 @@ pub trait TxQueue: Send {
     fn close(&mut self, pages: &mut Vec<Page>) {
         let _ = pages;
     }
-}
-
-/// What a queue to an output needs, and what it does: see [`TxQueue::capabilities`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TxCapabilities {
-    /// How many pages of the pool the queue needs to send from. The pool has this many pages in addition.
-    pub pages_max: usize,
-    /// Whether the queue accepts packets that it finishes later ([`Sent::deferred`]).
-    pub defers: bool,
-}
-
-impl TxCapabilities {
-    /// The queue sends from up to `pages` pages of its own.
-    #[must_use]
-    pub const fn pages(self, pages: usize) -> Self {
-        Self { pages_max: pages, ..self }
-    }
-
-    /// The queue accepts packets that it finishes later.
-    #[must_use]
-    pub const fn defers(self) -> Self {
-        Self { defers: true, ..self }
-    }
-}
-
-/// What a queue to an output gets: see [`TxQueue::open`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct TxResources {
-    /// The region that contains all pages of the pool.
-    pub region: Arc<Region>,
-    /// As many pages as the queue [needs](TxCapabilities::pages_max).
-    pub pages: Vec<Page>,
-    /// The account in which a queue that [defers](TxCapabilities::defers) reports what became of each packet.
-    pub account: Option<TxAccount>,
 }
 
 /// The outcome of a [`TxQueue::send`]. Packets that are in none of the counts found no room.

@@ -19,7 +19,8 @@ use std::thread;
 use std::time::Duration;
 
 use steerage::{
-    Batch, Builder, Cpu, Handle, Handler, Kept, Snapshot,
+    Batch, Builder, Cpu, Handle, Handler, Snapshot,
+    packet::Kept,
     threads::{Armed, CpuPart, Machine, Softnet, Stepped},
 };
 use tokio::io::Interest;

@@ -46,4 +46,4 @@ pub use frame_key::{
 };
 pub use hash::{FlowHash, FlowHasher, HashKey, Hashing, ParseHashKeyError};
 pub use link_type::LinkType;
-pub use time::{Timestamp, WallTime};
+pub use time::{PacketClock, Timestamp, WallTime};

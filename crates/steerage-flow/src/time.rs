@@ -66,6 +66,42 @@ impl WallTime {
     }
 }
 
+/// The time as packets tell it, for state that expires. It never goes back, although packets of several interfaces may come out
+/// of order.
+///
+/// A capture file is read much faster than its packets once arrived, so the clock of the CPUs is the wrong one for it. Between
+/// two packets this clock stands still, and it does not move in a tick.
+///
+/// ```
+/// use std::time::Duration;
+/// use steerage_flow::{PacketClock, Timestamp, WallTime};
+///
+/// let mut clock = PacketClock::default();
+/// // In a handler: clock.see(packet.time(), cpu.now())
+/// let first = clock.see(Some(WallTime::from_nanos(1_000)), Timestamp::ZERO);
+/// clock.see(Some(WallTime::from_nanos(60_000_000_000)), Timestamp::ZERO);
+/// // A packet that comes late does not set the clock back.
+/// clock.see(Some(WallTime::from_nanos(2_000)), Timestamp::ZERO);
+/// assert!(clock.now().since(first) > Duration::from_secs(59));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketClock(WallTime);
+
+impl PacketClock {
+    /// Moves on to the time of a packet, and returns the time then. If the device does not record times, this is `now`, the time
+    /// of the CPUs' clock, which begins at 0.
+    #[inline]
+    pub fn see(&mut self, packet: Option<WallTime>, now: Timestamp) -> WallTime {
+        self.0 = self.0.max(packet.unwrap_or(WallTime(now.0)));
+        self.0
+    }
+
+    /// The time of the latest packet so far.
+    pub const fn now(&self) -> WallTime {
+        self.0
+    }
+}
+
 impl From<WallTime> for SystemTime {
     fn from(time: WallTime) -> Self {
         Self::UNIX_EPOCH + Duration::from_nanos(time.0)

@@ -16,6 +16,7 @@
 //! | [`in_flight`] | pages that a device sends from, and the way back to their senders |
 //! | [`memory`] | from a completion to its bytes |
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
+//! | [`signal`] | what threads outside of the path can wait for |
 //! | [`park`] | sleeping and waking without losing a wake-up |
 //! | [`round`] | debug builds: marks the rounds of packet CPUs, to check what must not happen there |
 //! | [`gate`] | decides whether a batch counts or its CPU was declared dead |
@@ -58,6 +59,7 @@ pub mod region;
 pub mod ring;
 pub mod round;
 mod shared_pool;
+pub mod signal;
 mod stack;
 mod sync;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use steerage::{Batch, BucketId, Cpu, CpuId, Handler, Kept, Packet, TxId, limits::BUCKETS};
+use steerage::{Batch, BucketId, Cpu, CpuId, Handler, Packet, TxId, limits::BUCKETS, packet::Kept};
 
 use crate::chance::Chance;
 use crate::racer::Racer;

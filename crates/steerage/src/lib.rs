@@ -29,9 +29,8 @@ mod instance;
 pub use steerage_core::device::DeviceError;
 pub use steerage_core::error::{BuildError, SetError};
 pub use steerage_core::handler::{Cpu, Handler};
-pub use steerage_core::ids::{BucketId, DropReason, InputId, TxId};
-pub use steerage_core::limits::{Limits, QueueLimits};
-pub use steerage_core::packet::{Batch, Kept, NoRoom, Packet};
+pub use steerage_core::ids::{BucketId, InputId, TxId};
+pub use steerage_core::packet::{Batch, NoRoom, Packet};
 pub use steerage_core::rx::Input;
 pub use steerage_core::tx::Output;
 pub use steerage_flow::{Affinity, FlowKey, LinkType, Timestamp, WallTime};
@@ -49,7 +48,7 @@ pub use {
 /// Packets, their parts, and packets that outlive their batch.
 pub mod packet {
     pub use steerage_core::ids::Verdict;
-    pub use steerage_core::packet::{Batch, Kept, NoRoom, Packet, PacketClock, Packets, Positions, Received, Segments};
+    pub use steerage_core::packet::{Batch, Kept, NoRoom, Packet, Packets, Positions, Received, Segments};
 }
 
 /// What a device is: for authors of devices.

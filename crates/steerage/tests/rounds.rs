@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use steerage::{
-    Batch, BucketId, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Input, Kept, Output, TxId,
+    Batch, BucketId, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Input, Output, TxId,
     device::{Capabilities, Completion, Completions, Outgoing, Polled, RxQueue, Sent, TxQueue},
     limits::HEADROOM,
+    packet::Kept,
 };
 use steerage_fixtures::HANG;
 use steerage_mem::round;

@@ -107,7 +107,7 @@ impl Net {
         ended.for_each(drop);
         let counts = self.responding.so_far();
         let fates: u64 = Fate::ALL.iter().map(|fate| counts.get(*fate)).sum();
-        let lost_after = snapshot.dropped().get(steerage::DropReason::TxFull);
+        let lost_after = snapshot.dropped().get(steerage::stats::DropReason::TxFull);
         assert_eq!(fates, snapshot.delivered() + lost_after);
         let ends: u64 = End::ALL.iter().map(|end| counts.ended(*end)).sum();
         assert_eq!((counts.open, counts.opened), (0, ends), "{counts:?}");

@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use steerage::{
-    CpuId, CpuMask, DropReason,
+    CpuId, CpuMask,
     limits::DEAD_AFTER,
-    stats::{CpuSnapshot, OutputSnapshot, QueueSnapshot},
+    stats::{CpuSnapshot, DropReason, OutputSnapshot, QueueSnapshot},
 };
 
 use super::{Report, flows, steering};

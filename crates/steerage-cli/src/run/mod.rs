@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use steerage::{DropReason, Handle, Handler, Instance, Outcome, Snapshot};
+use steerage::{Handle, Handler, Instance, Outcome, Snapshot, stats::DropReason};
 use steerage_apps::meter::{Hurry, Metering};
 
 use crate::error::Error;

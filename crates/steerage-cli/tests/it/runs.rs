@@ -142,7 +142,8 @@ fn every_key_and_drop_reason_is_documented() {
         }
     }
     let docs = include_str!("../../../../docs/report.md");
-    let mut keys: Vec<String> = steerage::DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
+    let mut keys: Vec<String> =
+        steerage::stats::DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
     let ran = run(&["meter", "synthetic:packets=10", "--virtual-cpus", "1", "-n", "0", "--interval", "1h", "--json"]);
     ran.out.lines().for_each(|line| keys_of(&serde_json::from_str(line).unwrap(), &mut keys));
     assert!(keys.iter().any(|key| key == "interval_seconds") && keys.iter().any(|key| key == "verdicts"));

@@ -4,8 +4,8 @@
 
 use prometheus_client::metrics::MetricType;
 use steerage::{
-    CpuMask, DropReason, Snapshot,
-    stats::{CpuSnapshot, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Verdicts},
+    CpuMask, Snapshot,
+    stats::{CpuSnapshot, DropReason, Drops, MoveCause, OutputSnapshot, QueueSnapshot, Verdicts},
 };
 
 /// A metric of each queue, CPU, output or of the whole.

@@ -3,7 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use steerage::{Limits, QueueLimits, limits::LPC_SIZE_DEFAULT, memory::LpcMemory};
+use steerage::{
+    limits::{LPC_SIZE_DEFAULT, Limits, QueueLimits},
+    memory::LpcMemory,
+};
 
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};

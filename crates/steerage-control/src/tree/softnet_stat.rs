@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use steerage::{DropReason, Snapshot};
+use steerage::{Snapshot, stats::DropReason};
 
 /// Counts are 32 bits wide there, and start over when these are full.
 pub(super) fn text(snapshot: &Snapshot) -> String {

@@ -3,8 +3,8 @@
 //! If steerage does not count something, the file reads 0 if that is true, and otherwise does not exist.
 
 use steerage::{
-    DropReason, Snapshot,
-    stats::{Drops, QueueSnapshot},
+    Snapshot,
+    stats::{DropReason, Drops, QueueSnapshot},
 };
 
 use super::paths::Device;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use steerage::{Batch, Builder, Cpu, DropReason, Handler, Hash};
+use steerage::{Batch, Builder, Cpu, Handler, Hash, stats::DropReason};
 use steerage_control::{CpuView, Options, Tree};
 use steerage_fixtures::HANG;
 

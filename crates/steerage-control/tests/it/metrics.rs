@@ -5,7 +5,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use steerage::{Builder, CpuId, DropReason, Input, Instance, stats::MoveCause};
+use steerage::{
+    Builder, CpuId, Input, Instance,
+    stats::{DropReason, MoveCause},
+};
 use steerage_control::metrics::{Listener, Metric, Server, Source, names};
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::{HANG, exposition};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use steerage::DropReason;
+use steerage::stats::DropReason;
 use steerage_control::{CpuView, ErrorCode, NodeId, Tree};
 
 use crate::common::{Direct, Instance, Way, owner};

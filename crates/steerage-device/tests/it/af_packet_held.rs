@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use steerage::{Batch, Builder, Cpu, CpuId, DropReason, Handle, Handler, Hash, Input, Kept};
+use steerage::{Batch, Builder, Cpu, CpuId, Handle, Handler, Hash, Input, packet::Kept, stats::DropReason};
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use steerage::testing::QueueTester;
 use steerage::{
-    Builder, CpuId, DeviceError, DropReason, Input, LinkType, Running, Snapshot, Timestamp,
+    Builder, CpuId, DeviceError, Input, LinkType, Running, Snapshot, Timestamp,
     device::{Capabilities, Completions, Filled, Gather, Polled, RxQueue},
     limits::{HEADROOM, POLL_BUDGET},
+    stats::DropReason,
 };
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput, Mode};
 use steerage_device::output::open_for;

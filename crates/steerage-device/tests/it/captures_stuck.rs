@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use steerage::{Batch, Builder, Cpu, DropReason, Handle, Handler, Input, Instance, Snapshot, TxId};
+use steerage::{Batch, Builder, Cpu, Handle, Handler, Input, Instance, Snapshot, TxId, stats::DropReason};
 use steerage_device::{capture, synthetic};
 use steerage_fixtures::HANG;
 use steerage_fixtures::capture::whole_packets;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use steerage::{Batch, Builder, Cpu, Handler, Kept};
+use steerage::{Batch, Builder, Cpu, Handler, packet::Kept};
 use steerage_device::capture;
 use steerage_fixtures::capture::pcap;
 

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 
 use steerage::testing::QueueTester;
-use steerage::{Builder, DropReason, Running, Timestamp, device::Polled, limits::POLL_BUDGET};
+use steerage::{Builder, Running, Timestamp, device::Polled, limits::POLL_BUDGET, stats::DropReason};
 use steerage_device::{open, output};
 use steerage_fixtures::handlers::{Wire, end};
 use steerage_fixtures::namespaces::{Echo, Namespaces, address, converse, ping, tcp_transfer, udp_exchange};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use steerage::{
-    Builder, CpuId, CpuMask, DropReason, Handler, Hash,
+    Builder, CpuId, CpuMask, Handler, Hash,
+    stats::DropReason,
     threads::{Phase, Softnet, Stepped},
 };
 use steerage_core::limits::PUBLISH_AT;

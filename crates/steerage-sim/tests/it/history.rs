@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use steerage::{
-    Balance, Builder, CpuId, CpuMask, DropReason, Handle, Hash, Instance,
+    Balance, Builder, CpuId, CpuMask, Handle, Hash, Instance,
     flow::{FlowHasher, HashKey},
     limits::BUCKETS,
     policy::{GroupLoad, Plan, Policy, Wish},
-    stats::{Findings, MoveCause},
+    stats::{DropReason, Findings, MoveCause},
 };
 use steerage_fixtures::quiet_panics;
 use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Wire, Witness, WitnessHandler, World};

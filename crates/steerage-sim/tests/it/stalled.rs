@@ -4,7 +4,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use steerage::{
-    Batch, Builder, Cpu, CpuId, CpuMask, DropReason, Handle, Handler, Hash, Running, Snapshot, stats::MoveCause,
+    Batch, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Hash, Running, Snapshot,
+    stats::{DropReason, MoveCause},
 };
 use steerage_fixtures::in_own_process;
 use steerage_sim::TrafficOptions;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use steerage::{Builder, CpuId, CpuMask, DropReason, Handle, Hash, Outcome};
+use steerage::{Builder, CpuId, CpuMask, Handle, Hash, Outcome, stats::DropReason};
 use steerage_fixtures::quiet_panics;
 use steerage_sim::{Chance, Mood, TrafficOptions, Wire, Witness};
 

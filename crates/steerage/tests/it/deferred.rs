@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use steerage::{
-    Batch, Builder, Cpu, DeviceError, DropReason, Handle, Handler, Input, Output, Snapshot,
+    Batch, Builder, Cpu, DeviceError, Handle, Handler, Input, Output, Snapshot,
     device::{
         Capabilities, Completions, Filled, Outgoing, Polled, RxQueue, Sent, TxAccount, TxCapabilities, TxQueue,
         TxResources, TxSource,
     },
+    stats::DropReason,
 };
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;

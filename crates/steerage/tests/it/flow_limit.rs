@@ -1,9 +1,10 @@
 //! The flow limit: a flow that fills a backlog loses its own packets, not those of the flows beside it.
 
 use steerage::{
-    Affinity, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, DropReason, Handle, Handler, Input,
+    Affinity, Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     flow::{FlowHash, FlowHasher, HashKey, limits::FLOW_LIMIT_HISTORY},
+    stats::DropReason,
     threads::Softnet,
 };
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use steerage::{
-    Affinity, Builder, CpuId, CpuMask, DeviceError, DropReason, Handle, Hash, Input, Snapshot,
+    Affinity, Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Snapshot,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     flow::FlowHash,
     limits::{DEAD_AFTER, POLL_BUDGET},
-    stats::MoveCause,
+    stats::{DropReason, MoveCause},
     threads::{Phase, Softnet},
 };
 use steerage_core::limits::MOVE_WAIT;

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use steerage::testing::QueueTester;
 use steerage::{
-    Batch, Builder, Cpu, DeviceError, DropReason, Handler, Input, Snapshot, Timestamp,
+    Batch, Builder, Cpu, DeviceError, Handler, Input, Snapshot, Timestamp,
     device::{
         Blocks, Capabilities, Claim, Completion, Completions, Filled, FrameHeader, Gather, Opened, Page, Polled,
         Region, RxQueue, Spot,
     },
     limits::{FRAME_BYTES_MAX, HEADROOM},
+    stats::DropReason,
 };
 
 const FRAME: [u8; 60] = [7; 60];

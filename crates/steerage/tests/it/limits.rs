@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steerage::{
-    Batch, Builder, Cpu, CpuId, DeviceError, Handle, Handler, Input, Limits,
+    Batch, Builder, Cpu, CpuId, DeviceError, Handle, Handler, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
-    limits::{HANDLE_BUDGET, POLL_BUDGET},
+    limits::{HANDLE_BUDGET, Limits, POLL_BUDGET},
     threads::{Armed, Softnet, Stepped},
 };
 

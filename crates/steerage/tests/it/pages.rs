@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steerage::{
-    Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, DropReason, Handler, Input, Kept,
+    Batch, Builder, Cpu, CpuId, CpuMask, DeviceError, Handler, Input,
     device::{Capabilities, Completions, Filled, Gather, Opened, Page, Polled, Region, RxQueue},
     limits::{HEADROOM, POLL_BUDGET},
+    packet::Kept,
+    stats::DropReason,
     topology::NodeMap,
 };
 use steerage_fixtures::{assert_at_rest, quiet_panics};

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use steerage::{
-    Builder, CpuId, DeviceError, DropReason, Input,
+    Builder, CpuId, DeviceError, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     limits::POLL_BUDGET,
+    stats::DropReason,
     threads::{Armed, Softnet, Stepped},
 };
 use steerage_core::limits::{FULL_LOOK, PATIENCE};

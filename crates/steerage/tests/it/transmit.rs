@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use steerage::{
-    Batch, Builder, Cpu, DeviceError, DropReason, Handler, Input, Output, Snapshot, TxId,
+    Batch, Builder, Cpu, DeviceError, Handler, Input, Output, Snapshot, TxId,
     device::{
         Capabilities, Completion, Completions, Filled, Outgoing, Page, Polled, Region, RxQueue, Sent, TxCapabilities,
         TxQueue, TxResources,
     },
+    stats::DropReason,
 };
 use steerage_fixtures::assert_at_rest;
 

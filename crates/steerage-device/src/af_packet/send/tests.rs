@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use steerage::{Builder, DropReason, Running, Snapshot};
+use steerage::{Builder, Running, Snapshot, stats::DropReason};
 use steerage_fixtures::handlers::{Wire, end};
 use steerage_fixtures::namespaces::{Namespaces, converse};
 use steerage_fixtures::until;

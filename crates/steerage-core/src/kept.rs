@@ -1,14 +1,13 @@
-//! Packets that outlive their batch.
+//! Packets that outlive their batch, and the parts of packets.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use steerage_flow::{FlowHash, LinkType, WallTime};
-
-use super::{Segments, time_of};
+use steerage_mem::FrameHeader;
 
 /// A packet that a handler keeps beyond its batch: owned, writable and `Send`. Its pages go home when it is dropped, on any
-/// thread. [`Packet::keep`](super::Packet::keep) makes it.
+/// thread. [`Packet::keep`](crate::packet::Packet::keep) makes it.
 ///
 /// It dereferences to its bytes. If the frame has several [parts](Self::segments), these are the bytes of the first part.
 pub struct Kept(pub(crate) steerage_mem::Kept);
@@ -78,4 +77,22 @@ impl AsRef<[u8]> for Kept {
     fn as_ref(&self) -> &[u8] {
         self
     }
+}
+
+/// The bytes of a frame, part by part; no part is empty.
+#[derive(Clone, Debug)]
+pub struct Segments<'a>(pub(crate) steerage_mem::Segments<'a>);
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.0.next()
+    }
+}
+
+#[inline(always)]
+pub(crate) fn time_of(header: &FrameHeader) -> Option<WallTime> {
+    (header.nanos != FrameHeader::NO_TIME).then_some(WallTime::from_nanos(header.nanos))
 }

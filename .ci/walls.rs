@@ -28,7 +28,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("steerage-moves", &["steerage-ledger"]),
     ("steerage-core", &["steerage-mem", "steerage-flow", "steerage-topology", "steerage-ledger", "steerage-moves"]),
     ("steerage-policy", &["steerage-flow", "steerage-topology", "steerage-ledger", "steerage-core"]),
-    ("steerage-testing", &["steerage-mem", "steerage-flow", "steerage-core"]),
+    ("steerage-testing", &["steerage-mem", "steerage-flow", "steerage-topology", "steerage-ledger", "steerage-core"]),
     (
         "steerage",
         &[

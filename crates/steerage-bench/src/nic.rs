@@ -154,7 +154,7 @@ impl RxQueue for Nic {
                 words.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
             }
             // With one target the hash chooses nothing: it carries the number of the metadata.
-            let posted = out.rx_finish(page, HEADROOM as u32, Filled::whole(len).with_hash(Some(FlowHash(number))));
+            let posted = out.rx_finish(page, HEADROOM, Filled::whole(len).with_hash(Some(FlowHash(number))));
             let other = posted.number() != number;
             self.ring[self.at] = if other { Self::post(slab.as_deref(), posted) } else { Some(posted) };
             self.at = (self.at + 1) % RING;

@@ -125,7 +125,7 @@ impl Completions<'_> {
             }
             filled += 1;
             wire_bytes += on_the_wire(written.wire_len);
-            let mut frame = Completion::new(page, HEADROOM as u32, written.len);
+            let mut frame = Completion::new(page, HEADROOM, written.len);
             if let Some(hash) = written.hash {
                 frame.set_hash(hash.0);
             }
@@ -160,7 +160,7 @@ impl Completions<'_> {
     /// If no other page is free, the frame is dropped, counted (`no_page`), and the same page is returned. A frame
     /// that does not lie in the page is lost, counted (`device`).
     #[inline]
-    pub fn rx_finish(&mut self, mut page: Page, offset: u32, filled: Filled) -> Page {
+    pub fn rx_finish(&mut self, mut page: Page, offset: usize, filled: Filled) -> Page {
         let Filled { len, wire_len, hash } = filled;
         if !self.pages.pool.region().has_room(&page, offset, len) {
             self.counts.lost += 1;
@@ -169,7 +169,7 @@ impl Completions<'_> {
         self.counts.wire_bytes += on_the_wire(wire_len);
         if len <= self.copybreak.min(self.frame_bytes_max()) {
             if let Some(copy) = self.pages.pool.copy_out(&mut page, offset, len) {
-                self.push_hashed(Completion::new(copy, HEADROOM as u32, len), hash);
+                self.push_hashed(Completion::new(copy, HEADROOM, len), hash);
                 return page;
             }
         }

@@ -60,7 +60,7 @@ impl Origin {
             return Err(NoRoom);
         };
         room.copy_from_slice(frame);
-        let mut whole = Completion::new(page, HEADROOM as u32, frame.len());
+        let mut whole = Completion::new(page, HEADROOM, frame.len());
         whole.set_link(link.code());
         // The ring has as many slots as there are pages.
         let staged = self.producer.stage(whole, 0);

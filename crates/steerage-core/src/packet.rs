@@ -505,7 +505,7 @@ impl Packet<'_> {
 
     fn copied(&self) -> Result<WrittenCopy, NoRoom> {
         let page = self.context.spare.take(self.context.kept).ok_or(NoRoom)?;
-        self.context.kept.keep_copy(page, HEADROOM as u32, self.frame.header(), self.frame.bytes()).map_err(|page| {
+        self.context.kept.keep_copy(page, HEADROOM, self.frame.header(), self.frame.bytes()).map_err(|page| {
             self.context.spare.put(page);
             NoRoom
         })

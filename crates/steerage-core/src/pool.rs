@@ -203,9 +203,9 @@ impl PagePool {
     /// Copies `len` bytes at `offset` of `page` to a newly taken page, and returns that. `None` if no page is free,
     /// or if the bytes do not lie in `page`.
     #[inline]
-    pub(crate) fn copy_out(&mut self, page: &mut Page, offset: u32, len: usize) -> Option<Page> {
+    pub(crate) fn copy_out(&mut self, page: &mut Page, offset: usize, len: usize) -> Option<Page> {
         let mut copy = self.take()?;
-        let bytes = self.region.page_mut(page).get(offset as usize..).and_then(|from| from.get(..len));
+        let bytes = self.region.page_mut(page).get(offset..).and_then(|from| from.get(..len));
         let Some(bytes) = bytes else {
             self.region.release(&mut copy);
             self.cache.push(copy);
@@ -307,7 +307,7 @@ impl PagePool {
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {
-            self.region.prefetch_write(page, HEADROOM as u32);
+            self.region.prefetch_write(page, HEADROOM);
         }
     }
 }

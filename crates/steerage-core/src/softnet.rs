@@ -278,6 +278,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.finished
     }
 
+    /// When the handler's next tick is due. `None` if it wants none.
+    pub fn next_tick(&self) -> Option<Timestamp> {
+        self.runner.next_tick
+    }
+
     /// The phase that runs next.
     pub fn phase(&self) -> Phase {
         self.phase

@@ -51,7 +51,7 @@ impl RxQueue for Nic {
                 return Ok(Polled::Ended);
             };
             // The frame goes on, and a page comes back to be posted in its place.
-            self.ring.push(out.rx_finish(page, HEADROOM as u32, Filled::whole(len)));
+            self.ring.push(out.rx_finish(page, HEADROOM, Filled::whole(len)));
             self.next = (self.next + 1) % self.ring.len();
         }
         Ok(Polled::More)

@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::mapping::RegionError;
-use crate::page::{Completion, FRAME_BYTES_MAX};
+use crate::page::{Completion, FRAME_BYTES_MAX, offset_of};
 use crate::region::{Owner, Region};
 
 pub use tail::{Spot, Tail};
@@ -204,7 +204,8 @@ impl Blocks {
     /// Lends `len` bytes at `offset` of `block` as a frame. `None` if they do not lie within the block or are more than
     /// [`FRAME_BYTES_MAX`], or the claim is to other blocks.
     #[inline]
-    pub fn lend(&mut self, claim: &Claim, block: usize, offset: u32, len: usize) -> Option<Completion> {
+    pub fn lend(&mut self, claim: &Claim, block: usize, offset: usize, len: usize) -> Option<Completion> {
+        let offset = offset_of(offset);
         if len > FRAME_BYTES_MAX || !self.are_claimed_by(claim) {
             return None;
         }

@@ -20,7 +20,7 @@
 use crate::header::FrameHeader;
 use crate::links::Link;
 use crate::memory::Memory;
-use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot};
+use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot, offset_of};
 use crate::region::Region;
 use crate::sync::Ordering;
 
@@ -70,7 +70,8 @@ impl Region {
     /// Appends `len` bytes at `offset` of `page` to a frame. `Err` returns the page and leaves the frame as it was: if the page
     /// belongs to another region than the frame, if the bytes do not lie in the page, or if the frame would have more than
     /// [`SEGMENTS_MAX`] parts or [`FRAME_BYTES_MAX`] bytes.
-    pub fn append(&self, frame: &mut Completion, page: Page, offset: u32, len: usize) -> Result<(), Page> {
+    pub fn append(&self, frame: &mut Completion, page: Page, offset: usize, len: usize) -> Result<(), Page> {
+        let offset = offset_of(offset);
         let head = frame.slot();
         let (Some(first), false) = (self.link(head.page), head.is_lent()) else { return Err(page) };
         let Some(own) = self.link(page.number()) else { return Err(page) };
@@ -353,7 +354,7 @@ mod tests {
         let mut chained = frame(&memory, &mut pages, &[1; SEGMENTS_MAX]);
         let page = memory.pool().append(&mut chained, pages.pop().unwrap(), 0, 1).unwrap_err();
         let mut short = Completion::new(page, 0, 1);
-        for (offset, len) in [(PAGE_BYTES as u32, 1), (0, PAGE_BYTES + 1), (u32::MAX, 1), (1, usize::MAX)] {
+        for (offset, len) in [(PAGE_BYTES, 1), (0, PAGE_BYTES + 1), (usize::MAX, 1), (1 << 32, 1), (1, usize::MAX)] {
             let page = memory.pool().append(&mut short, pages.pop().unwrap(), offset, len).unwrap_err();
             pages.push(page);
         }

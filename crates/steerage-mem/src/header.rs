@@ -99,7 +99,7 @@ mod tests {
             blocks.recycle(frame).unwrap();
         }
         let (region, mut pages) = Region::map(1, 64).unwrap();
-        let other = Completion::new(pages.pop().unwrap(), u32::MAX, 8).with_header();
+        let other = Completion::new(pages.pop().unwrap(), usize::MAX, 8).with_header();
         assert_eq!(Memory::new(region, None).header_of(&other), None);
         assert_eq!(memory.header_of(&other), None);
     }

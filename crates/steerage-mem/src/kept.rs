@@ -61,14 +61,14 @@ impl KeptPages {
     pub fn keep_copy(
         self: &Arc<Self>,
         mut page: Page,
-        offset: u32,
+        offset: usize,
         header: Option<FrameHeader>,
         bytes: &[u8],
     ) -> Result<Kept, Page> {
         if !self.count_one() {
             return Err(page);
         }
-        let copied = copy_to(self.memory.pool().page_mut(&mut page), offset as usize, header, bytes);
+        let copied = copy_to(self.memory.pool().page_mut(&mut page), offset, header, bytes);
         if copied.is_none() {
             self.kept.fetch_sub(1, Ordering::Relaxed);
             return Err(page);

@@ -138,14 +138,20 @@ impl Slot {
     }
 }
 
+/// An offset that no page has stands for all that do not fit 32 bits.
+#[inline(always)]
+pub(crate) const fn offset_of(offset: usize) -> u32 {
+    if offset < u32::MAX as usize { offset as u32 } else { u32::MAX }
+}
+
 impl Completion {
     /// The frame of `len` bytes at `offset` in `page`.
     ///
     /// The size of the page is not checked here. The path checks it when the frame is handed over, and a frame that does not
     /// lie in its page reads as empty. Lengths over [`FRAME_BYTES_MAX`] are cut to it.
     #[inline(always)]
-    pub fn new(page: Page, offset: u32, len: usize) -> Self {
-        Self(Slot { page: page.0, offset, hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 })
+    pub fn new(page: Page, offset: usize, len: usize) -> Self {
+        Self(Slot { page: page.0, offset: offset_of(offset), hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 })
     }
 
     #[inline(always)]
@@ -172,8 +178,8 @@ impl Completion {
 
     /// The offset of the frame in its page or block.
     #[inline(always)]
-    pub fn offset(&self) -> u32 {
-        self.0.offset
+    pub fn offset(&self) -> usize {
+        self.0.offset as usize
     }
 
     /// The flow hash, if it was set.

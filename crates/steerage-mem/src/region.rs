@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 use crate::generations::{Generation, Generations};
 use crate::links::{Link, links};
 use crate::mapping::{Backing, HUGE_BYTES, RegionError, map_anonymous, unmap};
-use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page};
+use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, offset_of};
 use crate::parts::{Part, bind, part_ends};
 use crate::sync::AtomicU32;
 
@@ -313,21 +313,21 @@ impl Region {
 
     /// Whether `len` bytes at `offset` lie within a page, one of the region's own, and are not too many for a frame.
     #[inline(always)]
-    pub fn has_room(&self, page: &Page, offset: u32, len: usize) -> bool {
-        len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset, len).is_some()
+    pub fn has_room(&self, page: &Page, offset: usize, len: usize) -> bool {
+        len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset_of(offset), len).is_some()
     }
 
     /// Whether a frame lies where it says, in a page or block of this region: of one in several pages, its head.
     #[inline(always)]
     pub fn has_frame(&self, frame: &Completion) -> bool {
-        self.start_of(frame.slot().page, frame.offset(), frame.len()).is_some()
+        self.start_of(frame.slot().page, frame.slot().offset, frame.len()).is_some()
     }
 
     /// Asks for the line at `offset` of a page, to be written soon: the owner's half of a cache miss is then over
     /// before the frame comes.
     #[inline(always)]
-    pub fn prefetch_write(&self, page: &Page, offset: u32) {
-        if let Some(start) = self.start_of(page.number(), offset, 1) {
+    pub fn prefetch_write(&self, page: &Page, offset: usize) {
+        if let Some(start) = self.start_of(page.number(), offset_of(offset), 1) {
             prefetch_write(start);
         }
     }

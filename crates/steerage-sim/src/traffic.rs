@@ -125,7 +125,7 @@ impl Traffic {
             for (at, byte) in out.page_mut(&mut page)[HEADROOM..][..len].iter_mut().enumerate() {
                 *byte = first.wrapping_add(at as u8);
             }
-            out.gather(&mut self.begun, page, HEADROOM as u32, len);
+            out.gather(&mut self.begun, page, HEADROOM, len);
             self.left_of_it.remove(0);
         }
         assert!(out.push_gathered(&mut self.begun, None), "so many pages are a frame");
@@ -176,8 +176,8 @@ impl RxQueue for Traffic {
                     first = first.wrapping_add(*len as u8);
                 }
                 match self.left_of_it.is_empty() {
-                    true => out.push(Completion::new(page, HEADROOM as u32, FRAME_BYTES), FRAME_BYTES),
-                    false => out.gather(&mut self.begun, page, HEADROOM as u32, FRAME_BYTES),
+                    true => out.push(Completion::new(page, HEADROOM, FRAME_BYTES), FRAME_BYTES),
+                    false => out.gather(&mut self.begun, page, HEADROOM, FRAME_BYTES),
                 }
             }
             if !self.begun.is_empty() && !self.gather(out) {

@@ -1,7 +1,11 @@
-//! For authors of devices: polls a receive queue as the path does, without the path.
+//! For authors of packet functions and devices.
+//!
+//! [`run`] gives frames to a packet function and returns its verdicts; [`HandlerTester`] does it step by step, with a clock that
+//! the test moves. [`input`] and [`output`] are an input of frames in memory and an output that records packets, for an
+//! instance on threads. [`QueueTester`] polls a receive queue as the path does, without the path.
 //!
 //! ```
-//! # use steerage_core::{completions::Completions, device::DeviceError, limits::HEADROOM, rx::{Capabilities, Polled, Opened, RxQueue}};
+//! # use steerage_core::{completions::Completions, device::{Capabilities, DeviceError}, limits::HEADROOM, rx::{Polled, RxQueue}};
 //! # use steerage_flow::Timestamp;
 //! # use steerage_mem::Completion;
 //! # use steerage_testing as testing;
@@ -15,7 +19,7 @@
 //! #         if self.0 { return Ok(Polled::Ended); }
 //! #         let Some(mut page) = out.take_page() else { return Ok(Polled::More) };
 //! #         out.page_mut(&mut page)[HEADROOM..][..3].copy_from_slice(b"abc");
-//! #         out.push(Completion::new(page, HEADROOM as u32, 3), 3);
+//! #         out.push(Completion::new(page, HEADROOM, 3), 3);
 //! #         self.0 = true;
 //! #         Ok(Polled::More)
 //! #     }
@@ -30,6 +34,8 @@
 
 #![forbid(unsafe_code)]
 
+mod frames;
+mod handler;
 mod page_loop;
 
 use std::fmt;
@@ -44,6 +50,8 @@ use steerage_core::rx::{Polled, RxQueue};
 use steerage_flow::{LinkType, Timestamp};
 use steerage_mem::{Completion, FrameHeader, KeptPages, Memory, Region, SharedPool};
 
+pub use frames::{Frame, Recorded, input, output};
+pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, run};
 pub use page_loop::PageLoop;
 
 /// The number of pages of a tested queue. It is enough for a few polls, so that a device that loses pages soon runs out.

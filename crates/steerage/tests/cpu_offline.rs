@@ -75,7 +75,7 @@ impl RxQueue for Endless {
             (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 46, 17);
             frame[26..30].copy_from_slice(&(self.0 % 1000).to_be_bytes());
             (frame[35], frame[37]) = (7, 9);
-            out.push(Completion::new(page, HEADROOM as u32, FRAME_BYTES), FRAME_BYTES);
+            out.push(Completion::new(page, HEADROOM, FRAME_BYTES), FRAME_BYTES);
         }
         Ok(Polled::More)
     }

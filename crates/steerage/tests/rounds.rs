@@ -79,7 +79,7 @@ impl RxQueue for Endless {
             frame[26..30].copy_from_slice(&(self.0 % 5000).to_be_bytes());
             frame[30..34].copy_from_slice(&[10, 0, 0, 1]);
             frame[34..40].copy_from_slice(&[0, 53, 0, 53, 0, 26]);
-            out.push(Completion::new(page, HEADROOM as u32, FRAME_BYTES), FRAME_BYTES);
+            out.push(Completion::new(page, HEADROOM, FRAME_BYTES), FRAME_BYTES);
         }
         Ok(Polled::More)
     }

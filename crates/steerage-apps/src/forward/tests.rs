@@ -33,7 +33,7 @@ impl RxQueue for Frames {
                 for part in [head].into_iter().chain(rest.chunks(200)) {
                     let mut page = out.take_page().unwrap();
                     out.page_mut(&mut page)[HEADROOM..][..part.len()].copy_from_slice(part);
-                    out.gather(&mut begun, page, HEADROOM as u32, part.len());
+                    out.gather(&mut begun, page, HEADROOM, part.len());
                 }
                 assert!(out.push_gathered(&mut begun, None));
             }

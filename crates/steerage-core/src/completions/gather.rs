@@ -47,7 +47,7 @@ impl Completions<'_> {
     /// contains the headers. If the frame becomes too long ([`FRAME_BYTES_MAX`](steerage_mem::FRAME_BYTES_MAX)) or
     /// has too many buffers ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)), the whole frame is lost. It is counted
     /// when its [last](Self::push_gathered) buffer has arrived.
-    pub fn gather(&mut self, frame: &mut Gather, page: Page, offset: u32, len: usize) {
+    pub fn gather(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) {
         match &mut frame.0 {
             State::Empty => frame.0 = State::Begun(Completion::new(page, offset, len)),
             State::Begun(begun) => {
@@ -66,7 +66,7 @@ impl Completions<'_> {
     /// Like [`gather`](Self::gather), for a page that was posted in a ring of the device. Returns the page to post in
     /// its place, as [`rx_finish`](Self::rx_finish) does. If no other page is free, the whole frame is dropped,
     /// counted (`no_page`).
-    pub fn rx_finish_part(&mut self, frame: &mut Gather, page: Page, offset: u32, len: usize) -> Page {
+    pub fn rx_finish_part(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) -> Page {
         if let State::Broken(_, bytes) = &mut frame.0 {
             *bytes = bytes.saturating_add(len);
             return page;

@@ -225,7 +225,7 @@ impl Queue {
             out.give_page(page);
             return false;
         }
-        let mut completion = Completion::new(page, HEADROOM as u32, len).with_header();
+        let mut completion = Completion::new(page, HEADROOM, len).with_header();
         if self.hashes {
             completion.set_hash(frame.hash);
         }

@@ -401,7 +401,7 @@ fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, hashe
     if begun.frame.is_empty() {
         begun.hash = if hashes { hash_before(out, &mut page, offset) } else { None };
     }
-    out.gather(&mut begun.frame, page, offset, len as usize);
+    out.gather(&mut begun.frame, page, offset as usize, len as usize);
     if !goes_on {
         hand_over(out, begun, hashes, counts);
     }
@@ -423,7 +423,7 @@ fn hash_of(hash: Option<FlowHash>, hashes: bool) -> Option<FlowHash> {
 
 #[inline(always)]
 fn push(out: &mut Completions<'_>, page: Page, offset: u32, len: usize, hash: Option<FlowHash>, hashes: bool) {
-    let mut frame = Completion::new(page, offset, len);
+    let mut frame = Completion::new(page, offset as usize, len);
     if let Some(hash) = hash_of(hash, hashes) {
         frame.set_hash(hash.0);
     }

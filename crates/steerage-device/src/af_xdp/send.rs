@@ -190,7 +190,7 @@ impl SendQueue {
         let (offset, len) = (frame.offset(), frame.len());
         match frame.into_page() {
             Ok(page) => self.post(page, len).is_some_and(|address| {
-                self.push(address + u64::from(offset), len, false);
+                self.push(address + offset as u64, len, false);
                 true
             }),
             Err(chained) => self.put_chain(chained),
@@ -224,9 +224,9 @@ impl SendQueue {
             }
             copied += at;
             match &mut copy {
-                None => copy = Some(Completion::new(page, HEADROOM as u32, at)),
+                None => copy = Some(Completion::new(page, HEADROOM, at)),
                 Some(copy) => {
-                    if let Err(page) = self.region.append(copy, page, HEADROOM as u32, at) {
+                    if let Err(page) = self.region.append(copy, page, HEADROOM, at) {
                         self.free.push(page);
                     }
                 }

@@ -109,7 +109,7 @@ impl SyntheticQueue {
                 return Err(self.no_room());
             }
             self.ahead_at += 1;
-            out.push(Completion::new(page, HEADROOM as u32, template.len()), template.len());
+            out.push(Completion::new(page, HEADROOM, template.len()), template.len());
         }
         Ok(count)
     }

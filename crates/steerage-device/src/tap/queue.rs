@@ -65,7 +65,7 @@ impl Queue {
         for _ in 0..budget {
             let Some(mut page) = out.take_page() else { return Ok(Polled::NotBefore(out.now() + NO_PAGE_WAIT)) };
             match self.read(&mut out.page_mut(&mut page)[HEADROOM..]) {
-                Ok(Some(len)) => out.push(Completion::new(page, HEADROOM as u32, len), len),
+                Ok(Some(len)) => out.push(Completion::new(page, HEADROOM, len), len),
                 Ok(None) => {
                     out.give_page(page);
                     out.lost(1);

@@ -63,7 +63,7 @@ impl RxQueue for Numbered {
                 for part in numbered(self.next, len).chunks(buffer) {
                     let mut page = out.take_page().expect("there are as many as may be under way");
                     out.page_mut(&mut page)[HEADROOM..][..part.len()].copy_from_slice(part);
-                    out.gather(&mut frame, page, HEADROOM as u32, part.len());
+                    out.gather(&mut frame, page, HEADROOM, part.len());
                 }
                 assert!(out.push_gathered(&mut frame, None));
                 self.next += 1;

@@ -15,14 +15,14 @@ use steerage::{
 };
 
 const FRAME: [u8; 60] = [7; 60];
-const AT: u32 = HEADROOM as u32;
+const AT: usize = HEADROOM;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lie {
     /// The length that a pushed frame is said to have.
     Len(usize),
     /// Where it is said to begin.
-    Offset(u32),
+    Offset(usize),
     /// It is said to be in a page of other memory.
     OtherRegion,
     /// It is lent from blocks that the queue did not bring.
@@ -30,9 +30,9 @@ enum Lie {
     /// The length that a page is said to be filled to.
     Filled(usize),
     /// The same for a page that was posted in a ring of the device's.
-    Posted(u32, usize),
+    Posted(usize, usize),
     /// And for the first page of a frame of two.
-    Head(u32, usize),
+    Head(usize, usize),
     /// The length of a part behind the first, of which there is no page to spare.
     Part(usize),
     /// A page of other memory is given back.
@@ -145,17 +145,17 @@ fn a_frame_that_does_not_lie_in_its_memory_is_counted_as_lost() {
         Lie::Len(FRAME_BYTES_MAX),
         Lie::Len(usize::MAX),
         Lie::Offset(1 << 14),
-        Lie::Offset(u32::MAX),
+        Lie::Offset(usize::MAX),
         Lie::OtherRegion,
         Lie::OtherBlocks,
         Lie::Filled(1 << 14),
         Lie::Filled(usize::MAX),
         Lie::Posted(AT, 1 << 14),
         Lie::Posted(AT, usize::MAX),
-        Lie::Posted(u32::MAX, 60),
+        Lie::Posted(usize::MAX, 60),
         Lie::Posted(1 << 14, 0),
         Lie::Head(AT, 1 << 14),
-        Lie::Head(u32::MAX, 60),
+        Lie::Head(usize::MAX, 60),
         Lie::Part(usize::MAX),
         Lie::Gives,
     ];

@@ -98,7 +98,7 @@ impl RxQueue for Greedy {
         for len in [60, 8, 60] {
             let page = self.0.pop().unwrap();
             let number = page.number();
-            let posted = out.rx_finish(page, HEADROOM as u32, Filled::whole(len));
+            let posted = out.rx_finish(page, HEADROOM, Filled::whole(len));
             assert_eq!(posted.number(), number, "there was no other");
             self.0.push(posted);
         }
@@ -106,7 +106,7 @@ impl RxQueue for Greedy {
         out.give_page(self.0.pop().unwrap());
         let page = self.0.pop().unwrap();
         let number = page.number();
-        let posted = out.rx_finish(page, HEADROOM as u32, Filled::whole(60));
+        let posted = out.rx_finish(page, HEADROOM, Filled::whole(60));
         assert_ne!(posted.number(), number);
         self.0.push(posted);
         self.0.drain(..).for_each(|page| out.give_page(page));
@@ -135,7 +135,7 @@ impl RxQueue for InParts {
             self.pages.drain(..spare).for_each(|page| out.give_page(page));
             for _ in 0..2 {
                 let page = self.pages.remove(0);
-                let posted = out.rx_finish_part(&mut self.begun, page, HEADROOM as u32, 50);
+                let posted = out.rx_finish_part(&mut self.begun, page, HEADROOM, 50);
                 self.pages.push(posted);
             }
             assert_eq!(out.push_gathered(&mut self.begun, None), spare == 2);
@@ -145,7 +145,7 @@ impl RxQueue for InParts {
         }
         // One that does not go on.
         let page = self.pages.remove(0);
-        out.gather(&mut self.begun, page, HEADROOM as u32, 50);
+        out.gather(&mut self.begun, page, HEADROOM, 50);
         self.pages.drain(..).for_each(|page| out.give_page(page));
         Ok(Polled::Ended)
     }
@@ -225,7 +225,7 @@ impl RxQueue for Fails {
         let fails = self.polls == self.fails_at;
         for _ in 0..budget / if fails { 2 } else { 1 } {
             let page = self.posted.remove(0);
-            self.posted.push(out.rx_finish(page, HEADROOM as u32, Filled::whole(60)));
+            self.posted.push(out.rx_finish(page, HEADROOM, Filled::whole(60)));
         }
         if fails {
             return Err(DeviceError::new("fails", "go on", io::Error::other("planted")));
@@ -318,7 +318,7 @@ impl RxQueue for Notes {
         for _ in 0..budget {
             let Some(page) = out.take_page() else { break };
             self.parts.lock().unwrap().push(region.part_of(&page));
-            out.push(steerage::device::Completion::new(page, HEADROOM as u32, 60), 60);
+            out.push(steerage::device::Completion::new(page, HEADROOM, 60), 60);
         }
         Ok(if self.polls == 100 { Polled::Ended } else { Polled::More })
     }

@@ -68,10 +68,10 @@ impl RxQueue for Frames {
                         bytes[HEADROOM..][..part.len()].copy_from_slice(&FRAME[part]);
                         Some(page)
                     });
-                    let mut frame = Completion::new(pages[0].take().unwrap(), HEADROOM as u32, PARTS[0].len());
+                    let mut frame = Completion::new(pages[0].take().unwrap(), HEADROOM, PARTS[0].len());
                     for (page, part) in pages.into_iter().zip(PARTS).skip(1) {
                         let region = self.2.as_ref().unwrap();
-                        region.append(&mut frame, page.unwrap(), HEADROOM as u32, part.len()).unwrap();
+                        region.append(&mut frame, page.unwrap(), HEADROOM, part.len()).unwrap();
                     }
                     match self.0 {
                         Lie::Chained => out.push(frame, FRAME.len()),
@@ -84,7 +84,7 @@ impl RxQueue for Frames {
                     let bytes = out.page_mut(&mut page);
                     bytes[HEADROOM - 16..HEADROOM].copy_from_slice(&header.to_bytes());
                     bytes[HEADROOM..][..FRAME.len()].copy_from_slice(&FRAME);
-                    out.push(Completion::new(page, HEADROOM as u32, FRAME.len()).with_header(), WIRE_LEN);
+                    out.push(Completion::new(page, HEADROOM, FRAME.len()).with_header(), WIRE_LEN);
                 }
             }
         }

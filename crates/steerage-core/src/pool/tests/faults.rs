@@ -67,7 +67,7 @@ impl RxQueue for Posts {
         }
         for nth in 0..budget.min(self.ring.len()).min(self.left) {
             let page = self.ring.remove(0);
-            self.ring.push(out.rx_finish(page, HEADROOM as u32, Filled::whole(if nth % 2 == 0 { 8 } else { 60 })));
+            self.ring.push(out.rx_finish(page, HEADROOM, Filled::whole(if nth % 2 == 0 { 8 } else { 60 })));
             self.left -= 1;
         }
         if self.left > 0 {
@@ -100,7 +100,7 @@ impl RxQueue for Lends {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         for _ in 0..budget.min(self.0) {
             self.0 -= 1;
-            let (claim, offset) = (self.1.as_ref().unwrap(), (self.0 * FRAME_BYTES) as u32);
+            let (claim, offset) = (self.1.as_ref().unwrap(), self.0 * FRAME_BYTES);
             let frame = out.blocks(claim).and_then(|blocks| blocks.lend(claim, 0, offset, FRAME_BYTES));
             out.push(frame.unwrap(), FRAME_BYTES);
         }

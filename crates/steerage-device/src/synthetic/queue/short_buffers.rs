@@ -52,7 +52,7 @@ impl ShortBuffers {
             let Some(mut page) = out.take_page() else { return false };
             let part = &self.frame[self.done..self.len.min(self.done + self.buffer)];
             out.page_mut(&mut page)[HEADROOM..][..part.len()].copy_from_slice(part);
-            out.gather(&mut self.begun, page, HEADROOM as u32, part.len());
+            out.gather(&mut self.begun, page, HEADROOM, part.len());
             self.done += part.len();
         }
         out.push_gathered(&mut self.begun, None);

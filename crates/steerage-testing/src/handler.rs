@@ -1,0 +1,314 @@
+//! Tests of packet functions: the receive path on one CPU that the test steps, with a clock that stands still until it is
+//! moved.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use steerage_core::build::{BeginWith, Built, InputSpec, Spec, build};
+use steerage_core::control::Handle;
+use steerage_core::handler::{Cpu, Handler};
+use steerage_core::ids::{BucketId, TxId, Verdict};
+use steerage_core::limits::{KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX, QueueLimits};
+use steerage_core::packet::Batch;
+use steerage_core::placement::{Plan, PolicyInfo};
+use steerage_core::platform::Platform;
+use steerage_core::softnet::{Softnet, Stepped};
+use steerage_core::{QueueHasher, tx};
+use steerage_flow::dissect::Layers;
+use steerage_flow::{Affinity, FlowHasher, HashKey, Timestamp};
+use steerage_ledger::Snapshot;
+use steerage_mem::FRAME_BYTES_MAX;
+use steerage_mem::park::Bell;
+use steerage_topology::{CpuId, CpuMask, NodeMap};
+
+use crate::frames::{Frame, Recorded, Waiting, output};
+
+/// How many outputs a tested handler has: [`TxId`] 0 to 3.
+pub const TESTER_OUTPUTS: usize = 4;
+
+/// How many rounds a step of a test may take, so that a handler that always wants its next tick at once does not hang the test.
+const ROUNDS_MAX: usize = 100_000;
+
+/// Gives these frames to a handler, on one CPU, and ends the run. `make` makes the handler, as for `Builder::build`. Frames are
+/// whatever [`Frame`] can be made of: a `Vec<u8>`, an array, a slice.
+///
+/// # Panics
+/// If the handler panics.
+///
+/// ```
+/// # use steerage_core::{handler::{Cpu, Handler}, ids::{TxId, Verdict}, packet::Batch};
+/// # use steerage_testing as testing;
+/// /// Drops broadcasts, and sends the rest on.
+/// struct Unicast;
+///
+/// impl Handler for Unicast {
+///     type Moved = ();
+///     type Report = ();
+///
+///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+///         for packet in batch.iter_mut() {
+///             if packet.data().starts_with(&[0xff; 6]) { packet.discard() } else { packet.transmit(TxId(0)) }
+///         }
+///     }
+///
+///     fn finish(self, _cpu: &mut Cpu) {}
+/// }
+///
+/// // With the crate `steerage`: steerage::testing::run
+/// let tested = testing::run(|_cpu| Unicast, [[0xff; 60], [2; 60]]);
+/// assert_eq!(tested.verdicts, [Verdict::Discarded, Verdict::Transmitted(TxId(0))]);
+/// assert_eq!(tested.sent_to(TxId(0)), [[2; 60]]);
+/// ```
+pub fn run<H: Handler, F: Into<Frame>>(
+    make: impl Fn(CpuId) -> H + Send + Sync + 'static,
+    frames: impl IntoIterator<Item = F>,
+) -> Tested<H::Report> {
+    let mut tester = HandlerTester::new(make);
+    let verdicts = tester.handle(frames);
+    Tested { verdicts, ..tester.finish() }
+}
+
+/// What came of a test: see [`run`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Tested<R> {
+    /// The report of the handler.
+    pub report: R,
+    /// The verdict on each packet, in order. [`HandlerTester::finish`] leaves it empty.
+    pub verdicts: Vec<Verdict>,
+    /// What was sent to each output.
+    pub sent: [Vec<Frame>; TESTER_OUTPUTS],
+    /// The ledger at the end.
+    pub snapshot: Snapshot,
+}
+
+impl<R> Tested<R> {
+    /// The bytes of the packets that were sent to an output, in order. Nothing was sent to an output that there is not.
+    pub fn sent_to(&self, to: TxId) -> Vec<Vec<u8>> {
+        let sent = self.sent.get(usize::from(to.0)).map_or(&[][..], Vec::as_slice);
+        sent.iter().map(|frame| frame.bytes.clone()).collect()
+    }
+}
+
+/// A handler on one CPU that the test steps. It begins at time 0, and time passes only by [`advance`](Self::advance).
+///
+/// ```
+/// # use std::time::Duration;
+/// # use steerage_core::{handler::{Cpu, Handler}, packet::Batch};
+/// # use steerage_flow::Timestamp;
+/// # use steerage_testing::HandlerTester;
+/// /// Counts the seconds.
+/// struct Seconds(u64);
+///
+/// impl Handler for Seconds {
+///     type Moved = ();
+///     type Report = u64;
+///
+///     fn handle(&mut self, _batch: &mut Batch<'_>, _cpu: &mut Cpu) {}
+///
+///     fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+///         self.0 = cpu.now().as_nanos() / 1_000_000_000;
+///         Some(cpu.now() + Duration::from_secs(1))
+///     }
+///
+///     fn finish(self, _cpu: &mut Cpu) -> u64 {
+///         self.0
+///     }
+/// }
+///
+/// // With the crate `steerage`: steerage::testing::HandlerTester
+/// let mut tester = HandlerTester::new(|_cpu| Seconds(0));
+/// tester.advance(Duration::from_secs(3));
+/// assert_eq!(tester.finish().report, 3);
+/// ```
+pub struct HandlerTester<H: Handler> {
+    cpu: Softnet<Recording<H>, Still>,
+    handle: Handle,
+    clock: Rc<Cell<Timestamp>>,
+    waiting: Waiting,
+    verdicts: Arc<Mutex<Vec<Verdict>>>,
+    recorded: Vec<Recorded>,
+}
+
+impl<H: Handler> HandlerTester<H> {
+    /// A CPU with a handler that `make` makes, [`TESTER_OUTPUTS`] outputs, and no packets yet. The handler's first tick is over.
+    ///
+    /// # Panics
+    /// If there is no memory for it, or if the handler panics.
+    pub fn new(make: impl Fn(CpuId) -> H + Send + Sync + 'static) -> Self {
+        let (waiting, verdicts) = (Waiting::default(), Arc::<Mutex<Vec<Verdict>>>::default());
+        let (outputs, recorded): (Vec<tx::Output>, Vec<Recorded>) = (0..TESTER_OUTPUTS).map(|_| output()).unzip();
+        let input = InputSpec { input: waiting.clone().into_input(FRAME_MAX), rx_cpus: Vec::new(), mask: None };
+        let noted = Arc::clone(&verdicts);
+        let make = Arc::new(move |cpu| Recording { handler: make(cpu), verdicts: Arc::clone(&noted) });
+        let built = build(spec(H::AFFINITY, input, outputs), |_, _| Vec::new(), make);
+        let Built { parts, handle } = built.expect("an instance for a test");
+        let clock = Rc::new(Cell::new(Timestamp::ZERO));
+        let part = parts.into_iter().next().expect("it has one CPU");
+        let cpu = part.enter(Still(Rc::clone(&clock)));
+        let mut tester = Self { cpu, handle, clock, waiting, verdicts, recorded };
+        tester.settle();
+        tester
+    }
+
+    /// Gives these frames to the handler, in batches as the path makes them, and returns the verdict on each. Frames longer than
+    /// 16,000 bytes are cut.
+    ///
+    /// # Panics
+    /// If the handler panics.
+    pub fn handle<F: Into<Frame>>(&mut self, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
+        frames.into_iter().for_each(|frame| self.waiting.push(frame.into()));
+        self.settle();
+        std::mem::take(&mut self.verdicts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Lets `time` pass, and calls the handler's tick whenever it is due meanwhile.
+    ///
+    /// # Panics
+    /// If the handler panics.
+    pub fn advance(&mut self, time: Duration) {
+        let until = self.clock.get() + time;
+        while let Some(due) = self.cpu.next_tick().filter(|due| *due <= until) {
+            // A tick that wants its next one at once has it after a microsecond.
+            let next = due.max(self.clock.get() + Duration::from_micros(1));
+            if next > until {
+                break;
+            }
+            self.clock.set(next);
+            self.settle();
+        }
+        self.clock.set(until);
+        self.settle();
+    }
+
+    /// What the handler has sent to an output so far.
+    ///
+    /// # Panics
+    /// If there is no such output: see [`TESTER_OUTPUTS`].
+    pub fn sent_to(&self, to: TxId) -> Vec<Frame> {
+        self.recorded[usize::from(to.0)].packets()
+    }
+
+    /// Whether the handler has [stopped](Cpu::stop) the run.
+    pub fn is_stopping(&self) -> bool {
+        self.handle.is_stopping()
+    }
+
+    /// Ends the run and the handler.
+    ///
+    /// # Panics
+    /// If the handler panics.
+    pub fn finish(mut self) -> Tested<H::Report> {
+        self.waiting.end();
+        self.settle();
+        let report = self.cpu.finish();
+        let mut sent = self.recorded.iter().map(Recorded::packets);
+        let sent = std::array::from_fn(|_| sent.next().unwrap_or_default());
+        Tested { report, verdicts: Vec::new(), sent, snapshot: self.handle.snapshot() }
+    }
+
+    /// Steps the CPU until it has nothing to do.
+    fn settle(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            // A poll that brought nothing ends a round that did nothing.
+            if self.cpu.step() != Stepped::Worked && self.waiting.is_empty() {
+                break;
+            }
+        }
+        let panics: u64 = self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum();
+        assert_eq!(panics, 0, "the handler panicked: see the message above");
+    }
+}
+
+impl<H: Handler> fmt::Debug for HandlerTester<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerTester").field("now", &self.clock.get()).finish_non_exhaustive()
+    }
+}
+
+/// The longest frame of a test: any jumbo frame.
+const FRAME_MAX: usize = 16_000;
+const _: () = assert!(FRAME_MAX <= FRAME_BYTES_MAX);
+
+fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec {
+    let workers: CpuMask = [CpuId(0)].into_iter().collect();
+    Spec {
+        mask: workers.clone(),
+        workers,
+        inputs: vec![input],
+        outputs,
+        // A fixed key, so that a test that depends on hashes repeats.
+        hasher: QueueHasher::by_flow(FlowHasher::keyed(&HashKey::MICROSOFT), affinity, Layers::Inner),
+        device_hash: true,
+        affinity,
+        limits: Limits::DEFAULT,
+        queue_limits: QueueLimits::DEFAULT,
+        lpc_size: Some(0),
+        nodes: NodeMap::default(),
+        kept_max: KEPT_DEFAULT,
+        linear_bytes: 0,
+        originated_max: ORIGINATED_MAX / 64,
+        memory_max: MEMORY_MAX_DEFAULT,
+        usable_memory: u64::MAX,
+        check_order: true,
+        always_hash: true,
+        policy: PolicyInfo { name: "test", measures: false },
+        bucket_plan: BeginWith(Box::new(|_, _| Plan::all())),
+    }
+}
+
+/// A clock that only the test moves. The CPU never sleeps.
+struct Still(Rc<Cell<Timestamp>>);
+
+impl Platform for Still {
+    fn now(&self) -> Timestamp {
+        self.0.get()
+    }
+
+    fn park(&mut self, _: &Bell, _: &[BorrowedFd<'_>], _: Option<Timestamp>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn random(&mut self) -> u64 {
+        0
+    }
+}
+
+/// Notes the verdict on each packet once the handler has returned.
+struct Recording<H> {
+    handler: H,
+    verdicts: Arc<Mutex<Vec<Verdict>>>,
+}
+
+impl<H: Handler> Handler for Recording<H> {
+    const AFFINITY: Affinity = H::AFFINITY;
+    type Moved = H::Moved;
+    type Report = H::Report;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        self.handler.handle(batch, cpu);
+        let mut verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+        verdicts.extend(batch.iter_mut().map(|packet| packet.verdict()));
+    }
+
+    fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+        self.handler.tick(cpu)
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<H::Moved> {
+        self.handler.bucket_leaves(bucket)
+    }
+
+    fn bucket_arrives(&mut self, bucket: BucketId, state: H::Moved) {
+        self.handler.bucket_arrives(bucket, state);
+    }
+
+    fn finish(self, cpu: &mut Cpu) -> H::Report {
+        self.handler.finish(cpu)
+    }
+}

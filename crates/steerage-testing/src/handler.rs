@@ -206,6 +206,9 @@ impl<H: Handler> HandlerTester<H> {
     pub fn finish(mut self) -> Tested<H::Report> {
         self.waiting.end();
         self.settle();
+        // The queue closes, and its pages come home.
+        let ended = (0..ROUNDS_MAX).any(|_| self.cpu.step() == Stepped::Finished);
+        assert!(ended, "the run does not end");
         let report = self.cpu.finish();
         let mut sent = self.recorded.iter().map(Recorded::packets);
         let sent = std::array::from_fn(|_| sent.next().unwrap_or_default());

@@ -4,6 +4,7 @@ mod buckets;
 mod control;
 mod deferred;
 mod distance;
+mod embedding;
 mod flow_etherparse;
 mod flow_limit;
 mod flow_path;

@@ -1,0 +1,268 @@
+//! What programs build on besides batches: the end of a handler, numbers of inputs and outputs, waiting, headers read once.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use steerage::{
+    Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, InputId, LinkType, SetError, TxId,
+    device::DeviceError,
+    flow::FlowKey,
+    packet::Verdict,
+    stats::DropReason,
+    testing::{self, Frame, HandlerTester},
+};
+use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::{HANG, assert_at_rest};
+
+/// An Ethernet frame with an IPv4 header and UDP ports.
+fn udp(source: [u8; 4], port: u16) -> Vec<u8> {
+    let mut frame = vec![0; 60];
+    (frame[12], frame[14], frame[17], frame[22], frame[23]) = (8, 0x45, 46, 64, 17);
+    frame[26..30].copy_from_slice(&source);
+    frame[30..34].copy_from_slice(&[10, 0, 0, 9]);
+    frame[34..36].copy_from_slice(&port.to_be_bytes());
+    frame
+}
+
+/// Sends a packet of its own at the end, with how many it has seen.
+struct Last(u8);
+
+impl Handler for Last {
+    type Moved = ();
+    type Report = CpuId;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        self.0 += batch.len() as u8;
+        batch.iter_mut().for_each(|packet| packet.transmit(TxId(0)));
+    }
+
+    fn finish(self, cpu: &mut Cpu) -> CpuId {
+        cpu.send(TxId(0), LinkType::ETHERNET, &[self.0; 20]).expect("there is a page for it");
+        cpu.id()
+    }
+}
+
+#[test]
+fn what_a_handler_sends_at_its_end_leaves_behind_its_packets() {
+    let (output, recorded) = testing::output();
+    let frames: Vec<Vec<u8>> = (0..100).map(|nth| udp([10, 0, 0, 1], nth)).collect();
+    let input = testing::input(frames.clone());
+    let builder = Builder::new().virtual_cpus(1).originated_max(1).input(input).output(output);
+    let outcome = builder.build(|_| Last(0)).unwrap().start().unwrap().join();
+    let sent: Vec<Vec<u8>> = recorded.packets().into_iter().map(|frame| frame.bytes).collect();
+    assert_eq!(sent[..100], frames);
+    assert_eq!(sent[100..], [vec![100; 20]]);
+    assert_eq!(outcome.snapshot.cpus[0].originated, 1);
+    assert_at_rest(&outcome.snapshot);
+}
+
+/// Stops at the first packet, and says why.
+struct StopsAtOnce;
+
+impl Handler for StopsAtOnce {
+    type Moved = ();
+    type Report = Result<(), &'static str>;
+
+    fn handle(&mut self, _batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        cpu.stop();
+    }
+
+    fn finish(self, _cpu: &mut Cpu) -> Result<(), &'static str> {
+        Err("found it")
+    }
+}
+
+#[test]
+fn a_handler_stops_a_run_that_would_not_end() {
+    let mut tester = HandlerTester::new(|_| StopsAtOnce);
+    assert!(!tester.is_stopping());
+    tester.handle([[0; 60]]);
+    assert!(tester.is_stopping());
+    assert_eq!(tester.finish().report, Err("found it"));
+
+    struct Endless;
+    impl steerage::device::RxQueue for Endless {
+        fn capabilities(&self) -> steerage::device::Capabilities {
+            steerage::device::Capabilities::pages(60)
+        }
+
+        fn poll(
+            &mut self,
+            out: &mut steerage::device::Completions<'_>,
+            budget: usize,
+        ) -> Result<steerage::device::Polled, DeviceError> {
+            out.fill(budget, |_| Some(steerage::device::Filled::whole(60)));
+            Ok(steerage::device::Polled::More)
+        }
+    }
+    let input = steerage::Input::new("endless", "test", vec![Box::new(Endless)]);
+    let running = Builder::new().virtual_cpus(2).input(input).build(|_| StopsAtOnce).unwrap().start().unwrap();
+    let outcome = running.join();
+    assert_eq!(outcome.reports, [(CpuId(0), Err("found it")), (CpuId(1), Err("found it"))]);
+    assert_at_rest(&outcome.snapshot);
+}
+
+/// Sends what one input brings to another output: input 0 to `.0`, all else to `.1`. Also to an output that there is not.
+struct Crosses(TxId, TxId);
+
+impl Handler for Crosses {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        let to = if batch.input() == InputId(0) { self.0 } else { self.1 };
+        for packet in batch.iter_mut() {
+            let is_odd = packet.data()[35] % 2 == 1;
+            packet.transmit(if is_odd { TxId(9) } else { to });
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+#[test]
+fn inputs_and_outputs_are_known_by_the_numbers_that_the_builder_returned() {
+    let (left, from_left) = ([10, 0, 0, 1], (0..10).map(|port| udp([10, 0, 0, 1], port)));
+    let (right, from_right) = ([10, 0, 0, 2], (0..10).map(|port| udp([10, 0, 0, 2], port)));
+    let mut builder = Builder::new().virtual_cpus(2);
+    let inputs = [builder.add_input(testing::input(from_left)), builder.add_input(testing::input(from_right))];
+    assert_eq!(inputs, [InputId(0), InputId(1)]);
+    let (to_left, at_left) = testing::output();
+    let (to_right, at_right) = testing::output();
+    let (to_left, to_right) = (builder.add_output(to_left), builder.add_output(to_right));
+    assert_eq!((to_left, to_right), (TxId(0), TxId(1)));
+    let outcome = builder.build(move |_| Crosses(to_right, to_left)).unwrap().start().unwrap().join();
+    for (arrived, source) in [(at_left, right), (at_right, left)] {
+        let packets = arrived.packets();
+        assert_eq!(packets.len(), 5);
+        assert!(packets.iter().all(|packet| packet.bytes[26..30] == source));
+    }
+    assert_eq!(outcome.snapshot.dropped().get(DropReason::TxRefused), 10);
+    assert_at_rest(&outcome.snapshot);
+}
+
+/// Notes each packet's flow, rewrites its port, and notes it again; then once more in another walk over the batch.
+struct Rewrites(Arc<Mutex<Vec<[Option<FlowKey>; 3]>>>);
+
+impl Handler for Rewrites {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        let mut seen = self.0.lock().unwrap();
+        for mut packet in batch.iter_mut() {
+            let before = packet.flow_key();
+            assert_eq!(packet.dissection().payload_offset, Some(42));
+            packet.data_mut().unwrap()[35] += 100;
+            let after = packet.flow_key();
+            packet.prepend(4).unwrap().fill(0xff);
+            assert!(packet.flow_key() != after, "four bytes in front of the headers");
+            packet.trim_front(4).unwrap();
+            seen.push([before, after, None]);
+        }
+        let noted = seen.len() - batch.len();
+        for (seen, packet) in seen[noted..].iter_mut().zip(batch.iter_mut()) {
+            seen[2] = packet.flow_key();
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+#[test]
+fn headers_are_read_again_after_a_packet_was_written_to() {
+    let seen = Arc::<Mutex<Vec<_>>>::default();
+    let shared = Arc::clone(&seen);
+    let frames = (0..70).map(|port| udp([10, 0, 0, 1], port));
+    let tested = testing::run(move |_| Rewrites(Arc::clone(&shared)), frames);
+    assert_eq!(tested.verdicts, [Verdict::Consumed; 70]);
+    let key = |port| Some(FlowKey::v4((0x0a00_0001, port), (0x0a00_0009, 0), 17));
+    let expected: Vec<_> = (0..70).map(|port| [key(port), key(port + 100), key(port + 100)]).collect();
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+fn is_readable(fd: &OwnedFd, timeout: PollTimeout) -> bool {
+    poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], timeout).unwrap() == 1
+}
+
+#[test]
+fn the_end_and_new_masks_can_be_waited_for() {
+    let hang = PollTimeout::try_from(HANG).unwrap();
+    let builder = Builder::new().virtual_cpus(2).policy(Hash).input(testing::input([[0; 60]]));
+    let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+    let (settled, finished) = (handle.settled_fd().unwrap(), handle.finished_fd().unwrap());
+    assert!(handle.wait_settled(Duration::ZERO) && is_readable(&settled, PollTimeout::ZERO));
+    assert!(!handle.wait_finished(Duration::ZERO) && !is_readable(&finished, PollTimeout::ZERO));
+    // Nobody can read the signal away from others.
+    let error = nix::unistd::read(&settled, &mut [0; 8]).unwrap_err();
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
+
+    // No CPU runs yet, so no bucket moves.
+    handle.set_rps_cpus(&[CpuId(1)].into_iter().collect::<CpuMask>()).unwrap();
+    assert!(!handle.wait_settled(Duration::from_millis(1)) && !is_readable(&settled, PollTimeout::ZERO));
+    let other = handle.clone();
+    let waiter = std::thread::spawn(move || (other.wait_settled(HANG), other.wait_finished(HANG)));
+    let cpus: Vec<_> =
+        parts.into_iter().map(|part| std::thread::spawn(move || part.enter_machine().run(Duration::ZERO))).collect();
+    assert!(is_readable(&finished, hang));
+    assert_eq!(waiter.join().unwrap(), (true, true));
+    cpus.into_iter().for_each(|cpu| cpu.join().unwrap());
+    assert!(handle.is_finished() && is_readable(&finished, PollTimeout::ZERO));
+    assert_eq!(handle.wait_settled(Duration::ZERO), handle.is_settled());
+}
+
+#[test]
+fn setters_name_what_does_not_fit() {
+    let builder = Builder::new().virtual_cpus(2).input(testing::input([[0; 60]]));
+    let handle = builder.build(|_| Nothing).unwrap().handle();
+    let mask: CpuMask = [CpuId(5)].into_iter().collect();
+    let error = handle.set_rps_cpus(&mask).unwrap_err();
+    assert!(matches!(error, SetError::NotOurCpu { cpu: CpuId(5), .. }));
+    assert_eq!(
+        error.to_string(),
+        "CPU 5 is not one of this instance's (0-1): add it to its CPUs or leave it out of the mask"
+    );
+    let error = handle.set_queue_rps_cpus(1, &mask).unwrap_err().to_string();
+    assert_eq!(error, "there is no receive queue 1: they are numbered from 0, and there are 1");
+}
+
+/// Notes what a device says of packets, before and after they are kept.
+struct Keeps(Arc<Mutex<Vec<Frame>>>);
+
+impl Handler for Keeps {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            assert_eq!((packet.verdict(), packet.interface()), (Verdict::Consumed, Some(0)));
+            let mut kept = packet.keep().expect("there is room");
+            let mut frame = Frame::new(&*kept).with_link(kept.link()).with_wire_len(kept.wire_len());
+            frame.time = kept.time();
+            self.0.lock().unwrap().push(frame);
+            kept[0] = 7;
+            assert_eq!(kept.segments().next(), Some(&*kept));
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+#[test]
+fn a_test_s_frames_arrive_as_they_are() {
+    let time = steerage::WallTime::from_nanos(1_234_567_891);
+    let frames = vec![
+        Frame::new([1; 60]).with_time(time),
+        Frame::new([2; 40]).with_link(LinkType::RAW).with_wire_len(1500),
+        Frame::new([3; 9000]),
+    ];
+    let seen = Arc::<Mutex<Vec<_>>>::default();
+    let shared = Arc::clone(&seen);
+    let tested = testing::run(move |_| Keeps(Arc::clone(&shared)), frames.clone());
+    assert_eq!(tested.verdicts, [Verdict::Kept; 3]);
+    assert_eq!(*seen.lock().unwrap(), frames);
+    assert_at_rest(&tested.snapshot);
+}

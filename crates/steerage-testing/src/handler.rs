@@ -315,3 +315,83 @@ impl<H: Handler> Handler for Recording<H> {
         self.handler.finish(cpu)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use steerage_flow::{LinkType, WallTime};
+
+    use super::*;
+
+    /// Consumes, discards and transmits by turns; wants a tick every 10 ms, in which it sends.
+    #[derive(Default)]
+    struct ByTurns {
+        packets: u8,
+        ticks: u64,
+    }
+
+    impl Handler for ByTurns {
+        type Moved = ();
+        type Report = u64;
+
+        fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+            for packet in batch.iter_mut() {
+                assert_eq!(packet.data().first(), Some(&self.packets), "a frame is missing");
+                match self.packets % 3 {
+                    0 => {}
+                    1 => packet.discard(),
+                    _ => packet.transmit(TxId(self.packets % 6)),
+                }
+                self.packets += 1;
+            }
+        }
+
+        fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+            self.ticks += 1;
+            cpu.send(TxId(3), LinkType::RAW, &[0x45; 20]).expect("there is a page");
+            Some(cpu.now() + Duration::from_millis(10))
+        }
+
+        fn finish(self, _cpu: &mut Cpu) -> u64 {
+            self.ticks
+        }
+    }
+
+    #[test]
+    fn verdicts_come_in_order_over_batches_and_links() {
+        let mut tester = HandlerTester::new(|_| ByTurns::default());
+        let frame = |nth: u8| {
+            let link = if nth % 50 < 25 { LinkType::ETHERNET } else { LinkType::RAW };
+            Frame::new([nth; 60]).with_link(link).with_time(WallTime::from_nanos(u64::from(nth)))
+        };
+        let mut verdicts = tester.handle((0..100).map(frame));
+        verdicts.extend(tester.handle((100..200).map(frame)));
+        assert_eq!(verdicts.len(), 200);
+        for (nth, verdict) in (0_u8..).zip(verdicts) {
+            let expected = [Verdict::Consumed, Verdict::Discarded, Verdict::Transmitted(TxId(nth % 6))];
+            assert_eq!(verdict, expected[usize::from(nth % 3)]);
+        }
+        // Every sixth packet goes to output 2. The packets to output 5 go nowhere, because there are four outputs.
+        let sent = tester.sent_to(TxId(2));
+        assert_eq!(sent, (2..200).step_by(6).map(frame).collect::<Vec<_>>());
+        let tested = tester.finish();
+        assert_eq!((tested.snapshot.verdicts().transmitted, tested.snapshot.dropped().total()), (33, 33));
+    }
+
+    #[test]
+    fn ticks_come_when_they_are_due() {
+        let mut tester = HandlerTester::new(|_| ByTurns::default());
+        tester.advance(Duration::from_millis(9));
+        assert_eq!(tester.sent_to(TxId(3)).len(), 1);
+        tester.advance(Duration::from_millis(1));
+        tester.advance(Duration::from_millis(95));
+        let tested = tester.finish();
+        assert_eq!((tested.report, tested.sent_to(TxId(3)).len()), (11, 11));
+        assert_eq!(tested.sent[3][0].link, LinkType::RAW);
+    }
+
+    #[test]
+    #[should_panic(expected = "the handler panicked")]
+    fn a_panic_of_the_handler_fails_the_test() {
+        run(|_| ByTurns::default(), [[7; 60]]);
+    }
+}

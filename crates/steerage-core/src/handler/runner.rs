@@ -2,7 +2,7 @@
 //! caught.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use steerage_flow::{FlowHash, LinkType, Timestamp};
 use steerage_mem::gate::{Dead, Gate};
@@ -18,6 +18,9 @@ use crate::rps_map::bucket_of;
 use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_ledger::{ConsumerLedger, CpuLedger};
+
+/// A mistake of the program, which shows up for every packet and is logged once.
+static NO_OUTPUT: Once = Once::new();
 
 /// Makes a CPU's handler, on that CPU.
 pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
@@ -265,6 +268,7 @@ fn act(actions: &Actions, backlog: &mut Backlog, outputs: &mut [OwnedTx], when: 
         let (to, packets) = (TxId(nth as u8), u64::from(*packets));
         acted += packets;
         let Some(output) = outputs.get_mut(nth) else {
+            NO_OUTPUT.call_once(|| tracing::error!("a handler sends to output {nth}, which does not exist: see add_output"));
             counts.dropped.add(DropReason::TxRefused, packets);
             continue;
         };

@@ -5,7 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use steerage::{BuildError, CpuId, CpuMask, flow::ParseFlowKeyError, topology::MaskError};
+use steerage::flow::{HashUnavailable, ParseFlowKeyError};
+use steerage::{BuildError, CpuId, CpuMask, policy::UnknownPolicy, topology::MaskError};
 use steerage_apps::meter::ExportError;
 use steerage_control::metrics::BindError;
 use steerage_control::{ClientError, MountError, SocketError};
@@ -32,8 +33,10 @@ pub(crate) enum Error {
     NoCpu { option: &'static str },
     /// A CPU is there but switched off.
     Offline { cpu: CpuId, online: CpuMask },
+    /// There is no such policy.
+    Policy(UnknownPolicy),
     /// This CPU lacks the instructions for a hash.
-    Hash { name: &'static str, needs: &'static str, instead: &'static str },
+    Hash(HashUnavailable),
     /// `--pace`, and no file.
     NothingToPace,
     /// `-f`, and a device that is no interface.
@@ -138,7 +141,8 @@ impl Error {
         match self {
             Self::Mask { option, .. } | Self::NoCpu { option } => vec![option],
             Self::Offline { .. } => vec!["--cpus", "--rx-cpu"],
-            Self::Hash { .. } => vec!["--hash"],
+            Self::Policy(_) => vec!["--policy"],
+            Self::Hash(_) => vec!["--hash"],
             Self::NothingToPace => vec!["--pace"],
             Self::Build(BuildError::NotOurCpu { .. }) => vec!["--rps-cpus", "--rps-cpus-list"],
             Self::Build(BuildError::Memory { .. }) => vec!["--memory", "--backlog"],
@@ -151,7 +155,9 @@ impl Error {
     /// The exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace | Self::Flow(_) => WRONG_COMMAND_LINE,
+            Self::Mask { .. } | Self::NoCpu { .. } | Self::Policy(_) | Self::NothingToPace | Self::Flow(_) => {
+                WRONG_COMMAND_LINE
+            }
             Self::Open(OpenError::Spec(_))
             | Self::Output(OutputError::Spec { .. })
             | Self::SameFile { .. }
@@ -177,9 +183,8 @@ impl fmt::Display for Error {
                     "CPU {cpu} is offline: use some of {online}, or switch it on in /sys/devices/system/cpu/cpu{cpu}/online"
                 )
             }
-            Self::Hash { name, needs, instead } => {
-                write!(f, "--hash {name}: this CPU has no {needs} instructions: use --hash {instead}")
-            }
+            Self::Policy(error) => write!(f, "--policy: {error}"),
+            Self::Hash(error) => write!(f, "--hash: {error}"),
             Self::NothingToPace => f.write_str("--pace is for capture files: give synthetic traffic a rate=N instead"),
             Self::NothingToFilter { device, .. } if device.starts_with("af_xdp:") => write!(
                 f,

@@ -19,6 +19,7 @@ mod aes;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 mod hash_key;
+mod hash_kind;
 mod sip;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use aes::Aes;
 #[cfg(target_arch = "x86_64")]
 use gfni::Gfni;
 pub use hash_key::{HashKey, ParseHashKeyError};
+pub use hash_kind::{HashKind, HashUnavailable, UnknownHash};
 use sip::Sip;
 use std::fmt;
 use toeplitz::Table;
@@ -148,6 +150,31 @@ macro_rules! with_kernel {
 }
 
 impl FlowHasher {
+    /// The hash of that kind with `key`.
+    ///
+    /// # Errors
+    /// [`HashUnavailable`] if this CPU lacks the instructions: only for [`HashKind::Aes`] and [`HashKind::ToeplitzGfni`].
+    ///
+    /// ```
+    /// # use steerage_flow::{FlowHasher, HashKey, HashKind};
+    /// let hasher = FlowHasher::new("siphash".parse()?, &HashKey::random()?)?;
+    /// assert_eq!(hasher.to_string(), "siphash-1-3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(kind: HashKind, key: &HashKey) -> Result<FlowHasher, HashUnavailable> {
+        let unavailable = |needs, instead| HashUnavailable { kind, needs, instead };
+        match kind {
+            HashKind::Keyed => Ok(FlowHasher::keyed(key)),
+            HashKind::Aes => FlowHasher::aes(key).ok_or(unavailable("AES", HashKind::SipHash)),
+            HashKind::SipHash => Ok(FlowHasher::sip(key)),
+            HashKind::Toeplitz => Ok(FlowHasher::toeplitz(key)),
+            HashKind::ToeplitzTable => Ok(FlowHasher::toeplitz_table(key)),
+            HashKind::ToeplitzGfni => {
+                FlowHasher::toeplitz_gfni(key).ok_or(unavailable("GFNI and AVX2", HashKind::ToeplitzTable))
+            }
+        }
+    }
+
     /// The hash for steering: unpredictable to anyone who does not know `key`. Uses AES if this CPU has it, otherwise
     /// SipHash.
     ///
@@ -256,7 +283,14 @@ impl<T, K: Fn(&T) -> FlowKey, S: Fn(&mut T, FlowHash)> Hashing<T> for Closures<K
     }
 }
 
-/// Prints only the name, because the keys are the secret of the run.
+/// Prints only the [name](FlowHasher::name), because the key is the secret of the run.
+impl fmt::Display for FlowHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Prints only the name, because the key is the secret of the run.
 impl fmt::Debug for FlowHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FlowHasher({})", self.name())

@@ -1,5 +1,6 @@
 //! The counts of queues, rings, outputs and CPUs, and which CPU writes them.
 
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use steerage_flow::FragmentCounts;
@@ -188,7 +189,7 @@ impl TxLedger {
         self.deferred.as_ref().map_or(0, Deferred::held)
     }
 
-    pub fn failed(&self, error: &impl std::fmt::Display) {
+    pub fn failed(&self, error: &impl fmt::Display) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
     }
 
@@ -232,7 +233,16 @@ pub struct QueueError {
 }
 
 /// The counts of moves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+///
+/// ```
+/// use steerage_ledger::{MoveCause, MoveCounts};
+///
+/// let mut moves = MoveCounts::default();
+/// moves.count(MoveCause::Joined, 512);
+/// assert_eq!((moves.buckets, moves.of(MoveCause::Joined), moves.of(MoveCause::Left)), (512, 512, 0));
+/// assert_eq!(format!("{moves:?}"), "MoveCounts { buckets: 512, slices: 0, joined: 512 }");
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MoveCounts {
     /// Buckets that changed CPU.
@@ -251,6 +261,18 @@ impl MoveCounts {
     pub fn count(&mut self, cause: MoveCause, buckets: u64) {
         self.buckets += buckets;
         self.by_cause[cause as usize] += buckets;
+    }
+}
+
+/// Without the causes that did not occur.
+impl fmt::Debug for MoveCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("MoveCounts");
+        debug.field("buckets", &self.buckets).field("slices", &self.slices);
+        MoveCause::ALL.into_iter().filter(|cause| self.of(*cause) > 0).for_each(|cause| {
+            debug.field(cause.name(), &self.of(cause));
+        });
+        debug.finish()
     }
 }
 

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::hash::HashKey;
 
-    const FLOW: FlowKey = FlowKey::v4((1, 1000), (2, 53), 17);
+    const FLOW: FlowKey = FlowKey::v4_bits((1, 1000), (2, 53), 17);
 
     fn fragment(id: u32, offset: u32, more: bool) -> Fragment {
         let datagram = FlowKey::from_bytes(&id.to_be_bytes());

@@ -75,7 +75,7 @@ impl fmt::Display for FlowHash {
 ///     }
 /// }
 ///
-/// let mut batch = [Slot { key: FlowKey::v4((1, 2), (3, 4), 6), cpu: 0 }];
+/// let mut batch = [Slot { key: FlowKey::from_bytes(b"a flow"), cpu: 0 }];
 /// FlowHasher::keyed(&HashKey::MICROSOFT).hash_batch_with(&mut batch, &Steering { cpus: &[7; 4096] });
 /// assert_eq!(batch[0].cpu, 7);
 /// ```
@@ -119,12 +119,12 @@ trait Kernel {
 /// Toeplitz. AES and SipHash do not agree with each other.
 ///
 /// ```
-/// use steerage_flow::{FlowHasher, FlowKey, HashKey, protocol};
+/// use steerage_flow::{FlowHasher, FlowKey, HashKey};
 ///
 /// let hasher = FlowHasher::toeplitz(&HashKey::MICROSOFT);
-/// let key = FlowKey::v4((0x420995bb, 2794), (0xa18e6450, 1766), protocol::TCP);
-/// assert_eq!(key.to_string(), "tcp 66.9.149.187:2794 > 161.142.100.80:1766");
+/// let key: FlowKey = "tcp 66.9.149.187:2794 > 161.142.100.80:1766".parse()?;
 /// assert_eq!(hasher.hash(&key).to_string(), "51ccc178");
+/// # Ok::<(), steerage_flow::ParseFlowKeyError>(())
 /// ```
 #[derive(Clone)]
 pub struct FlowHasher(Kind);

@@ -57,7 +57,7 @@ impl Dissection {
     #[inline(always)]
     pub(super) fn blank() -> Self {
         Self {
-            key: FlowKey::v4((0, 0), (0, 0), 0),
+            key: FlowKey::v4_bits((0, 0), (0, 0), 0),
             is_flow: false,
             end: End::Complete,
             ip: None,

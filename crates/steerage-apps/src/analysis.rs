@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn all_of_it<const BOTH: bool>() {
-        let options = SyntheticOptions { packets: Some(5_000), flows: 50, ..SyntheticOptions::default() };
+        let options = SyntheticOptions::new().packets(5_000).flows(50);
         let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
         let builder = Builder::new().virtual_cpus(1).always_hash(true).hash(hasher.clone());
         let analyze = move |_| Analyze::<BOTH>::new(hasher.clone(), Layers::Inner, 17);

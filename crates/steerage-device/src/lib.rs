@@ -49,6 +49,7 @@ use steerage::{DeviceError, Input};
 use af_packet::{AfPacketOptions, Named};
 use af_xdp::AfXdpOptions;
 use capture::{Capture, CaptureInfo, Pace};
+use limit::Limit;
 use options::SpecError;
 use synthetic::SyntheticOptions;
 use tap::TapOptions;
@@ -127,6 +128,7 @@ pub fn is_synthetic(spec: &str) -> bool {
 
 /// The devices that [`open_all`] made.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Opened {
     /// In the order in which they were named.
     pub inputs: Vec<Input>,
@@ -134,6 +136,14 @@ pub struct Opened {
     pub capture: Option<Arc<CaptureInfo>>,
     /// What their user should know: a line each.
     pub notes: Vec<String>,
+}
+
+impl Opened {
+    /// The same devices, which end after this many frames in all.
+    #[must_use]
+    pub fn limited(self, frames: u64) -> Self {
+        Self { inputs: Limit::over(self.inputs, frames), ..self }
+    }
 }
 
 /// Opens what each of `specs` names, as [`open`] does. All capture files are one device with one queue, which hands them

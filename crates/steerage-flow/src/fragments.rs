@@ -57,6 +57,7 @@ impl Entry {
 
 /// How often a queue's table could not remember a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FragmentCounts {
     /// There was no free entry for the datagram.
     pub full: u64,

@@ -14,6 +14,7 @@ use crate::reasons::{DropReason, MoveCause};
 /// The counts that the owner of a queue writes.
 #[derive(Debug)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct QueueLedger {
     pub received: Counter,
     pub received_bytes: Counter,
@@ -133,6 +134,7 @@ impl QueueLedger {
 
 /// The counts of one queue's ring to one CPU.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct RingLedger {
     pub by_producer: ProducerLedger,
     pub by_consumer: ConsumerLedger,
@@ -147,6 +149,7 @@ impl RingLedger {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct ProducerLedger {
     /// Dropped because this CPU's backlog was full.
     pub backlog_full: Counter,
@@ -156,6 +159,7 @@ pub struct ProducerLedger {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct ConsumerLedger {
     pub consumed: Counter,
     pub discarded: Counter,
@@ -168,6 +172,7 @@ pub struct ConsumerLedger {
 /// The counts of the packets that one CPU sends to one output.
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
@@ -201,6 +206,7 @@ impl TxLedger {
 /// The counts of one CPU.
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct CpuLedger {
     pub polled: Counter,
     pub handed_in: Counter,
@@ -295,6 +301,7 @@ pub struct PollCounts {
 /// `recycle_*`). They have cache lines of their own, since their owner writes them once per poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct PoolCounters {
     /// Pages served from the local cache.
     pub alloc_fast: Counter,

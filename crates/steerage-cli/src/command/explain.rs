@@ -8,7 +8,6 @@ use steerage_apps::{Analysis, Analyze};
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::capture::CaptureInfo;
-use steerage_device::limit::Limit;
 use steerage_device::synthetic::SyntheticOptions;
 
 use crate::args::ExplainArgs;
@@ -161,12 +160,12 @@ fn asked(args: &ExplainArgs) -> Option<Rate> {
 fn open(args: &ExplainArgs) -> Result<Opened, Error> {
     let opened = steerage_device::open_all_with(&args.what, None, |interface| {
         let direction = args.command.direction(args.direction).into();
-        Ok(AfPacketOptions { direction, kernel_hash: args.hash.asks_kernel(), ..AfPacketOptions::new(interface) })
+        Ok(AfPacketOptions::new(interface).direction(direction).kernel_hash(args.hash.asks_kernel()))
     })?;
     let is_endless = |what: &String| SyntheticOptions::parse(what).is_ok_and(|options| options.packets.is_none());
     let endless = args.what.iter().any(is_endless);
     Ok(match args.packets.or(endless.then_some(SYNTHETIC_PACKETS)) {
-        Some(packets) => Opened { inputs: Limit::over(opened.inputs, packets), ..opened },
+        Some(packets) => opened.limited(packets),
         None => opened,
     })
 }

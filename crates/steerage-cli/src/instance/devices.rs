@@ -5,10 +5,9 @@ use std::io::{self, Write};
 
 use steerage::LinkType;
 use steerage_device::Opened;
-use steerage_device::af_packet::{AfPacketOptions, Named};
+use steerage_device::af_packet::{AfPacketOptions, BLOCK_TIMEOUT_DEFAULT, BUFFER_DEFAULT, Named};
 use steerage_device::af_xdp::AfXdpOptions;
 use steerage_device::filter::Filter;
-use steerage_device::limit::Limit;
 
 use crate::args::RunArgs;
 use crate::error::Error;
@@ -19,7 +18,13 @@ pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
     let opened = steerage_device::open_all_taking(
         &args.devices,
         args.pace,
-        |interface| Ok(AfPacketOptions { filter: filters.next(), ..af_packet_options(interface, args) }),
+        |interface| {
+            let options = af_packet_options(interface, args);
+            Ok(match filters.next() {
+                Some(filter) => options.filter(filter),
+                None => options,
+            })
+        },
         |interface| af_xdp_options(interface, args),
     )?;
     if !args.report.quiet {
@@ -30,7 +35,7 @@ pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
         return Err(Error::NothingToPace);
     }
     Ok(match args.stop.packets {
-        Some(packets) => Opened { inputs: Limit::over(opened.inputs, packets), ..opened },
+        Some(packets) => opened.limited(packets),
         None => opened,
     })
 }
@@ -38,26 +43,22 @@ pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
 /// The options for an interface that is listened to by AF_PACKET.
 fn af_packet_options(interface: &str, args: &RunArgs) -> AfPacketOptions {
     let live = &args.live;
-    let default = AfPacketOptions::new(interface);
-    AfPacketOptions {
-        queues: live.queues,
-        buffer: live.buffer_size.unwrap_or(default.buffer),
-        block_timeout: live.block_timeout.unwrap_or(default.block_timeout),
-        promiscuous: !live.no_promiscuous,
-        direction: live.direction.into(),
-        kernel_hash: args.steering.hash.asks_kernel(),
-        finish_checksums: live.forwards,
-        ..default
-    }
+    AfPacketOptions::new(interface)
+        .queues(live.queues)
+        .buffer(live.buffer_size.unwrap_or(BUFFER_DEFAULT))
+        .block_timeout(live.block_timeout.unwrap_or(BLOCK_TIMEOUT_DEFAULT))
+        .promiscuous(!live.no_promiscuous)
+        .direction(live.direction.into())
+        .kernel_hash(args.steering.hash.asks_kernel())
+        .finish_checksums(live.forwards)
 }
 
 /// The options for an interface whose packets AF_XDP takes from the kernel.
 fn af_xdp_options(interface: &str, args: &RunArgs) -> AfXdpOptions {
-    AfXdpOptions {
-        take: args.live.take.clone(),
-        replace: args.live.replace,
-        device_hash: args.steering.hash.asks_kernel(),
-        ..AfXdpOptions::new(interface)
+    let options = AfXdpOptions::new(interface).replace(args.live.replace).device_hash(args.steering.hash.asks_kernel());
+    match args.live.take.clone() {
+        Some(take) => options.take(take),
+        None => options,
     }
 }
 

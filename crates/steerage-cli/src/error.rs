@@ -13,6 +13,7 @@ use steerage_control::{ClientError, MountError, SocketError};
 use steerage_device::OpenError;
 use steerage_device::filter::FilterError;
 use steerage_device::output::OutputError;
+use steerage_device::privileges::PrivilegesError;
 
 use crate::units::{plural, size};
 use crate::usage::{self, WRONG_COMMAND_LINE};
@@ -49,6 +50,8 @@ pub(crate) enum Error {
     Flow(ParseFlowKeyError),
     /// The device cannot be opened.
     Open(OpenError),
+    /// The run would have privileges.
+    Privileges(PrivilegesError),
     /// There is no such output.
     Output(OutputError),
     /// One output is wanted, and braces stand for several.
@@ -198,6 +201,7 @@ impl fmt::Display for Error {
             Self::Filter(error) => error.fmt(f),
             Self::Flow(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),
+            Self::Privileges(error) => error.fmt(f),
             Self::Output(error) => error.fmt(f),
             Self::SeveralOutputs { spec } => write!(f, "{spec} is several outputs: send has one, fanout any number"),
             Self::SameFile { spec, what } => write!(f, "output {spec}: that file is {what}: give each output its own"),
@@ -270,7 +274,16 @@ impl fmt::Display for Error {
 
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Self {
-        Self::Open(error)
+        match error {
+            OpenError::Filter(error) => Self::Filter(error),
+            error => Self::Open(error),
+        }
+    }
+}
+
+impl From<PrivilegesError> for Error {
+    fn from(error: PrivilegesError) -> Self {
+        Self::Privileges(error)
     }
 }
 

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use steerage::{DeviceError, Input, device::RxQueue};
 
-use crate::filter::Filter;
+use crate::filter::{Filter, FilterError};
 use crate::interface_name;
 use crate::options::setters;
 use interface::Interface;
@@ -176,6 +176,26 @@ impl AfPacketOptions {
         kernel_hash: bool;
         /// Whether checksums are computed that were left to a network card: for programs that send packets on. Default: no.
         finish_checksums: bool;
+    }
+
+    /// Has the kernel drop frames that do not match `text`: an expression of tcpdump, or the numbers that `tcpdump -ddd` prints.
+    /// [`Filter::compile`] has the details.
+    ///
+    /// For an expression this runs `tcpdump` as a child process, so call it before you
+    /// [drop privileges](crate::privileges) and before you start threads.
+    ///
+    /// # Errors
+    /// [`FilterError`] if the text is not a filter, or there is no `tcpdump` to compile it.
+    ///
+    /// ```no_run
+    /// use steerage_device::af_packet::AfPacketOptions;
+    ///
+    /// let input = AfPacketOptions::new("eth0").filtered("not port 22")?.open()?.input;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn filtered(self, text: &str) -> Result<Self, FilterError> {
+        let filter = Filter::for_interface(text, &self.interface)?;
+        Ok(self.filter(filter))
     }
 
     /// Begins to listen: what comes from here on is received, from the first poll on.

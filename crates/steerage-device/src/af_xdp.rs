@@ -155,8 +155,9 @@ impl AfXdpOptions {
         replace: bool;
     }
 
-    /// Attaches the program. Nothing is taken before the first poll. When the instance is built, the kernel pins its pages: who
-    /// gives privileges up before that keeps CAP_IPC_LOCK, or raises the limit on locked memory.
+    /// Attaches the program. Nothing is taken before the first poll. When the instance is built, the kernel pins its pages. A
+    /// program that drops its privileges before that keeps `CAP_IPC_LOCK`
+    /// ([`Needed::pinned_memory`](crate::privileges::Needed::pinned_memory)), or raises the limit on locked memory.
     ///
     /// # Errors
     /// [`DeviceError`] if nothing was said of what to take, there is no such interface or queue, another program is there, or

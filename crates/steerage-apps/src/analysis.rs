@@ -181,15 +181,8 @@ impl<const BOTH: bool> Analyze<BOTH> {
 /// The flow as it is shown. A datagram with a key of its own is shown by addresses and protocol: its ports were not known when
 /// the first of its fragments came.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
-    match (key.flow.parts(), headers.key.parts()) {
-        (FlowParts::Bytes { .. }, FlowParts::V4 { source, destination, protocol }) => {
-            FlowKey::v4((source.0, 0), (destination.0, 0), protocol)
-        }
-        (FlowParts::Bytes { .. }, FlowParts::V6 { source, destination, protocol }) => {
-            FlowKey::v6((source.0, 0), (destination.0, 0), protocol)
-        }
-        _ => key.flow,
-    }
+    let is_custom = matches!(key.flow.parts(), FlowParts::Bytes { .. });
+    if is_custom && headers.key.protocol().is_some() { headers.key.without_ports() } else { key.flow }
 }
 
 /// The reason in the words of the report.
@@ -234,7 +227,7 @@ mod tests {
     }
 
     fn all_of_it<const BOTH: bool>() {
-        let options = SyntheticOptions { packets: Some(5_000), flows: 50, ..SyntheticOptions::default() };
+        let options = SyntheticOptions::new().packets(5_000).flows(50);
         let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
         let builder = Builder::new().virtual_cpus(1).always_hash(true).hash(hasher.clone());
         let analyze = move |_| Analyze::<BOTH>::new(hasher.clone(), Layers::Inner, 17);

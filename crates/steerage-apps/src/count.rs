@@ -15,7 +15,7 @@ use steerage::{Batch, Cpu, Handler};
 /// use steerage_apps::{Count, Counted};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let queue = steerage_device::synthetic::SyntheticOptions { packets: Some(1000), ..Default::default() };
+/// # let queue = steerage_device::synthetic::SyntheticOptions::new().packets(1000);
 /// # let input: Input = queue.open()?;
 /// let running = Builder::new().virtual_cpus(4).input(input).build(|_| Count::default())?.start()?;
 /// let all: Counted = running.join().reports.into_iter().map(|(_cpu, counted)| counted).sum();
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_parts_add_up_to_what_was_delivered() {
-        let options = SyntheticOptions { packets: Some(10_000), size: 100, ..SyntheticOptions::default() };
+        let options = SyntheticOptions::new().packets(10_000).size(100);
         let builder = Builder::new().virtual_cpus(4).input(options.open().unwrap());
         let outcome = builder.build(|_| Count::default()).unwrap().start().unwrap().join();
 

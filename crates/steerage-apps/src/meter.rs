@@ -144,7 +144,7 @@ impl Metering {
     /// use steerage_apps::meter::{MeterOptions, Metered, Metering};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let queue = steerage_device::synthetic::SyntheticOptions { packets: Some(1000), flows: 10, ..Default::default() };
+    /// # let queue = steerage_device::synthetic::SyntheticOptions::new().packets(1000).flows(10);
     /// # let input: Input = queue.open()?;
     /// let metering = Metering::new(MeterOptions::default(), None);
     /// let running = Builder::new().virtual_cpus(4).input(input).build(move |_| metering.meter())?.start()?;

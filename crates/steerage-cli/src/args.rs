@@ -47,7 +47,7 @@ pub(crate) use respond::{HostArgs, RespondArgs};
 pub(crate) use route::{NextHopArg, ROUTE_SYNTAX, RouteArg};
 pub(crate) use run::{ReportArgs, RunArgs};
 pub(crate) use send::SendArgs;
-pub(crate) use steering::{HashArgs, HashChoice, SteeringArgs};
+pub(crate) use steering::{HashArgs, SteeringArgs};
 pub(crate) use steering_command::SteeringCommand;
 pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
 pub(crate) use top::TopArgs;

@@ -5,13 +5,15 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use steerage::{BuildError, CpuId, CpuMask, SetError, flow::ParseFlowKeyError, topology::MaskError};
+use steerage::flow::{HashUnavailable, ParseFlowKeyError};
+use steerage::{BuildError, CpuId, CpuMask, SetError, policy::UnknownPolicy, topology::MaskError};
 use steerage_apps::meter::ExportError;
 use steerage_control::metrics::BindError;
 use steerage_control::{ClientError, MountError, SocketError};
 use steerage_device::OpenError;
 use steerage_device::filter::FilterError;
 use steerage_device::output::OutputError;
+use steerage_device::privileges::PrivilegesError;
 
 use crate::units::{plural, size};
 use crate::usage::{self, WRONG_COMMAND_LINE};
@@ -32,8 +34,10 @@ pub(crate) enum Error {
     NoCpu { option: &'static str },
     /// A CPU is there but switched off.
     Offline { cpu: CpuId, online: CpuMask },
+    /// There is no such policy.
+    Policy(UnknownPolicy),
     /// This CPU lacks the instructions for a hash.
-    Hash { name: &'static str, needs: &'static str, instead: &'static str },
+    Hash(HashUnavailable),
     /// `--pace`, and no file.
     NothingToPace,
     /// `-f`, and a device that is no interface.
@@ -46,6 +50,8 @@ pub(crate) enum Error {
     Flow(ParseFlowKeyError),
     /// The device cannot be opened.
     Open(OpenError),
+    /// The run would have privileges.
+    Privileges(PrivilegesError),
     /// There is no such output.
     Output(OutputError),
     /// One output is wanted, and braces stand for several.
@@ -138,7 +144,8 @@ impl Error {
         match self {
             Self::Mask { option, .. } | Self::NoCpu { option } => vec![option],
             Self::Offline { .. } => vec!["--cpus", "--rx-cpu"],
-            Self::Hash { .. } => vec!["--hash"],
+            Self::Policy(_) => vec!["--policy"],
+            Self::Hash(_) => vec!["--hash"],
             Self::NothingToPace => vec!["--pace"],
             Self::Build(BuildError::Mask(SetError::NotOurCpu { .. })) => vec!["--rps-cpus", "--rps-cpus-list"],
             Self::Build(BuildError::Memory { .. }) => vec!["--memory", "--backlog"],
@@ -151,7 +158,9 @@ impl Error {
     /// The exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Mask { .. } | Self::NoCpu { .. } | Self::NothingToPace | Self::Flow(_) => WRONG_COMMAND_LINE,
+            Self::Mask { .. } | Self::NoCpu { .. } | Self::Policy(_) | Self::NothingToPace | Self::Flow(_) => {
+                WRONG_COMMAND_LINE
+            }
             Self::Open(OpenError::Spec(_))
             | Self::Output(OutputError::Spec { .. })
             | Self::SameFile { .. }
@@ -177,9 +186,8 @@ impl fmt::Display for Error {
                     "CPU {cpu} is offline: use some of {online}, or switch it on in /sys/devices/system/cpu/cpu{cpu}/online"
                 )
             }
-            Self::Hash { name, needs, instead } => {
-                write!(f, "--hash {name}: this CPU has no {needs} instructions: use --hash {instead}")
-            }
+            Self::Policy(error) => write!(f, "--policy: {error}"),
+            Self::Hash(error) => write!(f, "--hash: {error}"),
             Self::NothingToPace => f.write_str("--pace is for capture files: give synthetic traffic a rate=N instead"),
             Self::NothingToFilter { device, .. } if device.starts_with("af_xdp:") => write!(
                 f,
@@ -193,6 +201,7 @@ impl fmt::Display for Error {
             Self::Filter(error) => error.fmt(f),
             Self::Flow(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),
+            Self::Privileges(error) => error.fmt(f),
             Self::Output(error) => error.fmt(f),
             Self::SeveralOutputs { spec } => write!(f, "{spec} is several outputs: send has one, fanout any number"),
             Self::SameFile { spec, what } => write!(f, "output {spec}: that file is {what}: give each output its own"),
@@ -265,7 +274,16 @@ impl fmt::Display for Error {
 
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Self {
-        Self::Open(error)
+        match error {
+            OpenError::Filter(error) => Self::Filter(error),
+            error => Self::Open(error),
+        }
+    }
+}
+
+impl From<PrivilegesError> for Error {
+    fn from(error: PrivilegesError) -> Self {
+        Self::Privileges(error)
     }
 }
 

@@ -27,8 +27,9 @@ use std::time::Duration;
 
 use steerage::{DeviceError, Input, device::RxQueue};
 
-use crate::filter::Filter;
+use crate::filter::{Filter, FilterError};
 use crate::interface_name;
+use crate::options::setters;
 use interface::Interface;
 use queue::{Queue, QueueConfig};
 use ring::Ring;
@@ -93,7 +94,16 @@ pub enum Direction {
 }
 
 /// What to listen to, and how.
+///
+/// ```no_run
+/// use steerage_device::af_packet::{AfPacketOptions, Direction};
+///
+/// let listening = AfPacketOptions::new("eth0").queues(4).buffer(8 << 20).direction(Direction::In).open()?;
+/// listening.notes.iter().for_each(|note| println!("{note}"));
+/// # Ok::<(), steerage::DeviceError>(())
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct AfPacketOptions {
     /// The interface's name.
     pub interface: String,
@@ -120,6 +130,7 @@ pub struct AfPacketOptions {
 
 /// An interface that is listened to.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct AfPacket {
     /// The device.
     pub input: Input,
@@ -142,6 +153,49 @@ impl AfPacketOptions {
             kernel_hash: false,
             finish_checksums: false,
         }
+    }
+
+    setters! {
+        /// How many sockets share the frames by flow, 1 to [`QUEUES_MAX`]. Default: 1.
+        queues: usize;
+        /// The size of each socket's ring in bytes, [`BUFFER_MIN`] to [`BUFFER_MAX`]. Default: [`BUFFER_DEFAULT`].
+        buffer: usize;
+        /// How long the kernel may hold frames back until it has a block full of them: whole milliseconds, at most
+        /// [`BLOCK_TIMEOUT_MAX`]. Default: [`BLOCK_TIMEOUT_DEFAULT`].
+        block_timeout: Duration;
+        /// Whether frames for other machines are received as well. Default: yes.
+        promiscuous: bool;
+        /// Which way the frames go. Default: both ways.
+        direction: Direction;
+        /// Cuts each frame to this many bytes, 1 to [`SNAPLEN_MAX`]. Default: frames are whole.
+        snaplen: usize => Some;
+        /// Has the kernel drop frames that the filter does not let through. Default: everything is received. If you have the
+        /// filter's text, use [`filtered`](Self::filtered).
+        filter: Filter => Some;
+        /// Whether the kernel hashes each frame's flow. Default: no.
+        kernel_hash: bool;
+        /// Whether checksums are computed that were left to a network card: for programs that send packets on. Default: no.
+        finish_checksums: bool;
+    }
+
+    /// Has the kernel drop frames that do not match `text`: an expression of tcpdump, or the numbers that `tcpdump -ddd` prints.
+    /// [`Filter::compile`] has the details.
+    ///
+    /// For an expression this runs `tcpdump` as a child process, so call it before you
+    /// [drop privileges](crate::privileges) and before you start threads.
+    ///
+    /// # Errors
+    /// [`FilterError`] if the text is not a filter, or there is no `tcpdump` to compile it.
+    ///
+    /// ```no_run
+    /// use steerage_device::af_packet::AfPacketOptions;
+    ///
+    /// let input = AfPacketOptions::new("eth0").filtered("not port 22")?.open()?.input;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn filtered(self, text: &str) -> Result<Self, FilterError> {
+        let filter = Filter::for_interface(text, &self.interface)?;
+        Ok(self.filter(filter))
     }
 
     /// Begins to listen: what comes from here on is received, from the first poll on.

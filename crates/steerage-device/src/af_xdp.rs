@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use steerage::{DeviceError, Input, device::RxQueue};
 
+use crate::options::setters;
 use attach::attach;
 use device::Device;
 use interface::{ETHERNET, Netlink};
@@ -67,6 +68,7 @@ const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_I
 
 /// In which way frames are to be taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mode {
     /// Native, and if the driver knows nothing of XDP, skb.
     #[default]
@@ -80,7 +82,16 @@ pub enum Mode {
 }
 
 /// What to take, from where, and how.
+///
+/// ```no_run
+/// use steerage_device::af_xdp::AfXdpOptions;
+///
+/// let taking = AfXdpOptions::new("eth0").take("udp port 53".parse()?).queues(0..=3).open()?;
+/// taking.notes.iter().for_each(|note| println!("{note}"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct AfXdpOptions {
     /// The interface's name.
     pub interface: String,
@@ -103,6 +114,7 @@ pub struct AfXdpOptions {
 
 /// An interface that packets are taken from.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct AfXdp {
     /// The device.
     pub input: Input,
@@ -125,8 +137,27 @@ impl AfXdpOptions {
         }
     }
 
-    /// Attaches the program. Nothing is taken before the first poll. When the instance is built, the kernel pins its pages: who
-    /// gives privileges up before that keeps CAP_IPC_LOCK, or raises the limit on locked memory.
+    setters! {
+        /// What is taken away from the kernel. There is no default: [`open`](Self::open) fails without it.
+        take: Take => Some;
+        /// The first and the last of the receive queues. Default: all.
+        queues: RangeInclusive<u32> => Some;
+        /// In which way frames are taken. Default: [`Mode::Auto`].
+        mode: Mode;
+        /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to [`RING_MAX`]. Default:
+        /// [`RING_DEFAULT`].
+        ring: u32;
+        /// Has the driver poll with each poll, for this long, at most [`BUSY_POLL_MAX`]. Default: the driver goes by interrupts.
+        busy_poll: Duration => Some;
+        /// Whether the hash that the hardware computed is used. Default: no.
+        device_hash: bool;
+        /// Whether an XDP program that is attached already is replaced. Default: no.
+        replace: bool;
+    }
+
+    /// Attaches the program. Nothing is taken before the first poll. When the instance is built, the kernel pins its pages. A
+    /// program that drops its privileges before that keeps `CAP_IPC_LOCK`
+    /// ([`Needed::pinned_memory`](crate::privileges::Needed::pinned_memory)), or raises the limit on locked memory.
     ///
     /// # Errors
     /// [`DeviceError`] if nothing was said of what to take, there is no such interface or queue, another program is there, or

@@ -12,6 +12,7 @@ use steerage::{
     device::{Completions, Polled, RxQueue},
 };
 
+use crate::options::setters;
 use crate::wrapper::delegate_to_queue;
 
 /// The most frames of a queue that are held up at a time; beyond, frames pass.
@@ -21,7 +22,16 @@ pub const HELD_MAX: usize = 1024;
 const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 
 /// How often each thing happens, of a thousand frames, and by which seed.
+///
+/// ```
+/// use steerage_device::fault::{Fault, Faults};
+///
+/// let input = steerage_device::open("synthetic:packets=1000")?;
+/// let (input, counts) = Fault::new(input, Faults::new(7).lose(100).corrupt(10));
+/// # Ok::<(), steerage_device::OpenError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Faults {
     /// The seed of the random numbers that decide about each frame.
     pub seed: u64,
@@ -37,6 +47,34 @@ pub struct Faults {
     pub delay: u32,
     /// See `delay`.
     pub delay_time: Duration,
+}
+
+impl Faults {
+    /// Nothing happens yet, by this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    setters! {
+        /// The seed of the random numbers.
+        seed: u64;
+        /// How many of a thousand frames are lost.
+        lose: u32;
+        /// How many of a thousand frames come twice.
+        duplicate: u32;
+        /// In how many of a thousand frames a bit changes, behind the first 14 bytes.
+        corrupt: u32;
+        /// How many of a thousand frames come behind those of the next poll that brings something.
+        reorder: u32;
+    }
+
+    /// Delays this many of a thousand frames by `time`.
+    #[must_use]
+    pub fn delay(mut self, per_thousand: u32, time: Duration) -> Self {
+        (self.delay, self.delay_time) = (per_thousand, time);
+        self
+    }
 }
 
 /// How often each thing happened, of all queues.
@@ -224,7 +262,7 @@ mod tests {
 
     /// All frames that come through, and how often each thing happened.
     fn through(faults: Faults) -> (Vec<Vec<u8>>, [u64; 5]) {
-        let options = SyntheticOptions { packets: Some(FRAMES), flows: 5000, ..SyntheticOptions::default() };
+        let options = SyntheticOptions::new().packets(FRAMES).flows(5000);
         let (mut input, counts) = Fault::new(options.open().unwrap(), faults);
         let mut queue = QueueTester::new(input.queues.remove(0)).unwrap();
         let (mut all, mut now) = (Vec::new(), 0);
@@ -261,15 +299,13 @@ mod tests {
             assert!(counts[nth].abs_diff(2000) < 260, "{counts:?}");
             (frames, counts[nth])
         };
-        let (frames, lost) = only(Faults { lose: 100, ..Faults::default() }, 0);
+        let (frames, lost) = only(Faults::default().lose(100), 0);
         assert_eq!(frames.len() as u64, FRAMES - lost);
-        let (frames, twice) = only(Faults { duplicate: 100, ..Faults::default() }, 1);
+        let (frames, twice) = only(Faults::default().duplicate(100), 1);
         assert_eq!(frames.len() as u64, FRAMES + twice);
-        let (frames, _) = only(Faults { corrupt: 100, ..Faults::default() }, 2);
+        let (frames, _) = only(Faults::default().corrupt(100), 2);
         assert!(frames.len() == whole.len() && sorted(frames) != sorted(whole.clone()));
-        for (nth, faults) in
-            [(3, Faults { reorder: 100, ..Faults::default() }), (4, Faults { delay: 100, ..Faults::default() })]
-        {
+        for (nth, faults) in [(3, Faults::default().reorder(100)), (4, Faults { delay: 100, ..Faults::default() })] {
             let (frames, _) = only(faults, nth);
             assert!(frames != whole && sorted(frames) == sorted(whole.clone()), "all come, in another order");
         }

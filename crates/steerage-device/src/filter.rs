@@ -10,7 +10,7 @@ mod numbers;
 mod tcpdump;
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 
 use steerage::LinkType;
@@ -98,6 +98,29 @@ impl Filter {
             )));
         }
         if numbers::looks_like(text) { text.parse() } else { tcpdump::compile(text, interface, link) }
+    }
+
+    /// [`compile`](Self::compile) for an interface of this machine, by the link type that the interface has.
+    /// [`AfPacketOptions::filtered`](crate::af_packet::AfPacketOptions::filtered) calls it.
+    ///
+    /// # Errors
+    /// As for [`compile`](Self::compile). An interface that does not exist is not an error yet.
+    pub fn for_interface(text: &str, interface: &str) -> Result<Self, FilterError> {
+        Self::compile(text, Some(interface), link_type_of(interface))
+    }
+}
+
+/// The types of interfaces whose frames begin with an Ethernet header: `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`,
+/// linux/if_arp.h.
+const ETHERNET: [u32; 2] = [1, 772];
+
+/// The link type of an interface: Ethernet, or raw IP (tunnels). Interfaces with other headers cannot have a filter, so
+/// a wrong answer for them lets no wrong frames through.
+fn link_type_of(interface: &str) -> LinkType {
+    let kind = fs::read_to_string(format!("/sys/class/net/{interface}/type")).ok();
+    match kind.and_then(|kind| kind.trim().parse().ok()) {
+        Some(kind) if !ETHERNET.contains(&kind) => LinkType::RAW,
+        _ => LinkType::ETHERNET,
     }
 }
 

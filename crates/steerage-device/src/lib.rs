@@ -8,6 +8,7 @@
 //! | [`synthetic`] | generated frames, with a number for each flow and frame |
 //! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
 //! | [`filter`] | filters for interfaces, in tcpdump's language |
+//! | [`privileges`] | dropping capabilities once the devices are open |
 //! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
 //! | [`rate`] | a wrapper that limits the rate in frames per second |
 //! | [`fault`] | a wrapper that loses, duplicates, reorders, corrupts and delays frames |
@@ -32,6 +33,7 @@ mod memory;
 mod namespace;
 mod options;
 pub mod output;
+pub mod privileges;
 pub mod rate;
 pub mod synthetic;
 #[allow(unsafe_code)]
@@ -49,6 +51,8 @@ use steerage::{DeviceError, Input};
 use af_packet::{AfPacketOptions, Named};
 use af_xdp::AfXdpOptions;
 use capture::{Capture, CaptureInfo, Pace};
+use filter::FilterError;
+use limit::Limit;
 use options::SpecError;
 use synthetic::SyntheticOptions;
 use tap::TapOptions;
@@ -127,6 +131,7 @@ pub fn is_synthetic(spec: &str) -> bool {
 
 /// The devices that [`open_all`] made.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Opened {
     /// In the order in which they were named.
     pub inputs: Vec<Input>,
@@ -134,6 +139,14 @@ pub struct Opened {
     pub capture: Option<Arc<CaptureInfo>>,
     /// What their user should know: a line each.
     pub notes: Vec<String>,
+}
+
+impl Opened {
+    /// The same devices, which end after this many frames in all.
+    #[must_use]
+    pub fn limited(self, frames: u64) -> Self {
+        Self { inputs: Limit::over(self.inputs, frames), ..self }
+    }
 }
 
 /// Opens what each of `specs` names, as [`open`] does. All capture files are one device with one queue, which hands them
@@ -145,10 +158,23 @@ pub fn open_all(specs: &[impl AsRef<str>], pace: Option<Pace>) -> Result<Opened,
     open_all_with(specs, pace, |interface| Ok(AfPacketOptions::new(interface)))
 }
 
-/// The same, with each interface listened to as `live`, given its name, says. What is written behind a name goes before.
+/// Like [`open_all`], but `live` gives the options of each interface that is listened to, by the interface's name. The options in
+/// the text override them.
+///
+/// `live` is called for all interfaces before any device is opened, so it may compile filters, which runs child processes.
 ///
 /// # Errors
-/// As [`open`], and those of `live`.
+/// Those of [`open`] and of `live`.
+///
+/// ```no_run
+/// use steerage_device::af_packet::AfPacketOptions;
+///
+/// let opened = steerage_device::open_all_with(&["eth0", "eth1"], None, |interface| {
+///     Ok(AfPacketOptions::new(interface).filtered("not port 22")?)
+/// })?;
+/// opened.notes.iter().for_each(|note| eprintln!("{note}"));
+/// # Ok::<(), steerage_device::OpenError>(())
+/// ```
 pub fn open_all_with(
     specs: &[impl AsRef<str>],
     pace: Option<Pace>,
@@ -167,32 +193,56 @@ pub fn open_all_taking(
     mut live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
     mut taking: impl FnMut(&str) -> AfXdpOptions,
 ) -> Result<Opened, OpenError> {
-    let is_interface = |spec: &str| Named::read(spec).is_some() || af_xdp::Named::read(spec).is_some();
-    let is_file = |spec: &&str| !is_synthetic(spec) && !tap::is_spec(spec) && !is_interface(spec);
-    let files: Vec<&str> = specs.iter().map(AsRef::as_ref).filter(is_file).collect();
-    let mut opened = Opened { inputs: Vec::new(), capture: None, notes: Vec::new() };
-    files.iter().try_for_each(|file| could_be_a_file(file))?;
+    let (mut plans, mut files) = (Vec::with_capacity(specs.len()), Vec::new());
     for spec in specs.iter().map(AsRef::as_ref) {
-        if is_synthetic(spec) || tap::is_spec(spec) {
-            opened.inputs.push(open(spec)?);
+        plans.push(if is_synthetic(spec) || tap::is_spec(spec) {
+            Plan::Spec(spec)
         } else if let Some(named) = af_xdp::Named::read(spec) {
-            let taken = take(named, taking(named.interface))?;
-            opened.inputs.push(taken.input);
-            opened.notes.extend(taken.notes);
-        } else if let Some(named) = Named::read(spec).filter(|_| !files.contains(&spec)) {
-            let listening = listen(named, live(named.interface)?)?;
-            opened.inputs.push(listening.input);
-            opened.notes.extend(listening.notes);
-        } else if opened.capture.is_none() {
-            let capture = Capture::open_all(&files).map_err(OpenError::Device)?;
-            opened.capture = Some(capture.info());
-            opened.inputs.push(match pace {
-                Some(pace) => capture.paced(pace).into_input(),
-                None => capture.into_input(),
-            });
+            Plan::Take(named.apply(taking(named.interface)).map_err(OpenError::Spec)?)
+        } else if let Some(named) = Named::read(spec) {
+            Plan::Listen(named.apply(live(named.interface)?).map_err(OpenError::Spec)?)
+        } else {
+            could_be_a_file(spec)?;
+            files.push(spec);
+            Plan::Files
+        });
+    }
+    let mut opened = Opened { inputs: Vec::new(), capture: None, notes: Vec::new() };
+    for plan in plans {
+        match plan {
+            Plan::Spec(spec) => opened.inputs.push(open(spec)?),
+            Plan::Take(options) => {
+                let taken = options.open().map_err(OpenError::Device)?;
+                opened.inputs.push(taken.input);
+                opened.notes.extend(taken.notes);
+            }
+            Plan::Listen(options) => {
+                let listening = options.open().map_err(OpenError::Device)?;
+                opened.inputs.push(listening.input);
+                opened.notes.extend(listening.notes);
+            }
+            Plan::Files if opened.capture.is_some() => {}
+            Plan::Files => {
+                let capture = Capture::open_all(&files).map_err(OpenError::Device)?;
+                opened.capture = Some(capture.info());
+                opened.inputs.push(match pace {
+                    Some(pace) => capture.paced(pace).into_input(),
+                    None => capture.into_input(),
+                });
+            }
         }
     }
     Ok(opened)
+}
+
+/// What one spec names.
+enum Plan<'a> {
+    /// A device that its text describes completely.
+    Spec(&'a str),
+    Take(AfXdpOptions),
+    Listen(AfPacketOptions),
+    /// One of the capture files, which are one device.
+    Files,
 }
 
 /// The guides' code is compiled and run.
@@ -200,6 +250,8 @@ pub fn open_all_taking(
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/functions.md")]
 #[doc = include_str!("../../../docs/devices.md")]
+#[doc = include_str!("../../../docs/filters.md")]
+#[doc = include_str!("../../../docs/privileges.md")]
 struct Guides;
 
 /// Why there is no device.
@@ -209,6 +261,14 @@ pub enum OpenError {
     Spec(SpecError),
     /// It could not be opened.
     Device(DeviceError),
+    /// It cannot have this filter.
+    Filter(FilterError),
+}
+
+impl From<FilterError> for OpenError {
+    fn from(error: FilterError) -> Self {
+        Self::Filter(error)
+    }
 }
 
 impl fmt::Display for OpenError {
@@ -216,6 +276,7 @@ impl fmt::Display for OpenError {
         match self {
             Self::Spec(error) => error.fmt(f),
             Self::Device(error) => error.fmt(f),
+            Self::Filter(error) => error.fmt(f),
         }
     }
 }
@@ -232,6 +293,7 @@ impl std::error::Error for OpenError {
         match self {
             Self::Spec(_) => None,
             Self::Device(error) => error.source(),
+            Self::Filter(error) => error.source(),
         }
     }
 }

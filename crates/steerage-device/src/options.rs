@@ -27,6 +27,22 @@ impl SpecError {
     }
 }
 
+/// Defines a setter for each field: it takes the options and returns them changed. With `=> Some` the field is an `Option`.
+macro_rules! setters {
+    ($($(#[$attribute:meta])* $field:ident: $value:ty $(=> $wrap:ident)?;)*) => {$(
+        $(#[$attribute])*
+        #[must_use]
+        pub fn $field(mut self, $field: $value) -> Self {
+            self.$field = setters!(@value $field $($wrap)?);
+            self
+        }
+    )*};
+    (@value $field:ident) => { $field };
+    (@value $field:ident $wrap:ident) => { $wrap($field) };
+}
+
+pub(crate) use setters;
+
 impl Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, option, value, wrong } = self;

@@ -114,7 +114,7 @@ pub fn open_when_read(
 ) -> Result<Output, OutputError> {
     if af_xdp::Named::read(spec).is_some() {
         let output: AfXdpOutput = spec.parse().map_err(OutputError::Option)?;
-        return AfXdpOutput { cpus, ..output }.open().map_err(OutputError::Device);
+        return output.cpus(cpus).open().map_err(OutputError::Device);
     }
     if tap::is_spec(spec) {
         let tap = TapOptions::parse(spec).map_err(OutputError::Option)?.open();

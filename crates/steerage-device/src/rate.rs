@@ -77,7 +77,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     fn queue(packets: u64, per_second: u64) -> QueueTester {
-        let options = SyntheticOptions { packets: Some(packets), ..SyntheticOptions::default() };
+        let options = SyntheticOptions::new().packets(packets);
         let mut input = Rate::new(options.open().unwrap(), per_second);
         QueueTester::new(input.queues.remove(0)).unwrap()
     }

@@ -49,6 +49,7 @@ mod spec;
 use steerage::{Input, device::RxQueue};
 
 pub use crate::options::SpecError;
+use crate::options::setters;
 pub use frame::{Kind, MAGIC, parse_payload};
 pub use schedule::RING;
 
@@ -80,7 +81,16 @@ pub const MIX_MAX: usize = 16;
 pub const QUEUES_MAX: usize = 1024;
 
 /// What to make: the options of the [module's table](self).
+///
+/// ```
+/// use steerage_device::synthetic::{Kind, SyntheticOptions};
+///
+/// let input = SyntheticOptions::new().packets(1000).flows(64).mix([Kind::Udp4, Kind::Tcp6]).queues(2).open()?;
+/// assert_eq!(input.queues.len(), 2);
+/// # Ok::<(), steerage_device::synthetic::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct SyntheticOptions {
     /// What the input is called. [`parse`](Self::parse) puts the text here that it was given.
     pub name: String,
@@ -122,6 +132,45 @@ impl Default for SyntheticOptions {
 }
 
 impl SyntheticOptions {
+    /// Every option with its default.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The input's name. Default: `synthetic`.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The kinds of flows, equally many of each, at most [`MIX_MAX`]. Default: UDP over IPv4.
+    #[must_use]
+    pub fn mix(mut self, mix: impl Into<Vec<Kind>>) -> Self {
+        self.mix = mix.into();
+        self
+    }
+
+    setters! {
+        /// The number of flows, 1 to [`FLOWS_MAX`]. Default: 65536.
+        flows: u32;
+        /// The bytes of a frame, without its checksum, [`SIZE_MIN`] to [`SIZE_MAX`]. Default: [`SIZE_MIN`].
+        size: usize;
+        /// The exponent of the flows' weights, 0 to [`ZIPF_MAX`]. Default: 0, all flows are alike.
+        zipf: f64;
+        /// Ends after this many frames over all queues. Default: no end.
+        packets: u64 => Some;
+        /// The rate in frames per second over all queues, 1 to [`RATE_MAX`]. Default: as fast as they are taken.
+        rate: u64 => Some;
+        /// The seed of the random numbers. Default: 1.
+        seed: u64;
+        /// The number of receive queues, 1 to [`QUEUES_MAX`]. Default: 1.
+        queues: usize;
+        /// The bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every frame has one that is long enough.
+        buffer: usize => Some;
+    }
+
     /// Makes the device, with its tables.
     ///
     /// # Errors

@@ -39,6 +39,7 @@ use sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 
 use crate::interface_name;
 use crate::namespace::Namespace;
+use crate::options::setters;
 use crate::sys::InterfaceSocket;
 
 pub use spec::is_spec;
@@ -109,7 +110,15 @@ impl Layer {
 }
 
 /// Which interface, and how it is to be.
+///
+/// ```no_run
+/// use steerage_device::tap::{Layer, TapOptions};
+///
+/// let tap = TapOptions::new(Layer::Tap, "ids0").queues(4).mtu(9000).open()?;
+/// # Ok::<(), steerage::DeviceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TapOptions {
     /// TUN or TAP.
     pub layer: Layer,
@@ -151,6 +160,14 @@ impl TapOptions {
     /// The interface `name`, with every default.
     pub fn new(layer: Layer, name: impl Into<String>) -> Self {
         Self { layer, name: name.into(), queues: None, mtu: None }
+    }
+
+    setters! {
+        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or as many as this process has of the interface already.
+        queues: usize => Some;
+        /// The longest packet in bytes, without an Ethernet header, [`MTU_MIN`] to [`MTU_MAX`]. Default: it stays as it is, and an
+        /// interface that is made has 1500.
+        mtu: usize => Some;
     }
 
     /// Opens the interface: shares it if this process has it open, else attaches to it, else makes it and sets it up.

@@ -22,7 +22,7 @@
 mod parse;
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 pub use parse::ParseFlowKeyError;
 
@@ -77,13 +77,19 @@ const ENDPOINT_V4: u64 = (1 << 48) - 1;
 /// registers and drops the others.
 ///
 /// ```
+/// use std::net::SocketAddr;
 /// use steerage_flow::{FlowKey, protocol};
 ///
-/// let request = FlowKey::v4((0x0a000001, 40000), (0x0a000002, 80), protocol::TCP);
-/// let answer = FlowKey::v4((0x0a000002, 80), (0x0a000001, 40000), protocol::TCP);
-/// assert_ne!(request, answer);
-/// assert_eq!(request.both_directions(), answer.both_directions());
-/// assert_eq!(answer.to_string(), "tcp 10.0.0.2:80 > 10.0.0.1:40000");
+/// let (client, server): (SocketAddr, SocketAddr) = ("10.0.0.1:40000".parse()?, "10.0.0.2:80".parse()?);
+/// let request = FlowKey::between(client, server, protocol::TCP).expect("both are IPv4");
+/// assert_eq!((request.source(), request.destination()), (Some(client), Some(server)));
+/// assert_eq!(request.protocol(), Some(protocol::TCP));
+///
+/// let answer: FlowKey = "tcp 10.0.0.2:80 > 10.0.0.1:40000".parse()?;
+/// assert_eq!(answer, request.reversed());
+/// assert_ne!(answer, request);
+/// assert_eq!(answer.both_directions(), request.both_directions());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlowKey {
@@ -92,21 +98,43 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// An IPv4 flow: two endpoints (address, port) in host byte order, and the protocol number. Ports are 0 if there
-    /// are none, or if they should not count, as for fragments.
+    /// An IPv4 flow: two endpoints, and the protocol number. Ports are 0 if there are none, or if they should not count, as for
+    /// fragments.
     #[must_use]
     #[inline(always)]
-    pub const fn v4(source: (u32, u16), destination: (u32, u16), protocol: u8) -> FlowKey {
+    pub const fn v4(source: SocketAddrV4, destination: SocketAddrV4, protocol: u8) -> FlowKey {
+        FlowKey::v4_bits(v4_end(source), v4_end(destination), protocol)
+    }
+
+    /// An IPv6 flow, like [`v4`](FlowKey::v4). The flow label is not part of the key, because senders may change it
+    /// (RFC 6437). The scope is not part of it either.
+    #[must_use]
+    #[inline(always)]
+    pub const fn v6(source: SocketAddrV6, destination: SocketAddrV6, protocol: u8) -> FlowKey {
+        FlowKey::v6_bits(v6_end(source), v6_end(destination), protocol)
+    }
+
+    /// An IP flow, like [`v4`](FlowKey::v4) or [`v6`](FlowKey::v6). `None` if one endpoint is IPv4 and the other IPv6.
+    #[must_use]
+    pub const fn between(source: SocketAddr, destination: SocketAddr, protocol: u8) -> Option<FlowKey> {
+        match (source, destination) {
+            (SocketAddr::V4(source), SocketAddr::V4(destination)) => Some(FlowKey::v4(source, destination, protocol)),
+            (SocketAddr::V6(source), SocketAddr::V6(destination)) => Some(FlowKey::v6(source, destination, protocol)),
+            _ => None,
+        }
+    }
+
+    /// [`v4`](FlowKey::v4) from the numbers that headers hold: (address, port) in host byte order.
+    #[inline(always)]
+    pub(crate) const fn v4_bits(source: (u32, u16), destination: (u32, u16), protocol: u8) -> FlowKey {
         let source = (source.0 as u64) << 16 | source.1 as u64;
         let destination = (destination.0 as u64) << 16 | destination.1 as u64;
         FlowKey::short((SHORT_V4 as u64) << 56 | source, (protocol as u64) << 48 | destination)
     }
 
-    /// An IPv6 flow, like [`v4`](FlowKey::v4). The flow label is not part of the key, because senders may change it
-    /// (RFC 6437).
-    #[must_use]
+    /// [`v6`](FlowKey::v6) from the numbers that headers hold.
     #[inline(always)]
-    pub const fn v6(source: (u128, u16), destination: (u128, u16), protocol: u8) -> FlowKey {
+    pub(crate) const fn v6_bits(source: (u128, u16), destination: (u128, u16), protocol: u8) -> FlowKey {
         let last = (source.1 as u64) << 48 | (destination.1 as u64) << 32 | protocol as u64;
         let (s, d) = (source.0, destination.0);
         FlowKey { words: [(s >> 64) as u64, s as u64, (d >> 64) as u64, d as u64, last], tag: LONG_V6 }
@@ -182,6 +210,61 @@ impl FlowKey {
         FlowKey { words: [a ^ high, b ^ low, c ^ high, d ^ low, e ^ (ports << 48 | ports << 32)], tag: LONG_V6 }
     }
 
+    /// The key of packets in the other direction. A custom key has no directions and is returned unchanged.
+    #[must_use]
+    pub const fn reversed(self) -> FlowKey {
+        match self.parts() {
+            FlowParts::V4 { source, destination, protocol } => FlowKey::v4(destination, source, protocol),
+            FlowParts::V6 { source, destination, protocol } => FlowKey::v6(destination, source, protocol),
+            FlowParts::Link { source, destination, ethertype } => FlowKey::link(destination, source, ethertype),
+            FlowParts::Bytes { .. } => self,
+        }
+    }
+
+    /// The key with both ports 0: the flow between the same addresses by the same protocol, whatever the ports. A key that is not
+    /// IP is returned unchanged.
+    #[must_use]
+    pub const fn without_ports(self) -> FlowKey {
+        let [a, b, c, d, e] = self.words;
+        if self.is_v4() {
+            return FlowKey::short(a & !0xffff, b & !0xffff);
+        }
+        if self.is_v6() {
+            return FlowKey { words: [a, b, c, d, e & 0xff], tag: self.tag };
+        }
+        self
+    }
+
+    /// The sender's address and port. The port is 0 if the protocol has none, or if it was not known, as in a later fragment.
+    /// `None` if the key is not IP: a link or custom key.
+    #[must_use]
+    pub const fn source(&self) -> Option<SocketAddr> {
+        match self.parts() {
+            FlowParts::V4 { source, .. } => Some(SocketAddr::V4(source)),
+            FlowParts::V6 { source, .. } => Some(SocketAddr::V6(source)),
+            _ => None,
+        }
+    }
+
+    /// The receiver's address and port, like [`source`](FlowKey::source).
+    #[must_use]
+    pub const fn destination(&self) -> Option<SocketAddr> {
+        match self.parts() {
+            FlowParts::V4 { destination, .. } => Some(SocketAddr::V4(destination)),
+            FlowParts::V6 { destination, .. } => Some(SocketAddr::V6(destination)),
+            _ => None,
+        }
+    }
+
+    /// The protocol number. `None` if the key is not IP.
+    #[must_use]
+    pub const fn protocol(&self) -> Option<u8> {
+        match self.parts() {
+            FlowParts::V4 { protocol, .. } | FlowParts::V6 { protocol, .. } => Some(protocol),
+            _ => None,
+        }
+    }
+
     /// The same key, copied word by word. For a key that a function returns that is *not* inlined, on a path on which
     /// most keys are built inline. Without this copy, the compiler also builds the other keys in memory, where the
     /// call would put its result, and code that then reads a pair of words waits for both stores (measured: IPv6 with
@@ -199,15 +282,15 @@ impl FlowKey {
         let [a, b, c, d, e] = self.words;
         if self.is_v4() {
             return FlowParts::V4 {
-                source: ((a >> 16) as u32, a as u16),
-                destination: ((b >> 16) as u32, b as u16),
+                source: SocketAddrV4::new(Ipv4Addr::from_bits((a >> 16) as u32), a as u16),
+                destination: SocketAddrV4::new(Ipv4Addr::from_bits((b >> 16) as u32), b as u16),
                 protocol: (b >> 48) as u8,
             };
         }
         if self.tag == LONG_V6 {
             return FlowParts::V6 {
-                source: ((a as u128) << 64 | b as u128, (e >> 48) as u16),
-                destination: ((c as u128) << 64 | d as u128, (e >> 32) as u16),
+                source: v6_socket(a, b, e >> 48),
+                destination: v6_socket(c, d, e >> 32),
                 protocol: e as u8,
             };
         }
@@ -276,6 +359,19 @@ impl FlowKey {
     }
 }
 
+const fn v4_end(end: SocketAddrV4) -> (u32, u16) {
+    (end.ip().to_bits(), end.port())
+}
+
+const fn v6_end(end: SocketAddrV6) -> (u128, u16) {
+    (end.ip().to_bits(), end.port())
+}
+
+/// An endpoint from both halves of its address and a word that has the port in its lowest 16 bits.
+const fn v6_socket(high: u64, low: u64, port: u64) -> SocketAddrV6 {
+    SocketAddrV6::new(Ipv6Addr::from_bits((high as u128) << 64 | low as u128), port as u16, 0, 0)
+}
+
 /// [`FlowKey::both_directions`] for a short key that is not IPv4. It takes the words one by one, because as a whole
 /// the key would have to be in memory.
 #[cold]
@@ -302,24 +398,37 @@ const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
     false
 }
 
-/// The parts of a [`FlowKey`]. Endpoints are (address, port) in host byte order.
+/// The parts of a [`FlowKey`], for a `match` over its kinds. [`FlowKey::source`], [`FlowKey::destination`] and
+/// [`FlowKey::protocol`] are shorter if only IP is of interest. Ports are 0 if the protocol has none.
+///
+/// ```
+/// use steerage_flow::{FlowKey, FlowParts};
+///
+/// let key: FlowKey = "udp [fd00::1]:5 > [fd00::2]:53".parse()?;
+/// match key.parts() {
+///     FlowParts::V6 { destination, .. } => assert_eq!(destination, "[fd00::2]:53".parse()?),
+///     other => panic!("{other:?} is not IPv6"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FlowParts {
     /// From [`FlowKey::v4`].
     V4 {
         /// The sender.
-        source: (u32, u16),
+        source: SocketAddrV4,
         /// The receiver.
-        destination: (u32, u16),
+        destination: SocketAddrV4,
         /// Protocol number.
         protocol: u8,
     },
     /// From [`FlowKey::v6`].
     V6 {
-        /// The sender.
-        source: (u128, u16),
+        /// The sender. Flow label and scope are 0.
+        source: SocketAddrV6,
         /// The receiver.
-        destination: (u128, u16),
+        destination: SocketAddrV6,
         /// Protocol number, after all extension headers.
         protocol: u8,
     },
@@ -348,20 +457,11 @@ impl fmt::Display for FlowKey {
         match self.parts() {
             FlowParts::V4 { source, destination, protocol } => {
                 fmt_protocol(f, protocol)?;
-                let (from, to) = (Ipv4Addr::from_bits(source.0), Ipv4Addr::from_bits(destination.0));
-                if (source.1, destination.1) == (0, 0) {
-                    return write!(f, "{from} > {to}");
-                }
-                write!(f, "{} > {}", SocketAddrV4::new(from, source.1), SocketAddrV4::new(to, destination.1))
+                fmt_ends(f, source.into(), destination.into())
             }
             FlowParts::V6 { source, destination, protocol } => {
                 fmt_protocol(f, protocol)?;
-                let (from, to) = (Ipv6Addr::from_bits(source.0), Ipv6Addr::from_bits(destination.0));
-                if (source.1, destination.1) == (0, 0) {
-                    return write!(f, "{from} > {to}");
-                }
-                let (from, to) = (SocketAddrV6::new(from, source.1, 0, 0), SocketAddrV6::new(to, destination.1, 0, 0));
-                write!(f, "{from} > {to}")
+                fmt_ends(f, source.into(), destination.into())
             }
             FlowParts::Link { source: [a, b, c, d, e, g], destination, ethertype } => {
                 write!(f, "link {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} > ")?;
@@ -374,6 +474,13 @@ impl fmt::Display for FlowKey {
                 if len > BYTES_MAX { write!(f, ".. of {len}") } else { Ok(()) }
             }
         }
+    }
+}
+
+fn fmt_ends(f: &mut fmt::Formatter<'_>, source: SocketAddr, destination: SocketAddr) -> fmt::Result {
+    match (source.port(), destination.port()) {
+        (0, 0) => write!(f, "{} > {}", source.ip(), destination.ip()),
+        _ => write!(f, "{source} > {destination}"),
     }
 }
 
@@ -407,13 +514,13 @@ mod tests {
     #[test]
     fn shown_as_people_write_it() {
         let (one, two) = (0x0a00_0001, 0x0a00_0002);
-        assert_eq!(FlowKey::v4((one, 5), (two, 80), 6).to_string(), "tcp 10.0.0.1:5 > 10.0.0.2:80");
-        assert_eq!(FlowKey::v4((one, 0), (two, 80), 132).to_string(), "sctp 10.0.0.1:0 > 10.0.0.2:80");
-        assert_eq!(FlowKey::v4((one, 0), (two, 0), 1).to_string(), "icmp 10.0.0.1 > 10.0.0.2");
-        assert_eq!(FlowKey::v4((one, 0), (two, 0), 99).to_string(), "protocol-99 10.0.0.1 > 10.0.0.2");
+        assert_eq!(FlowKey::v4_bits((one, 5), (two, 80), 6).to_string(), "tcp 10.0.0.1:5 > 10.0.0.2:80");
+        assert_eq!(FlowKey::v4_bits((one, 0), (two, 80), 132).to_string(), "sctp 10.0.0.1:0 > 10.0.0.2:80");
+        assert_eq!(FlowKey::v4_bits((one, 0), (two, 0), 1).to_string(), "icmp 10.0.0.1 > 10.0.0.2");
+        assert_eq!(FlowKey::v4_bits((one, 0), (two, 0), 99).to_string(), "protocol-99 10.0.0.1 > 10.0.0.2");
         let (one, two) = (0xfd00 << 112 | 1, 0xfd00 << 112 | 2);
-        assert_eq!(FlowKey::v6((one, 5), (two, 53), 17).to_string(), "udp [fd00::1]:5 > [fd00::2]:53");
-        assert_eq!(FlowKey::v6((one, 0), (two, 0), 58).to_string(), "icmp6 fd00::1 > fd00::2");
+        assert_eq!(FlowKey::v6_bits((one, 5), (two, 53), 17).to_string(), "udp [fd00::1]:5 > [fd00::2]:53");
+        assert_eq!(FlowKey::v6_bits((one, 0), (two, 0), 58).to_string(), "icmp6 fd00::1 > fd00::2");
         let link = FlowKey::link([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], 0x0806);
         assert_eq!(link.to_string(), "link 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806");
         assert_eq!(format!("{:?}", FlowKey::from_bytes(&[0xc0, 0xff, 0xee])), "FlowKey(bytes c0ffee)");
@@ -425,10 +532,34 @@ mod tests {
     #[test]
     fn no_two_kinds_are_equal() {
         let mut keys: Vec<_> = (0..64).map(|len| FlowKey::from_bytes(&[0; 64][..len])).collect();
-        keys.push(FlowKey::v4((0, 0), (0, 0), 0));
-        keys.push(FlowKey::v6((0, 0), (0, 0), 0));
+        keys.push(FlowKey::v4_bits((0, 0), (0, 0), 0));
+        keys.push(FlowKey::v6_bits((0, 0), (0, 0), 0));
         keys.push(FlowKey::link([0; 6], [0; 6], 0));
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
+    }
+
+    fn check_ends(key: FlowKey, [source, destination]: [SocketAddr; 2], protocol: u8) -> Result<(), TestCaseError> {
+        prop_assert_eq!(
+            (key.source(), key.destination(), key.protocol()),
+            (Some(source), Some(destination), Some(protocol))
+        );
+        prop_assert_eq!(FlowKey::between(source, destination, protocol), Some(key));
+        prop_assert_eq!(FlowKey::between(destination, source, protocol), Some(key.reversed()));
+        let (bare_source, bare_destination) = (SocketAddr::new(source.ip(), 0), SocketAddr::new(destination.ip(), 0));
+        prop_assert_eq!(FlowKey::between(bare_source, bare_destination, protocol), Some(key.without_ports()));
+        Ok(())
+    }
+
+    fn check_no_ends(key: FlowKey) -> Result<(), TestCaseError> {
+        prop_assert_eq!((key.source(), key.destination(), key.protocol()), (None, None, None));
+        prop_assert_eq!(key.without_ports(), key);
+        Ok(())
+    }
+
+    #[test]
+    fn no_flow_is_between_the_two_versions() {
+        let (v4, v6) = ("10.0.0.1:5".parse().unwrap(), "[::ffff:10.0.0.2]:80".parse().unwrap());
+        assert_eq!((FlowKey::between(v4, v6, 6), FlowKey::between(v6, v4, 6)), (None, None));
     }
 
     type Five<A> = ((A, u16), (A, u16), u8);
@@ -436,13 +567,15 @@ mod tests {
     proptest! {
         #[test]
         fn v4_is_what_was_given((source, destination, protocol) in any::<Five<u32>>()) {
-            let key = FlowKey::v4(source, destination, protocol);
-            prop_assert_eq!(key.parts(), FlowParts::V4 { source, destination, protocol });
+            let key = FlowKey::v4_bits(source, destination, protocol);
+            let ends = [source, destination].map(|(bits, port)| SocketAddrV4::new(Ipv4Addr::from_bits(bits), port));
+            prop_assert_eq!(key.parts(), FlowParts::V4 { source: ends[0], destination: ends[1], protocol });
+            check_ends(key, ends.map(SocketAddr::V4), protocol)?;
             prop_assert!(key.is_v4() && key.is_short() && !key.is_v6());
-            let turned = FlowKey::v4(destination, source, protocol);
+            let turned = FlowKey::v4_bits(destination, source, protocol);
             prop_assert_eq!(key.both_directions(), turned.both_directions());
             let (low, high) = (source.min(destination), source.max(destination));
-            prop_assert_eq!(key.both_directions(), FlowKey::v4(low, high, protocol));
+            prop_assert_eq!(key.both_directions(), FlowKey::v4_bits(low, high, protocol));
         }
 
         /// In half of the cases there are few addresses, so that they are often equal and the ports decide.
@@ -450,19 +583,23 @@ mod tests {
         fn v6_is_what_was_given(few in any::<bool>(), (source, destination, protocol) in any::<Five<u128>>()) {
             let reduce = |(address, port): (u128, u16)| (if few { address >> 127 << 64 } else { address }, port);
             let (source, destination) = (reduce(source), reduce(destination));
-            let key = FlowKey::v6(source, destination, protocol);
-            prop_assert_eq!(key.parts(), FlowParts::V6 { source, destination, protocol });
+            let key = FlowKey::v6_bits(source, destination, protocol);
+            let ends = [source, destination].map(|(bits, port)| SocketAddrV6::new(Ipv6Addr::from_bits(bits), port, 0, 0));
+            prop_assert_eq!(key.parts(), FlowParts::V6 { source: ends[0], destination: ends[1], protocol });
+            check_ends(key, ends.map(SocketAddr::V6), protocol)?;
             prop_assert!(key.is_v6() && !key.is_short() && !key.is_v4());
-            let turned = FlowKey::v6(destination, source, protocol);
+            let turned = FlowKey::v6_bits(destination, source, protocol);
             prop_assert_eq!(key.both_directions(), turned.both_directions());
             let (low, high) = (source.min(destination), source.max(destination));
-            prop_assert_eq!(key.both_directions(), FlowKey::v6(low, high, protocol));
+            prop_assert_eq!(key.both_directions(), FlowKey::v6_bits(low, high, protocol));
         }
 
         #[test]
         fn link_is_what_was_given(source: [u8; 6], destination: [u8; 6], ethertype: u16) {
             let key = FlowKey::link(source, destination, ethertype);
             prop_assert_eq!(key.parts(), FlowParts::Link { source, destination, ethertype });
+            prop_assert_eq!(key.reversed(), FlowKey::link(destination, source, ethertype));
+            check_no_ends(key)?;
             let (low, high) = (source.min(destination), source.max(destination));
             prop_assert_eq!(key.both_directions(), FlowKey::link(low, high, ethertype));
         }
@@ -474,7 +611,8 @@ mod tests {
             let hashed = given.len().min(BYTES_MAX);
             bytes[..hashed].copy_from_slice(&given[..hashed]);
             prop_assert_eq!(key.parts(), FlowParts::Bytes { bytes, len: given.len() });
-            prop_assert_eq!(key.both_directions(), key);
+            prop_assert_eq!((key.both_directions(), key.reversed()), (key, key));
+            check_no_ends(key)?;
             prop_assert_ne!(key, FlowKey::from_bytes(&[&given[..], &[0]].concat()));
         }
     }

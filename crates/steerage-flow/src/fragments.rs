@@ -57,6 +57,7 @@ impl Entry {
 
 /// How often a queue's table could not remember a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FragmentCounts {
     /// There was no free entry for the datagram.
     pub full: u64,
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
     use crate::hash::HashKey;
 
-    const FLOW: FlowKey = FlowKey::v4((1, 1000), (2, 53), 17);
+    const FLOW: FlowKey = FlowKey::v4_bits((1, 1000), (2, 53), 17);
 
     fn fragment(id: u32, offset: u32, more: bool) -> Fragment {
         let datagram = FlowKey::from_bytes(&id.to_be_bytes());

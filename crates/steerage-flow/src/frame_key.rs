@@ -61,6 +61,7 @@ impl fmt::Debug for SteeringKeys {
 
 /// The key of one frame: see [`SteeringKeys`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SteeringKey {
     /// The flow that the frame is steered by, in the direction in which the frame goes.
     pub flow: FlowKey,

@@ -19,6 +19,7 @@ mod aes;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 mod hash_key;
+mod hash_kind;
 mod sip;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use aes::Aes;
 #[cfg(target_arch = "x86_64")]
 use gfni::Gfni;
 pub use hash_key::{HashKey, ParseHashKeyError};
+pub use hash_kind::{HashKind, HashUnavailable, UnknownHash};
 use sip::Sip;
 use std::fmt;
 use toeplitz::Table;
@@ -73,7 +75,7 @@ impl fmt::Display for FlowHash {
 ///     }
 /// }
 ///
-/// let mut batch = [Slot { key: FlowKey::v4((1, 2), (3, 4), 6), cpu: 0 }];
+/// let mut batch = [Slot { key: FlowKey::from_bytes(b"a flow"), cpu: 0 }];
 /// FlowHasher::keyed(&HashKey::MICROSOFT).hash_batch_with(&mut batch, &Steering { cpus: &[7; 4096] });
 /// assert_eq!(batch[0].cpu, 7);
 /// ```
@@ -117,12 +119,12 @@ trait Kernel {
 /// Toeplitz. AES and SipHash do not agree with each other.
 ///
 /// ```
-/// use steerage_flow::{FlowHasher, FlowKey, HashKey, protocol};
+/// use steerage_flow::{FlowHasher, FlowKey, HashKey};
 ///
 /// let hasher = FlowHasher::toeplitz(&HashKey::MICROSOFT);
-/// let key = FlowKey::v4((0x420995bb, 2794), (0xa18e6450, 1766), protocol::TCP);
-/// assert_eq!(key.to_string(), "tcp 66.9.149.187:2794 > 161.142.100.80:1766");
+/// let key: FlowKey = "tcp 66.9.149.187:2794 > 161.142.100.80:1766".parse()?;
 /// assert_eq!(hasher.hash(&key).to_string(), "51ccc178");
+/// # Ok::<(), steerage_flow::ParseFlowKeyError>(())
 /// ```
 #[derive(Clone)]
 pub struct FlowHasher(Kind);
@@ -148,6 +150,31 @@ macro_rules! with_kernel {
 }
 
 impl FlowHasher {
+    /// The hash of that kind with `key`.
+    ///
+    /// # Errors
+    /// [`HashUnavailable`] if this CPU lacks the instructions: only for [`HashKind::Aes`] and [`HashKind::ToeplitzGfni`].
+    ///
+    /// ```
+    /// # use steerage_flow::{FlowHasher, HashKey, HashKind};
+    /// let hasher = FlowHasher::new("siphash".parse()?, &HashKey::random()?)?;
+    /// assert_eq!(hasher.to_string(), "siphash-1-3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(kind: HashKind, key: &HashKey) -> Result<FlowHasher, HashUnavailable> {
+        let unavailable = |needs, instead| HashUnavailable { kind, needs, instead };
+        match kind {
+            HashKind::Keyed => Ok(FlowHasher::keyed(key)),
+            HashKind::Aes => FlowHasher::aes(key).ok_or(unavailable("AES", HashKind::SipHash)),
+            HashKind::SipHash => Ok(FlowHasher::sip(key)),
+            HashKind::Toeplitz => Ok(FlowHasher::toeplitz(key)),
+            HashKind::ToeplitzTable => Ok(FlowHasher::toeplitz_table(key)),
+            HashKind::ToeplitzGfni => {
+                FlowHasher::toeplitz_gfni(key).ok_or(unavailable("GFNI and AVX2", HashKind::ToeplitzTable))
+            }
+        }
+    }
+
     /// The hash for steering: unpredictable to anyone who does not know `key`. Uses AES if this CPU has it, otherwise
     /// SipHash.
     ///
@@ -256,7 +283,14 @@ impl<T, K: Fn(&T) -> FlowKey, S: Fn(&mut T, FlowHash)> Hashing<T> for Closures<K
     }
 }
 
-/// Prints only the name, because the keys are the secret of the run.
+/// Prints only the [name](FlowHasher::name), because the key is the secret of the run.
+impl fmt::Display for FlowHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Prints only the name, because the key is the secret of the run.
 impl fmt::Debug for FlowHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FlowHasher({})", self.name())

@@ -44,6 +44,6 @@ pub use fragments::{FragmentCounts, FragmentTable};
 pub use frame_key::{
     BothDirections, CustomKey, FrameAccess, FrameHasher, KeyRule, OneDirection, SteeringKey, SteeringKeys,
 };
-pub use hash::{FlowHash, FlowHasher, HashKey, Hashing, ParseHashKeyError};
+pub use hash::{FlowHash, FlowHasher, HashKey, HashKind, HashUnavailable, Hashing, ParseHashKeyError, UnknownHash};
 pub use link_type::LinkType;
 pub use time::{PacketClock, Timestamp, WallTime};

@@ -1,5 +1,6 @@
 //! The counts of queues, rings, outputs and CPUs, and which CPU writes them.
 
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use steerage_flow::FragmentCounts;
@@ -13,6 +14,7 @@ use crate::reasons::{DropReason, MoveCause};
 /// The counts that the owner of a queue writes.
 #[derive(Debug)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct QueueLedger {
     pub received: Counter,
     pub received_bytes: Counter,
@@ -132,6 +134,7 @@ impl QueueLedger {
 
 /// The counts of one queue's ring to one CPU.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct RingLedger {
     pub by_producer: ProducerLedger,
     pub by_consumer: ConsumerLedger,
@@ -146,6 +149,7 @@ impl RingLedger {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct ProducerLedger {
     /// Dropped because this CPU's backlog was full.
     pub backlog_full: Counter,
@@ -155,6 +159,7 @@ pub struct ProducerLedger {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct ConsumerLedger {
     pub consumed: Counter,
     pub discarded: Counter,
@@ -167,6 +172,7 @@ pub struct ConsumerLedger {
 /// The counts of the packets that one CPU sends to one output.
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
@@ -188,7 +194,7 @@ impl TxLedger {
         self.deferred.as_ref().map_or(0, Deferred::held)
     }
 
-    pub fn failed(&self, error: &impl std::fmt::Display) {
+    pub fn failed(&self, error: &impl fmt::Display) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
     }
 
@@ -200,6 +206,7 @@ impl TxLedger {
 /// The counts of one CPU.
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct CpuLedger {
     pub polled: Counter,
     pub handed_in: Counter,
@@ -232,7 +239,16 @@ pub struct QueueError {
 }
 
 /// The counts of moves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+///
+/// ```
+/// use steerage_ledger::{MoveCause, MoveCounts};
+///
+/// let mut moves = MoveCounts::default();
+/// moves.count(MoveCause::Joined, 512);
+/// assert_eq!((moves.buckets, moves.of(MoveCause::Joined), moves.of(MoveCause::Left)), (512, 512, 0));
+/// assert_eq!(format!("{moves:?}"), "MoveCounts { buckets: 512, slices: 0, joined: 512 }");
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MoveCounts {
     /// Buckets that changed CPU.
@@ -251,6 +267,18 @@ impl MoveCounts {
     pub fn count(&mut self, cause: MoveCause, buckets: u64) {
         self.buckets += buckets;
         self.by_cause[cause as usize] += buckets;
+    }
+}
+
+/// Without the causes that did not occur.
+impl fmt::Debug for MoveCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("MoveCounts");
+        debug.field("buckets", &self.buckets).field("slices", &self.slices);
+        MoveCause::ALL.into_iter().filter(|cause| self.of(*cause) > 0).for_each(|cause| {
+            debug.field(cause.name(), &self.of(cause));
+        });
+        debug.finish()
     }
 }
 
@@ -273,6 +301,7 @@ pub struct PollCounts {
 /// `recycle_*`). They have cache lines of their own, since their owner writes them once per poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
+#[non_exhaustive]
 pub struct PoolCounters {
     /// Pages served from the local cache.
     pub alloc_fast: Counter,

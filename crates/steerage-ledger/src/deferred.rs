@@ -34,6 +34,7 @@ impl TxSource {
 
 /// The outcomes of packets that an output took.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Settled {
     /// Packets sent.
     pub packets: u64,

@@ -1,12 +1,23 @@
 //! Lost packets by reason.
 
-use std::array;
+use std::{array, fmt};
 
 use crate::counter::Counter;
 use crate::reasons::DropReason;
 
-/// Lost packets by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Lost packets by reason. It is printed without the reasons that did not occur.
+///
+/// ```
+/// use steerage_ledger::{DropReason, Drops};
+///
+/// let mut drops = Drops::default();
+/// assert_eq!(drops.to_string(), "none");
+/// drops.add(DropReason::NoPage, 1);
+/// drops.add(DropReason::BacklogFull, 3);
+/// assert_eq!(drops.to_string(), "1 no_page, 3 backlog_full");
+/// assert_eq!(format!("{drops:?}"), "Drops { no_page: 1, backlog_full: 3 }");
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Drops {
@@ -38,8 +49,30 @@ impl Drops {
     }
 }
 
+impl fmt::Debug for Drops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Drops");
+        self.iter().for_each(|(reason, packets)| {
+            debug.field(reason.name(), &packets);
+        });
+        debug.finish()
+    }
+}
+
+/// One line: `3 backlog_full, 1 tx_full`, in the order of a packet's way, or `none`.
+impl fmt::Display for Drops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::default() {
+            return f.write_str("none");
+        }
+        for (i, (reason, packets)) in self.iter().enumerate() {
+            write!(f, "{}{packets} {reason}", if i > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
 /// Counters of lost packets by reason, with one writer.
-#[derive(Debug)]
 pub struct DropCounters([Counter; DropReason::ALL.len()]);
 
 impl Default for DropCounters {
@@ -57,5 +90,33 @@ impl DropCounters {
     /// The counts.
     pub fn read(&self) -> Drops {
         Drops(array::from_fn(|i| self.0[i].get()))
+    }
+}
+
+/// Like that of [`Drops`].
+impl fmt::Debug for DropCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.read().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reasons_that_occurred_are_printed() {
+        let counters = DropCounters::default();
+        assert_eq!((format!("{counters:?}"), counters.read().to_string()), ("Drops".to_owned(), "none".to_owned()));
+        counters.add(DropReason::BacklogFull, 3);
+        let one = counters.read();
+        assert_eq!(
+            (format!("{counters:?}"), one.to_string().as_str()),
+            ("Drops { backlog_full: 3 }".to_owned(), "3 backlog_full")
+        );
+        counters.add(DropReason::TxLost, 2);
+        counters.add(DropReason::Device, u64::MAX);
+        let all = counters.read().to_string();
+        assert_eq!(all, "18446744073709551615 device, 3 backlog_full, 2 tx_lost");
     }
 }

@@ -1,5 +1,7 @@
 //! Why packets were lost, and why buckets moved.
 
+use std::fmt;
+
 /// Why a packet was lost. Each lost packet adds one to exactly one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -60,6 +62,13 @@ impl DropReason {
     }
 }
 
+/// The [name](DropReason::name).
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// Why a bucket changed its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -96,5 +105,12 @@ impl MoveCause {
             Self::Left => "left",
             Self::Balance => "balance",
         }
+    }
+}
+
+/// The [name](MoveCause::name).
+impl fmt::Display for MoveCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }

@@ -15,6 +15,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `thread` | [`SharedControl`]: the control for several threads, and the thread that calls it |
+//! | `names` | policies by name: [`POLICIES`] |
 //! | `control` | [`PolicyControl`]: one policy per steering group, and what they share |
 //! | `balance` | steering by load: [`Balance`] |
 //! | `load`, `distances`, `elephants` | the load meter, the distance between CPUs, and the flow that fills a bucket |
@@ -31,6 +32,7 @@ mod distances;
 mod elephants;
 mod limits;
 mod load;
+mod names;
 mod packing;
 mod policy;
 #[cfg(test)]
@@ -41,19 +43,7 @@ pub use activity::Activity;
 pub use balance::Balance;
 pub use control::{PolicyControl, first_plan, policy_info};
 pub use limits::{DISTANCE_SAME, DISTANCE_TIME, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY};
+pub use names::{POLICIES, UnknownPolicy};
 pub use policy::{CpuLoad, GroupLoad, Hash, Policy, Window, Wish};
 pub use steerage_core::placement::Plan;
 pub use thread::{ControlThread, SharedControl};
-
-/// The names of the policies in this crate.
-pub const POLICIES: [&str; 3] = ["balance", "hash", "dry-run"];
-
-/// The policy with that name, one of [`POLICIES`]. `None` if the name is unknown.
-pub fn policy(name: &str) -> Option<Box<dyn Policy>> {
-    match name {
-        "balance" => Some(Box::new(Balance::new())),
-        "hash" => Some(Box::new(Hash)),
-        "dry-run" => Some(Box::new(Balance::dry_run())),
-        _ => None,
-    }
-}

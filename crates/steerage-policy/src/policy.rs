@@ -84,11 +84,19 @@ impl<'a> GroupLoad<'a> {
 
 /// The map that a policy wants.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Wish {
     /// The CPU of each bucket. Each must be one of the usable CPUs.
     pub map: Box<[u16; BUCKETS]>,
     /// Why buckets should move.
     pub cause: MoveCause,
+}
+
+impl Wish {
+    /// The map with the CPU of each bucket, by its index among the instance's CPUs, and the reason for the change.
+    pub fn new(map: Box<[u16; BUCKETS]>, cause: MoveCause) -> Self {
+        Self { map, cause }
+    }
 }
 
 /// Decides which CPU should have each bucket.
@@ -144,7 +152,7 @@ pub struct Wish {
 ///         for (bucket, cpu) in map.iter_mut().enumerate() {
 ///             *cpu = load.order[bucket * wanted / BUCKETS];
 ///         }
-///         Some(Wish { map, cause })
+///         Some(Wish::new(map, cause))
 ///     }
 /// }
 ///

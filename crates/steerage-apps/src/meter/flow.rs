@@ -284,7 +284,7 @@ impl Flow {
 
     pub(super) fn tunnel(&self) -> Option<Tunnel> {
         let id = (self.state & HAS_TUNNEL_ID != 0).then_some(self.tunnel_id);
-        self.tunnel.map(|kind| Tunnel { kind, id })
+        self.tunnel.map(|kind| Tunnel::new(kind, id))
     }
 
     pub(super) fn bytes(&self) -> u64 {

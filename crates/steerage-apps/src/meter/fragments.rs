@@ -129,7 +129,7 @@ mod tests {
 
     fn fragment(id: u32, offset: u32, more: bool) -> Fragment {
         let datagram = FlowKey::from_bytes(&id.to_be_bytes());
-        Fragment { ip_offset: 14, id, offset, bytes: 8, more, datagram }
+        Fragment::new(14, id, offset..offset + 8, more, datagram)
     }
 
     fn with_ports() -> Directed {

@@ -1,5 +1,7 @@
 //! What the table knows a flow by: both directions, in five words.
 
+use std::net::{SocketAddrV4, SocketAddrV6};
+
 use steerage::{FlowKey, flow::FlowParts};
 
 /// The kinds of flows, each with a number of its own in a key.
@@ -127,12 +129,16 @@ impl Key {
     /// Of what the dissector knows a frame by.
     pub(super) fn of(key: &FlowKey) -> Directed {
         match key.parts() {
-            FlowParts::V4 { source, destination, protocol } => Self::v4(source, destination, protocol),
-            FlowParts::V6 { source, destination, protocol } => Self::v6(source, destination, protocol),
+            FlowParts::V4 { source: from, destination: to, protocol } => {
+                Self::v4((from.ip().to_bits(), from.port()), (to.ip().to_bits(), to.port()), protocol)
+            }
+            FlowParts::V6 { source: from, destination: to, protocol } => {
+                Self::v6((from.ip().to_bits(), from.port()), (to.ip().to_bits(), to.port()), protocol)
+            }
             FlowParts::Link { source, destination, ethertype } => {
                 Self::ordered((mac(source), ethertype), (mac(destination), ethertype), 0, Kind::Link)
             }
-            FlowParts::Bytes { .. } => Self::other(),
+            _ => Self::other(),
         }
     }
 
@@ -199,8 +205,14 @@ impl Key {
         let ends = ((addresses.0, ports.0), (addresses.1, ports.1));
         let (from, to) = if turned { (ends.1, ends.0) } else { ends };
         match self.kind() {
-            Kind::V4 => FlowKey::v4((from.0 as u32, from.1), (to.0 as u32, to.1), self.protocol()),
-            Kind::V6 => FlowKey::v6(from, to, self.protocol()),
+            Kind::V4 => {
+                let [from, to] = [from, to].map(|(bits, port)| SocketAddrV4::new((bits as u32).into(), port));
+                FlowKey::v4(from, to, self.protocol())
+            }
+            Kind::V6 => {
+                let [from, to] = [from, to].map(|(bits, port)| SocketAddrV6::new(bits.into(), port, 0, 0));
+                FlowKey::v6(from, to, self.protocol())
+            }
             Kind::Link => FlowKey::link(stations(from.0), stations(to.0), from.1),
             Kind::Mpls => {
                 let labels = [(from.0 >> 64) as u32, (to.0 >> 64) as u32].map(u32::to_be_bytes);
@@ -270,8 +282,8 @@ mod tests {
 
     fn any_flow_key() -> impl Strategy<Value = FlowKey> {
         prop_oneof![
-            any::<((u32, u16), (u32, u16), u8)>().prop_map(|(from, to, protocol)| FlowKey::v4(from, to, protocol)),
-            any::<((u128, u16), (u128, u16), u8)>().prop_map(|(from, to, protocol)| FlowKey::v6(from, to, protocol)),
+            any::<(SocketAddrV4, SocketAddrV4, u8)>().prop_map(|(from, to, protocol)| FlowKey::v4(from, to, protocol)),
+            any::<(SocketAddrV6, SocketAddrV6, u8)>().prop_map(|(from, to, protocol)| FlowKey::v6(from, to, protocol)),
             any::<([u8; 6], [u8; 6], u16)>().prop_map(|(from, to, holds)| FlowKey::link(from, to, holds)),
         ]
     }

@@ -3,6 +3,8 @@
 //! What nearly every packet is made of is read in a straight line; everything else by the dissector, which reads those too
 //! and to the same effect (the tests compare).
 
+use std::net::{SocketAddrV4, SocketAddrV6};
+
 use steerage::flow::{self, Dissection, HeaderKind, Layers};
 use steerage::{
     FlowKey, LinkType,
@@ -198,11 +200,13 @@ fn carrier(frame: &[u8], at: usize, version: u8, protocol: u8) -> Option<FlowKey
     Some(match version {
         4 => {
             let header: &[u8; IPV4_LEN] = packet.first_chunk()?;
-            FlowKey::v4((be32(header, 12), 0), (be32(header, 16), 0), protocol)
+            let end = |at| SocketAddrV4::new(be32(header, at).into(), 0);
+            FlowKey::v4(end(12), end(16), protocol)
         }
         _ => {
             let header: &[u8; IPV6_LEN] = packet.first_chunk()?;
-            FlowKey::v6((be128(header, 8), 0), (be128(header, 24), 0), protocol)
+            let end = |at| SocketAddrV6::new(be128(header, at).into(), 0, 0, 0);
+            FlowKey::v6(end(8), end(24), protocol)
         }
     })
 }

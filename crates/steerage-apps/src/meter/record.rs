@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Serialize, Serializer};
 use steerage::flow::Tunnel;
@@ -215,16 +215,14 @@ struct Row {
 impl Row {
     fn of(record: &FlowRecord) -> Self {
         let key = &record.flow.key;
-        let (addresses, ports) = (key.addresses(), key.ports());
-        let ends = [(addresses.0, ports.0), (addresses.1, ports.1)];
-        let [from, to] = if record.flow.is_turned() { [ends[1], ends[0]] } else { ends };
-        let address = |number: u128| match key.kind() {
-            Kind::V4 => Address::V4((number as u32).into()),
-            Kind::V6 => Address::V6(number.into()),
-            Kind::Link | Kind::Mpls => Address::Station(stations(number)),
-            Kind::Other => Address::None,
+        let (low, high) = key.addresses();
+        let (from, to) = if record.flow.is_turned() { (high, low) } else { (low, high) };
+        let (source, destination) = (record.key().source(), record.key().destination());
+        let address = |end: Option<SocketAddr>, number: u128| match (end, key.kind()) {
+            (Some(end), _) => Address::Ip(end.ip()),
+            (None, Kind::Link | Kind::Mpls) => Address::Station(stations(number)),
+            (None, _) => Address::None,
         };
-        let is_ip = record.protocol().is_some();
         let (forth, back) = record.flow.traffic();
         let [vlan, vlan_inner] = record.vlans();
         Self {
@@ -232,11 +230,11 @@ impl Row {
             last: record.last(),
             kind: record.kind(),
             protocol: record.protocol(),
-            source: address(from.0),
-            source_port: is_ip.then_some(from.1),
-            destination: address(to.0),
-            destination_port: is_ip.then_some(to.1),
-            ethertype: (key.kind() == Kind::Link).then_some(from.1),
+            source: address(source, from),
+            source_port: source.map(|end| end.port()),
+            destination: address(destination, to),
+            destination_port: destination.map(|end| end.port()),
+            ethertype: (key.kind() == Kind::Link).then_some(key.ports().0),
             packets: forth.packets,
             bytes: forth.bytes,
             ip_bytes: forth.ip_bytes,
@@ -262,8 +260,7 @@ impl Serialize for FlowRecord {
 
 /// An endpoint, as text.
 enum Address {
-    V4(Ipv4Addr),
-    V6(Ipv6Addr),
+    Ip(IpAddr),
     Station([u8; 6]),
     None,
 }
@@ -271,8 +268,7 @@ enum Address {
 impl Serialize for Address {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::V4(address) => serializer.collect_str(address),
-            Self::V6(address) => serializer.collect_str(address),
+            Self::Ip(address) => serializer.collect_str(address),
             Self::Station([a, b, c, d, e, f]) => {
                 serializer.collect_str(&format_args!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"))
             }

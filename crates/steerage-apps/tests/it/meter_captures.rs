@@ -1,16 +1,13 @@
 //! The flows of real captures, against what tshark says of their packets.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::ops::AddAssign;
 use std::path::Path;
 use std::time::Duration;
 
 use steerage::flow::Layers;
-use steerage::{
-    Builder, CpuMask, FlowKey, WallTime,
-    flow::{FlowParts, protocol},
-};
+use steerage::{Builder, CpuMask, FlowKey, WallTime, flow::protocol};
 use steerage_apps::meter::{FlowRecord, MeterOptions, Metered, Metering, Traffic};
 use steerage_device::capture::Capture;
 use steerage_fixtures::tshark::{PAYLOAD, captures, tshark};
@@ -36,7 +33,7 @@ const FIELDS: [&str; 17] = [
 ];
 
 /// From whom to whom: addresses, ports, protocol. `None` for all that has no IP, which tshark has no flows of.
-type Way = Option<((IpAddr, u16), (IpAddr, u16), u8)>;
+type Way = Option<(SocketAddr, SocketAddr, u8)>;
 
 /// Packets, bytes, and bytes by the IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,8 +128,8 @@ fn told(frames: &[Vec<String>]) -> Ways {
             if let [Some(source), Some(destination), Some(len)] = names.map(|name| frame.of_layer(ip, name)) {
                 sums.2 = u64::from(number(len)) + if is_v4 { 0 } else { 40 };
                 let (protocol, (from, to)) = frame.ports(ip);
-                let address = |text: &str| text.parse().expect("an address");
-                way = Some(((address(source), from), (address(destination), to), protocol));
+                let end = |address: &str, port| SocketAddr::new(address.parse().expect("an address"), port);
+                way = Some((end(source, from), end(destination, to), protocol));
                 if is_v4 {
                     let id = frame.of_layer(ip, "ip.id").expect("it has one").to_owned();
                     let name = (source.to_owned(), destination.to_owned(), id);
@@ -149,23 +146,11 @@ fn told(frames: &[Vec<String>]) -> Ways {
 }
 
 fn shown(way: Way) -> String {
-    way.map_or("no IP".to_owned(), |((source, from), (destination, to), protocol)| {
-        format!("{protocol} {source} {from} > {destination} {to}")
-    })
+    way.map_or("no IP".to_owned(), |(source, destination, protocol)| format!("{protocol} {source} > {destination}"))
 }
 
 fn way_of(key: &FlowKey) -> Way {
-    match key.parts() {
-        FlowParts::V4 { source, destination, protocol } => {
-            let end = |(address, port): (u32, u16)| (IpAddr::V4(address.into()), port);
-            Some((end(source), end(destination), protocol))
-        }
-        FlowParts::V6 { source, destination, protocol } => {
-            let end = |(address, port): (u128, u16)| (IpAddr::V6(address.into()), port);
-            Some((end(source), end(destination), protocol))
-        }
-        _ => None,
-    }
+    Some((key.source()?, key.destination()?, key.protocol()?))
 }
 
 /// What the records tell, by way: a flow has two.
@@ -254,7 +239,7 @@ fn the_outermost_flows_of_tunnels() {
     let bytes: u64 = frames.iter().map(|fields| u64::from(number(&fields[1]))).sum();
     assert_eq!(metered.top.iter().map(FlowRecord::bytes).sum::<u64>(), bytes);
     assert!(metered.top.iter().all(|record| {
-        matches!(record.key().parts(), FlowParts::V4 { destination: (_, 4789), protocol: protocol::UDP, .. })
+        record.key().destination().map(|end| end.port()) == Some(4789) && record.key().protocol() == Some(protocol::UDP)
     }));
 }
 

@@ -32,12 +32,10 @@ fn config() -> Config {
 }
 
 fn input(interface: &str) -> Input {
-    let options = AfPacketOptions {
-        direction: Direction::In,
-        finish_checksums: true,
-        block_timeout: Duration::from_millis(1),
-        ..AfPacketOptions::new(interface)
-    };
+    let options = AfPacketOptions::new(interface)
+        .direction(Direction::In)
+        .finish_checksums(true)
+        .block_timeout(Duration::from_millis(1));
     options.open().unwrap().input
 }
 
@@ -118,7 +116,7 @@ impl Net {
 /// A cable between `s0` and `w0` that does such things to what goes by it, either way.
 fn wire(faults: Faults) -> (Running<()>, [Arc<FaultCounts>; 2]) {
     let (one, first) = Fault::new(input("s0"), faults);
-    let (other, second) = Fault::new(input("w0"), Faults { seed: faults.seed + 1, ..faults });
+    let (other, second) = Fault::new(input("w0"), faults.seed(faults.seed + 1));
     let builder = Builder::new().virtual_cpus(1).input(one).input(other);
     let outputs = ["s0", "w0"].map(|name| output::open_for(name, 1).unwrap());
     let builder = outputs.into_iter().fold(builder, Builder::output);
@@ -273,15 +271,7 @@ fn no_connection_breaks_while_masks_change() {
 
 #[test]
 fn what_a_network_does_to_packets_no_byte_minds() {
-    let faults = Faults {
-        seed: 42,
-        lose: 20,
-        duplicate: 20,
-        corrupt: 10,
-        reorder: 30,
-        delay: 20,
-        delay_time: Duration::from_millis(3),
-    };
+    let faults = Faults::new(42).lose(20).duplicate(20).corrupt(10).reorder(30).delay(20, Duration::from_millis(3));
     let Some(net) = Net::with(config(), 2, Some(faults), |respond| respond) else { return };
     // Whatever was lost of them is asked for again.
     [V4, V6].iter().for_each(|to| net.client(|| ping(address(to), 100)));

@@ -1,8 +1,9 @@
 //! The options for steering: the flow hash, the length of queues, and memory.
 
-use clap::{Args, ValueEnum};
-use steerage::flow::Layers;
-use steerage::{flow::HashKey, limits::BACKLOG_MAX};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use steerage::flow::{HashKey, HashKind, Layers};
+use steerage::limits::BACKLOG_MAX;
 
 use super::MemoryArgs;
 use super::values::number;
@@ -35,8 +36,8 @@ pub(crate) struct SteeringArgs {
 #[command(next_help_heading = "Steering")]
 pub(crate) struct HashArgs {
     /// Flow hash
-    #[arg(long, value_name = "HASH", value_enum, default_value_t, hide_possible_values = true,
-        help = HASH_HELP)]
+    #[arg(long, value_name = "HASH", default_value = "auto", hide_possible_values = true,
+        value_parser = HashChoice::parser(), help = HASH_HELP)]
     pub(crate) hash: HashChoice,
 
     /// The hash's key in 80 hex digits [default: random; for toeplitz
@@ -67,8 +68,15 @@ impl HashArgs {
 
     /// Whether each run draws a key of its own.
     pub(crate) fn has_random_key(&self) -> bool {
-        self.hash_key.is_none()
-            && matches!(self.hash, HashChoice::Auto | HashChoice::Device | HashChoice::Aes | HashChoice::Siphash)
+        self.hash_key.is_none() && self.kind().is_keyed()
+    }
+
+    /// Our hash, which is used if the device's is not.
+    pub(crate) fn kind(&self) -> HashKind {
+        match self.hash {
+            HashChoice::Auto | HashChoice::Device => HashKind::Keyed,
+            HashChoice::Ours(kind) => kind,
+        }
     }
 }
 
@@ -78,17 +86,24 @@ by the kernel), aes, siphash, toeplitz, toeplitz-table,
 toeplitz-gfni";
 
 /// Which hash flows are told apart by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashChoice {
     /// The device's own where it keeps together what must stay together, else AES, else SipHash.
-    #[default]
     Auto,
     /// The kernel's for live interfaces, though it keeps less together than ours.
     Device,
-    Aes,
-    Siphash,
-    /// What network cards compute, by the fastest means that this CPU has.
-    Toeplitz,
-    ToeplitzTable,
-    ToeplitzGfni,
+    /// Ours.
+    Ours(HashKind),
+}
+
+impl HashChoice {
+    /// Parses one of the two choices or the name of a hash. `auto` includes what the library calls `keyed`.
+    fn parser() -> impl TypedValueParser<Value = Self> {
+        let ours = HashKind::ALL.into_iter().filter(|kind| *kind != HashKind::Keyed).map(HashKind::name);
+        PossibleValuesParser::new(["auto", "device"].into_iter().chain(ours)).try_map(|name| match name.as_str() {
+            "auto" => Ok(Self::Auto),
+            "device" => Ok(Self::Device),
+            name => name.parse().map(Self::Ours),
+        })
+    }
 }

@@ -8,7 +8,7 @@ use steerage_apps::{Analysis, Analyze};
 use steerage_device::Opened;
 use steerage_device::af_packet::AfPacketOptions;
 use steerage_device::capture::CaptureInfo;
-use steerage_device::limit::Limit;
+use steerage_device::privileges::{self, Needed};
 use steerage_device::synthetic::SyntheticOptions;
 
 use crate::args::ExplainArgs;
@@ -17,7 +17,6 @@ use crate::error::Error;
 use crate::host_cpus;
 use crate::instance;
 use crate::metrics::Metrics;
-use crate::privileges::{self, NeededFiles};
 use crate::report::Printer;
 use crate::report::explain::{
     self, AdviceBasis, CandidateCpus, Explanation, FlowExplanation, InterfaceQueues, Rate, RateFrom, TrafficExplanation,
@@ -90,11 +89,8 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let live = inputs.iter().filter(|input| is_live(input.kind)).map(|input| input.name.get());
     let live: Vec<String> = live.collect();
     let by_default = !live.is_empty() && args.packets.is_none() && args.seconds.is_none();
-    privileges::drop_privileges(&NeededFiles {
-        read: args.what.iter().map(Path::new).collect(),
-        ..NeededFiles::default()
-    })?
-    .drop_start_up_capabilities()?;
+    let needed = args.what.iter().map(Path::new).fold(Needed::default(), Needed::read_file);
+    privileges::drop_except(&needed)?.drop_start_up()?;
     let builder = inputs.into_iter().fold(builder, Builder::input);
     let hasher = hasher.clone();
     let instance = builder.build(move |_cpu| Analyze::<BOTH>::new(hasher.clone(), layers, wanted))?;
@@ -161,12 +157,12 @@ fn asked(args: &ExplainArgs) -> Option<Rate> {
 fn open(args: &ExplainArgs) -> Result<Opened, Error> {
     let opened = steerage_device::open_all_with(&args.what, None, |interface| {
         let direction = args.command.direction(args.direction).into();
-        Ok(AfPacketOptions { direction, kernel_hash: args.hash.asks_kernel(), ..AfPacketOptions::new(interface) })
+        Ok(AfPacketOptions::new(interface).direction(direction).kernel_hash(args.hash.asks_kernel()))
     })?;
     let is_endless = |what: &String| SyntheticOptions::parse(what).is_ok_and(|options| options.packets.is_none());
     let endless = args.what.iter().any(is_endless);
     Ok(match args.packets.or(endless.then_some(SYNTHETIC_PACKETS)) {
-        Some(packets) => Opened { inputs: Limit::over(opened.inputs, packets), ..opened },
+        Some(packets) => opened.limited(packets),
         None => opened,
     })
 }

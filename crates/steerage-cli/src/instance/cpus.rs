@@ -83,9 +83,7 @@ impl CpuSelection {
             (None, Some(_)) => builder,
             (None, None) => builder.cpus(host_cpus::usable_cpus()?),
         };
-        if let Some(policy) = steerage::policy::policy(&args.policy) {
-            builder = builder.policy(policy);
-        }
+        builder = builder.policy(args.policy.parse::<Box<dyn Policy>>().map_err(Error::Policy)?);
         Ok(match &self.rps {
             Some(rps) => builder.rps_cpus(rps.clone()),
             None => builder,

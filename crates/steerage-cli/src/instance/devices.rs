@@ -1,25 +1,21 @@
 //! Opens the devices of a run, with the filters of interfaces.
 
-use std::fs;
 use std::io::{self, Write};
 
-use steerage::LinkType;
-use steerage_device::Opened;
-use steerage_device::af_packet::{AfPacketOptions, Named};
+use steerage_device::af_packet::{AfPacketOptions, BLOCK_TIMEOUT_DEFAULT, BUFFER_DEFAULT, Named};
 use steerage_device::af_xdp::AfXdpOptions;
-use steerage_device::filter::Filter;
-use steerage_device::limit::Limit;
+use steerage_device::{OpenError, Opened};
 
 use crate::args::RunArgs;
 use crate::error::Error;
 
 /// Opens the devices of the command line.
 pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
-    let mut filters = compile_filters(args)?.into_iter();
+    check_filter(args)?;
     let opened = steerage_device::open_all_taking(
         &args.devices,
         args.pace,
-        |interface| Ok(AfPacketOptions { filter: filters.next(), ..af_packet_options(interface, args) }),
+        |interface| af_packet_options(interface, args),
         |interface| af_xdp_options(interface, args),
     )?;
     if !args.report.quiet {
@@ -30,60 +26,42 @@ pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
         return Err(Error::NothingToPace);
     }
     Ok(match args.stop.packets {
-        Some(packets) => Opened { inputs: Limit::over(opened.inputs, packets), ..opened },
+        Some(packets) => opened.limited(packets),
         None => opened,
     })
 }
 
-/// The options for an interface that is listened to by AF_PACKET.
-fn af_packet_options(interface: &str, args: &RunArgs) -> AfPacketOptions {
+/// The options for an interface that is listened to by AF_PACKET, with its filter (`-f`).
+fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions, OpenError> {
     let live = &args.live;
-    let default = AfPacketOptions::new(interface);
-    AfPacketOptions {
-        queues: live.queues,
-        buffer: live.buffer_size.unwrap_or(default.buffer),
-        block_timeout: live.block_timeout.unwrap_or(default.block_timeout),
-        promiscuous: !live.no_promiscuous,
-        direction: live.direction.into(),
-        kernel_hash: args.steering.hash.asks_kernel(),
-        finish_checksums: live.forwards,
-        ..default
-    }
+    let options = AfPacketOptions::new(interface)
+        .queues(live.queues)
+        .buffer(live.buffer_size.unwrap_or(BUFFER_DEFAULT))
+        .block_timeout(live.block_timeout.unwrap_or(BLOCK_TIMEOUT_DEFAULT))
+        .promiscuous(!live.no_promiscuous)
+        .direction(live.direction.into())
+        .kernel_hash(args.steering.hash.asks_kernel())
+        .finish_checksums(live.forwards);
+    Ok(match &live.filter {
+        Some(filter) => options.filtered(filter)?,
+        None => options,
+    })
 }
 
 /// The options for an interface whose packets AF_XDP takes from the kernel.
 fn af_xdp_options(interface: &str, args: &RunArgs) -> AfXdpOptions {
-    AfXdpOptions {
-        take: args.live.take.clone(),
-        replace: args.live.replace,
-        device_hash: args.steering.hash.asks_kernel(),
-        ..AfXdpOptions::new(interface)
+    let options = AfXdpOptions::new(interface).replace(args.live.replace).device_hash(args.steering.hash.asks_kernel());
+    match args.live.take.clone() {
+        Some(take) => options.take(take),
+        None => options,
     }
 }
 
-/// The types of interfaces whose frames begin with an Ethernet header: `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`,
-/// linux/if_arp.h.
-const ETHERNET: [u32; 2] = [1, 772];
-
-/// Compiles the filter (`-f`) for each device of the command line, in their order. This runs a child process, so it
-/// comes before the devices are opened: afterwards the program starts no process.
-fn compile_filters(args: &RunArgs) -> Result<Vec<Filter>, Error> {
-    let Some(text) = &args.live.filter else { return Ok(Vec::new()) };
-    let compile = |device: &String| match Named::read(device) {
-        Some(Named { interface, .. }) => {
-            Filter::compile(text, Some(interface), link_type_of(interface)).map_err(Error::Filter)
-        }
-        None => Err(Error::NothingToFilter { device: device.clone(), filter: text.clone() }),
-    };
-    args.devices.iter().map(compile).collect()
-}
-
-/// The link type of an interface: Ethernet, or raw IP (tunnels). Interfaces with other headers cannot have a filter, so
-/// a wrong answer for them lets no wrong frames through.
-fn link_type_of(interface: &str) -> LinkType {
-    let kind = fs::read_to_string(format!("/sys/class/net/{interface}/type")).ok();
-    match kind.and_then(|kind| kind.trim().parse().ok()) {
-        Some(kind) if !ETHERNET.contains(&kind) => LinkType::RAW,
-        _ => LinkType::ETHERNET,
+/// Checks that all devices are interfaces if there is a filter (`-f`).
+fn check_filter(args: &RunArgs) -> Result<(), Error> {
+    let Some(filter) = &args.live.filter else { return Ok(()) };
+    match args.devices.iter().find(|device| Named::read(device).is_none()) {
+        Some(device) => Err(Error::NothingToFilter { device: device.clone(), filter: filter.clone() }),
+        None => Ok(()),
     }
 }

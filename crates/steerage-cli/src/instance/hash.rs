@@ -5,7 +5,7 @@ use steerage::{
     flow::{FlowHasher, HashKey},
 };
 
-use crate::args::{HashArgs, HashChoice};
+use crate::args::HashArgs;
 use crate::error::Error;
 
 /// Sets how packets are hashed, in the same way for `explain` and for all commands that steer. Which packets stay
@@ -20,27 +20,14 @@ pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHash
 
 /// The hash that the command line asks for. `None` leaves the choice to the library.
 pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
-    let key = match (args.hash, args.hash_key) {
-        (HashChoice::Auto | HashChoice::Device, None) => return Ok(None),
-        (_, Some(key)) => key,
-        (HashChoice::Aes | HashChoice::Siphash, None) => random_key()?,
+    let key = match args.hash_key {
+        None if args.allows_device() => return Ok(None),
+        Some(key) => key,
+        None if args.has_random_key() => random_key()?,
         // Toeplitz is there to match the hash of network cards, and this is their default key.
-        (HashChoice::Toeplitz | HashChoice::ToeplitzTable | HashChoice::ToeplitzGfni, None) => HashKey::MICROSOFT,
+        None => HashKey::MICROSOFT,
     };
-    Ok(Some(match args.hash {
-        HashChoice::Auto | HashChoice::Device => FlowHasher::keyed(&key),
-        HashChoice::Siphash => FlowHasher::sip(&key),
-        HashChoice::Toeplitz => FlowHasher::toeplitz(&key),
-        HashChoice::ToeplitzTable => FlowHasher::toeplitz_table(&key),
-        HashChoice::Aes => {
-            FlowHasher::aes(&key).ok_or(Error::Hash { name: "aes", needs: "AES", instead: "siphash" })?
-        }
-        HashChoice::ToeplitzGfni => FlowHasher::toeplitz_gfni(&key).ok_or(Error::Hash {
-            name: "toeplitz-gfni",
-            needs: "GFNI or AVX2",
-            instead: "toeplitz-table",
-        })?,
-    }))
+    FlowHasher::new(args.kind(), &key).map(Some).map_err(Error::Hash)
 }
 
 /// Draws a random key.

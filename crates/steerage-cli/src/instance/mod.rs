@@ -18,13 +18,13 @@ use std::sync::Arc;
 use steerage::{Balance, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
+use steerage_device::privileges::{self, Needed};
 use steerage_device::rate::Rate;
 
 use crate::args::{RunArgs, SteeringArgs};
 use crate::control_tree::ControlTree;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::privileges::{self, NeededFiles};
 use crate::signals::{self, SignalHandlers};
 use cpus::CpuSelection;
 
@@ -141,12 +141,12 @@ where
     let pins = takes || outputs.iter().any(|output| output.kind == "af_xdp");
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
-    let read = args.devices.iter().map(Path::new).collect();
     let control = ControlTree::prepare(args)?;
-    let kept = privileges::drop_privileges(&NeededFiles { read, written, pins })?;
+    let needed = args.devices.iter().map(Path::new).fold(Needed::default().pinned_memory(pins), Needed::read_file);
+    let kept = privileges::drop_except(&written.into_iter().fold(needed, Needed::written_files))?;
     let make_handler = maker(can_wait)?;
     let instance = builder.build(make_handler)?;
-    kept.drop_start_up_capabilities()?;
+    kept.drop_start_up()?;
     Ok((instance, RunServices { capture, control, signals, metrics }))
 }
 

@@ -206,8 +206,7 @@ fn largest(page: &mut String, traffic: &TrafficExplanation, top: usize) {
 
 /// Whether the flow is a datagram that got a key of its own, because its first fragment did not arrive first.
 fn is_datagram(flow: &AnalyzedFlow) -> bool {
-    let is_ip = matches!(flow.flow.parts(), FlowParts::V4 { .. } | FlowParts::V6 { .. });
-    is_ip && matches!(flow.key.parts(), FlowParts::Bytes { .. })
+    flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
 /// The kinds of tunnels in the traffic, those with most packets first.

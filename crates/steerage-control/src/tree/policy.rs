@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use steerage::{CpuMask, Snapshot, policy::POLICIES};
+use steerage::policy::{POLICIES, Policy, UnknownPolicy};
+use steerage::{CpuMask, Snapshot};
 
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
@@ -54,10 +55,8 @@ impl Tree {
     pub(super) fn store_policy(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let name = text.trim();
         let from = self.handle.policy();
-        let Some(policy) = steerage::policy::policy(name) else {
-            let message = format!("`{}` is no policy: write one of {}", name.escape_debug(), POLICIES.join(", "));
-            return Err(AttributeError::new(ErrorCode::Invalid, message));
-        };
+        let policy: Box<dyn Policy> =
+            name.parse().map_err(|error: UnknownPolicy| AttributeError::new(ErrorCode::Invalid, error.to_string()))?;
         if name == from {
             return Ok(None);
         }

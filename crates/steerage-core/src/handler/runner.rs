@@ -268,7 +268,8 @@ fn act(actions: &Actions, backlog: &mut Backlog, outputs: &mut [OwnedTx], when: 
         let (to, packets) = (TxId(nth as u8), u64::from(*packets));
         acted += packets;
         let Some(output) = outputs.get_mut(nth) else {
-            NO_OUTPUT.call_once(|| tracing::error!("a handler sends to output {nth}, which does not exist: see add_output"));
+            NO_OUTPUT
+                .call_once(|| tracing::error!("a handler sends to output {nth}, which does not exist: see add_output"));
             counts.dropped.add(DropReason::TxRefused, packets);
             continue;
         };

@@ -18,7 +18,7 @@ use super::spec::Named;
 use super::sys::{IpAddresses, Socket};
 use super::{PERMISSION, SEND_BUFFER};
 use crate::options;
-use crate::options::SpecError;
+use crate::options::{SpecError, setters};
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +28,7 @@ const PARTS_MAX: usize = HANDLE_BUDGET + SEGMENTS_MAX;
 
 /// By which interface to send, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
@@ -66,6 +67,11 @@ impl AfPacketOutput {
     /// By the interface `name`, with every default.
     pub fn new(name: impl Into<String>) -> Self {
         Self { interface: name.into(), qdisc_bypass: false }
+    }
+
+    setters! {
+        /// Whether packets go to the driver past the queueing discipline: see the field. Default: no.
+        qdisc_bypass: bool;
     }
 
     /// Makes ready to send.

@@ -21,7 +21,7 @@ use super::spec::{self, Named};
 use super::sys::{Socket, Unsent};
 use super::{PERMISSION, RING_MAX, RING_MIN, SEND_RING_DEFAULT};
 use crate::options;
-use crate::options::SpecError;
+use crate::options::{SpecError, setters};
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +44,7 @@ const TAG_BYTES: usize = 4;
 
 /// By which interface to send, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AfXdpOutput {
     /// The interface's name.
     pub interface: String,
@@ -78,6 +79,13 @@ impl AfXdpOutput {
     pub fn new(name: impl Into<String>) -> Self {
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
         Self { interface: name.into(), ring: SEND_RING_DEFAULT, cpus }
+    }
+
+    setters! {
+        /// How many packets each CPU may have on their way: a power of two, [`RING_MIN`] to [`RING_MAX`].
+        ring: u32;
+        /// How many CPUs may send by it. Default: all of this machine.
+        cpus: usize;
     }
 
     /// Makes ready to send. If packets are taken from the interface too, it is opened for that first. When the instance is

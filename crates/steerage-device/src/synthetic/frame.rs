@@ -42,6 +42,7 @@ const PORT_DISCARD: u16 = 9;
 
 /// A kind of flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Kind {
     /// UDP over IPv4.
     Udp4,

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     fn shares(zipf: f64, flows: u32, draws: usize) -> Vec<f64> {
-        let options = SyntheticOptions { zipf, flows, ..SyntheticOptions::default() };
+        let options = SyntheticOptions::new().zipf(zipf).flows(flows);
         let mut sampler = Sampler::new(&options, 0);
         let mut drawn = vec![0; draws];
         sampler.draw(&mut drawn);

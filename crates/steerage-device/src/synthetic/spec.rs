@@ -224,9 +224,9 @@ mod tests {
 
     #[test]
     fn options_made_by_hand_are_checked_too() {
-        let none = SyntheticOptions { mix: Vec::new(), ..SyntheticOptions::default() };
+        let none = SyntheticOptions::new().mix(Vec::new());
         assert!(none.open().is_err());
-        let zipf = SyntheticOptions { zipf: f64::NAN, ..SyntheticOptions::default() };
+        let zipf = SyntheticOptions::new().zipf(f64::NAN);
         assert!(zipf.open().is_err());
     }
 }

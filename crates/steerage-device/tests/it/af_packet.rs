@@ -31,12 +31,12 @@ struct Listening {
 }
 
 fn options(interface: &str) -> AfPacketOptions {
-    AfPacketOptions { block_timeout: BLOCK_TIMEOUT, buffer: BUFFER, ..AfPacketOptions::new(interface) }
+    AfPacketOptions::new(interface).block_timeout(BLOCK_TIMEOUT).buffer(BUFFER)
 }
 
 /// With a ring of four blocks.
 fn small(interface: &str) -> AfPacketOptions {
-    AfPacketOptions { buffer: BUFFER_MIN, direction: Direction::In, ..options(interface) }
+    options(interface).buffer(BUFFER_MIN).direction(Direction::In)
 }
 
 fn queues(net: &Net, options: &AfPacketOptions) -> Vec<Box<dyn RxQueue>> {
@@ -107,7 +107,7 @@ fn number(frame: &[u8], link: usize) -> u32 {
 #[test]
 fn frames_come_in_order_with_their_time_and_length() {
     let Some(net) = Net::new() else { return };
-    let listening = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
+    let listening = listen(&net, &options("near0").direction(Direction::In));
     let before = std::time::SystemTime::now();
     let frames = listening.frames(1000, || net.far(|| send(FAR, NEAR, 0..1000, 100)));
     let since_1970 = before.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -125,7 +125,7 @@ fn frames_come_in_order_with_their_time_and_length() {
 fn directions() {
     let Some(net) = Net::new() else { return };
     for (direction, expected) in [(Direction::In, 30), (Direction::Out, 20), (Direction::InOut, 50)] {
-        let listening = listen(&net, &AfPacketOptions { direction, ..options("near0") });
+        let listening = listen(&net, &options("near0").direction(direction));
         // To ports that are open: else refusals would come and go as well.
         let here = net.near(|| UdpSocket::bind((NEAR, 9)).unwrap());
         let there = net.far(|| UdpSocket::bind((FAR, 9)).unwrap());
@@ -144,7 +144,7 @@ fn on_loopback_each_frame_is_seen_once() {
     let Some(net) = Net::new() else { return };
     let open = net.near(|| UdpSocket::bind(("127.0.0.1", 9)).unwrap());
     for direction in [Direction::InOut, Direction::In, Direction::Out] {
-        let listening = listen(&net, &AfPacketOptions { direction, ..options("lo") });
+        let listening = listen(&net, &options("lo").direction(direction));
         let frames = listening.frames(100, || net.near(|| send("127.0.0.1", "127.0.0.1", 0..100, 0)));
         let numbers: Vec<u32> = frames.iter().map(|(_, frame)| number(frame, 14)).collect();
         assert_eq!(numbers, (0..100).collect::<Vec<_>>());
@@ -172,9 +172,9 @@ fn a_filter_finds_tags() {
         let filter = net.near(|| Filter::compile(text, Some("near0"), LinkType::ETHERNET));
         let filter = match filter {
             Err(FilterError::NoTcpdump) if !in_ci() => return,
-            other => Some(other.unwrap()),
+            other => other.unwrap(),
         };
-        let options = AfPacketOptions { filter, ..small("near0") };
+        let options = small("near0").filter(filter);
         let seen = listen(&net, &options).frames(count, || net.far(|| send_raw("far0", &frames)));
         assert!(seen.iter().map(|(_, frame)| frame).eq(&frames[..count]), "{text}");
     }
@@ -208,7 +208,7 @@ fn vlan_tags_are_put_back() {
 fn checksums_are_finished() {
     let Some(net) = Net::new() else { return };
     for finish_checksums in [true, false] {
-        let options = AfPacketOptions { finish_checksums, ..small("near0") };
+        let options = small("near0").finish_checksums(finish_checksums);
         let mut listening = listen(&net, &options);
         // As many as blocks, and one more: for the last there is only a page to be copied to.
         listening.tester.hold_frames();
@@ -237,8 +237,8 @@ fn jumbo_frames_come_whole_and_snaplen_cuts() {
     let Some(net) = Net::new() else { return };
     net.must(&format!("-n {} link set near0 mtu 9000", net.near));
     net.must(&format!("-n {} link set far0 mtu 9000", net.far));
-    let whole = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
-    let cut = listen(&net, &AfPacketOptions { direction: Direction::In, snaplen: Some(60), ..options("near0") });
+    let whole = listen(&net, &options("near0").direction(Direction::In));
+    let cut = listen(&net, &options("near0").direction(Direction::In).snaplen(60));
     let cut = thread::scope(|scope| {
         let cut = scope.spawn(|| cut.frames(20, || ()));
         let frames = whole.frames(20, || net.far(|| send(FAR, NEAR, 0..20, 8968)));
@@ -258,7 +258,7 @@ fn a_group_of_sockets_shares_by_flow() {
     let Some(net) = Net::new() else { return };
     let open = net.near(|| (0..64).map(|_| UdpSocket::bind((NEAR, 0)).unwrap()).collect::<Vec<_>>());
     let ports: Vec<u16> = open.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
-    let listening = queues(&net, &AfPacketOptions { queues: 2, ..options("near0") });
+    let listening = queues(&net, &options("near0").queues(2));
     let mut listening: Vec<Listening> = listening.into_iter().map(Listening::new).collect();
     net.far(|| {
         for (socket, port) in open.iter().zip(&ports) {
@@ -306,7 +306,7 @@ fn a_group_of_sockets_shares_by_flow() {
 fn the_kernels_hash_is_taken_where_it_is_asked_for() {
     let Some(net) = Net::new() else { return };
     let ours = queues(&net, &options("near0"));
-    let theirs = queues(&net, &AfPacketOptions { kernel_hash: true, ..options("near0") });
+    let theirs = queues(&net, &options("near0").kernel_hash(true));
     assert_eq!(ours[0].capabilities().hash, None);
     assert_eq!(theirs[0].capabilities().hash, Some(Affinity::BothDirections));
 }
@@ -391,7 +391,7 @@ fn listening_again(listening: &mut Listening, net: &Net, numbers: std::ops::Rang
 #[test]
 fn an_interface_goes_down_and_comes_up() {
     let Some(net) = Net::new() else { return };
-    let mut listening = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
+    let mut listening = listen(&net, &options("near0").direction(Direction::In));
     net.far(|| send(FAR, NEAR, 0..10, 0));
     net.must(&format!("-n {} link set near0 down", net.near));
     // Until it has noticed.
@@ -418,7 +418,7 @@ fn an_interface_goes_down_and_comes_up() {
 #[test]
 fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     let Some(net) = Net::new() else { return };
-    let mut listening = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
+    let mut listening = listen(&net, &options("near0").direction(Direction::In));
     net.must(&format!("-n {} link set near0 down", net.near));
     thread::scope(|scope| {
         let renaming = scope.spawn(|| {
@@ -445,7 +445,7 @@ fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
 fn an_interface_that_is_deleted_ends_the_queue() {
     for namespace in [true, false] {
         let Some(net) = Net::new() else { return };
-        let mut listening = listen(&net, &AfPacketOptions { direction: Direction::In, ..options("near0") });
+        let mut listening = listen(&net, &options("near0").direction(Direction::In));
         net.far(|| send(FAR, NEAR, 0..10, 0));
         match namespace {
             true => net.must(&format!("netns del {}", net.far)),
@@ -470,7 +470,7 @@ fn what_cannot_be_listened_to_is_said_in_a_line() {
     let nowhere = error(options("nowhere"));
     assert!(nowhere.starts_with("nowhere: cannot look at the interface: No such device"), "{nowhere}");
     for buffer in [0, BUFFER_MIN - 1, 3 << 30] {
-        assert!(error(AfPacketOptions { buffer, ..options("near0") }).contains("512K to 2G"));
+        assert!(error(options("near0").buffer(buffer)).contains("512K to 2G"));
     }
 }
 

@@ -20,13 +20,9 @@ const BURSTS: u32 = 50;
 const PAYLOAD: usize = 500;
 
 fn input(net: &Net) -> Input {
-    let options = AfPacketOptions {
-        buffer: BUFFER_MIN,
-        // Longer than it takes to send a burst on a busy machine: else each would take several blocks.
-        block_timeout: Duration::from_millis(40),
-        direction: Direction::In,
-        ..AfPacketOptions::new("near0")
-    };
+    // Longer than it takes to send a burst on a busy machine: else each would take several blocks.
+    let timeout = Duration::from_millis(40);
+    let options = AfPacketOptions::new("near0").buffer(BUFFER_MIN).block_timeout(timeout).direction(Direction::In);
     net.near(|| options.open().unwrap()).input
 }
 

@@ -26,7 +26,7 @@ struct Taking {
 }
 
 fn options(take: &str) -> AfXdpOptions {
-    AfXdpOptions { take: Some(take.parse().unwrap()), ..AfXdpOptions::new("near0") }
+    AfXdpOptions::new("near0").take(take.parse().unwrap())
 }
 
 fn take(net: &Net, options: &AfXdpOptions) -> Taking {
@@ -98,7 +98,7 @@ fn number(frame: &[u8]) -> u32 {
 fn frames_come_in_order_in_every_mode() {
     let Some(net) = Net::new() else { return };
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
-        let mut taking = take(&net, &AfXdpOptions { mode, ..options("all") });
+        let mut taking = take(&net, &options("all").mode(mode));
         assert_eq!(taking.tester.mode(), Some(runs));
         // More than pages, so that each comes back.
         let count = 4 * TESTER_PAGES as u32;
@@ -143,7 +143,7 @@ fn jumbo_frames_are_whole() {
     // A chunk is a page of the kernel's, of which it leaves the first 256 bytes free.
     let in_one = |bytes: usize| ETHERNET + 28 + bytes <= 4096 - 256;
     for mode in [Mode::Auto, Mode::Skb] {
-        let mut taking = take(&net, &AfXdpOptions { mode, ..options("udp") });
+        let mut taking = take(&net, &options("udp").mode(mode));
         // Around where a chunk ends, and as long as can be.
         for (bytes, first) in sizes.into_iter().zip((0..).step_by(20)) {
             send(&net, first..first + 20, bytes);
@@ -236,7 +236,7 @@ fn a_second_one_is_refused_until_the_first_has_gone() {
     let Some(net) = Net::new() else { return };
     let first = take(&net, &options("all"));
     for replace in [false, true] {
-        let error = try_take(&net, &AfXdpOptions { replace, ..options("all") }).map(drop).unwrap_err().to_string();
+        let error = try_take(&net, &options("all").replace(replace)).map(drop).unwrap_err().to_string();
         assert!(error.contains("another steerage has near0 already"), "{error}");
     }
     drop(first);
@@ -249,11 +249,10 @@ fn a_second_one_is_refused_until_the_first_has_gone() {
 #[test]
 fn what_is_wrong_is_said() {
     let Some(net) = Net::new() else { return };
-    let nothing = AfXdpOptions { take: None, ..options("all") };
-    let none = AfXdpOptions { interface: "no-such".into(), ..options("all") };
-    let queue = AfXdpOptions { queues: Some(0..=1), ..options("all") };
-    let loopback = AfXdpOptions { interface: "lo".into(), ..options("all") };
-    let ring = AfXdpOptions { ring: 100, ..options("all") };
+    let on = |interface: &str| AfXdpOptions::new(interface).take("all".parse().unwrap());
+    let (nothing, none, loopback) = (AfXdpOptions::new("near0"), on("no-such"), on("lo"));
+    let queue = options("all").queues(0..=1);
+    let ring = options("all").ring(100);
     for (options, says) in [
         (nothing, "--take"),
         (none, "look at the interface"),
@@ -357,7 +356,7 @@ fn what_is_named_is_taken_and_the_rest_passes() {
             // The last of all frames is wanted by every expression.
             let last = frame(0x0800, &[&ipv4(17, 0, 0, &ports(61_000, 61_001))]);
             let expression = format!("{expression} or src port 61000 dst port 61001");
-            let mut taking = take(&net, &AfXdpOptions { mode, ..options(&expression) });
+            let mut taking = take(&net, &options(&expression).mode(mode));
             let frames: Vec<Vec<u8>> = kinds.iter().map(|(_, frame)| frame.clone()).chain([last.clone()]).collect();
             net.far(|| send_raw("far0", &frames));
             let mut taken = Vec::new();

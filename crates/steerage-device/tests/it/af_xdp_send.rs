@@ -95,7 +95,7 @@ fn numbered(number: u64, len: usize) -> Vec<u8> {
 
 /// What `input` hands over goes out by the near end, by so many CPUs.
 fn sending(net: &Net, input: Input, cpus: usize) -> Running<()> {
-    let output = net.near(|| AfXdpOutput { cpus, ..AfXdpOutput::new("near0") }.open()).unwrap();
+    let output = net.near(|| AfXdpOutput::new("near0").cpus(cpus).open()).unwrap();
     let builder = Builder::new().virtual_cpus(cpus).check_order(true).input(input).output(output);
     builder.build(|_| SendAll).unwrap().start().unwrap()
 }
@@ -128,11 +128,7 @@ fn what_is_sent_arrives() {
 /// Takes frames at the far end until `done`, and checks that each is whole, and none before one of its flow that was sent
 /// earlier. The kernel may lose some when the machine is busy. Returns how many came.
 fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBool) -> u64 {
-    let options = AfXdpOptions {
-        take: Some("src port 19968-20224".parse().unwrap()),
-        mode: Mode::Native,
-        ..AfXdpOptions::new("far0")
-    };
+    let options = AfXdpOptions::new("far0").take("src port 19968-20224".parse().unwrap()).mode(Mode::Native);
     let queue = net.far(|| options.open()).unwrap().input.queues.remove(0);
     let mut tester = QueueTester::new(queue).unwrap();
     let (start, mut last, mut came, mut quiet) = (Instant::now(), [None; FLOWS as usize], 0, false);
@@ -256,7 +252,7 @@ fn what_is_taken_goes_back_by_the_same_queues() {
     for (queues, mtu, bytes) in [(1, 1500, 500), (2, 1500, 500), (2, 9000, 8000)] {
         let wishes = format!("numtxqueues {queues} numrxqueues {queues} mtu {mtu}");
         let Some(net) = Net::with(&wishes) else { return };
-        let options = AfXdpOptions { take: Some("udp".parse().unwrap()), ..AfXdpOptions::new("near0") };
+        let options = AfXdpOptions::new("near0").take("udp".parse().unwrap());
         let input = net.near(|| options.open()).unwrap().input;
         let running = sending(&net, input, 3);
         let before = net.arrived();

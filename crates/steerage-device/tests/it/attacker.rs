@@ -20,7 +20,7 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::capture::pcap;
 
 fn live(net: &Net) -> Box<dyn RxQueue> {
-    let options = AfPacketOptions { buffer: BUFFER_MIN, direction: Direction::In, ..AfPacketOptions::new("near0") };
+    let options = AfPacketOptions::new("near0").buffer(BUFFER_MIN).direction(Direction::In);
     net.near(|| options.open().unwrap()).input.queues.pop().unwrap()
 }
 

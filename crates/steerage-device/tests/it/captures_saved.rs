@@ -78,7 +78,7 @@ fn what_was_written_is_read_again() {
 fn packets_without_a_time_have_that_of_the_run() {
     let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     let path = target("synthetic.pcapng");
-    let options = synthetic::SyntheticOptions { packets: Some(1000), ..Default::default() };
+    let options = synthetic::SyntheticOptions::new().packets(1000);
     save(options.open().unwrap(), &path, 2);
     let Some(rows) = tshark(&path, &["frame.time_epoch"]) else { return };
     assert_eq!(rows.len(), 1000);
@@ -90,7 +90,7 @@ fn packets_without_a_time_have_that_of_the_run() {
 
 #[test]
 fn a_full_disk_ends_the_output_and_is_counted() {
-    let options = synthetic::SyntheticOptions { packets: Some(10_000), ..Default::default() };
+    let options = synthetic::SyntheticOptions::new().packets(10_000);
     let Err(error) = capture::create("/dev/full") else { panic!("nothing fits there") };
     assert_eq!(error.to_string(), "/dev/full: cannot write to: No space left on device (os error 28)");
     // The output fails in the midst: a pipe whose reader has gone.

@@ -55,7 +55,8 @@ fn fifo(name: &str) -> (PathBuf, mpsc::Sender<()>, thread::JoinHandle<Vec<u8>>) 
 }
 
 fn traffic(packets: Option<u64>, rate: Option<u64>) -> Input {
-    let options = synthetic::SyntheticOptions { packets, rate, flows: 256, size: 1500, ..Default::default() };
+    let mut options = synthetic::SyntheticOptions::new().flows(256).size(1500);
+    (options.packets, options.rate) = (packets, rate);
     options.open().unwrap()
 }
 

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
+use steerage::flow::protocol;
 use steerage::flow::{self, Layers};
-use steerage::flow::{FlowParts, protocol};
 use steerage_device::capture::Capture;
 use steerage_fixtures::tshark::{PAYLOAD, captures, tshark};
 
@@ -68,21 +68,13 @@ fn told(fields: &[String]) -> Known {
 }
 
 fn read(found: &flow::Dissection) -> Known {
-    let (addresses, protocol, ports) = match found.key.parts() {
-        FlowParts::V4 { source, destination, protocol } => {
-            let address = |bits: u32| IpAddr::V4(bits.into());
-            ((address(source.0), address(destination.0)), protocol, (source.1, destination.1))
-        }
-        FlowParts::V6 { source, destination, protocol } => {
-            let address = |bits: u128| IpAddr::V6(bits.into());
-            ((address(source.0), address(destination.0)), protocol, (source.1, destination.1))
-        }
-        _ => return Known { addresses: None, protocol: None, ports: (0, 0) },
-    };
-    let (from, to) = addresses;
     // tshark shows the packet quoted by an error as it was sent; its key is turned, since the error comes back.
-    let (addresses, ports) = if found.is_quoted { ((to, from), (ports.1, ports.0)) } else { (addresses, ports) };
-    Known { addresses: Some(addresses), protocol: Some(protocol), ports }
+    let key = if found.is_quoted { found.key.reversed() } else { found.key };
+    let (Some(source), Some(destination)) = (key.source(), key.destination()) else {
+        return Known { addresses: None, protocol: None, ports: (0, 0) };
+    };
+    let (addresses, ports) = ((source.ip(), destination.ip()), (source.port(), destination.port()));
+    Known { addresses: Some(addresses), protocol: key.protocol(), ports }
 }
 
 #[test]

@@ -18,5 +18,6 @@ mod filters;
 mod flows;
 mod lent;
 mod limit;
+mod privileges;
 mod synthetic;
 mod tap;

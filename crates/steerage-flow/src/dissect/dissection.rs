@@ -1,6 +1,7 @@
 //! The result of a dissection, for tools.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::flow_key::FlowKey;
 
@@ -57,7 +58,7 @@ impl Dissection {
     #[inline(always)]
     pub(super) fn blank() -> Self {
         Self {
-            key: FlowKey::v4((0, 0), (0, 0), 0),
+            key: FlowKey::v4_bits((0, 0), (0, 0), 0),
             is_flow: false,
             end: End::Complete,
             ip: None,
@@ -95,6 +96,7 @@ impl Dissection {
 
 /// An IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IpLayer {
     /// The offset at which it begins.
     pub offset: u32,
@@ -109,6 +111,7 @@ pub struct IpLayer {
 
 /// A fragment of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fragment {
     /// The offset of the IP header that marks the fragment.
     pub ip_offset: u32,
@@ -125,8 +128,17 @@ pub struct Fragment {
     pub datagram: FlowKey,
 }
 
+impl Fragment {
+    /// A fragment whose header is at `ip_offset`, with this part of the datagram's data: for tests of what reads fragments.
+    #[must_use]
+    pub const fn new(ip_offset: u32, id: u32, data: Range<u32>, more: bool, datagram: FlowKey) -> Self {
+        Self { ip_offset, id, offset: data.start, bytes: data.end - data.start, more, datagram }
+    }
+}
+
 /// A tunnel that was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tunnel {
     /// The kind of tunnel.
     pub kind: HeaderKind,
@@ -135,8 +147,17 @@ pub struct Tunnel {
     pub id: Option<u32>,
 }
 
+impl Tunnel {
+    /// A tunnel of this kind, with its identifier.
+    #[must_use]
+    pub const fn new(kind: HeaderKind, id: Option<u32>) -> Self {
+        Self { kind, id }
+    }
+}
+
 /// A header and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Header {
     /// The kind of header.
     pub kind: HeaderKind,

@@ -61,14 +61,14 @@ fn plain_ipv4(header: &[u8; IPV4_LEN + PORTS_LEN], layers: Layers) -> Option<Flo
         && be16(header, 6) & IPV4_FRAGMENT == 0
         && has_common_ports(protocol)
         && !may_be_tunnel(protocol, destination, layers);
-    plain.then(|| FlowKey::v4((be32(header, 12), be16(header, 20)), (be32(header, 16), destination), protocol))
+    plain.then(|| FlowKey::v4_bits((be32(header, 12), be16(header, 20)), (be32(header, 16), destination), protocol))
 }
 
 #[inline(always)]
 fn plain_ipv6(header: &[u8; IPV6_LEN + PORTS_LEN], layers: Layers) -> Option<FlowKey> {
     let (protocol, destination) = (header[6], be16(header, 42));
     let plain = header[0] >> 4 == 6 && has_common_ports(protocol) && !may_be_tunnel(protocol, destination, layers);
-    plain.then(|| FlowKey::v6((be128(header, 8), be16(header, 40)), (be128(header, 24), destination), protocol))
+    plain.then(|| FlowKey::v6_bits((be128(header, 8), be16(header, 40)), (be128(header, 24), destination), protocol))
 }
 
 /// SCTP is left to the walk. It is so rare that it should not cost other packets a compare.

@@ -268,9 +268,9 @@ fn tunnels() {
         assert_eq!(inner.key.to_string(), flow, "over IPv6");
         let outer = dissect(&frame, LinkType::ETHERNET, Layers::Outer);
         let expected = if protocol == 17 {
-            FlowKey::v4((0xc000_0201, 0xc001), (0xc000_0202, u16::from_be_bytes([payload[2], payload[3]])), 17)
+            FlowKey::v4_bits((0xc000_0201, 0xc001), (0xc000_0202, u16::from_be_bytes([payload[2], payload[3]])), 17)
         } else {
-            FlowKey::v4((0xc000_0201, 0), (0xc000_0202, 0), protocol)
+            FlowKey::v4_bits((0xc000_0201, 0), (0xc000_0202, 0), protocol)
         };
         assert_eq!((outer.key, outer.ip.map(|ip| ip.offset)), (expected, Some(14)));
         assert_eq!(flow_key(&frame, LinkType::ETHERNET, Layers::Outer), Some(expected));

@@ -50,13 +50,13 @@ impl Flow {
                 let header: &[u8; IPV4_LEN] = header.first_chunk()?;
                 let (source, destination) = ((be32(header, 12), from), (be32(header, 16), to));
                 let (source, destination) = if turned { (destination, source) } else { (source, destination) };
-                FlowKey::v4(source, destination, self.protocol)
+                FlowKey::v4_bits(source, destination, self.protocol)
             }
             6 => {
                 let header: &[u8; IPV6_LEN] = header.first_chunk()?;
                 let (source, destination) = ((be128(header, 8), from), (be128(header, 24), to));
                 let (source, destination) = if turned { (destination, source) } else { (source, destination) };
-                FlowKey::v6(source, destination, self.protocol)
+                FlowKey::v6_bits(source, destination, self.protocol)
             }
             _ => return None,
         };

@@ -1,7 +1,7 @@
 //! Parses the text form of a [`FlowKey`].
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use super::{FlowKey, protocol};
@@ -42,17 +42,13 @@ impl FromStr for FlowKey {
         let (protocol, ends) = text.trim().split_once(char::is_whitespace).ok_or(ParseFlowKeyError::Form)?;
         let (source, destination) = ends.split_once('>').ok_or(ParseFlowKeyError::Form)?;
         let protocol = parse_protocol(protocol).ok_or(ParseFlowKeyError::Protocol)?;
-        match (End::parse(source.trim())?, End::parse(destination.trim())?) {
-            (End::V4(source), End::V4(destination)) => {
-                let ports = ports(source.1, destination.1)?;
-                Ok(FlowKey::v4((source.0.to_bits(), ports.0), (destination.0.to_bits(), ports.1), protocol))
-            }
-            (End::V6(source), End::V6(destination)) => {
-                let ports = ports(source.1, destination.1)?;
-                Ok(FlowKey::v6((source.0.to_bits(), ports.0), (destination.0.to_bits(), ports.1), protocol))
-            }
-            _ => Err(ParseFlowKeyError::Unequal),
-        }
+        let (source, destination) = (parse_end(source.trim())?, parse_end(destination.trim())?);
+        let (source, destination) = match (source, destination) {
+            ((source, Some(from)), (destination, Some(to))) => ((source, from), (destination, to)),
+            ((source, None), (destination, None)) => ((source, 0), (destination, 0)),
+            _ => return Err(ParseFlowKeyError::Unequal),
+        };
+        FlowKey::between(source.into(), destination.into(), protocol).ok_or(ParseFlowKeyError::Unequal)
     }
 }
 
@@ -70,33 +66,12 @@ fn parse_protocol(name: &str) -> Option<u8> {
 }
 
 /// An address, with a port if the text has one.
-enum End {
-    V4((Ipv4Addr, Option<u16>)),
-    V6((Ipv6Addr, Option<u16>)),
-}
-
-impl End {
-    fn parse(text: &str) -> Result<Self, ParseFlowKeyError> {
-        if let Ok(address) = text.parse::<Ipv4Addr>() {
-            return Ok(Self::V4((address, None)));
-        }
-        if let Ok(end) = text.parse::<SocketAddrV4>() {
-            return Ok(Self::V4((*end.ip(), Some(end.port()))));
-        }
-        if let Ok(address) = text.parse::<Ipv6Addr>() {
-            return Ok(Self::V6((address, None)));
-        }
-        let end = text.parse::<SocketAddrV6>().map_err(|_| ParseFlowKeyError::Endpoint)?;
-        Ok(Self::V6((*end.ip(), Some(end.port()))))
+fn parse_end(text: &str) -> Result<(IpAddr, Option<u16>), ParseFlowKeyError> {
+    if let Ok(address) = text.parse() {
+        return Ok((address, None));
     }
-}
-
-fn ports(source: Option<u16>, destination: Option<u16>) -> Result<(u16, u16), ParseFlowKeyError> {
-    match (source, destination) {
-        (Some(source), Some(destination)) => Ok((source, destination)),
-        (None, None) => Ok((0, 0)),
-        _ => Err(ParseFlowKeyError::Unequal),
-    }
+    let end: SocketAddr = text.parse().map_err(|_| ParseFlowKeyError::Endpoint)?;
+    Ok((end.ip(), Some(end.port())))
 }
 
 #[cfg(test)]
@@ -121,7 +96,7 @@ mod tests {
 
     #[test]
     fn people_write_it_in_more_ways_than_one() {
-        let key = FlowKey::v4((0x0a00_0001, 5), (0x0a00_0002, 80), 6);
+        let key = FlowKey::v4_bits((0x0a00_0001, 5), (0x0a00_0002, 80), 6);
         for text in
             ["tcp 10.0.0.1:5 > 10.0.0.2:80", " TCP  10.0.0.1:5>10.0.0.2:80 ", "protocol-6 10.0.0.1:5 > 10.0.0.2:80"]
         {
@@ -134,9 +109,9 @@ mod tests {
         fn what_is_shown_is_read(v6: bool, a: u128, b: u128, ports: Option<(u16, u16)>, protocol: u8) {
             let (p, q) = ports.unwrap_or((0, 0));
             let key = if v6 {
-                FlowKey::v6((a, p), (b, q), protocol)
+                FlowKey::v6_bits((a, p), (b, q), protocol)
             } else {
-                FlowKey::v4((a as u32, p), (b as u32, q), protocol)
+                FlowKey::v4_bits((a as u32, p), (b as u32, q), protocol)
             };
             prop_assert_eq!(key.to_string().parse(), Ok(key));
         }

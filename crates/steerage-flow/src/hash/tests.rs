@@ -28,12 +28,12 @@ const NO_PORTS: u8 = protocol::GRE;
 
 fn v4(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
     let address = |text: &str| text.parse::<Ipv4Addr>().unwrap().to_bits();
-    FlowKey::v4((address(row.0), row.1), (address(row.2), row.3), protocol)
+    FlowKey::v4_bits((address(row.0), row.1), (address(row.2), row.3), protocol)
 }
 
 fn v6(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
     let address = |text: &str| text.parse::<Ipv6Addr>().unwrap().to_bits();
-    FlowKey::v6((address(row.0), row.1), (address(row.2), row.3), protocol)
+    FlowKey::v6_bits((address(row.0), row.1), (address(row.2), row.3), protocol)
 }
 
 /// Both forms, or the only one that this CPU has.
@@ -95,11 +95,11 @@ fn rss_input(key: &FlowKey) -> Vec<u8> {
         if protocol::has_ports(protocol) { ports } else { vec![] }
     };
     match key.parts() {
-        FlowParts::V4 { source: (s, sp), destination: (d, dp), protocol } => {
-            [s.to_be_bytes().to_vec(), d.to_be_bytes().to_vec(), ports(sp, dp, protocol)].concat()
+        FlowParts::V4 { source: s, destination: d, protocol } => {
+            [s.ip().octets().to_vec(), d.ip().octets().to_vec(), ports(s.port(), d.port(), protocol)].concat()
         }
-        FlowParts::V6 { source: (s, sp), destination: (d, dp), protocol } => {
-            [s.to_be_bytes().to_vec(), d.to_be_bytes().to_vec(), ports(sp, dp, protocol)].concat()
+        FlowParts::V6 { source: s, destination: d, protocol } => {
+            [s.ip().octets().to_vec(), d.ip().octets().to_vec(), ports(s.port(), d.port(), protocol)].concat()
         }
         FlowParts::Link { source, destination, ethertype } => {
             [&source[..], &destination, &ethertype.to_be_bytes()].concat()
@@ -223,8 +223,8 @@ mod aes_in_software {
 fn any_key() -> impl Strategy<Value = FlowKey> {
     let protocol = prop::sample::select(vec![protocol::TCP, protocol::UDP, protocol::SCTP, protocol::ICMP, 255]);
     prop_oneof![
-        (any::<(u32, u16)>(), any::<(u32, u16)>(), protocol.clone()).prop_map(|(s, d, p)| FlowKey::v4(s, d, p)),
-        (any::<(u128, u16)>(), any::<(u128, u16)>(), protocol).prop_map(|(s, d, p)| FlowKey::v6(s, d, p)),
+        (any::<(u32, u16)>(), any::<(u32, u16)>(), protocol.clone()).prop_map(|(s, d, p)| FlowKey::v4_bits(s, d, p)),
+        (any::<(u128, u16)>(), any::<(u128, u16)>(), protocol).prop_map(|(s, d, p)| FlowKey::v6_bits(s, d, p)),
         any::<([u8; 6], [u8; 6], u16)>().prop_map(|(s, d, e)| FlowKey::link(s, d, e)),
         prop::collection::vec(any::<u8>(), 0..50).prop_map(|bytes| FlowKey::from_bytes(&bytes)),
     ]
@@ -260,9 +260,9 @@ fn sequential_addresses_spread_evenly() {
     const FLOWS: u32 = 1 << 16;
     const BUCKETS: usize = 4096;
     let forms: [fn(u32) -> FlowKey; 4] = [
-        |i| FlowKey::v4((0x0a00_0000 + i, 40000), (0xc0a8_0001, 80), protocol::TCP),
-        |i| FlowKey::v4((0x0a00_0001, i as u16), (0xc0a8_0001, 80), protocol::TCP),
-        |i| FlowKey::v6((0xfd << 120 | u128::from(i), 40000), (0xfd << 120, 80), protocol::TCP),
+        |i| FlowKey::v4_bits((0x0a00_0000 + i, 40000), (0xc0a8_0001, 80), protocol::TCP),
+        |i| FlowKey::v4_bits((0x0a00_0001, i as u16), (0xc0a8_0001, 80), protocol::TCP),
+        |i| FlowKey::v6_bits((0xfd << 120 | u128::from(i), 40000), (0xfd << 120, 80), protocol::TCP),
         |i| FlowKey::from_bytes(format!("connection {i:010}").as_bytes()),
     ];
     for hasher in keyed(&HashKey::MICROSOFT) {

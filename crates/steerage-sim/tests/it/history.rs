@@ -120,7 +120,7 @@ impl Policy for Any {
                 breathe(chance, load.order)
             }
         };
-        Some(Wish { map, cause: MoveCause::Balance })
+        Some(Wish::new(map, MoveCause::Balance))
     }
 
     fn findings(&self) -> Findings {

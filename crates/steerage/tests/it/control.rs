@@ -81,7 +81,7 @@ impl Policy for Told {
         asked.looks.push(load.now);
         assert!(!asked.panics, "planted");
         let map = Box::new([asked.wish.take()?; BUCKETS]);
-        Some(Wish { map, cause: MoveCause::Balance })
+        Some(Wish::new(map, MoveCause::Balance))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What programs build on besides batches: the end of a handler, numbers of inputs and outputs, waiting, headers read once.
 
 use std::io;
+use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -179,7 +180,8 @@ fn headers_are_read_again_after_a_packet_was_written_to() {
     let frames = (0..70).map(|port| udp([10, 0, 0, 1], port));
     let tested = testing::run(move |_| Rewrites(Arc::clone(&shared)), frames);
     assert_eq!(tested.verdicts, [Verdict::Consumed; 70]);
-    let key = |port| Some(FlowKey::v4((0x0a00_0001, port), (0x0a00_0009, 0), 17));
+    let end = |address: [u8; 4], port| SocketAddrV4::new(address.into(), port);
+    let key = |port| Some(FlowKey::v4(end([10, 0, 0, 1], port), end([10, 0, 0, 9], 0), 17));
     let expected: Vec<_> = (0..70).map(|port| [key(port), key(port + 100), key(port + 100)]).collect();
     assert_eq!(*seen.lock().unwrap(), expected);
 }

@@ -1,14 +1,16 @@
 //! Flow keys against `etherparse`, which builds the frames and takes them apart in its own way.
 
+use std::net::{SocketAddrV4, SocketAddrV6};
+
 use etherparse::{
     Ethernet2Header, Icmpv4Type, Icmpv6Type, IpFragOffset, IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header,
     Ipv4Options, Ipv6ExtensionSlice, Ipv6Extensions, Ipv6FragmentHeader, Ipv6Header, Ipv6RawExtHeader,
     Ipv6RoutingExtensions, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TransportSlice, VlanId,
 };
 use proptest::{collection::vec, option, prelude::*};
+use steerage::FlowKey;
 use steerage::LinkType;
 use steerage::flow::{self, Layers};
-use steerage::{FlowKey, flow::FlowParts};
 
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -56,12 +58,14 @@ fn expected(frame: &[u8]) -> FlowKey {
     };
     match net {
         NetSlice::Ipv4(ip) => {
-            let [source, destination] = [ip.header().source(), ip.header().destination()].map(u32::from_be_bytes);
-            FlowKey::v4((source, ports.0), (destination, ports.1), payload.ip_number.0)
+            let source = SocketAddrV4::new(ip.header().source_addr(), ports.0);
+            let destination = SocketAddrV4::new(ip.header().destination_addr(), ports.1);
+            FlowKey::v4(source, destination, payload.ip_number.0)
         }
         NetSlice::Ipv6(ip) => {
-            let [source, destination] = [ip.header().source(), ip.header().destination()].map(u128::from_be_bytes);
-            FlowKey::v6((source, ports.0), (destination, ports.1), payload.ip_number.0)
+            let source = SocketAddrV6::new(ip.header().source_addr(), ports.0, 0, 0);
+            let destination = SocketAddrV6::new(ip.header().destination_addr(), ports.1, 0, 0);
+            FlowKey::v6(source, destination, payload.ip_number.0)
         }
         NetSlice::Arp(_) => unreachable!("all generated frames hold IP"),
     }
@@ -321,11 +325,7 @@ proptest! {
         upper in upper(),
         payload in vec(any::<u8>(), SCTP_LEN..20),
     ) {
-        let addresses = |key: FlowKey| match key.parts() {
-            FlowParts::V4 { source, destination, .. } => (u128::from(source.0), u128::from(destination.0)),
-            FlowParts::V6 { source, destination, .. } => (source.0, destination.0),
-            other => panic!("{other:?} is no flow"),
-        };
+        let addresses = |key: FlowKey| [key.source(), key.destination()].map(|end| end.expect("a flow of IP").ip());
         let frame = build(tags, ip, &upper, &payload);
         let whole = addresses(expected(&frame));
         let frame = on_the_wire(frame);

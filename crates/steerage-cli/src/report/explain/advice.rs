@@ -2,7 +2,7 @@
 
 use steerage::{
     FlowKey,
-    flow::{FlowHasher, FlowParts, HashKey},
+    flow::{FlowHasher, HashKey},
 };
 
 use super::{Shares, TrafficExplanation, tunnels};
@@ -81,7 +81,7 @@ pub(super) fn torn(traffic: &TrafficExplanation) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;
     let two_way = traffic.survey.flows.iter().filter(|flow| flow.is_two_way);
-    two_way.filter(|flow| reverse(&flow.flow).is_some_and(|back| queue(&flow.flow) != queue(&back))).count()
+    two_way.filter(|flow| flow.flow.protocol().is_some() && queue(&flow.flow) != queue(&flow.flow.reversed())).count()
 }
 
 fn one_sided(traffic: &TrafficExplanation) -> Option<String> {
@@ -99,15 +99,6 @@ fn one_sided(traffic: &TrafficExplanation) -> Option<String> {
         percent(torn as f64, two_way as f64),
         traffic.basis.command.name()
     ))
-}
-
-/// The key of the other direction of an IP flow.
-fn reverse(flow: &FlowKey) -> Option<FlowKey> {
-    match flow.parts() {
-        FlowParts::V4 { source, destination, protocol } => Some(FlowKey::v4(destination, source, protocol)),
-        FlowParts::V6 { source, destination, protocol } => Some(FlowKey::v6(destination, source, protocol)),
-        _ => None,
-    }
 }
 
 fn unparsed(traffic: &TrafficExplanation) -> Option<String> {

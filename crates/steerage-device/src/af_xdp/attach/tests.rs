@@ -19,7 +19,7 @@ fn other() -> Program {
 }
 
 fn options(replace: bool) -> AfXdpOptions {
-    AfXdpOptions { take: Some("udp".parse().unwrap()), replace, ..AfXdpOptions::new("near0") }
+    AfXdpOptions::new("near0").take("udp".parse().unwrap()).replace(replace)
 }
 
 fn cable() -> Option<Namespaces> {
@@ -35,7 +35,7 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
     let ways = wheres.into_iter().flat_map(|place| [true, false].map(|by_link| (place, by_link)));
     for (((theirs, place), by_link), mode) in ways.flat_map(|way| [Mode::Auto, Mode::Skb].map(|mode| (way, mode))) {
         let Some(namespaces) = cable() else { return };
-        let options = |replace| AfXdpOptions { mode, ..options(replace) };
+        let options = |replace| options(replace).mode(mode);
         namespaces.within(0, || {
             let (program, index) = (other(), Netlink::look("near0").unwrap().index);
             let _link = match by_link {

@@ -297,3 +297,8 @@ impl std::error::Error for OpenError {
         }
     }
 }
+
+/// The examples of the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -299,3 +299,8 @@ fn random_name(name: &OsStr) -> OsString {
 
 #[cfg(test)]
 mod tests;
+
+/// The examples of the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -47,3 +47,8 @@ pub use frame_key::{
 pub use hash::{FlowHash, FlowHasher, HashKey, HashKind, HashUnavailable, Hashing, ParseHashKeyError, UnknownHash};
 pub use link_type::LinkType;
 pub use time::{PacketClock, Timestamp, WallTime};
+
+/// The examples of the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

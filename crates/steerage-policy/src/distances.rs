@@ -21,8 +21,16 @@ use crate::limits::{
     DISTANCE_TIME, DISTANCE_TRIPS,
 };
 
-/// Whether two distances are the same, apart from measurement error.
-pub(crate) fn is_same(one: Duration, other: Duration) -> bool {
+/// Whether two distances between CPUs are the same, apart from measurement error.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let near = [40, 60].map(Duration::from_nanos);
+/// assert!(steerage_policy::is_same_distance(near[0], near[1])); // steerage::policy::is_same_distance
+/// assert!(!steerage_policy::is_same_distance(near[0], Duration::from_nanos(150)));
+/// ```
+pub fn is_same_distance(one: Duration, other: Duration) -> bool {
     let (less, more) = (one.min(other).as_nanos() as f64, one.max(other).as_nanos() as f64);
     more <= less * DISTANCE_SAME
 }
@@ -156,7 +164,7 @@ impl Distances {
             known.next = at + (DISTANCE_EVERY * (1 << known.missed.min(16))).min(DISTANCE_EVERY_MAX);
             return;
         };
-        if !known.apart.is_some_and(|before| is_same(before, apart)) {
+        if !known.apart.is_some_and(|before| is_same_distance(before, apart)) {
             known.since = at;
         }
         let steady = at.since(known.since) / DISTANCE_STEADY;

@@ -100,7 +100,7 @@ pub(crate) const DISTANCE_EVERY_MAX: Duration = Duration::from_secs(1);
 
 /// The longest time for which two CPUs measure, and for which the answering CPU waits for the first question. The other CPU's round
 /// takes about 10 us if work is so light that the distance matters.
-pub const DISTANCE_TIME: Duration = Duration::from_micros(200);
+pub(crate) const DISTANCE_TIME: Duration = Duration::from_micros(200);
 
 /// How long the asking CPU goes on with its rounds until the other has come. A sleeping CPU takes 22 us to wake up, and a CPU of a
 /// virtual machine sometimes takes several hundred.
@@ -114,7 +114,7 @@ pub(crate) const DISTANCE_SAMPLES: usize = 5;
 
 /// Two distances count as the same if they differ by less than this factor. Near is 30 to 60 ns on the machines that we measured,
 /// and far is 120 to 220 ns.
-pub const DISTANCE_SAME: f64 = 1.7;
+pub(crate) const DISTANCE_SAME: f64 = 1.7;
 
 /// The number of CPUs that are measured in turn if no CPU is known to be near enough to join. Each of them is woken up for it.
 pub(crate) const DISTANCE_CANDIDATES: usize = 8;

@@ -41,3 +41,8 @@ pub use nodes::{NodeMap, Nodes};
 pub use others::OthersTime;
 pub use pinned::{CpuWatch, CpusFound, PinnedThreads};
 pub use watch::Watch;
+
+/// The examples of the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -41,9 +41,23 @@ pub use steerage_topology::{CpuId, CpuMask};
 pub use builder::Builder;
 pub use handle::Handle;
 pub use instance::{Instance, Outcome, Running};
-pub use {
-    steerage_ledger as stats, steerage_policy as policy, steerage_testing as testing, steerage_topology as topology,
-};
+pub use {steerage_testing as testing, steerage_topology as topology};
+
+/// The ledger: what was received, delivered and dropped, by CPU, queue and output.
+pub mod stats {
+    pub use steerage_ledger::{
+        BucketSnapshot, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, MoveCause, MoveCounts,
+        OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
+    };
+}
+
+/// Which CPUs of a mask have work, and policies of a program's own.
+pub mod policy {
+    pub use steerage_policy::{
+        Balance, CpuLoad, GroupLoad, Hash, LOOK_EVERY, LOOK_EVERY_MAX, LOOK_RETRY, POLICIES, Plan, Policy,
+        UnknownPolicy, Window, Wish, is_same_distance,
+    };
+}
 
 /// Packets, their parts, and packets that outlive their batch.
 pub mod packet {

@@ -1,8 +1,9 @@
 //! Finds events between two snapshots.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use steerage::policy::DISTANCE_SAME;
+use steerage::policy::is_same_distance;
 
 use super::model::Event;
 use super::snapshot::{ByName, Snapshot};
@@ -30,7 +31,7 @@ pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
         }
     }
     if let (Some(old), Some(new)) = (before.apart_ns(), now.apart_ns())
-        && old.max(new) as f64 > old.min(new) as f64 * DISTANCE_SAME
+        && !is_same_distance(Duration::from_nanos(old), Duration::from_nanos(new))
     {
         add(format!("CPUs were moved: a cache line takes {new} ns, not {old}"), false);
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::distances::is_same;
+use crate::distances::is_same_distance;
 use crate::limits::{DISTANCES_MAX, WORK_CHANGED, WORK_CHANGED_NANOS};
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
@@ -84,7 +84,7 @@ impl Experience {
 
     /// Whether a trial with a CPU at that distance would fail.
     pub(super) fn is_in_vain_at(&self, apart: Option<Duration>, now: Timestamp, work: f64) -> bool {
-        let at = |known: &&Learned| known.apart.zip(apart).is_some_and(|(known, apart)| is_same(known, apart));
+        let at = |known: &&Learned| known.apart.zip(apart).is_some_and(|(known, apart)| is_same_distance(known, apart));
         let known = std::iter::once(&self.here).chain(&self.elsewhere).find(at);
         known.is_some_and(|known| known.is_in_vain(now, work))
     }
@@ -96,13 +96,14 @@ impl Experience {
             self.here.apart = Some(apart);
             return false;
         };
-        if is_same(before, apart) {
+        if is_same_distance(before, apart) {
             return false;
         }
         if let Some(map) = map.filter(|_| self.here.paid.is_some()) {
             self.here.map = Some(Box::new(*map));
         }
-        let known = self.elsewhere.iter().position(|other| other.apart.is_some_and(|other| is_same(other, apart)));
+        let known =
+            self.elsewhere.iter().position(|other| other.apart.is_some_and(|other| is_same_distance(other, apart)));
         let here = match known {
             Some(at) => self.elsewhere.remove(at),
             None => Learned { apart: Some(apart), ..Learned::default() },

@@ -51,10 +51,6 @@ pub(crate) struct Actions {
     verdicts: [Verdict; HANDLE_BUDGET],
     /// Writable copies of lent frames.
     copies: Vec<Option<WrittenCopy>>,
-    /// What was read of the packets' headers.
-    dissections: Vec<OnceCell<Dissection>>,
-    /// Whether there are any.
-    dissected: Cell<bool>,
     /// Whether the handler did anything with a packet. Most functions only read.
     acted: Cell<bool>,
 }
@@ -64,8 +60,6 @@ impl Actions {
         Self {
             verdicts: [Verdict::Consumed; HANDLE_BUDGET],
             copies: (0..HANDLE_BUDGET).map(|_| None).collect(),
-            dissections: vec![OnceCell::new(); HANDLE_BUDGET],
-            dissected: Cell::new(false),
             acted: Cell::new(false),
         }
     }
@@ -75,9 +69,6 @@ impl Actions {
         if self.acted.take() {
             self.verdicts = [Verdict::Consumed; HANDLE_BUDGET];
             self.copies.fill_with(|| None);
-        }
-        if self.dissected.take() {
-            self.dissections.fill(OnceCell::new());
         }
     }
 
@@ -215,13 +206,11 @@ impl<'a> Batch<'a> {
     /// Iterates over the packets. Each call starts at the first packet again. Verdicts given earlier remain, and a
     /// packet that was kept is empty.
     pub fn iter_mut(&mut self) -> Packets<'_> {
-        let Actions { verdicts, copies, dissections, dissected, acted } = &mut *self.actions;
+        let Actions { verdicts, copies, acted } = &mut *self.actions;
         Packets {
             frames: self.frames.frames(),
             verdicts: verdicts.iter_mut(),
             copies: self.context.lent.then(|| copies.iter_mut()),
-            dissections: dissections.iter_mut(),
-            dissected,
             acted,
             context: &self.context,
         }
@@ -252,8 +241,6 @@ pub struct Packets<'a> {
     verdicts: std::slice::IterMut<'a, Verdict>,
     /// Present only if frames are lent. Other frames are written in place.
     copies: Option<std::slice::IterMut<'a, Option<WrittenCopy>>>,
-    dissections: std::slice::IterMut<'a, OnceCell<Dissection>>,
-    dissected: &'a Cell<bool>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
 }
@@ -272,9 +259,7 @@ impl<'a> Iterator for Packets<'a> {
         let frame = self.frames.next()?;
         let verdict = self.verdicts.next()?;
         let copy = self.copies.as_mut().and_then(Iterator::next);
-        let dissection = self.dissections.next()?;
-        let (dissected, acted, context) = (self.dissected, self.acted, self.context);
-        Some(Packet { frame, verdict, copy, dissection, dissected, acted, context })
+        Some(Packet { frame, verdict, copy, dissection: OnceCell::new(), acted: self.acted, context: self.context })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -305,8 +290,7 @@ pub struct Packet<'a> {
     frame: Frame<'a>,
     verdict: &'a mut Verdict,
     copy: Option<&'a mut Option<WrittenCopy>>,
-    dissection: &'a mut OnceCell<Dissection>,
-    dissected: &'a Cell<bool>,
+    dissection: OnceCell<Dissection>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
 }
@@ -414,13 +398,10 @@ impl Packet<'_> {
         *self.verdict
     }
 
-    /// What the headers of the frame say: its flow, its tunnels, the offsets of its parts. The headers are read at the first
-    /// call, and again after the packet was written to. Tunnels are entered as `Builder::layers` says.
+    /// What the headers of the frame say: its flow, its tunnels, the offsets of its parts. This `Packet` reads the headers at
+    /// the first call, and again after it was written to. Tunnels are entered as `Builder::layers` says.
     pub fn dissection(&self) -> &Dissection {
-        self.dissection.get_or_init(|| {
-            self.dissected.set(true);
-            dissect(self.data(), self.link(), self.context.hasher.layers())
-        })
+        self.dissection.get_or_init(|| dissect(self.data(), self.link(), self.context.hasher.layers()))
     }
 
     /// The flow that the packet belongs to, as [`dissection`](Self::dissection) found it. `None` if it is not an IP packet.

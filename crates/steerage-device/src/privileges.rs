@@ -15,7 +15,7 @@
 //! #     type Moved = ();
 //! #     type Report = ();
 //! #     fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
-//! #     fn finish(self) {}
+//! #     fn finish(self, _: &mut Cpu) {}
 //! # }
 //! use steerage::Builder;
 //! use steerage_device::{af_packet::AfPacketOptions, privileges};

@@ -186,7 +186,7 @@ pub trait Policy: Send + fmt::Debug {
     fn cpus_changed(&mut self) {}
 
     /// The interval at which the policy wants to see the load. `None`: never, and nothing is measured then. While nothing is received,
-    /// the interval grows up to [`LOOK_EVERY_MAX`](crate::limits::LOOK_EVERY_MAX).
+    /// the interval grows up to [`LOOK_EVERY_MAX`](crate::LOOK_EVERY_MAX).
     fn look_every(&self) -> Option<Duration> {
         Some(LOOK_EVERY)
     }
@@ -195,8 +195,8 @@ pub trait Policy: Send + fmt::Debug {
     fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish>;
 
     /// The CPU whose distance to the first CPU of the order should be measured after this look. A measurement takes a few
-    /// microseconds of both CPUs, and wakes up the other one. So a pair is measured at most once per
-    /// [`DISTANCE_EVERY`](crate::limits::DISTANCE_EVERY), and less often while its distance stays the same. Nothing is measured
+    /// microseconds of both CPUs, and wakes up the other one. So a pair is measured at most once per 20 ms
+    /// (`DISTANCE_EVERY`), and less often while its distance stays the same. Nothing is measured
     /// if the CPUs are not CPUs of this machine, as in the simulator.
     fn asks_distance(&self) -> Option<u16> {
         None

@@ -14,7 +14,7 @@ use steerage::{
     limits::POLL_BUDGET,
 };
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
-use steerage_device::filter::{Filter, FilterError};
+use steerage_device::filter::FilterError;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 use steerage_fixtures::{HANG, in_ci};
 
@@ -169,12 +169,10 @@ fn a_filter_finds_tags() {
     let Some(net) = Net::new() else { return };
     let frames: Vec<Vec<u8>> = (0..10).map(tagged).collect();
     for (text, count) in [("vlan 5", 10), ("vlan 5 and vlan 9", 10), ("vlan 9", 0), ("not vlan", 0)] {
-        let filter = net.near(|| Filter::compile(text, Some("near0"), LinkType::ETHERNET));
-        let filter = match filter {
+        let options = match net.near(|| small("near0").filtered(text)) {
             Err(FilterError::NoTcpdump) if !in_ci() => return,
             other => other.unwrap(),
         };
-        let options = small("near0").filter(filter);
         let seen = listen(&net, &options).frames(count, || net.far(|| send_raw("far0", &frames)));
         assert!(seen.iter().map(|(_, frame)| frame).eq(&frames[..count]), "{text}");
     }

@@ -83,9 +83,9 @@ pub enum BuildError {
     /// A device could not be prepared.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The packet memory could not be allocated.
-    #[error(transparent)]
-    Region(#[from] RegionError),
+    /// The packet memory could not be allocated. The text says what to do.
+    #[error("{0}")]
+    Region(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The kernel refused another operation.
     #[error("cannot {operation}: {error}")]
     System {
@@ -95,6 +95,12 @@ pub enum BuildError {
         #[source]
         error: io::Error,
     },
+}
+
+impl From<RegionError> for BuildError {
+    fn from(error: RegionError) -> Self {
+        Self::Region(error.into())
+    }
 }
 
 /// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main` returns.

@@ -124,7 +124,7 @@ impl Shared {
             in_handler: self.gates.iter().map(in_handler).collect(),
             moves: state.moves.counts(),
             groups: self.group_snapshots(&state),
-            backing: self.region.backing(),
+            backing: self.region.backing().into(),
             page_bytes: self.region.page_bytes() as u64,
             pages: self.region.pages() as u64,
             pages_free: self.pools[0].free() as u64,

@@ -16,9 +16,11 @@
 //! | `tx_account`, `deferred` | packets that an output has taken and not sent yet |
 //! | `order_check` | whether packets complete in the order of their arrival |
 //! | `drops`, `reasons` | lost packets by reason |
+//! | `backing` | the kind of pages that packet memory lies in |
 //! | `device_name`, `counter` | the name of a device; a count with one writer |
 #![forbid(unsafe_code)]
 
+mod backing;
 mod counter;
 #[allow(missing_docs, reason = "the counts have the names of the snapshots' fields, which are documented")]
 pub mod counts;
@@ -32,6 +34,7 @@ mod records;
 mod snapshot;
 mod tx_account;
 
+pub use backing::Backing;
 pub use counter::Counter;
 pub use counts::{
     BucketLoads, ConsumerLedger, CpuLedger, MoveCounts, PollCounts, PoolCounters, ProducerLedger, QueueError,

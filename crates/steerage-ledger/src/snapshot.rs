@@ -4,9 +4,9 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use steerage_flow::FlowKey;
-use steerage_mem::Backing;
 use steerage_topology::CpuId;
 
+use crate::backing::Backing;
 use crate::counts::{MoveCounts, QueueError};
 use crate::deferred::Settled;
 use crate::drops::Drops;

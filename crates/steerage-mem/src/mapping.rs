@@ -25,17 +25,6 @@ pub enum Backing {
     Foreign,
 }
 
-impl fmt::Display for Backing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::HugePages => "huge pages",
-            Self::TransparentHugePages => "transparent huge pages",
-            Self::SmallPages => "small pages",
-            Self::Foreign => "foreign memory",
-        })
-    }
-}
-
 /// Why a region could not be made.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -46,8 +46,8 @@ pub use {steerage_testing as testing, steerage_topology as topology};
 /// The ledger: what was received, delivered and dropped, by CPU, queue and output.
 pub mod stats {
     pub use steerage_ledger::{
-        BucketSnapshot, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, MoveCause, MoveCounts,
-        OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
+        Backing, BucketSnapshot, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, MoveCause,
+        MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
     };
 }
 

@@ -1,0 +1,39 @@
+//! The kind of pages that packet memory lies in.
+
+use std::fmt;
+
+/// The kind of pages that the kernel used for the packet memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backing {
+    /// Reserved 2 MiB pages (`vm.nr_hugepages`).
+    HugePages,
+    /// 2 MiB pages as far as the kernel finds them (transparent huge pages).
+    TransparentHugePages,
+    /// 4 KiB pages only.
+    SmallPages,
+    /// Memory that a device mapped and lends.
+    Foreign,
+}
+
+impl From<steerage_mem::Backing> for Backing {
+    fn from(backing: steerage_mem::Backing) -> Self {
+        match backing {
+            steerage_mem::Backing::HugePages => Self::HugePages,
+            steerage_mem::Backing::TransparentHugePages => Self::TransparentHugePages,
+            steerage_mem::Backing::SmallPages => Self::SmallPages,
+            steerage_mem::Backing::Foreign => Self::Foreign,
+        }
+    }
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HugePages => "huge pages",
+            Self::TransparentHugePages => "transparent huge pages",
+            Self::SmallPages => "small pages",
+            Self::Foreign => "foreign memory",
+        })
+    }
+}

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use steerage_flow::{FlowHash, LinkType, WallTime};
+use steerage_flow::{LinkType, WallTime};
 use steerage_mem::FrameHeader;
 
 /// A packet that a handler keeps beyond its batch: owned, writable and `Send`. Its pages go home when it is dropped, on any
@@ -45,11 +45,6 @@ impl Kept {
     /// The number of the device's interface that received the frame, if the device recorded it.
     pub fn interface(&self) -> Option<u16> {
         self.0.header().map(|header| header.interface)
-    }
-
-    /// The hash that the flow was steered by, if steering needed a hash.
-    pub fn flow_hash(&self) -> Option<FlowHash> {
-        self.0.hash().map(FlowHash)
     }
 }
 

@@ -468,7 +468,9 @@ impl Packet<'_> {
         if *self.verdict != Verdict::Consumed {
             return Err(self);
         }
-        let kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
+        // A copy does not have it yet.
+        let link = self.frame.link();
+        let mut kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
             Some(copy) => copy,
             None if self.frame.is_lent() => match self.copied() {
                 Ok(copy) => copy,
@@ -479,6 +481,7 @@ impl Packet<'_> {
                 Err(frame) => return Err(Self { frame, ..self }),
             },
         };
+        kept.set_link(link);
         self.acted.set(true);
         *self.verdict = Verdict::Kept;
         Ok(Kept(kept))

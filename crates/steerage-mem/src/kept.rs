@@ -139,6 +139,11 @@ impl Kept {
         self.slot.link()
     }
 
+    /// As [`Frame::set_link`](crate::ring::Frame::set_link).
+    pub fn set_link(&mut self, link: u8) {
+        self.slot = self.slot.with_link(link);
+    }
+
     /// The frame's bytes, part by part. [`Deref`] returns those of the first part only.
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: the slot is ours alone, and writing needs `&mut self`.

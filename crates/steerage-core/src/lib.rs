@@ -27,7 +27,7 @@
 //! | `sleep`, `sampler` | how a CPU sleeps; samples of load |
 //! | `shared` | the state that the CPUs share, and the only function that wakes them |
 //! | `steering`, [`placement`] | what control and the CPUs share under one lock; what a policy sees and leaves |
-//! | `kept` | packets that outlive their batch |
+//! | `kept`, `dissections` | packets that outlive their batch; what was read of packets' headers |
 //! | [`rps_map`], `hashing` | hash to bucket to CPU; the hashes of a poll's frames |
 //! | [`device`], [`platform`], [`limits`], [`ids`] | names and errors of devices; clock and sleep; every limit; identifiers |
 //!
@@ -44,6 +44,7 @@ pub mod build;
 pub mod completions;
 pub mod control;
 pub mod device;
+mod dissections;
 pub mod error;
 pub mod handler;
 mod hashing;

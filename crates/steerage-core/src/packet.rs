@@ -2,10 +2,12 @@
 
 mod shape;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::dissections::Dissections;
 use crate::hashing::QueueHasher;
 use crate::ids::{BucketId, InputId, TxId, Verdict};
 use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX, POOL_BULK};
@@ -42,6 +44,7 @@ pub(crate) struct BatchContext<'a> {
     pub(crate) kept: &'a Arc<KeptPages>,
     pub(crate) spare: &'a Spare,
     pub(crate) hasher: &'a QueueHasher,
+    pub(crate) dissections: &'a Dissections,
 }
 
 /// The verdict on each packet of a batch, by slot. It is stored outside of the handler's reach, so that it
@@ -259,7 +262,7 @@ impl<'a> Iterator for Packets<'a> {
         let frame = self.frames.next()?;
         let verdict = self.verdicts.next()?;
         let copy = self.copies.as_mut().and_then(Iterator::next);
-        Some(Packet { frame, verdict, copy, dissection: OnceCell::new(), acted: self.acted, context: self.context })
+        Some(Packet { frame, verdict, copy, acted: self.acted, context: self.context })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -290,7 +293,6 @@ pub struct Packet<'a> {
     frame: Frame<'a>,
     verdict: &'a mut Verdict,
     copy: Option<&'a mut Option<WrittenCopy>>,
-    dissection: OnceCell<Dissection>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
 }
@@ -350,7 +352,7 @@ impl Packet<'_> {
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
     pub fn data_mut(&mut self) -> Result<&mut [u8], NoRoom> {
-        self.dissection.take();
+        self.forget_dissection();
         if !self.frame.is_lent() {
             return self.frame.bytes_mut().ok_or(NoRoom);
         }
@@ -398,10 +400,16 @@ impl Packet<'_> {
         *self.verdict
     }
 
-    /// What the headers of the frame say: its flow, its tunnels, the offsets of its parts. This `Packet` reads the headers at
-    /// the first call, and again after it was written to. Tunnels are entered as `Builder::layers` says.
-    pub fn dissection(&self) -> &Dissection {
-        self.dissection.get_or_init(|| dissect(self.data(), self.link(), self.context.hasher.layers()))
+    /// What the headers of the frame say: its flow, its tunnels, the offsets of its parts. The headers are read at the first
+    /// call, and again after the packet was written to. Tunnels are entered as `Builder::layers` says.
+    pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
+        let layers = self.context.hasher.layers();
+        self.context.dissections.get_or(self.frame.nth(), || dissect(self.data(), self.link(), layers))
+    }
+
+    /// The headers may be others from now on.
+    fn forget_dissection(&mut self) {
+        self.context.dissections.forget(self.frame.nth());
     }
 
     /// The flow that the packet belongs to, as [`dissection`](Self::dissection) found it. `None` if it is not an IP packet.
@@ -431,7 +439,7 @@ impl Packet<'_> {
     /// ignored. Call [`flow_hash`](Self::flow_hash) first if you need the hash.
     #[inline]
     pub fn set_link(&mut self, link: LinkType) {
-        self.dissection.take();
+        self.forget_dissection();
         self.frame.set_link(link.code());
     }
 

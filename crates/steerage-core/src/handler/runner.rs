@@ -11,6 +11,7 @@ use steerage_topology::CpuId;
 
 use super::{Cpu, Handler};
 use crate::backlog::Backlog;
+use crate::dissections::Dissections;
 use crate::ids::{CpuIndex, DropReason, TxId, TxSource};
 use crate::limits::HANDLE_BUDGET;
 use crate::packet::{Actions, Batch, BatchContext, Spare};
@@ -45,6 +46,7 @@ pub(crate) struct Runner<H: Handler> {
     pub(crate) outputs: Vec<OwnedTx>,
     pub(crate) next_tick: Option<Timestamp>,
     actions: Actions,
+    dissections: Dissections,
     spare: Spare,
     /// Bucket and arrival number of the frames in hand, if order is checked.
     arrivals: Vec<(usize, u64)>,
@@ -70,6 +72,7 @@ impl<H: Handler> Runner<H> {
             outputs,
             next_tick: Some(Timestamp::ZERO),
             actions: Actions::new(),
+            dissections: Dissections::new(),
             spare: Spare::new(Arc::clone(&shared.pools[usize::from(index)])),
             arrivals: Vec::with_capacity(HANDLE_BUDGET),
             ended: Ended::Returned,
@@ -119,6 +122,7 @@ impl<H: Handler> Runner<H> {
             kept: &backlog.kept_pages,
             spare: &self.spare,
             hasher: &backlog.hasher,
+            dissections: &self.dissections,
         };
         let mut batch = Batch::new(&mut backlog.consumer, &mut self.actions, context);
         let (handler, cpu) = (&mut self.handler, &mut self.cpu);
@@ -164,6 +168,7 @@ impl<H: Handler> Runner<H> {
         self.send_originated(self.ended == Ended::Void);
         backlog.consumer.finish();
         self.actions.clear();
+        self.dissections.clear();
         if self.ended == Ended::Panicked {
             self.rebuild("handle");
         }

@@ -26,7 +26,7 @@ impl Packet<'_> {
     /// # Errors
     /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.
     pub fn linearise(&mut self) -> Result<&[u8], NoRoom> {
-        self.dissection.take();
+        self.forget_dissection();
         if self.frame.is_chained() && !self.frame.linearise() {
             return Err(NoRoom);
         }
@@ -90,7 +90,7 @@ impl Packet<'_> {
     }
 
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
-        self.dissection.take();
+        self.forget_dissection();
         let resized =
             if self.frame.is_lent() { self.copy_mut()?.resize(front, back) } else { self.frame.resize(front, back) };
         if resized { Ok(()) } else { Err(NoRoom) }

@@ -84,6 +84,12 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
+    /// The frame's position in the batch.
+    #[inline(always)]
+    pub fn nth(&self) -> usize {
+        (self.at - self.ring.finished) as usize
+    }
+
     /// The frame's bytes, or those of its first part if it has several pages.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {

@@ -190,7 +190,7 @@ impl Holding {
     /// The packet that was taken first leaves: what it is now.
     fn let_go(&mut self) {
         let Some(frame) = self.held.pop_front() else { return };
-        let (at, len) = (frame.offset() as usize, frame.len());
+        let (at, len) = (frame.offset(), frame.len());
         let mut page = frame.into_page().expect("a page of its own");
         let bytes = &self.region.as_ref().unwrap().page_mut(&mut page)[at..at + len];
         self.wire.lock().unwrap().push(u64::from_be_bytes(bytes.try_into().unwrap()));

@@ -1,181 +1,120 @@
-//! Embedded in tokio by `split()`: the receive path shares its threads with async tasks, and packets reach async code
-//! through an ordinary tokio channel.
-//!
-//! ```text
-//! cargo run --release -p steerage-device --example tokio -- synthetic:packets=1000000,rate=200000
-//! ```
-//!
-//! Each CPU of the path is a future on a current-thread runtime, since a handler need not be `Send`; the threads are the
-//! caller's, and unpinned. The future hands packets to the handler while there are any and lets other tasks have their
-//! turn after each `BUDGET`. With nothing to do it arms, which makes the other CPUs ring from then on, and awaits its
-//! event file descriptor, or the time at which a tick, a timed device or a move wants it back. One more task lets the policy
-//! look at the load: without it, no CPU ever joins.
+//! Packets reach async code. Each CPU is a future on a runtime of its own, which it shares with other tasks:
+//! `cargo run --release -p steerage-device --example tokio -- eth0`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
-use std::error::Error;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::thread;
-use std::time::Duration;
+use std::{error::Error, io, os::fd::OwnedFd, thread, time::Duration};
 
-use steerage::{
-    Batch, Builder, Cpu, Handle, Handler, Snapshot,
-    packet::Kept,
-    threads::{Armed, CpuPart, Machine, Softnet, Stepped},
-};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::runtime;
-use tokio::sync::mpsc;
+use steerage::packet::Kept;
+use steerage::threads::{Armed, CpuPart, Stepped};
+use steerage::{Batch, Builder, Cpu, Handle, Handler, Snapshot};
+use tokio::{io::unix::AsyncFd, runtime, sync::mpsc, time::timeout};
 
-/// How many packets a CPU handles before other tasks of its runtime have their turn: four batches, some 10 us.
-const BUDGET: usize = 256;
-
-/// How many packets may be on their way to async code.
-const ON_THE_WAY_MAX: usize = 512;
-
-// ---- the packet function
-
-/// Sends each packet to async code, as far as that keeps up.
-struct ToAsync {
-    packets: mpsc::Sender<Kept>,
-    counts: Counts,
-}
-
-/// What became of one CPU's packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) sent: u64,
-    /// Discarded, because async code was behind.
-    pub(crate) full: u64,
-    /// Not kept, because too many are: cannot be while `kept_max` is no less than `ON_THE_WAY_MAX` and what the
-    /// receivers hold.
-    pub(crate) no_room: u64,
-}
+/// Sends packets to async code, as far as that keeps up.
+pub(crate) struct ToAsync(pub(crate) mpsc::Sender<Kept>);
 
 impl Handler for ToAsync {
     type Moved = ();
-    type Report = Counts;
+    type Report = ();
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
-            // The place first, then the packet: one that was kept only to be dropped would count as kept.
-            let Ok(place) = self.packets.try_reserve() else {
-                packet.discard();
-                self.counts.full += 1;
-                continue;
-            };
-            match packet.keep() {
-                Ok(kept) => {
-                    place.send(kept);
-                    self.counts.sent += 1;
-                }
-                Err(_) => self.counts.no_room += 1,
+            // The place first: a packet that was kept only to be dropped would count as kept.
+            match self.0.try_reserve() {
+                Ok(place) => drop(packet.keep().map(|kept| place.send(kept))),
+                Err(_) => packet.discard(),
             }
         }
     }
 
-    fn finish(self, _cpu: &mut Cpu) -> Counts {
-        self.counts
-    }
+    fn finish(self, _cpu: &mut Cpu) {}
 }
 
-// ---- one CPU of the path, as a future
-
-/// Serves one CPU until every queue has ended.
-async fn serve<H: Handler>(mut softnet: Softnet<H, Machine>) -> io::Result<H::Report> {
-    let events = events_of(&mut softnet)?;
+/// Runs one CPU until every queue has ended.
+async fn serve(part: CpuPart<ToAsync>) -> io::Result<()> {
+    let mut softnet = part.enter_machine();
+    // SAFETY: the file descriptor is owned, so it stays open as long as the runtime knows it.
+    let event: AsyncFd<OwnedFd> = unsafe { AsyncFd::register(softnet.event_fd()?) }?;
     loop {
-        match softnet.poll(BUDGET) {
-            Stepped::Worked => {}
+        match softnet.poll(256) {
             Stepped::Finished => return Ok(softnet.finish()),
+            Stepped::Worked => {}
             Stepped::Idle => {
                 if let Armed::Sleep(until) = softnet.arm() {
-                    wait(&events, until.map(|until| until.since(softnet.now()))).await?;
+                    let time = until.map_or(Duration::from_secs(60), |until| until.since(softnet.now()));
+                    // Readiness is forgotten, because the next poll looks at everything.
+                    if let Ok(ready) = timeout(time, event.readable()).await {
+                        ready?.clear_ready();
+                    }
                 }
             }
         }
-        // Even when it was idle and may not sleep: it may wait for pages that a task of this runtime holds.
+        // Also if it is idle and may not sleep: it may wait for a page that a task of this runtime has.
         tokio::task::yield_now().await;
     }
 }
 
-/// A CPU's bell and devices, registered with the runtime once.
-#[allow(deprecated, reason = "what replaces it is unsafe, for callers who own no file descriptor; we do")]
-fn events_of<H: Handler>(softnet: &mut Softnet<H, Machine>) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(softnet.event_fd()?, Interest::READABLE)
-}
-
-/// Waits for an event or until the time is over. It is taken as seen: the next poll looks at everything.
-async fn wait(events: &AsyncFd<OwnedFd>, time: Option<Duration>) -> io::Result<()> {
-    let readable = events.readable();
-    let ready = match time {
-        Some(time) => tokio::time::timeout(time, readable).await.ok(),
-        None => Some(readable.await),
-    };
-    if let Some(ready) = ready {
-        ready?.clear_ready();
-    }
-    Ok(())
-}
-
-fn runtime() -> io::Result<runtime::Runtime> {
-    runtime::Builder::new_current_thread().enable_all().build()
-}
-
-/// Lets the policy look at the load whenever it wants to.
+/// Lets the policy look at the load whenever it wants to. Without it, no CPU ever joins.
 async fn control(handle: Handle) {
     while let Some(next) = handle.control(handle.now()) {
         tokio::time::sleep(next.since(handle.now())).await;
     }
 }
 
-// ---- the whole
-
-/// What came of it.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) counts: Vec<Counts>,
-    /// Packets and bytes that came to async code.
-    pub(crate) received: (u64, u64),
-    pub(crate) snapshot: Snapshot,
-}
-
-pub(crate) fn run(device: &str, cpus: usize) -> Result<Outcome, Box<dyn Error>> {
-    let (sender, mut receiver) = mpsc::channel(ON_THE_WAY_MAX);
-    // What makes handlers lives as long as the last CPU, so the channel closes when that has ended.
-    let make = move |_cpu| ToAsync { packets: sender.clone(), counts: Counts::default() };
-    let instance = Builder::new().virtual_cpus(cpus).input(steerage_device::open(device)?).build(make)?;
-    let (parts, handle) = instance.split();
-
-    let serve_on_thread = |part: CpuPart<ToAsync>| {
-        thread::spawn(move || runtime()?.block_on(async { serve(part.enter_machine()).await }))
-    };
-    let threads: Vec<_> = parts.into_iter().map(serve_on_thread).collect();
-
-    // Async code, on this thread's runtime, until the last CPU has ended.
-    let received = runtime()?.block_on(async {
-        // It ends with the runtime.
-        tokio::spawn(control(handle.clone()));
+/// The number of packets and bytes that async code received, and the ledger.
+pub(crate) fn run(device: &str, cpus: usize) -> Result<(u64, u64, Snapshot), Box<dyn Error>> {
+    let runtime = || runtime::Builder::new_current_thread().enable_all().build();
+    // The handlers' end closes the channel.
+    let (sender, mut receiver) = mpsc::channel(512);
+    let builder = Builder::new().virtual_cpus(cpus).input(steerage_device::open(device)?);
+    let (parts, handle) = builder.build(move |_cpu| ToAsync(sender.clone()))?.split();
+    let on_thread = |part| thread::spawn(move || runtime()?.block_on(serve(part)));
+    let threads: Vec<_> = parts.into_iter().map(on_thread).collect();
+    let (packets, bytes) = runtime()?.block_on(async {
+        tokio::spawn(control(handle.clone())); // It ends with this runtime.
         let mut received = (0, 0);
         while let Some(packet) = receiver.recv().await {
-            received.0 += 1;
-            received.1 += packet.len() as u64;
+            received = (received.0 + 1, received.1 + packet.len() as u64);
         }
         received
     });
-    let counts = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
-    let counts = counts.collect::<io::Result<_>>()?;
-    Ok(Outcome { counts, received, snapshot: handle.snapshot() })
+    threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))?;
+    Ok((packets, bytes, handle.snapshot()))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let device = std::env::args().nth(1).unwrap_or("synthetic:packets=1000000,rate=200000".into());
-    let Outcome { counts, received: (packets, bytes), snapshot } = run(&device, 2)?;
-    for (cpu, Counts { sent, full, .. }) in counts.iter().enumerate() {
-        println!("CPU {cpu}: {sent} packets sent to async code, {full} discarded because it was behind");
-    }
-    println!("async code received {packets} packets, {bytes} bytes");
-    println!("lost: {} of {}", snapshot.dropped().total(), snapshot.received());
+    let (packets, bytes, ledger) = run(&device, 2)?;
+    println!("async code received {packets} packets, {bytes} bytes; {} came too fast", ledger.verdicts().discarded);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use steerage::packet::Verdict;
+    use steerage::testing;
+
+    use super::*;
+
+    #[test]
+    fn packets_that_find_no_place_are_discarded() {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let tested = testing::run(move |_| ToAsync(sender.clone()), [[1; 60], [2; 60]]);
+        assert_eq!(tested.verdicts, [Verdict::Kept, Verdict::Discarded]);
+        assert_eq!(receiver.blocking_recv().as_deref(), Some(&[1; 60][..]));
+    }
+
+    #[test]
+    fn each_packet_is_received_or_discarded() {
+        for (cpus, rate) in [(1, ""), (2, ""), (4, ""), (2, ",rate=100000")] {
+            let (packets, bytes, ledger) = run(&format!("synthetic:packets=20000,size=64{rate}"), cpus).unwrap();
+            let verdicts = ledger.verdicts();
+            assert_eq!((verdicts.consumed, verdicts.kept, bytes), (0, packets, 64 * packets));
+            assert!(packets > 0);
+            if rate.is_empty() {
+                assert_eq!(verdicts.total(), 20_000, "a source that can wait loses nothing");
+            }
+            assert_eq!(ledger.received(), 20_000);
+            steerage_fixtures::assert_at_rest(&ledger);
+        }
+    }
 }

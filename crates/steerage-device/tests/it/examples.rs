@@ -4,8 +4,17 @@
 #[path = "../../examples/counter.rs"]
 mod counter;
 #[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/dns_rates.rs"]
+mod dns_rates;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/firewall.rs"]
+mod firewall;
+#[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/flow_table.rs"]
 mod flow_table;
+#[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/ids.rs"]
+mod ids;
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/nic.rs"]
 mod nic;
@@ -16,8 +25,8 @@ mod quic_cid;
 #[path = "../../examples/tokio.rs"]
 mod tokio_example;
 #[expect(dead_code, reason = "an example's `main`")]
-#[path = "../../examples/udp.rs"]
-mod udp;
+#[path = "../../examples/udp_device.rs"]
+mod udp_device;
 
 use steerage::Snapshot;
 
@@ -54,37 +63,6 @@ fn a_ring_of_pages_keeps_those_of_short_frames() {
         assert_eq!((frames, numbers), (100_000, (0..100_000).sum()));
         assert_eq!(outcome.snapshot.queues[0].pool.rx_copybreak, copied, "{copybreak}");
         assert_at_rest(&outcome.snapshot, 100_000);
-    }
-}
-
-/// The socket is empty most of the time, and an empty socket makes no packet. A datagram without a byte makes one.
-#[test]
-fn a_socket_makes_one_packet_of_each_datagram() {
-    let outcome = udp::run(2000, 2).unwrap();
-    let count = |what: fn(&udp::Tunnelled) -> u64| outcome.reports.iter().map(|(_, seen)| what(seen)).sum::<u64>();
-    assert_eq!((count(|seen| seen.packets), count(|seen| seen.empty)), (2000, 20));
-    assert_eq!(outcome.snapshot.received_bytes(), (0..2000).map(udp::datagram).map(|bytes| bytes.len() as u64).sum());
-    assert_at_rest(&outcome.snapshot, 2000);
-}
-
-#[test]
-fn under_tokio_each_packet_is_received_or_discarded() {
-    for (cpus, rate) in [(1, ""), (2, ""), (4, ""), (2, ",rate=100000")] {
-        let spec = format!("synthetic:packets=20000,size=64{rate}");
-        let outcome = tokio_example::run(&spec, cpus).unwrap();
-        let sum = |what: fn(&tokio_example::Counts) -> u64| outcome.counts.iter().map(what).sum::<u64>();
-        let (sent, full, no_room) = (sum(|c| c.sent), sum(|c| c.full), sum(|c| c.no_room));
-
-        assert_eq!(outcome.counts.len(), cpus);
-        assert_eq!(outcome.received, (sent, 64 * sent));
-        assert_eq!(no_room, 0);
-        let verdicts = outcome.snapshot.verdicts();
-        assert_eq!((verdicts.consumed, verdicts.discarded, verdicts.kept), (0, full, sent));
-        assert!(sent > 0);
-        if rate.is_empty() {
-            assert_eq!(verdicts.total(), 20_000, "a source that can wait loses nothing");
-        }
-        assert_at_rest(&outcome.snapshot, 20_000);
     }
 }
 

@@ -1,0 +1,149 @@
+//! A firewall between two TAPs. It reads its rules again every second:
+//! `cargo run --release -p steerage-device --example firewall -- inside outside rules.txt`
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicU64, atomic::Ordering};
+use std::{error::Error, fs, str::FromStr, time::Duration};
+
+use steerage::{Batch, Builder, Cpu, Handler, TxId};
+use steerage_device::tap::{Layer, TapOptions};
+
+/// What is blocked, in both directions. One rule on a line of the file: `port 25` or `host 192.0.2.7`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Rules(HashSet<u16>, HashSet<IpAddr>);
+
+impl FromStr for Rules {
+    type Err = Box<dyn Error>;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut rules = Self::default();
+        for line in text.lines() {
+            match line.split_once(' ') {
+                Some(("port", port)) => drop(rules.0.insert(port.parse()?)),
+                Some(("host", host)) => drop(rules.1.insert(host.parse()?)),
+                _ => return Err(format!("'{line}': write port NUMBER or host ADDRESS").into()),
+            }
+        }
+        Ok(rules)
+    }
+}
+
+/// The rules in force, which any thread may replace. The number changes with them.
+#[derive(Default)]
+pub(crate) struct Shared(AtomicU64, Mutex<Arc<Rules>>);
+
+impl Shared {
+    pub(crate) fn set(&self, rules: Rules) {
+        *self.1.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Sends what comes by input 0 to the first output, and what comes by input 1 to the second.
+pub(crate) struct Firewall(pub(crate) Arc<Shared>, pub(crate) u64, pub(crate) Arc<Rules>, pub(crate) [TxId; 2]);
+
+impl Handler for Firewall {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+        let Self(shared, version, rules, outputs) = self;
+        let now = shared.0.load(Ordering::Acquire);
+        // If another thread is at the rules, this batch still goes by the old ones.
+        if let Some(new) = (now != *version).then(|| shared.1.try_lock().ok()).flatten() {
+            (*version, *rules) = (now, Arc::clone(&new));
+        }
+        let to = outputs[usize::from(batch.input().0)];
+        for packet in batch.iter_mut() {
+            let ends = packet.flow_key().map_or([None; 2], |flow| [flow.source(), flow.destination()]);
+            let is_blocked =
+                ends.iter().flatten().any(|end| rules.0.contains(&end.port()) || rules.1.contains(&end.ip()));
+            if is_blocked { packet.discard() } else { packet.transmit(to) }
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let [inside, outside, file] = [1, 2, 3].map(|nth| std::env::args().nth(nth).unwrap_or_default());
+    let [inside, outside] = [TapOptions::new(Layer::Tap, inside).open()?, TapOptions::new(Layer::Tap, outside).open()?];
+    let mut builder = Builder::new().input(inside.input()?).input(outside.input()?);
+    let outputs = [outside, inside].map(|tap| builder.add_output(tap.output()));
+    let shared = Arc::<Shared>::default();
+    let rules = Arc::clone(&shared);
+    let running = builder.build(move |_| Firewall(Arc::clone(&rules), 0, Arc::default(), outputs))?.start()?;
+    while !running.handle().wait_finished(Duration::from_secs(1)) {
+        shared.set(fs::read_to_string(&file)?.parse()?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+    use steerage::packet::Verdict;
+    use steerage::testing::{self, HandlerTester};
+
+    use super::*;
+
+    fn frame(from: [u8; 4], to: [u8; 4], port: u16) -> Vec<u8> {
+        let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(from, to, 64).udp(4000, port);
+        let mut frame = Vec::new();
+        packet.write(&mut frame, &[0; 20]).unwrap();
+        frame
+    }
+
+    const HOST: [u8; 4] = [10, 0, 0, 1];
+    const BAD: [u8; 4] = [192, 0, 2, 7];
+
+    #[test]
+    fn rules_are_lines() {
+        let rules: Rules = "port 25\nhost 192.0.2.7\nhost 2001:db8::7\nport 53\n".parse().unwrap();
+        assert_eq!(rules.0, HashSet::from([25, 53]));
+        assert_eq!(rules.1, HashSet::from([IpAddr::from(BAD), "2001:db8::7".parse().unwrap()]));
+        for wrong in ["port smtp", "host here", "net 10.0.0.0/8", "port", "\n"] {
+            assert!(wrong.parse::<Rules>().is_err(), "{wrong}");
+        }
+        let error = "net 10.0.0.0/8".parse::<Rules>().unwrap_err().to_string();
+        assert_eq!(error, "'net 10.0.0.0/8': write port NUMBER or host ADDRESS");
+    }
+
+    #[test]
+    fn new_rules_are_in_force_from_the_next_batch_on() {
+        let shared = Arc::<Shared>::default();
+        let rules = Arc::clone(&shared);
+        let firewall = move |_| Firewall(Arc::clone(&rules), 0, Arc::default(), [TxId(0), TxId(1)]);
+        let mut tester = HandlerTester::new(firewall);
+        let frames = || [frame(HOST, BAD, 80), frame(BAD, HOST, 80), frame(HOST, [10, 0, 0, 2], 25), vec![0; 60]];
+        let sent = Verdict::Transmitted(TxId(0));
+        assert_eq!(tester.handle(frames()), [sent; 4]);
+        shared.set("port 25".parse().unwrap());
+        assert_eq!(tester.handle(frames()), [sent, sent, Verdict::Discarded, sent]);
+        shared.set("host 192.0.2.7".parse().unwrap());
+        assert_eq!(tester.handle(frames()), [Verdict::Discarded, Verdict::Discarded, sent, sent]);
+        // Whoever is at the rules holds up nobody.
+        let guard = shared.1.lock().unwrap();
+        shared.0.fetch_add(1, Ordering::Release);
+        assert_eq!(tester.handle(frames()), [Verdict::Discarded, Verdict::Discarded, sent, sent]);
+        drop(guard);
+    }
+
+    #[test]
+    fn each_side_hears_the_other() {
+        let mut builder = Builder::new().virtual_cpus(2);
+        builder.add_input(testing::input([frame(HOST, BAD, 1)]));
+        builder.add_input(testing::input([frame(BAD, HOST, 2), frame(BAD, HOST, 3)]));
+        let sides = [testing::output(), testing::output()];
+        let recorded = [sides[0].1.clone(), sides[1].1.clone()];
+        let outputs = sides.map(|(output, _)| builder.add_output(output));
+        let shared = Arc::<Shared>::default();
+        let make = move |_| Firewall(Arc::clone(&shared), 0, Arc::default(), outputs);
+        builder.build(make).unwrap().start().unwrap().join();
+        let mut sent = recorded.map(|side| side.packets().into_iter().map(|packet| packet.bytes).collect::<Vec<_>>());
+        // Two flows have no order.
+        sent[1].sort_by_key(|frame| frame[37]);
+        assert_eq!(sent, [vec![frame(HOST, BAD, 1)], vec![frame(BAD, HOST, 2), frame(BAD, HOST, 3)]]);
+    }
+}

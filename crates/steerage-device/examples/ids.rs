@@ -1,0 +1,167 @@
+//! Finds port scans, and stops after some: `cargo run --release -p steerage-device --example ids -- capture.pcap`
+#![expect(clippy::print_stdout, reason = "an example shows what it found")]
+
+use std::{collections::HashMap, error::Error, net::IpAddr, net::SocketAddr, time::Duration};
+
+use steerage::flow::{Layers, PacketClock, flow_key};
+use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, LinkType, WallTime};
+
+/// A source that tries so many ports within the window scans.
+const PORTS: usize = 20;
+const WINDOW: Duration = Duration::from_secs(60);
+/// The run stops when a CPU has found so many scans.
+const ALERTS_MAX: usize = 10;
+
+/// For each source of a bucket, when it last tried which port.
+type Sources = HashMap<IpAddr, HashMap<u16, WallTime>>;
+
+#[derive(Default)]
+pub(crate) struct Ids {
+    buckets: HashMap<BucketId, Sources>,
+    clock: PacketClock,
+    alerts: Vec<(WallTime, IpAddr)>,
+}
+
+impl Handler for Ids {
+    type Moved = Sources;
+    type Report = Vec<(WallTime, IpAddr)>;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        for packet in batch.iter_mut() {
+            let now = self.clock.see(packet.time(), cpu.now());
+            // SYN without ACK.
+            let is_syn = packet.dissection().tcp_flags.is_some_and(|flags| flags & 0x12 == 0x02);
+            let ends = packet.flow_key().and_then(|flow| Some((flow.source()?.ip(), flow.destination()?.port())));
+            let Some((source, port)) = ends.filter(|_| is_syn) else { continue };
+            let sources = self.buckets.entry(packet.bucket()).or_default();
+            // Before the table grows, sources that are silent for long leave it.
+            if sources.len() == sources.capacity() {
+                sources.retain(|_, ports| ports.values().any(|tried| now.since(*tried) < WINDOW));
+            }
+            let ports = sources.entry(source).or_default();
+            ports.retain(|_, tried| now.since(*tried) < WINDOW);
+            if ports.insert(port, now).is_none() && ports.len() == PORTS {
+                ports.clear();
+                self.alerts.push((now, source));
+                if self.alerts.len() == ALERTS_MAX {
+                    cpu.stop();
+                }
+            }
+        }
+    }
+
+    fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Sources> {
+        self.buckets.remove(&bucket)
+    }
+
+    fn bucket_arrives(&mut self, bucket: BucketId, sources: Sources) {
+        let here = self.buckets.entry(bucket).or_default();
+        sources.into_iter().for_each(|(source, ports)| here.entry(source).or_default().extend(ports));
+    }
+
+    fn finish(self, _cpu: &mut Cpu) -> Self::Report {
+        self.alerts
+    }
+}
+
+/// All packets of a source go to one CPU.
+fn by_source(frame: &[u8]) -> Option<FlowKey> {
+    let host = SocketAddr::new(flow_key(frame, LinkType::ETHERNET, Layers::Inner)?.source()?.ip(), 0);
+    FlowKey::between(host, host, 0)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let device = std::env::args().nth(1).unwrap_or("synthetic:packets=1000000,mix=tcp4".into());
+    let builder = Builder::new().input(steerage_device::open(&device)?).flow_key(by_source);
+    let reports = builder.build(|_cpu| Ids::default())?.start()?.join().reports;
+    for (time, source) in reports.into_iter().flat_map(|(_cpu, alerts)| alerts) {
+        println!("{time}: {source} tried {PORTS} ports within {WINDOW:?}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+    use steerage::testing::{self, Frame};
+    use steerage::{CpuId, CpuMask, Instance, Outcome, threads::Stepped};
+    use steerage_fixtures::by_hand::ByHand;
+
+    use super::*;
+
+    type Alert = (WallTime, IpAddr);
+    const TARGET: [u8; 4] = [192, 0, 2, 1];
+
+    fn seconds(seconds: u64) -> WallTime {
+        WallTime::from_nanos(seconds * 1_000_000_000)
+    }
+
+    /// A SYN, or the response to one, that the source sends to a port at a time in seconds.
+    fn syn(source: [u8; 4], port: u16, time: u64, is_response: bool) -> Frame {
+        let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(source, TARGET, 64).tcp(4000, port, 0, 1000).syn();
+        let packet = if is_response { packet.ack(1) } else { packet };
+        let mut frame = Vec::new();
+        packet.write(&mut frame, &[]).unwrap();
+        Frame::new(frame).with_time(seconds(time))
+    }
+
+    fn instance(cpus: usize, frames: impl IntoIterator<Item = Frame>) -> Instance<Ids> {
+        let builder = Builder::new().virtual_cpus(cpus).input(testing::input(frames)).flow_key(by_source);
+        builder.rps_cpus(mask(0)).build(|_cpu| Ids::default()).unwrap()
+    }
+
+    fn mask(cpu: u16) -> CpuMask {
+        [CpuId(cpu)].into_iter().collect()
+    }
+
+    fn run(frames: impl IntoIterator<Item = Frame>) -> Outcome<Vec<Alert>> {
+        instance(1, frames).start().unwrap().join()
+    }
+
+    #[test]
+    fn a_scan_is_many_ports_within_the_window() {
+        let source = [10, 0, 0, 1];
+        let alerts = |frames: Vec<Frame>| run(frames).reports.remove(0).1;
+        let attempts = |every: u64| (0..40).map(move |nth| syn(source, nth, u64::from(nth) * every, false)).collect();
+        // The 20th port is tried after 19 intervals, and then it begins anew.
+        assert_eq!(alerts(attempts(1)), [(seconds(19), source.into()), (seconds(39), source.into())]);
+        assert_eq!(alerts(attempts(3)), [(seconds(57), source.into()), (seconds(117), source.into())]);
+        // 19 intervals are longer than the window.
+        assert_eq!(alerts(attempts(4)), []);
+        // One port again and again, and a server that answers many clients.
+        assert_eq!(alerts((0..40).map(|_| syn(source, 80, 1, false)).collect()), []);
+        assert_eq!(alerts((0..40).map(|port| syn(source, port, 1, true)).collect()), []);
+        // As many ports, by two sources.
+        assert_eq!(alerts((0..38).map(|nth| syn([10, 0, 0, nth as u8 % 2], nth, 1, false)).collect()), []);
+    }
+
+    #[test]
+    fn enough_scans_stop_the_run() {
+        let scans = (0..20_000).map(|nth| syn([10, 0, 0, (nth / PORTS % 250) as u8], nth as u16, 1, false));
+        let outcome = run(scans);
+        assert!(outcome.snapshot.received() < 20_000, "{}", outcome.snapshot.received());
+        assert!(outcome.reports[0].1.len() >= ALERTS_MAX);
+    }
+
+    /// Two CPUs that the test steps. Each source has tried some ports when its bucket moves from one to the other.
+    #[test]
+    fn a_scan_is_seen_although_its_bucket_moves() {
+        let sources: Vec<[u8; 4]> = (0..ALERTS_MAX as u8 - 1).map(|source| [10, 0, 1, source]).collect();
+        let frames = (0..PORTS as u16).flat_map(|port| sources.iter().map(move |source| syn(*source, port, 1, false)));
+        let (parts, handle) = instance(2, frames).split();
+        let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
+        while handle.snapshot().delivered() == 0 {
+            cpus[0].step();
+        }
+        handle.set_rps_cpus(&mask(1)).unwrap();
+        while !cpus.iter_mut().map(|cpu| cpu.step()).fold(true, |all, stepped| all & (stepped == Stepped::Finished)) {}
+
+        let alerts: Vec<Vec<Alert>> = cpus.into_iter().map(|cpu| cpu.finish()).collect();
+        let mut found: Vec<IpAddr> = alerts.concat().into_iter().map(|(_, source)| source).collect();
+        found.sort();
+        assert_eq!(found, sources.into_iter().map(IpAddr::from).collect::<Vec<_>>());
+        // The state of buckets that move late has left CPU 0 complete.
+        assert!(!alerts[1].is_empty());
+        assert!(handle.snapshot().moves.buckets > 0);
+    }
+}

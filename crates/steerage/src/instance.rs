@@ -58,11 +58,12 @@ impl<H: Handler> Instance<H> {
     ///     for part in parts {
     ///         thread::spawn(move || part.enter_machine().run(Duration::ZERO));
     ///     }
-    ///     while !handle.is_finished() {
+    ///     loop {
     ///         let next = handle.control(handle.now());
-    ///         // This loop also sees the end of the run in time.
-    ///         let wait = next.map_or(Duration::MAX, |next| next.since(handle.now()));
-    ///         thread::sleep(wait.min(Duration::from_millis(50)));
+    ///         let wait = next.map_or(Duration::from_secs(60), |next| next.since(handle.now()));
+    ///         if handle.wait_finished(wait) {
+    ///             break;
+    ///         }
     ///     }
     /// }
     /// ```

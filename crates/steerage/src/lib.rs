@@ -1,10 +1,73 @@
 //! Receive packet steering in user space: one busy receive queue spread over many CPUs, flow by flow, in order, in
 //! batches, without locks.
 //!
-//! What Linux does inside (RPS, hand-off of packet lists, metadata built late, a page cache local to each queue) for
-//! programs above the kernel. A packet function is a [`Handler`], built once for each CPU; a device is an [`RxQueue`].
+//! It brings to programs what Linux does in the kernel: RPS, hand-off of packet lists to other CPUs, metadata that is built late, and
+//! a page cache for each receive queue. A packet function is a [`Handler`], and each CPU has one of its own.
 //!
-//! This crate is what programs depend on. It puts the parts together, each of which is a crate that imports only crates below it:
+//! This program listens to an interface, with a filter. It counts packets that are longer than a limit, reads the limit from a file
+//! every second, prints what each CPU has handled, and ends at Ctrl-C:
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+//! use std::time::Duration;
+//!
+//! use signal_hook::{consts::SIGINT, flag};
+//! use steerage::{Batch, Builder, Cpu, Handler};
+//! use steerage_device::{af_packet::AfPacketOptions, privileges};
+//!
+//! /// Counts long packets on one CPU, so it needs no lock.
+//! struct Long {
+//!     limit: Arc<AtomicUsize>,
+//!     count: u64,
+//! }
+//!
+//! impl Handler for Long {
+//!     type Moved = ();
+//!     type Report = u64;
+//!
+//!     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+//!         let limit = self.limit.load(Ordering::Relaxed);
+//!         self.count += batch.iter_mut().filter(|packet| packet.wire_len() > limit).count() as u64;
+//!     }
+//!
+//!     fn finish(self, _cpu: &mut Cpu) -> u64 {
+//!         self.count
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let listening = AfPacketOptions::new("eth1").filtered("udp and not port 53")?.open()?;
+//!     privileges::drop_all()?;
+//!     let stop = Arc::new(AtomicBool::new(false));
+//!     flag::register(SIGINT, Arc::clone(&stop))?;
+//!
+//!     let limit = Arc::new(AtomicUsize::new(1000));
+//!     let shared = Arc::clone(&limit);
+//!     let make = move |_cpu| Long { limit: Arc::clone(&shared), count: 0 };
+//!     let running = Builder::new().input(listening.input).build(make)?.start()?;
+//!     let handle = running.handle();
+//!     while !stop.load(Ordering::Relaxed) && !handle.wait_finished(Duration::from_secs(1)) {
+//!         if let Some(new) = std::fs::read_to_string("limit").ok().and_then(|text| text.trim().parse().ok()) {
+//!             limit.store(new, Ordering::Relaxed);
+//!         }
+//!         for cpu in handle.snapshot().cpus {
+//!             println!("CPU {}: {} packets, busy for {:?}", cpu.cpu, cpu.processed, cpu.busy);
+//!         }
+//!     }
+//!     handle.stop();
+//!     let outcome = running.join();
+//!     let long: u64 = outcome.reports.iter().map(|(_cpu, count)| count).sum();
+//!     println!("{long} of {} packets were long; lost: {}", outcome.snapshot.received(), outcome.snapshot.dropped());
+//!     Ok(())
+//! }
+//! ```
+//!
+//! `docs/functions.md` in the repository is the guide to packet functions: state for each flow, state that moves with its flows, sending,
+//! testing, threads and async runtimes of your own. `docs/devices.md` is the guide to devices. `steerage_device::open` opens devices
+//! by name: interfaces, capture files, TAPs, synthetic traffic.
+//!
+//! This crate puts parts together, each of which is a crate that imports only crates below it. Programs depend on this crate alone:
 //!
 //! | module | what it holds | crate |
 //! |---|---|---|
@@ -112,3 +175,8 @@ pub mod memory {
 pub mod prelude {
     pub use crate::{Batch, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Input, Packet, Running, Snapshot};
 }
+
+/// The example of the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

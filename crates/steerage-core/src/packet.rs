@@ -425,7 +425,7 @@ impl Packet<'_> {
         self.frame.hash().map(FlowHash).unwrap_or_else(|| self.context.hasher.hash_one(self.frame.bytes(), self.link()))
     }
 
-    /// The type of the frame's first header, for [`dissect`](steerage_flow::dissect::dissect).
+    /// The type of the frame's first header, for [`dissect`].
     #[inline]
     pub fn link(&self) -> LinkType {
         match LinkType::of_code(self.frame.link()) {

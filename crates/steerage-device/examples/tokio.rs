@@ -36,7 +36,7 @@ async fn serve(part: CpuPart<ToAsync>) -> io::Result<()> {
     let event: AsyncFd<OwnedFd> = unsafe { AsyncFd::register(softnet.event_fd()?) }?;
     loop {
         match softnet.poll(256) {
-            Stepped::Finished => return Ok(softnet.finish()),
+            Stepped::Finished => break,
             Stepped::Worked => {}
             Stepped::Idle => {
                 if let Armed::Sleep(until) = softnet.arm() {
@@ -51,6 +51,8 @@ async fn serve(part: CpuPart<ToAsync>) -> io::Result<()> {
         // Also if it is idle and may not sleep: it may wait for a page that a task of this runtime has.
         tokio::task::yield_now().await;
     }
+    softnet.finish();
+    Ok(())
 }
 
 /// Lets the policy look at the load whenever it wants to. Without it, no CPU ever joins.

@@ -6,7 +6,7 @@
 //! file.) The header of each record is replaced in place by a [`FrameHeader`](steerage::device::FrameHeader) with time, length
 //! on the wire, link type and interface. A record that crosses the end of a piece is moved to the block of the next
 //! one, or read to its end where it is. A block is filled again when all its frames have returned. Until then a poll
-//! delivers nothing, and nothing is lost: the device [can wait](steerage::device::RxQueue::can_wait).
+//! delivers nothing, and nothing is lost: the device [can wait](steerage::device::Capabilities::can_wait).
 //!
 //! Whole packets of up to [`PACKET_BYTES_MAX`] bytes are read. In pcapng, there may be any number of sections, of
 //! either byte order, and up to [`INTERFACES_MAX`] interfaces in each, with their own link types and clocks. Enhanced,

@@ -31,7 +31,7 @@
 //!
 //! # Timing
 //!
-//! Without `rate` the device [can wait](steerage::device::RxQueue::can_wait): it makes the frames that a poll asks for. With `rate` it is
+//! Without `rate` the device [can wait](steerage::device::Capabilities::can_wait): it makes the frames that a poll asks for. With `rate` it is
 //! live: frames become due by the path's clock, and fill a ring of [`RING`] descriptors for each queue. Frames that find
 //! the ring full are lost and counted, as in a network card. They take no number, so a gap in a flow's numbers is a loss
 //! further on. Queues share packets and rate in proportion to the weights of their flows.

@@ -60,7 +60,7 @@ pub(crate) struct State {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// Whether [`State::is_settled`]. Set by whoever holds the lock.
+    /// Whether [`State::is_settled`]. The thread that holds the lock sets it.
     pub(crate) settled: Signal,
 }
 

@@ -50,7 +50,7 @@ impl Handler for Firewall {
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         let Self(shared, version, rules, outputs) = self;
         let now = shared.0.load(Ordering::Acquire);
-        // If another thread is at the rules, this batch still goes by the old ones.
+        // If another thread is at them, this batch goes by the old rules.
         if let Some(new) = (now != *version).then(|| shared.1.try_lock().ok()).flatten() {
             (*version, *rules) = (now, Arc::clone(&new));
         }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(tester.handle(frames()), [sent, sent, Verdict::Discarded, sent]);
         shared.set("host 192.0.2.7".parse().unwrap());
         assert_eq!(tester.handle(frames()), [Verdict::Discarded, Verdict::Discarded, sent, sent]);
-        // Whoever is at the rules holds up nobody.
+        // A thread that holds the lock of the rules holds up no packet.
         let guard = shared.1.lock().unwrap();
         shared.0.fetch_add(1, Ordering::Release);
         assert_eq!(tester.handle(frames()), [Verdict::Discarded, Verdict::Discarded, sent, sent]);

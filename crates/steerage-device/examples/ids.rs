@@ -9,8 +9,7 @@ use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, LinkType, WallTi
 /// A source that tries so many ports within the window scans.
 const PORTS: usize = 20;
 const WINDOW: Duration = Duration::from_secs(60);
-/// The run stops when a CPU has found so many scans.
-const ALERTS_MAX: usize = 10;
+const ALERTS_MAX: usize = 10; // The run stops when a CPU has found so many scans.
 
 /// For each source of a bucket, when it last tried which port.
 type Sources = HashMap<IpAddr, HashMap<u16, WallTime>>;

@@ -65,12 +65,11 @@ async fn control(handle: Handle) {
 /// The number of packets and bytes that async code received, and the ledger.
 pub(crate) fn run(device: &str, cpus: usize) -> Result<(u64, u64, Snapshot), Box<dyn Error>> {
     let runtime = || runtime::Builder::new_current_thread().enable_all().build();
-    // The handlers' end closes the channel.
     let (sender, mut receiver) = mpsc::channel(512);
     let builder = Builder::new().virtual_cpus(cpus).input(steerage_device::open(device)?);
     let (parts, handle) = builder.build(move |_cpu| ToAsync(sender.clone()))?.split();
-    let on_thread = |part| thread::spawn(move || runtime()?.block_on(serve(part)));
-    let threads: Vec<_> = parts.into_iter().map(on_thread).collect();
+    let serve = |part| thread::spawn(move || runtime()?.block_on(serve(part)));
+    let threads: Vec<_> = parts.into_iter().map(serve).collect();
     let (packets, bytes) = runtime()?.block_on(async {
         tokio::spawn(control(handle.clone())); // It ends with this runtime.
         let mut received = (0, 0);

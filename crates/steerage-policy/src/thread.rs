@@ -36,7 +36,7 @@ enum Call {
     End,
 }
 
-/// Keeps the control thread going: it ends when it is told to, or when the last clone of this is dropped.
+/// Keeps the control thread going. The thread ends at [`end`](Self::end), or when the last clone of this is dropped.
 #[derive(Clone, Debug)]
 pub struct ControlThread(Arc<Sender<Call>>);
 

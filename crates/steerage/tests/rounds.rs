@@ -123,7 +123,7 @@ impl Stall {
     }
 }
 
-/// Has state of each bucket, and stalls when it is told to.
+/// Has state of each bucket, and stalls while the test asks for it.
 struct Counts {
     stall: Arc<Stall>,
     by_bucket: HashMap<BucketId, u64>,

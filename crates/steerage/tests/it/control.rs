@@ -48,7 +48,7 @@ struct Asked {
     panics: bool,
 }
 
-/// Begins with the first CPU, and then does what it is told.
+/// Begins with the first CPU, and then uses the CPUs that the test asks for.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Asked>>);
 
@@ -224,7 +224,7 @@ fn a_policy_that_panics_is_not_called_again() {
     two.end();
 }
 
-/// Says when it begins to look, and ends the look when it is told.
+/// Announces the beginning of a look, and ends the look when the test allows it.
 #[derive(Clone, Debug)]
 struct Slow(Sender<()>, Arc<Mutex<Receiver<()>>>);
 

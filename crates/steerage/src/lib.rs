@@ -1,88 +1,161 @@
-//! Receive packet steering in user space: one busy receive queue spread over many CPUs, flow by flow, in order, in
+//! Receive packet steering in user space: the packets of one busy receive queue are spread over many CPUs, flow by flow, in order, in
 //! batches, without locks.
 //!
-//! It brings to programs what Linux does in the kernel: RPS, hand-off of packet lists to other CPUs, metadata that is built late, and
-//! a page cache for each receive queue. A packet function is a [`Handler`], and each CPU has one of its own.
+//! Linux does this inside the kernel (RPS). This crate does it for programs. A packet function is a [`Handler`], and each CPU has its
+//! own. All packets of a flow come to the same handler, in order, and the state of a flow moves with it.
 //!
-//! This program listens to an interface, with a filter. It counts packets that are longer than a limit, reads the limit from a file
-//! every second, prints what each CPU has handled, and ends at Ctrl-C:
+//! # Example
+//!
+//! This program counts the packets of some addresses on a live interface. The file `watched` has one address per line, and SIGHUP
+//! reads it again. Ctrl-C ends the program. To listen to the interface it needs the capability CAP_NET_RAW, which it drops before it
+//! handles packets.
 //!
 //! ```no_run
-//! use std::sync::Arc;
-//! use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+//! use std::collections::HashSet;
+//! use std::error::Error;
+//! use std::net::IpAddr;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use std::sync::{Arc, Mutex};
 //! use std::time::Duration;
+//! use std::{fs, thread};
 //!
-//! use signal_hook::{consts::SIGINT, flag};
-//! use steerage::{Batch, Builder, Cpu, Handler};
+//! use signal_hook::consts::{SIGHUP, SIGINT};
+//! use signal_hook::iterator::Signals;
+//! use steerage::prelude::*;
 //! use steerage_device::{af_packet::AfPacketOptions, privileges};
 //!
-//! /// Counts long packets on one CPU, so it needs no lock.
-//! struct Long {
-//!     limit: Arc<AtomicUsize>,
-//!     count: u64,
+//! type Watched = HashSet<IpAddr>;
+//!
+//! fn read() -> Result<Watched, Box<dyn Error>> {
+//!     Ok(fs::read_to_string("watched")?.lines().map(str::parse).collect::<Result<_, _>>()?)
 //! }
 //!
-//! impl Handler for Long {
+//! /// The configuration, shared by all CPUs.
+//! struct Shared {
+//!     version: AtomicU64,
+//!     watched: Mutex<Arc<Watched>>,
+//! }
+//!
+//! impl Shared {
+//!     fn replace(&self, watched: Watched) {
+//!         *self.watched.lock().unwrap() = Arc::new(watched);
+//!         self.version.fetch_add(1, Ordering::Release);
+//!     }
+//! }
+//!
+//! /// One CPU's packet function.
+//! struct Watch {
+//!     shared: Arc<Shared>,
+//!     version: u64,
+//!     watched: Arc<Watched>,
+//!     packets: u64,
+//! }
+//!
+//! impl Watch {
+//!     fn new(shared: &Arc<Shared>) -> Self {
+//!         let version = shared.version.load(Ordering::Acquire);
+//!         let watched = Arc::clone(&shared.watched.lock().unwrap());
+//!         Self { shared: Arc::clone(shared), version, watched, packets: 0 }
+//!     }
+//! }
+//!
+//! impl Handler for Watch {
 //!     type Moved = ();
 //!     type Report = u64;
 //!
 //!     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
-//!         let limit = self.limit.load(Ordering::Relaxed);
-//!         self.count += batch.iter_mut().filter(|packet| packet.wire_len() > limit).count() as u64;
+//!         // Once per batch. A handler must not wait for a lock: if it is taken, the next batch looks again.
+//!         let version = self.shared.version.load(Ordering::Acquire);
+//!         if version != self.version {
+//!             if let Ok(watched) = self.shared.watched.try_lock() {
+//!                 (self.version, self.watched) = (version, Arc::clone(&watched));
+//!             }
+//!         }
+//!         for packet in batch.iter_mut() {
+//!             let Some(flow) = packet.flow_key() else { continue };
+//!             let mut ends = [flow.source(), flow.destination()].into_iter().flatten();
+//!             self.packets += u64::from(ends.any(|end| self.watched.contains(&end.ip())));
+//!         }
 //!     }
 //!
 //!     fn finish(self, _cpu: &mut Cpu) -> u64 {
-//!         self.count
+//!         self.packets
 //!     }
 //! }
 //!
-//! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let listening = AfPacketOptions::new("eth1").filtered("udp and not port 53")?.open()?;
+//! fn main() -> Result<(), Box<dyn Error>> {
+//!     let shared = Arc::new(Shared { version: AtomicU64::new(0), watched: Mutex::new(Arc::new(read()?)) });
+//!     let mut signals = Signals::new([SIGINT, SIGHUP])?;
+//!     let input = AfPacketOptions::new("eth1").filtered("ip or ip6")?.open()?.input;
 //!     privileges::drop_all()?;
-//!     let stop = Arc::new(AtomicBool::new(false));
-//!     flag::register(SIGINT, Arc::clone(&stop))?;
 //!
-//!     let limit = Arc::new(AtomicUsize::new(1000));
-//!     let shared = Arc::clone(&limit);
-//!     let make = move |_cpu| Long { limit: Arc::clone(&shared), count: 0 };
-//!     let running = Builder::new().input(listening.input).build(make)?.start()?;
+//!     let of_handlers = Arc::clone(&shared);
+//!     let running = Builder::new().input(input).build(move |_cpu| Watch::new(&of_handlers))?.start()?;
 //!     let handle = running.handle();
-//!     while !stop.load(Ordering::Relaxed) && !handle.wait_finished(Duration::from_secs(1)) {
-//!         if let Some(new) = std::fs::read_to_string("limit").ok().and_then(|text| text.trim().parse().ok()) {
-//!             limit.store(new, Ordering::Relaxed);
+//!     let to_stop = running.handle();
+//!     thread::spawn(move || {
+//!         for signal in signals.forever() {
+//!             if signal == SIGINT {
+//!                 to_stop.stop();
+//!                 continue;
+//!             }
+//!             match read() {
+//!                 Ok(watched) => shared.replace(watched),
+//!                 Err(error) => eprintln!("the list stays as it is: {error}"),
+//!             }
 //!         }
+//!     });
+//!
+//!     while !handle.wait_finished(Duration::from_secs(1)) {
 //!         for cpu in handle.snapshot().cpus {
-//!             println!("CPU {}: {} packets, busy for {:?}", cpu.cpu, cpu.processed, cpu.busy);
+//!             println!("CPU {}: {} packets in {:?}", cpu.cpu, cpu.processed, cpu.busy);
 //!         }
 //!     }
-//!     handle.stop();
 //!     let outcome = running.join();
-//!     let long: u64 = outcome.reports.iter().map(|(_cpu, count)| count).sum();
-//!     println!("{long} of {} packets were long; lost: {}", outcome.snapshot.received(), outcome.snapshot.dropped());
+//!     let packets: u64 = outcome.reports.iter().map(|(_cpu, packets)| packets).sum();
+//!     println!("{packets} packets of watched addresses, dropped: {}", outcome.snapshot.dropped());
 //!     Ok(())
 //! }
 //! ```
 //!
-//! `docs/functions.md` in the repository is the guide to packet functions: state for each flow, state that moves with its flows, sending,
-//! testing, threads and async runtimes of your own. `docs/devices.md` is the guide to devices. `steerage_device::open` opens devices
-//! by name: interfaces, capture files, TAPs, synthetic traffic.
+//! Devices are in the crate [steerage-device](https://docs.rs/steerage-device): interfaces, capture files, TUN and TAP, generated
+//! traffic.
 //!
-//! This crate puts parts together, each of which is a crate that imports only crates below it. Programs depend on this crate alone:
+//! # Modules
 //!
-//! | module | what it holds | crate |
-//! |---|---|---|
-//! | here | putting an instance together, running it and changing it: [`Builder`], [`Instance`], [`Running`], [`Handle`]; packet functions: [`Handler`], [`Batch`], [`Packet`] | `steerage`, `steerage-core` |
-//! | [`packet`] | the parts of packets, and packets that outlive their batch | `steerage-core` |
-//! | [`device`] | what a device is: [`RxQueue`](device::RxQueue), [`TxQueue`](device::TxQueue), [`Completions`](device::Completions) | `steerage-core`, `steerage-mem` |
-//! | [`policy`] | which CPUs of a mask have work: [`Balance`], [`Hash`](struct@Hash), [`Policy`](policy::Policy) | `steerage-policy` |
-//! | [`stats`] | the ledger: counts, drops by reason, [`Snapshot`] | `steerage-ledger` |
-//! | [`flow`] | from a frame's headers to its flow, and to a hash | `steerage-flow` |
-//! | [`topology`] | the CPUs of the machine, their caches, NUMA nodes and control groups | `steerage-topology` |
-//! | [`threads`] | running the CPUs on threads of your own | `steerage-core` |
-//! | [`limits`] | the range of every setting | `steerage-core` |
-//! | [`memory`] | huge pages for tables of your own; the size of page caches | `steerage-mem` |
-//! | [`testing`] | tests of packet functions and devices | `steerage-testing` |
-//! | [`prelude`] | what nearly every program imports | |
+//! **The root** has what a program needs to run packet functions. [`Builder`] has all settings, and builds an [`Instance`]. Its
+//! [`start`](Instance::start) returns a [`Running`], and a [`Handle`] changes, reads and stops the instance from any thread. A
+//! [`Handler`] gets a [`Batch`] of [`Packet`]s and the [`Cpu`] that it runs on. At the end, [`Outcome`] has the reports of the handlers.
+//!
+//! [`prelude`] has the names that nearly every program imports.
+//!
+//! [`packet`] has the parts of packets, the verdicts on them, and [`Kept`](packet::Kept) packets, which outlive their batch.
+//!
+//! [`flow`] reads headers: from a frame to its [`FlowKey`], to a full [`Dissection`](flow::Dissection), and to a hash. It also has the
+//! [`PacketClock`](flow::PacketClock), for timeouts by the time that packets have.
+//!
+//! [`stats`] is the ledger. A [`Snapshot`] has all counts by queue, CPU and output. Each lost packet counts for exactly one
+//! [`DropReason`](stats::DropReason).
+//!
+//! [`policy`] decides which CPUs of a mask get work. [`Balance`], the default, adds CPUs as the load grows. With
+//! [`Hash`](struct@Hash), all CPUs have equal shares, as in Linux. A policy of your own is a [`Policy`](policy::Policy).
+//!
+//! [`testing`] runs packet functions and devices in unit tests, without threads: [`run`](testing::run),
+//! [`HandlerTester`](testing::HandlerTester), [`QueueTester`](testing::QueueTester).
+//!
+//! [`device`] is for authors of devices: [`RxQueue`](device::RxQueue) to receive, [`TxQueue`](device::TxQueue) to send.
+//!
+//! [`threads`] is for programs that run the CPUs on threads of their own, or in an async runtime: see [`Instance::split`].
+//!
+//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups, and has CPU lists and masks.
+//!
+//! [`limits`] has the defaults and ranges of settings. [`memory`] has huge pages for tables of your own, and the size of page caches.
+//!
+//! # Guides
+//!
+//! The repository has guides with more examples: how to
+//! [write a packet function](https://github.com/steerage/steerage/blob/main/docs/functions.md) and how to
+//! [write a device](https://github.com/steerage/steerage/blob/main/docs/devices.md).
 #![forbid(unsafe_code)]
 
 mod builder;

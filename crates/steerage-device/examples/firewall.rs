@@ -50,7 +50,6 @@ impl Handler for Firewall {
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         let Self(shared, version, rules, outputs) = self;
         let now = shared.0.load(Ordering::Acquire);
-        // If another thread is at them, this batch goes by the old rules.
         if let Some(new) = (now != *version).then(|| shared.1.try_lock().ok()).flatten() {
             (*version, *rules) = (now, Arc::clone(&new));
         }

@@ -1,18 +1,15 @@
 //! A UDP socket as a device, over the loopback interface: `cargo run --release -p steerage-device --example udp_device`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
-use std::error::Error;
-use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::{error::Error, io, io::ErrorKind, net::Ipv4Addr, net::UdpSocket};
 
 use steerage::device::{Capabilities, Completions, DeviceError, Filled, Polled, RxQueue};
-use steerage::{Batch, Builder, Cpu, Handler, Input, LinkType, Outcome};
+use steerage::{Batch, BuildError, Builder, Cpu, Handler, Input, LinkType, Outcome};
 
-/// The longest packet in a datagram.
 const PACKET_BYTES_MAX: usize = 1500;
 
-/// A tunnel's end: each datagram carries an IP packet.
+/// A tunnel's end: each datagram carries an IP packet of up to so many bytes.
 pub(crate) struct Tunnel(UdpSocket);
 
 impl Tunnel {
@@ -31,7 +28,7 @@ impl RxQueue for Tunnel {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let (mut polled, mut too_long) = (Ok(Polled::More), 0);
         out.set_link(LinkType::RAW);
-        // `None` ends the filling, and makes no packet.
+        // `None` ends the filling.
         out.fill(budget, |page| match self.0.recv(page) {
             Ok(len) if len <= PACKET_BYTES_MAX => Some(Filled::whole(len)),
             Ok(_) => {
@@ -40,8 +37,7 @@ impl RxQueue for Tunnel {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => None,
             Err(error) => {
-                let is_empty = error.kind() == ErrorKind::WouldBlock;
-                polled = if is_empty { Ok(Polled::Drained) } else { Err(error) };
+                polled = if error.kind() == ErrorKind::WouldBlock { Ok(Polled::Drained) } else { Err(error) };
                 None
             }
         });
@@ -49,9 +45,8 @@ impl RxQueue for Tunnel {
         polled.map_err(|error| DeviceError::new("tunnel", "receive a datagram", error))
     }
 
-    /// After `Polled::Drained`, the CPU sleeps until the socket is readable.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.0.as_fd()) // The CPU sleeps until it is readable, after `Polled::Drained`.
     }
 }
 
@@ -64,9 +59,7 @@ impl Handler for Count {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         self.0 += batch.len() as u64;
-        if self.0 >= self.1 {
-            cpu.stop();
-        }
+        (self.0 >= self.1).then(|| cpu.stop());
     }
 
     fn finish(self, _cpu: &mut Cpu) -> u64 {
@@ -74,14 +67,14 @@ impl Handler for Count {
     }
 }
 
-pub(crate) fn run(tunnel: Tunnel, stop_at: u64) -> Result<Outcome<u64>, Box<dyn Error>> {
+pub(crate) fn run(tunnel: Tunnel, stop_at: u64) -> Result<Outcome<u64>, BuildError> {
     let input = Input::new("tunnel", "udp", vec![Box::new(tunnel)]);
     Ok(Builder::new().virtual_cpus(2).input(input).build(move |_cpu| Count(0, stop_at))?.start()?.join())
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let tunnel = Tunnel::bind()?;
-    println!("send 10 datagrams to UDP port {}", tunnel.0.local_addr()?.port());
+    println!("send 10 datagrams to {}", tunnel.0.local_addr()?);
     println!("{} bytes came", run(tunnel, 10)?.snapshot.received_bytes());
     Ok(())
 }

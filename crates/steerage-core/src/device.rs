@@ -141,6 +141,16 @@ pub struct TxResources {
 }
 
 /// An error of a device, in one line that says what to do.
+///
+/// ```
+/// # mod steerage { pub use steerage_core::device::DeviceError; }
+/// use std::io::{Error, ErrorKind};
+/// use steerage::DeviceError;
+///
+/// let cause = Error::from(ErrorKind::PermissionDenied);
+/// let error = DeviceError::new("eth1", "open a packet socket", cause).advise("run it as root");
+/// assert_eq!(error.to_string(), "eth1: cannot open a packet socket: permission denied; run it as root");
+/// ```
 #[non_exhaustive]
 pub struct DeviceError {
     /// The device's name as the user gave it.

@@ -80,6 +80,35 @@ pub trait Handler: Sized + 'static {
 }
 
 /// The CPU that a handler runs on.
+///
+/// ```
+/// # mod steerage { pub use {steerage_core::{handler::*, packet::*}, steerage_flow::Timestamp}; }
+/// use std::time::Duration;
+/// use steerage::{Batch, Cpu, Handler, Timestamp};
+///
+/// /// Stops the run if no packet came for a minute. Times are those of the CPUs' clock.
+/// struct Watchdog {
+///     last: Timestamp,
+/// }
+///
+/// impl Handler for Watchdog {
+///     type Moved = ();
+///     type Report = ();
+///
+///     fn handle(&mut self, _batch: &mut Batch<'_>, cpu: &mut Cpu) {
+///         self.last = cpu.now();
+///     }
+///
+///     fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
+///         if cpu.now().since(self.last) >= Duration::from_secs(60) {
+///             cpu.stop();
+///         }
+///         Some(cpu.now() + Duration::from_secs(1))
+///     }
+///
+///     fn finish(self, _cpu: &mut Cpu) {}
+/// }
+/// ```
 pub struct Cpu {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: CpuId,

@@ -13,10 +13,12 @@ pub struct BucketId {
 }
 
 /// An output, by its number in the order in which the outputs were given to the builder.
+/// `Builder::add_output` of the crate `steerage` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 
 /// An input, by its number in the order in which the inputs were given to the builder.
+/// `Builder::add_input` of the crate `steerage` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InputId(pub u16);
 

@@ -10,6 +10,18 @@ use steerage_mem::FrameHeader;
 /// thread. [`Packet::keep`](crate::packet::Packet::keep) makes it.
 ///
 /// It dereferences to its bytes. If the frame has several [parts](Self::segments), these are the bytes of the first part.
+///
+/// ```
+/// # mod steerage { pub mod packet { pub use steerage_core::packet::*; } pub use packet::*; }
+/// use std::sync::mpsc::SyncSender;
+/// use steerage::{Batch, packet::Kept};
+///
+/// /// Passes packets to another thread. Returns how many of those that were kept it had no room for.
+/// fn pass(batch: &mut Batch<'_>, to: &SyncSender<Kept>) -> usize {
+///     let kept = batch.iter_mut().filter_map(|packet| packet.keep().ok());
+///     kept.filter_map(|kept| to.try_send(kept).err()).count()
+/// }
+/// ```
 pub struct Kept(pub(crate) steerage_mem::Kept);
 
 impl Kept {
@@ -75,6 +87,7 @@ impl AsRef<[u8]> for Kept {
 }
 
 /// The bytes of a frame, part by part; no part is empty.
+/// [`Packet::segments`](crate::packet::Packet::segments) makes it.
 #[derive(Clone, Debug)]
 pub struct Segments<'a>(pub(crate) steerage_mem::Segments<'a>);
 

@@ -147,6 +147,8 @@ impl Spare {
 }
 
 /// Up to [`HANDLE_BUDGET`] packets of one queue, in the order in which they arrived.
+///
+/// [`Handler`](crate::handler::Handler) has an example.
 pub struct Batch<'a> {
     frames: &'a mut Consumer,
     actions: &'a mut Actions,
@@ -239,6 +241,7 @@ impl Positions {
 }
 
 /// Iterates over the packets of a batch.
+/// [`Batch::iter_mut`] makes it.
 pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
@@ -289,6 +292,19 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy
 }
 
 /// One packet, borrowed from its batch. It has no `Drop`: a handler that lets go of a packet has consumed it.
+///
+/// ```
+/// # mod steerage { pub use {steerage_core::{ids::*, packet::*}, steerage_flow::*}; }
+/// use steerage::{Batch, TxId};
+///
+/// /// Sends packets to port 53 to an output, and drops the others.
+/// fn dns_only(batch: &mut Batch<'_>, to: TxId) {
+///     for packet in batch.iter_mut() {
+///         let destination = packet.flow_key().and_then(|key| key.destination());
+///         if destination.is_some_and(|end| end.port() == 53) { packet.transmit(to) } else { packet.discard() }
+///     }
+/// }
+/// ```
 pub struct Packet<'a> {
     frame: Frame<'a>,
     verdict: &'a mut Verdict,

@@ -90,6 +90,7 @@ pub trait RxQueue: Send {
 }
 
 /// The result of a poll, besides the frames that it pushed.
+/// [`RxQueue`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polled {
@@ -104,6 +105,16 @@ pub enum Polled {
 }
 
 /// A device with its receive queues, as given to the builder.
+///
+/// ```
+/// # mod steerage { pub use steerage_core::rx::Input; pub mod device { pub use steerage_core::rx::RxQueue; } }
+/// use steerage::{Input, device::RxQueue};
+///
+/// /// A device with these queues, which reports show as `generator0`.
+/// fn generator(queues: Vec<Box<dyn RxQueue>>) -> Input {
+///     Input::new("generator0", "generator", queues)
+/// }
+/// ```
 #[non_exhaustive]
 pub struct Input {
     /// The name that the user gave it, or its current name if it was renamed.

@@ -61,6 +61,7 @@ pub enum Phase {
 }
 
 /// One CPU's part of an instance, before the thread that runs it starts.
+/// `Instance::split` of the crate `steerage` makes it, and has an example.
 pub struct CpuPart<H: Handler> {
     pub(crate) index: CpuIndex,
     pub(crate) make: MakeHandler<H>,
@@ -128,6 +129,31 @@ struct Round {
 }
 
 /// One CPU of the path.
+///
+/// ```
+/// # mod steerage { pub use steerage_core::handler::Handler; pub mod threads { pub use steerage_core::{Armed, softnet::*}; } }
+/// use std::{os::fd::OwnedFd, time::Duration};
+///
+/// use steerage::Handler;
+/// use steerage::threads::{Armed, CpuPart, Stepped};
+///
+/// /// Runs a CPU in an event loop. `wait` waits until the descriptor is readable, or for at most this time.
+/// fn serve<H: Handler>(part: CpuPart<H>, wait: impl Fn(&OwnedFd, Option<Duration>)) -> std::io::Result<H::Report> {
+///     let mut cpu = part.enter_machine();
+///     let event = cpu.event_fd()?;
+///     loop {
+///         match cpu.poll(256) {
+///             Stepped::Worked => {}
+///             Stepped::Idle => {
+///                 if let Armed::Sleep(until) = cpu.arm() {
+///                     wait(&event, until.map(|until| until.since(cpu.now())));
+///                 }
+///             }
+///             Stepped::Finished => return Ok(cpu.finish()),
+///         }
+///     }
+/// }
+/// ```
 pub struct Softnet<H: Handler, P: Platform> {
     platform: P,
     shared: Arc<Shared>,

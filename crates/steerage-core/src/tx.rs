@@ -29,6 +29,29 @@ use steerage_mem::{Completion, Kept, Page, Region};
 use steerage_topology::CpuId;
 
 /// One CPU's queue to an output. A device that sends implements it.
+///
+/// ```
+/// # mod steerage { pub use steerage_core::{device::DeviceError, tx::Output}; pub mod device { pub use steerage_core::tx::*; } }
+/// use steerage::device::{Outgoing, Sent, TxQueue};
+/// use steerage::{DeviceError, Output};
+///
+/// /// Counts what it is given, and sends it nowhere.
+/// struct Nowhere;
+///
+/// impl TxQueue for Nowhere {
+///     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+///         let mut sent = Sent::default();
+///         while let Some(packet) = packets.next_packet() {
+///             sent.packets += 1;
+///             sent.bytes += packet.segments().map(|part| part.len() as u64).sum::<u64>();
+///         }
+///         Ok(sent)
+///     }
+/// }
+///
+/// let output = Output::new("nowhere", "example", |_cpu| Ok(Box::new(Nowhere)));
+/// assert_eq!(output.kind, "example");
+/// ```
 pub trait TxQueue: Send {
     /// What the queue needs and what it does. Called while the instance is built. The answer must not change.
     fn capabilities(&self) -> TxCapabilities {
@@ -104,6 +127,7 @@ impl Sent {
 pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send>;
 
 /// A device to send to, as given to the builder.
+/// [`TxQueue`] has an example.
 #[non_exhaustive]
 pub struct Output {
     /// The name that the user gave it, or its current name if it was renamed.
@@ -132,6 +156,7 @@ impl fmt::Debug for Output {
 }
 
 /// The packets of a batch that go to one output.
+/// [`TxQueue`] has an example.
 pub struct Outgoing<'a> {
     pub(crate) frames: Frames<'a>,
     pub(crate) verdicts: std::slice::Iter<'a, Verdict>,
@@ -183,6 +208,7 @@ impl<'a> Outgoing<'a> {
 }
 
 /// A packet on its way out.
+/// [`TxQueue`] has an example.
 #[derive(Debug)]
 pub struct OutgoingPacket<'a> {
     frame: Frame<'a>,

@@ -26,6 +26,32 @@ use crate::instance::Instance;
 type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send + Sync>;
 
 /// Builds an instance. Every setting has a default except the inputs.
+///
+/// ```
+/// use steerage::{Batch, Builder, Cpu, Handler, Hash, testing};
+///
+/// struct Count(usize);
+///
+/// impl Handler for Count {
+///     type Moved = ();
+///     type Report = usize;
+///
+///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+///         self.0 += batch.len();
+///     }
+///
+///     fn finish(self, _cpu: &mut Cpu) -> usize {
+///         self.0
+///     }
+/// }
+///
+/// let input = testing::input(vec![[0; 60]; 100]);
+/// let builder = Builder::new().virtual_cpus(2).policy(Hash).input(input);
+/// let outcome = builder.build(|_cpu| Count(0))?.start()?.join();
+/// assert_eq!(outcome.reports.iter().map(|(_cpu, count)| count).sum::<usize>(), 100);
+/// assert_eq!(outcome.snapshot.received(), 100);
+/// # Ok::<(), steerage::BuildError>(())
+/// ```
 #[must_use = "nothing is built until `build` is called"]
 pub struct Builder {
     cpus: Option<CpuMask>,

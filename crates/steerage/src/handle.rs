@@ -7,6 +7,18 @@ use steerage_flow::Timestamp;
 use steerage_policy::{Policy, SharedControl};
 
 /// Changes, reads and stops an instance, from any thread, while it runs and afterwards. See the methods of [`control::Handle`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use steerage::{CpuMask, Handle, SetError};
+///
+/// /// Spreads packets over these CPUs. Returns whether everything has moved there within a second.
+/// fn spread(handle: &Handle, cpus: &CpuMask) -> Result<bool, SetError> {
+///     handle.set_rps_cpus(cpus)?;
+///     Ok(handle.wait_settled(Duration::from_secs(1)))
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Handle {
     core: control::Handle,

@@ -17,6 +17,7 @@ use steerage_topology::{CpuId, CpuWatch, PinnedThreads};
 use crate::handle::Handle;
 
 /// An instance that has been built and does not run yet.
+/// [`Builder`](crate::Builder) has an example.
 pub struct Instance<H: Handler> {
     parts: Vec<CpuPart<H>>,
     handle: Handle,
@@ -146,6 +147,7 @@ impl Drop for StopsWhenDropped {
 }
 
 /// The outcome of a run.
+/// [`Builder`](crate::Builder) has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outcome<R> {

@@ -1,12 +1,13 @@
 //! A firewall between two TAPs. It reads its rules again every second:
 //! `cargo run --release -p steerage-device --example firewall -- inside outside rules.txt`
+#![expect(clippy::print_stderr, reason = "an example says what is wrong")]
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicU64, atomic::Ordering};
 use std::{error::Error, fs, str::FromStr, time::Duration};
 
-use steerage::{Batch, Builder, Cpu, Handler, TxId};
+use steerage::{Batch, Builder, Cpu, Handler, TxId, flow::protocol::has_ports};
 use steerage_device::tap::{Layer, TapOptions};
 
 /// What is blocked, in both directions. One rule on a line of the file: `port 25` or `host 192.0.2.7`.
@@ -41,7 +42,14 @@ impl Shared {
 }
 
 /// Sends what comes by input 0 to the first output, and what comes by input 1 to the second.
-pub(crate) struct Firewall(pub(crate) Arc<Shared>, pub(crate) u64, pub(crate) Arc<Rules>, pub(crate) [TxId; 2]);
+pub(crate) struct Firewall(Arc<Shared>, u64, Arc<Rules>, [TxId; 2]);
+
+impl Firewall {
+    pub(crate) fn new(shared: &Arc<Shared>, outputs: [TxId; 2]) -> Self {
+        let rules = Arc::clone(&shared.1.lock().unwrap_or_else(PoisonError::into_inner));
+        Self(Arc::clone(shared), 0, rules, outputs)
+    }
+}
 
 impl Handler for Firewall {
     type Moved = ();
@@ -55,14 +63,20 @@ impl Handler for Firewall {
         }
         let to = outputs[usize::from(batch.input().0)];
         for packet in batch.iter_mut() {
-            let ends = packet.flow_key().map_or([None; 2], |flow| [flow.source(), flow.destination()]);
-            let is_blocked =
-                ends.iter().flatten().any(|end| rules.0.contains(&end.port()) || rules.1.contains(&end.ip()));
+            let flow = packet.flow_key();
+            // The key of ICMP has an identifier in the place of ports.
+            let has_ports = flow.and_then(|flow| flow.protocol()).is_some_and(has_ports);
+            let mut ends = flow.map_or([None; 2], |flow| [flow.source(), flow.destination()]).into_iter().flatten();
+            let is_blocked = ends.any(|end| has_ports && rules.0.contains(&end.port()) || rules.1.contains(&end.ip()));
             if is_blocked { packet.discard() } else { packet.transmit(to) }
         }
     }
 
     fn finish(self, _cpu: &mut Cpu) {}
+}
+
+fn read(file: &str) -> Result<Rules, Box<dyn Error>> {
+    fs::read_to_string(file)?.parse()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -71,10 +85,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut builder = Builder::new().input(inside.input()?).input(outside.input()?);
     let outputs = [outside, inside].map(|tap| builder.add_output(tap.output()));
     let shared = Arc::<Shared>::default();
+    shared.set(read(&file)?);
     let rules = Arc::clone(&shared);
-    let running = builder.build(move |_| Firewall(Arc::clone(&rules), 0, Arc::default(), outputs))?.start()?;
+    let running = builder.build(move |_| Firewall::new(&rules, outputs))?.start()?;
     while !running.handle().wait_finished(Duration::from_secs(1)) {
-        shared.set(fs::read_to_string(&file)?.parse()?);
+        read(&file).map_or_else(|error| eprintln!("{file}: {error}; the old rules stay"), |rules| shared.set(rules));
     }
     Ok(())
 }
@@ -113,9 +128,13 @@ mod tests {
     fn new_rules_are_in_force_from_the_next_batch_on() {
         let shared = Arc::<Shared>::default();
         let rules = Arc::clone(&shared);
-        let firewall = move |_| Firewall(Arc::clone(&rules), 0, Arc::default(), [TxId(0), TxId(1)]);
+        let firewall = move |_| Firewall::new(&rules, [TxId(0), TxId(1)]);
         let mut tester = HandlerTester::new(firewall);
-        let frames = || [frame(HOST, BAD, 80), frame(BAD, HOST, 80), frame(HOST, [10, 0, 0, 2], 25), vec![0; 60]];
+        // A ping whose identifier is the number of a blocked port.
+        let mut ping = Vec::new();
+        let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(HOST, [10, 0, 0, 2], 64);
+        packet.icmpv4_echo_request(25, 1).write(&mut ping, &[]).unwrap();
+        let frames = || [frame(HOST, BAD, 80), frame(BAD, HOST, 80), frame(HOST, [10, 0, 0, 2], 25), ping.clone()];
         let sent = Verdict::Transmitted(TxId(0));
         assert_eq!(tester.handle(frames()), [sent; 4]);
         shared.set("port 25".parse().unwrap());
@@ -138,7 +157,7 @@ mod tests {
         let recorded = [sides[0].1.clone(), sides[1].1.clone()];
         let outputs = sides.map(|(output, _)| builder.add_output(output));
         let shared = Arc::<Shared>::default();
-        let make = move |_| Firewall(Arc::clone(&shared), 0, Arc::default(), outputs);
+        let make = move |_| Firewall::new(&shared, outputs);
         builder.build(make).unwrap().start().unwrap().join();
         let mut sent = recorded.map(|side| side.packets().into_iter().map(|packet| packet.bytes).collect::<Vec<_>>());
         // Two flows have no order.

@@ -166,6 +166,9 @@ pub fn build<H: Handler>(
     {
         let state = steering.lock();
         owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
+        // The first poll must not depend on whether the CPU gets the control lock in its first round.
+        let limits = &state.limits;
+        owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
         infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
     }
     let bells = (0..cpus).map(|_| Bell::new()).collect::<Result<_, _>>();
@@ -340,10 +343,9 @@ impl Plan {
         let rings = queues.len() * (self.cpus.len() * ring_slots(spec.limits) + PARKING_LOT_SLOTS) * slot_bytes;
         let tables = queues.len() * FragmentTable::BYTES;
         let owned = (pages as u64).saturating_mul(page_bytes as u64).saturating_add((rings + tables) as u64);
-        let (cap, queues_count, cpus) = (spec.memory_max as u64, queues.len(), self.cpus.len());
+        let (cap, count, cpus) = (spec.memory_max as u64, queues.len(), self.cpus.len());
         let fits = |needed: u64| {
-            let queues = queues_count;
-            let refused = BuildError::Memory { needed, cap, queues, cpus, backlog: spec.limits.backlog };
+            let refused = BuildError::Memory { needed, cap, queues: count, cpus, backlog: spec.limits.backlog };
             if needed <= cap { Ok(needed) } else { Err(refused) }
         };
         fits(owned)?;

@@ -7,11 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use steerage_flow::{Affinity, FragmentTable};
+use steerage_mem::budget::{Needs, QueueNeeds};
 use steerage_mem::gate::Gate;
 use steerage_mem::page_cache::LpcMemory;
 use steerage_mem::park::{Bell, Sleepers};
-use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, parking_lot, ring};
-use steerage_mem::{Blocks, FRAME_BYTES_MAX, Memory, Page, Part, Region, SEGMENTS_MAX, SharedPool, part_ends};
+use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, Rings, parking_lot};
+use steerage_mem::{
+    Admission, Blocks, FRAME_BYTES_MAX, Inbox, Memory, Outbox, Part, Region, SEGMENTS_MAX, SharedPool, Supply,
+};
 use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
 
 use crate::backlog::{Backlog, QueueRings};
@@ -24,7 +27,7 @@ use crate::hashing::QueueHasher;
 use crate::ids::{CpuIndex, InputId, TxSource};
 use crate::limits::{
     BUCKETS, CPUS_MAX, HEADROOM, Limits, OUTPUTS_MAX, PAGE_BYTES_MIN, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK,
-    QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
+    PUBLISH_AT, PUBLISH_POLLS, QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
 };
 use crate::origin::Origin;
 use crate::placement::{Plan as BucketPlan, PolicyInfo};
@@ -38,7 +41,7 @@ use crate::steering::{InTransit, QueueGauges, Steering};
 use crate::tx::{Output, OwnedTx, make_outputs};
 use steerage_ledger::{CpuLedger, Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
 use steerage_mem::signal::Signal;
-use steerage_moves::{QueueSetup, Setup};
+use steerage_moves::{QueueSetup, Setup, Transit};
 
 /// An input, and the options that were set for it.
 #[derive(Debug)]
@@ -133,8 +136,10 @@ pub fn build<H: Handler>(
     let (mut plan, inputs) = Plan::of(spec)?;
     let mut queues = plan.plan_queues(inputs)?;
     let (outputs, mut sends) = make_outputs(std::mem::take(&mut plan.spec.outputs), &plan.cpus, queues.len())?;
-    let (region, pages, memory_bytes) = plan.map_memory(&mut queues, &sends)?;
-    let pools = plan.nodes.by_cpu(&SharedPool::by_node(&region, pages));
+    let supply = plan.map_memory(&queues, &sends)?;
+    let region = Arc::clone(supply.region());
+    let lent_bytes = plan.open_queues(&mut queues, &supply)?;
+    let pools = plan.nodes.by_cpu(supply.pools());
     for (outputs, pool) in sends.iter_mut().zip(&pools) {
         outputs.iter_mut().try_for_each(|output| output.open(&region, pool))?;
     }
@@ -144,12 +149,13 @@ pub fn build<H: Handler>(
 
     let cpus = plan.cpus.len();
     let (controls, infos) = (Vec::new(), Vec::new());
-    let mut wiring = Wiring { plan: &plan, region: &region, pools: &pools, controls, infos };
+    let admissions: Arc<[Admission]> = (0..cpus).map(|_| Admission::default()).collect();
+    let mut wiring = Wiring { plan: &plan, supply: &supply, pools: &pools, admissions: &admissions, controls, infos };
     let mut owned: Vec<Vec<OwnedQueue>> = (0..cpus).map(|_| Vec::new()).collect();
     let mut backlogs: Vec<Vec<Backlog>> = (0..cpus).map(|_| Vec::new()).collect();
     for (id, queue) in queues.drain(..).enumerate() {
         let owner = usize::from(queue.owner);
-        owned[owner].push(wiring.wire(id, queue, &mut backlogs));
+        owned[owner].push(wiring.wire(id, queue, &mut backlogs)?);
     }
     let Wiring { controls, infos, .. } = wiring;
 
@@ -177,18 +183,19 @@ pub fn build<H: Handler>(
         sleepers: Sleepers::new(cpus),
         bells: bells.map_err(no_fd)?,
         gates: (0..cpus).map(|_| Gate::default()).collect(),
+        inboxes: (0..cpus).map(|_| Inbox::new(infos.len())).collect(),
+        admissions,
         open_queues: AtomicUsize::new(infos.len()),
         ledgers: Ledgers { cpus: (0..cpus).map(|_| CpuLedger::default()).collect(), queues: infos, outputs },
         pools,
-        region,
-        memory_bytes,
-        ring_slots: ring_slots(plan.spec.limits),
+        supply,
+        lent_bytes,
         start,
         stopping: AtomicBool::new(false),
         finished: Signal::new().map_err(no_fd)?,
         cpus: plan.cpus,
     });
-    let in_transit = Arc::new(InTransit::default());
+    let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
     let parts = owned.into_iter().zip(backlogs).zip(sends.into_iter().zip(origins)).enumerate();
     let parts = parts.map(|(at, ((queues, backlogs), (outputs, origin)))| CpuPart {
         index: at as CpuIndex,
@@ -202,11 +209,6 @@ pub fn build<H: Handler>(
         origin,
     });
     Ok(Built { parts: parts.collect(), handle: Handle(Arc::clone(&shared)) })
-}
-
-/// The number of slots of each ring.
-fn ring_slots(limits: Limits) -> usize {
-    limits.backlog.max(2).next_power_of_two()
 }
 
 /// The checked specification, and which CPUs there are.
@@ -313,52 +315,79 @@ impl Plan {
         Ok(queues)
     }
 
-    /// Maps as many pages as can be in flight at a time, if the cap allows it, so that a stalled CPU delays or loses
-    /// only its own packets. Each CPU's pages lie on its own NUMA node.
-    fn map_memory(
-        &mut self,
-        queues: &mut [PlannedQueue],
-        sends: &[Vec<OwnedTx>],
-    ) -> Result<(Arc<Region>, Vec<Page>, u64), BuildError> {
+    /// Maps as many pages as can be in flight at a time, so that a stalled CPU delays or loses only its own packets. If the cap
+    /// does not allow that, the limits shrink. Each CPU's pages lie on its own NUMA node.
+    fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
         let frame_bytes_max = queues.iter().map(|queue| queue.can.frame_bytes_max).max().unwrap_or(0);
         let page_bytes = page_bytes_for(frame_bytes_max.max(spec.linear_bytes));
-        let in_rings = self.cpus.len() * ring_slots(spec.limits) + PARKING_LOT_SLOTS + POLL_BUDGET;
+        let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
+        self.size_caches(in_pages, page_bytes);
+        let spec = &self.spec;
+        // If several queues share a backlog, frames that are staged and not published are not counted there.
+        let unpublished = (PUBLISH_POLLS as usize * POLL_BUDGET).min(self.cpus.len() * PUBLISH_AT as usize);
+        let unpublished = if in_pages > 1 { unpublished } else { 0 };
         let each = |queue: &PlannedQueue| {
+            let Capabilities { lends, can_wait, posted_max, .. } = queue.can;
             let segments = queue.can.segments_max.clamp(1, SEGMENTS_MAX);
-            let own = if queue.can.lends { 0 } else { segments * in_rings + queue.can.posted_max };
-            (queue.owner, spec.kept_max.saturating_mul(segments).saturating_add(own + 2 * POOL_BULK))
+            let own = if lends { 0 } else { segments * (POLL_BUDGET + unpublished) + posted_max };
+            QueueNeeds { segments, lends, waits: can_wait, fixed: own + 2 * POOL_BULK }
         };
         // Each CPU needs pages to copy lent frames, to send packets that its function originates, and for outputs
         // that send from pages.
-        let for_others = |(cpu, outputs): (usize, &Vec<OwnedTx>)| {
-            let to_send: usize = outputs.iter().map(OwnedTx::pages_max).sum();
-            (cpu as CpuIndex, POOL_BULK + spec.originated_max + to_send)
+        let for_others = |outputs: &Vec<OwnedTx>| {
+            POOL_BULK + spec.originated_max + outputs.iter().map(OwnedTx::pages_max).sum::<usize>()
         };
-        let wanted = queues.iter().map(each).chain(sends.iter().enumerate().map(for_others));
-        let parts = self.nodes.divide(wanted).into_iter();
-        let parts: Vec<Part> = parts.map(|(pages, node)| Part { pages, node }).collect();
-        let pages = part_ends(&parts, page_bytes)?.last().copied().unwrap_or(0);
-        let slot_bytes = if spec.check_order { 24 } else { 16 };
-        let rings = queues.len() * (self.cpus.len() * ring_slots(spec.limits) + PARKING_LOT_SLOTS) * slot_bytes;
-        let tables = queues.len() * FragmentTable::BYTES;
-        let owned = (pages as u64).saturating_mul(page_bytes as u64).saturating_add((rings + tables) as u64);
-        let (cap, count, cpus) = (spec.memory_max as u64, queues.len(), self.cpus.len());
-        let fits = |needed: u64| {
-            let refused = BuildError::Memory { needed, cap, queues: count, cpus, backlog: spec.limits.backlog };
-            if needed <= cap { Ok(needed) } else { Err(refused) }
+        let others: Vec<usize> = sends.iter().map(for_others).collect();
+        let needs = Needs {
+            cpus: self.cpus.len(),
+            queues: queues.iter().map(each).collect(),
+            backlog: spec.limits.backlog,
+            lot_slots: PARKING_LOT_SLOTS,
+            kept_max: spec.kept_max,
+            cache_pages: spec.queue_limits.local_pages(),
+            page_bytes,
+            slot_bytes: if spec.check_order { 24 } else { 16 },
+            other_pages: others.iter().sum(),
+            other_bytes: queues.len() * FragmentTable::BYTES,
         };
-        fits(owned)?;
-        let (region, pages) = Region::map_parts(&parts, page_bytes)?;
-        if let Some(error) = region.unbound() {
+        let needs = needs.fit_caches(spec.memory_max as u64);
+        let budget = needs.within(spec.memory_max as u64, spec.limits.backlog);
+        self.fits(budget.bytes, queues.len())?;
+        if budget.backlog < spec.limits.backlog {
+            let (asked, backlog) = (spec.limits.backlog, budget.backlog);
+            tracing::info!(
+                asked,
+                backlog,
+                "each CPU's share of the memory is smaller than the backlog that was asked for"
+            );
+        }
+        let parts = |budget: &steerage_mem::budget::Budget| {
+            let of_queues = queues.iter().map(|queue| queue.owner).zip(budget.of_queues.iter().copied());
+            let wanted = of_queues.chain((0..).zip(others.iter().copied()));
+            self.nodes.divide(wanted).into_iter().map(|(pages, node)| Part { pages, node }).collect()
+        };
+        let pinned = queues.iter().any(|queue| queue.can.posted_max > 0);
+        let supply = Supply::map(needs, spec.memory_max as u64, pinned, parts)?;
+        if let Some(error) = supply.region().unbound() {
             tracing::warn!(
                 "cannot place packet memory on its NUMA nodes: {error}; it lies wherever it is first touched"
             );
         }
-        let lent = queues.iter_mut().map(|queue| queue.open(&region)).sum::<Result<u64, DeviceError>>()?;
-        let needed = fits(owned + lent)?;
-        self.size_caches(queues.iter().filter(|queue| !queue.can.lends).count(), page_bytes);
-        Ok((region, pages, needed))
+        (self.spec.limits.backlog, self.spec.kept_max) = (budget.backlog, budget.kept_max);
+        Ok(supply)
+    }
+
+    /// Opens the devices' queues. Returns how many bytes of memory they lend.
+    fn open_queues(&self, queues: &mut [PlannedQueue], supply: &Supply) -> Result<u64, BuildError> {
+        let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
+        self.fits(supply.budget().bytes + lent, queues.len())?;
+        Ok(lent)
+    }
+
+    fn fits(&self, needed: u64, queues: usize) -> Result<(), BuildError> {
+        let (cap, cpus, backlog) = (self.spec.memory_max as u64, self.cpus.len(), self.spec.limits.backlog);
+        if needed <= cap { Ok(()) } else { Err(BuildError::Memory { needed, cap, queues, cpus, backlog }) }
     }
 
     /// Decides how many pages queues keep in their local caches, and logs how much memory these can hold.
@@ -367,7 +396,7 @@ impl Plan {
         let by_default = || LpcMemory::default_size(queues, page_bytes, memory);
         let limits = &mut self.spec.queue_limits;
         limits.lpc_size = self.spec.lpc_size.unwrap_or_else(by_default);
-        *limits = limits.clamped(false);
+        *limits = limits.clamped(false, usize::MAX);
         let lpc_size = limits.lpc_size;
         let bytes = LpcMemory { queues, lpc_size, page_bytes }.bytes();
         tracing::info!(queues, lpc_size, page_bytes, bytes, "local page caches, of the packet memory at most");
@@ -391,25 +420,34 @@ struct QueueControl {
 /// Makes a queue's rings to all CPUs, and gives each CPU its end.
 struct Wiring<'a> {
     plan: &'a Plan,
-    region: &'a Arc<Region>,
+    supply: &'a Supply,
     /// By CPU.
     pools: &'a [Arc<SharedPool>],
+    admissions: &'a Arc<[Admission]>,
     controls: Vec<QueueControl>,
     infos: Vec<QueueInfo>,
 }
 
 impl Wiring<'_> {
-    fn wire(&mut self, id: usize, queue: PlannedQueue, backlogs: &mut [Vec<Backlog>]) -> OwnedQueue {
-        let spec = &self.plan.spec;
-        let options =
-            RingOptions { slots: ring_slots(spec.limits), limit: spec.limits.backlog, arrivals: spec.check_order };
+    fn wire(
+        &mut self,
+        id: usize,
+        queue: PlannedQueue,
+        backlogs: &mut [Vec<Backlog>],
+    ) -> Result<OwnedQueue, BuildError> {
+        let (spec, region) = (&self.plan.spec, self.supply.region());
+        let (limit, slots_max) = (spec.limits.backlog, self.supply.backlog_max());
+        let options = RingOptions { slots: limit, slots_max, limit, arrivals: spec.check_order };
+        let is_admitted = self.supply.shares_backlog() && !queue.can.can_wait;
         let blocks_region = queue.blocks.as_ref().map(|blocks| Arc::clone(blocks.region()));
-        let memory = Memory::new(Arc::clone(self.region), blocks_region);
+        let memory = Memory::new(Arc::clone(region), blocks_region);
         let kept_pages = steerage_mem::KeptPages::new(memory.clone(), spec.kept_max);
         let order = spec.check_order.then(|| Arc::new(OrderCheck::new(BUCKETS)));
         let Capabilities { can_wait, lends, .. } = queue.can;
 
-        let ends: Vec<(Producer, Consumer)> = self.plan.cpus.iter().map(|_| ring(options, memory.clone())).collect();
+        let no_room = |error| BuildError::System { operation: "reserve room for the rings", error };
+        let mut slots = Rings::reserve(self.plan.cpus.len(), options).map_err(no_room)?;
+        let ends: Vec<(Producer, Consumer)> = self.plan.cpus.iter().map(|_| slots.ring(memory.clone())).collect();
         let gauges: Vec<Gauge> = ends.iter().map(|(producer, _)| producer.gauge()).collect();
         let rings: Vec<Arc<RingLedger>> = gauges.iter().map(|gauge| Arc::new(RingLedger::of(gauge.clone()))).collect();
         let mut producers = Vec::with_capacity(ends.len());
@@ -424,16 +462,19 @@ impl Wiring<'_> {
                 hasher: spec.hasher.clone(),
                 lent: lends,
                 can_wait,
+                is_admitted,
+                idle_looks: 0,
                 order: order.clone(),
                 ledger: Arc::clone(&rings[cpu]),
             });
         }
-        let lot = parking_lot(RingOptions { slots: PARKING_LOT_SLOTS, limit: PARKING_LOT_SLOTS, ..options });
+        let lot_slots = self.supply.budget().lot_slots;
+        let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
         // Kept copies of lent frames lie in pages that other CPUs took. When such pages come home to this queue, they go
         // on to the shared pool.
-        let limits = spec.queue_limits.clamped(lends);
+        let limits = spec.queue_limits.clamped(lends, self.supply.cache_pages());
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);
-        let pool = PagePool::new(Arc::clone(self.region), shared, Arc::clone(&kept_pages), limits.local_pages());
+        let pool = PagePool::new(Arc::clone(region), shared, Arc::clone(&kept_pages), limits.local_pages());
         let ledger = Arc::new(QueueLedger::new(BUCKETS));
         self.infos.push(QueueInfo {
             device: queue.device,
@@ -454,13 +495,14 @@ impl Wiring<'_> {
         let setup = QueueSetup { owner: queue.owner, can_wait, mask: queue.mask };
         self.controls.push(QueueControl { setup, gauges: QueueGauges { can_wait, gauges }, limits });
         let hasher = (!queue.hashed_by_device).then(|| spec.hasher.clone());
-        OwnedQueue::new(QueueParts {
+        let admissions = is_admitted.then(|| Arc::clone(self.admissions));
+        Ok(OwnedQueue::new(QueueParts {
             id,
             rx: queue.rx,
             pages: QueuePages { pool, blocks: queue.blocks, memory },
             steer: Steer::new(hasher, spec.always_hash, self.plan.cpus.len()),
-            rings: QueueRings::new(producers, lot, rings),
+            rings: QueueRings::new(id, Outbox::new(producers, lot, admissions), rings),
             ledger,
-        })
+        }))
     }
 }

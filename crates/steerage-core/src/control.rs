@@ -154,7 +154,8 @@ impl Handle {
         self.0.change(|state| {
             let mut limits = state.limits.all;
             change(&mut limits);
-            let limits = limits.clamped(self.0.ring_slots);
+            let mut limits = limits.clamped(self.0.supply.backlog_max());
+            limits.backlog = self.0.supply.set_backlog(limits.backlog);
             state.set_limits(limits);
             limits
         })
@@ -174,7 +175,8 @@ impl Handle {
         Ok(self.0.change(|state| {
             let mut limits = state.limits.of_queues[queue];
             change(&mut limits);
-            let limits = limits.clamped(self.0.ledgers.queues[queue].lends);
+            let cache_pages = self.0.supply.set_cache(limits.local_pages());
+            let limits = limits.clamped(self.0.ledgers.queues[queue].lends, cache_pages);
             state.set_queue_limits(queue, limits);
             limits
         }))

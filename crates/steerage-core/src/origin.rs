@@ -39,7 +39,7 @@ impl fmt::Debug for Origin {
 impl Origin {
     /// Takes `packets` pages of the pool, which must be pages of `region`.
     pub(crate) fn new(region: &Arc<Region>, shared: &Arc<SharedPool>, packets: usize, source: TxSource) -> Self {
-        let options = RingOptions { slots: packets, limit: packets, arrivals: false };
+        let options = RingOptions { slots: packets, slots_max: packets, limit: packets, arrivals: false };
         let (producer, consumer) = ring(options, Memory::new(Arc::clone(region), None));
         let mut pages = Vec::with_capacity(packets);
         shared.take(&mut pages, packets);

@@ -7,8 +7,9 @@
 use std::sync::{Arc, MutexGuard};
 
 use steerage_flow::Timestamp;
-use steerage_moves::{Event, MovePhase};
+use steerage_moves::{Event, MovePhase, States};
 
+use crate::backlog::Shown;
 use crate::handler::{Handler, Runner};
 use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{BUCKETS, Limits};
@@ -16,7 +17,7 @@ use crate::placement::{BetweenRounds, HookStatus};
 use crate::queue::OwnedQueue;
 use crate::sampler::Sampler;
 use crate::shared::Shared;
-use crate::steering::{InTransit, State, States};
+use crate::steering::{InTransit, State};
 
 /// What the handler did for the slice that is moving, until the machine has been told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +57,12 @@ pub(crate) struct Participant<M> {
     open: Vec<CpuIndex>,
     /// CPUs to wake.
     wake: Vec<CpuIndex>,
+    /// CPUs that got frames.
+    shown: Vec<Shown>,
 }
 
 impl<M: Send> Participant<M> {
-    pub(crate) fn new(limits: Limits, cpus: usize, in_transit: Arc<InTransit<M>>) -> Self {
+    pub(crate) fn new(limits: Limits, cpus: usize, rings: usize, in_transit: Arc<InTransit<M>>) -> Self {
         Self {
             seen: 0,
             pending: false,
@@ -72,6 +75,7 @@ impl<M: Send> Participant<M> {
             buckets: Vec::with_capacity(BUCKETS),
             open: Vec::with_capacity(cpus),
             wake: Vec::with_capacity(cpus),
+            shown: Vec::with_capacity(rings),
         }
     }
 
@@ -179,10 +183,11 @@ impl<M: Send> Participant<M> {
                 } else {
                     self.buckets.clear();
                     self.buckets.extend(self.states.iter().map(|(bucket, _)| *bucket));
-                    if !self.in_transit.put(epoch, &mut self.states) {
+                    let Some(mut transit) = self.in_transit.try_lock() else {
                         self.pending = true;
                         return;
-                    }
+                    };
+                    transit.put(epoch, &mut self.states);
                     state.on(Event::Left { cpu: me, epoch, with_state: &self.buckets });
                 }
             }
@@ -214,7 +219,8 @@ impl<M: Send> Participant<M> {
                     return Some(HandlerPart { phase, epoch, group: slice.group_before });
                 }
                 MovePhase::Arrive if waits_for_me => {
-                    if self.in_transit.take(slice, me, &mut self.states) {
+                    if let Some(mut transit) = self.in_transit.try_lock() {
+                        transit.take(slice, me, &mut self.states);
                         return Some(HandlerPart { phase, epoch, group: slice.group_after });
                     }
                     self.pending = true;
@@ -243,7 +249,7 @@ impl<M: Send> Participant<M> {
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
             }
-            queue.park(epoch, &slice.moves, |cpu| add(&mut self.wake, cpu));
+            queue.park(epoch, &slice.moves, &mut self.shown);
             let passed = queue.fences_passed(|cpu| state.moves.is_dead(cpu));
             if passed {
                 state.on(Event::FencesPassed { queue: queue.id, epoch });
@@ -255,7 +261,7 @@ impl<M: Send> Participant<M> {
             }
             self.pending = true;
         }
-        runner.shared.wake(self.wake.drain(..), Some(runner.index));
+        runner.shared.show(&mut self.shown, runner.index);
     }
 
     fn release<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
@@ -267,13 +273,13 @@ impl<M: Send> Participant<M> {
             }
             // Nothing of the queue is in flight when it changes its group, so no packet is known by two group numbers.
             runner.shared.ledgers.queues[queue.id].set_group(slice.group_after);
-            if queue.release(&slice.moves, |cpu| add(&mut self.wake, cpu)) {
+            if queue.release(&slice.moves, &mut self.shown) {
                 state.on(Event::Released { queue: queue.id, epoch });
             } else {
                 self.pending = true;
             }
         }
-        runner.shared.wake(self.wake.drain(..), Some(runner.index));
+        runner.shared.show(&mut self.shown, runner.index);
     }
 
     /// The handler gives up its state of the buckets that leave. Returns whether this CPU was declared dead meanwhile.
@@ -337,7 +343,7 @@ impl<M: Send> Participant<M> {
             // If a slice is half finished, this queue must not send to the old CPU again.
             let slice = state.moves.slice();
             if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
-                queue.park(slice.epoch, &slice.moves, |_| {});
+                queue.park(slice.epoch, &slice.moves, &mut self.shown);
             }
         }
         self.is_void = false;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use steerage_flow::{LinkType, Timestamp};
 use steerage_mem::Completion;
 
-use crate::backlog::QueueRings;
+use crate::backlog::{QueueRings, Shown, To};
 use crate::completions::Completions;
 use crate::device::Capabilities;
 use crate::device::DeviceError;
@@ -28,6 +28,8 @@ pub(crate) struct OwnedQueue {
     rings: QueueRings,
     ledger: Arc<QueueLedger>,
     frames: Vec<Completion>,
+    /// How many frames the last poll received.
+    pub(crate) frames_polled: usize,
     /// The type of the first header in these frames.
     link: LinkType,
     /// How many pages the device will fill by this CPU's own stores in the next poll.
@@ -84,6 +86,7 @@ impl OwnedQueue {
             rings,
             ledger,
             frames: Vec::with_capacity(POLL_BUDGET),
+            frames_polled: 0,
             link: LinkType::ETHERNET,
             prefetch: 0,
             polls: 0,
@@ -102,11 +105,13 @@ impl OwnedQueue {
     /// Polls the device for up to a budget of frames.
     pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(), DeviceError> {
         self.state.blocked = false;
+        let polled_before = std::mem::take(&mut self.frames_polled);
         if self.state.ended || matches!(self.state.polled, Polled::NotBefore(due) if now < due) {
             return Ok(());
         }
         self.polls = self.polls.wrapping_add(1);
         let short = match self.pages.blocks {
+            None if polled_before == 0 && self.rings.to.keeps_pages_from_others() => true,
             None => self.pages.pool.cached() < self.limits.weight * self.limits.segments_max,
             Some(_) => self.state.polled != Polled::More || self.polls % RECLAIM_POLLS == 0,
         };
@@ -122,7 +127,8 @@ impl OwnedQueue {
         let polled = self.rx.poll(&mut out, budget);
         let counts = out.counts;
         (self.prefetch, self.link) = (out.prefetch, out.link());
-        self.ledger.polled(self.frames.len() as u64, &counts);
+        self.frames_polled = self.frames.len();
+        self.ledger.polled(self.frames_polled as u64, &counts);
         match polled {
             Ok(polled) => {
                 self.state.polled = polled;
@@ -136,11 +142,6 @@ impl OwnedQueue {
         }
     }
 
-    /// How many frames the last poll received.
-    pub(crate) fn polled_frames(&self) -> usize {
-        self.frames.len()
-    }
-
     /// Chooses each frame's CPU and writes its slot to that CPU's ring. The other CPU does not see the slot until it
     /// is published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
@@ -150,8 +151,10 @@ impl OwnedQueue {
     }
 
     /// Publishes the staged frames if they are due: see [`QueueRings::publish`].
-    pub(crate) fn publish(&mut self, own: usize, polled: usize, shown: impl FnMut(CpuIndex)) {
-        self.rings.publish(own, polled, self.limits.weight, shown);
+    pub(crate) fn publish(&mut self, own: usize, shown: &mut Vec<Shown>) {
+        let weight = self.limits.weight;
+        let to = To { pages: &mut self.pages, ledger: &self.ledger, shown };
+        self.rings.publish(own, self.frames_polled >= weight, weight, to);
     }
 
     /// How many frames the next poll may receive.
@@ -174,8 +177,9 @@ impl OwnedQueue {
     // ---- moves: see steer.rs
 
     /// Parks the moving buckets, unless that is already done.
-    pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], shown: impl FnMut(CpuIndex)) {
-        self.steer.park(epoch, moves, &mut self.rings, shown);
+    pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], shown: &mut Vec<Shown>) {
+        let to = To { pages: &mut self.pages, ledger: &self.ledger, shown };
+        self.steer.park(epoch, moves, &mut self.rings, to);
     }
 
     /// Whether everything that was sent before the buckets were parked is finished.
@@ -195,9 +199,9 @@ impl OwnedQueue {
 
     /// Sends the parked frames to their new CPUs, and then steers the buckets there directly. Returns false while
     /// some frames wait for room.
-    pub(crate) fn release(&mut self, moves: &[BucketMove], shown: impl FnMut(CpuIndex)) -> bool {
-        let to = (&mut self.rings, &mut self.pages, &*self.ledger);
-        self.steer.release(moves, self.limits.can_wait, to, shown)
+    pub(crate) fn release(&mut self, moves: &[BucketMove], shown: &mut Vec<Shown>) -> bool {
+        let to = To { pages: &mut self.pages, ledger: &self.ledger, shown };
+        self.steer.release(moves, self.limits.can_wait, &mut self.rings, to)
     }
 
     pub(crate) fn is_parked(&self) -> bool {
@@ -215,10 +219,10 @@ impl OwnedQueue {
     pub(crate) fn set_limits(&mut self, limits: Limits, own: QueueLimits, flow_limited: &[CpuIndex]) {
         (self.limits.weight, self.limits.copybreak) = (limits.dev_weight, own.copybreak);
         self.pages.pool.set_cache_max(own.local_pages());
-        self.rings.set_backlog(limits.backlog);
+        self.rings.to.set_backlog(limits.backlog);
         // A queue that waits for room loses nothing, so it needs no flow limit.
         let flow_limited = if self.limits.can_wait { &[] } else { flow_limited };
-        self.steer.set_flow_limits(flow_limited, self.rings.cpus(), limits.flow_limit_table_len);
+        self.steer.set_flow_limits(flow_limited, limits.flow_limit_table_len);
     }
 
     // ---- sleep
@@ -239,9 +243,14 @@ impl OwnedQueue {
         self.limits.can_wait
     }
 
+    /// Whether other queues may need the pages of its frames that are finished and not home.
+    pub(crate) fn keeps_pages_from_others(&self) -> bool {
+        self.rings.to.keeps_pages_from_others()
+    }
+
     /// Asks the CPUs whose backlogs block this queue to wake its owner when half of a backlog is worked off.
     pub(crate) fn wake_when_there_is_room(&mut self) {
-        self.rings.wake_when_there_is_room(self.limits.weight);
+        self.rings.to.wake_when_there_is_room(self.limits.weight);
     }
 
     /// Whether every ring has room for a poll.
@@ -267,7 +276,7 @@ impl OwnedQueue {
             return false;
         }
         self.rings.reclaim_all(&mut self.pages);
-        self.frames.is_empty() && self.rings.are_empty()
+        self.frames.is_empty() && self.rings.to.is_empty()
     }
 
     /// Gives the pages back to the shared pool.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use steerage_mem::Region;
 use steerage_mem::gate::Gate;
 use steerage_mem::park::{Bell, Sleepers};
+use steerage_mem::{Admission, Inbox, Supply};
 use steerage_topology::CpuId;
 
+use crate::backlog::Shown;
 use crate::device::DeviceError;
 use crate::ids::CpuIndex;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
@@ -27,14 +28,17 @@ pub(crate) struct Shared {
     pub(crate) cpus: Vec<CpuId>,
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
+    /// By CPU: which of its rings may have something in them.
+    pub(crate) inboxes: Arc<[Inbox]>,
+    /// By CPU: how many frames of all live queues wait for it, if there are several.
+    pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
     /// The shared pool by CPU, as seen from the CPU's NUMA node.
     pub(crate) pools: Vec<Arc<SharedPool>>,
-    pub(crate) region: Arc<Region>,
-    pub(crate) memory_bytes: u64,
-    /// The number of slots of each ring.
-    pub(crate) ring_slots: usize,
+    pub(crate) supply: Supply,
+    /// The memory that devices lend, in bytes.
+    pub(crate) lent_bytes: u64,
     pub(crate) start: Instant,
     /// The number of queues that are not closed. At 0, all received packets are finished.
     pub(crate) open_queues: AtomicUsize,
@@ -48,6 +52,10 @@ impl Shared {
     /// it is not woken, and its counter of sent wake-ups increases. This is the only place where CPUs are woken.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
+        self.wake_sleepers(cpus, by);
+    }
+
+    fn wake_sleepers(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         let mut woken = 0;
         for cpu in cpus {
             if Some(cpu) != by && self.sleepers.must_wake(usize::from(cpu)) {
@@ -58,6 +66,17 @@ impl Shared {
         if let Some(by) = by.filter(|_| woken > 0) {
             self.ledgers.cpus[usize::from(by)].wakes_sent.add(woken);
         }
+    }
+
+    /// Wakes those CPUs that sleep, after frames for them were published by the CPU `by`. A CPU that is awake finds the
+    /// frames by its inbox.
+    pub(crate) fn show(&self, shown: &mut Vec<Shown>, by: CpuIndex) {
+        self.sleepers.after_publishing();
+        shown
+            .iter()
+            .filter(|(cpu, _)| *cpu != by)
+            .for_each(|(cpu, queue)| self.inboxes[usize::from(*cpu)].note(*queue));
+        self.wake_sleepers(shown.drain(..).map(|(cpu, _)| cpu), Some(by));
     }
 
     fn wake_all(&self) {
@@ -124,11 +143,11 @@ impl Shared {
             in_handler: self.gates.iter().map(in_handler).collect(),
             moves: state.moves.counts(),
             groups: self.group_snapshots(&state),
-            backing: self.region.backing().into(),
-            page_bytes: self.region.page_bytes() as u64,
-            pages: self.region.pages() as u64,
+            backing: self.supply.region().backing().into(),
+            page_bytes: self.supply.region().page_bytes() as u64,
+            pages: self.supply.pages() as u64,
             pages_free: self.pools[0].free() as u64,
-            memory_bytes: self.memory_bytes,
+            memory_bytes: self.supply.budget().bytes + self.lent_bytes,
         };
         drop(state);
         self.ledgers.snapshot(facts)

@@ -14,7 +14,7 @@ use steerage_mem::park::Bell;
 use steerage_mem::round;
 use steerage_topology::CpuId;
 
-use crate::backlog::{Backlog, Backlogs};
+use crate::backlog::{Backlog, Backlogs, Shown};
 use crate::handler::{Cpu, Handler, MakeHandler, Runner};
 use crate::ids::CpuIndex;
 use crate::limits::{DRAIN_MAX, HANDLE_BUDGET, MOVE_LOOK, OUTPUT_LOOK};
@@ -121,11 +121,9 @@ struct Round {
     worked: bool,
     /// Whether a poll or a batch was as large as it can be.
     full: bool,
-    /// The number of frames in the current poll.
-    polled: usize,
     handled: usize,
     /// CPUs that got new frames in this round.
-    shown: Vec<CpuIndex>,
+    shown: Vec<Shown>,
 }
 
 /// One CPU of the path.
@@ -188,13 +186,13 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let limits = shared.steering.lock().limits.all;
         let shown = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
         Self {
-            backlogs: Backlogs::new(backlogs, index, || platform.random()),
+            backlogs: Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random()),
             runner: Runner::new(index, &shared, make, outputs, cpu),
-            control: Participant::new(limits, shared.cpus.len(), in_transit),
+            control: Participant::new(limits, shared.cpus.len(), shown.capacity(), in_transit),
             sampler: Sampler::new(),
             sleep: Sleep::default(),
             phase: Phase::Control,
-            round: Round { start: Timestamp::ZERO, worked: false, full: false, polled: 0, handled: 0, shown },
+            round: Round { start: Timestamp::ZERO, worked: false, full: false, handled: 0, shown },
             received: 0,
             handled: 0,
             drain_until: None,
@@ -260,13 +258,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 Phase::Publish(queue)
             }
             Phase::Publish(queue) => {
-                let (own, shown) = (usize::from(self.runner.index), &mut self.round.shown);
-                self.queues[queue].publish(own, self.round.polled, |cpu| shown.push(cpu));
+                self.queues[queue].publish(usize::from(self.runner.index), &mut self.round.shown);
                 self.to_poll(queue + 1)
             }
             Phase::Wake => {
                 if !self.round.shown.is_empty() {
-                    self.shared.wake(self.round.shown.drain(..), Some(self.runner.index));
+                    self.shared.show(&mut self.round.shown, self.runner.index);
                 }
                 if self.round.worked && self.sampler.times_receiving() {
                     let took = self.platform.now().since(self.round.start);
@@ -318,20 +315,18 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
     }
 
-    fn to_handle(&self, nth: usize) -> Phase {
+    fn to_handle(&mut self, nth: usize) -> Phase {
         // An instance without outputs holds nothing back.
-        let sends = !self.runner.outputs.is_empty();
-        let next = self.backlogs.next_to_serve(nth, |backlog| sends && self.is_held_back(backlog));
-        next.map_or(Phase::Control, Phase::Handle)
+        let held_back = !self.runner.outputs.is_empty() && self.holds_back();
+        self.backlogs.next_to_serve(nth, held_back).map_or(Phase::Control, Phase::Handle)
     }
 
-    /// Whether a backlog's packets have to wait, because their source can wait and an output is full. So a file is
-    /// not read faster than it is written. After a stop was requested, packets wait only during the first half of the
-    /// time to drain.
+    /// Whether packets whose source can wait have to wait, because an output is full. So a file is not read faster than
+    /// it is written. After a stop was requested, packets wait only during the first half of the time to drain.
     #[inline(never)]
-    fn is_held_back(&self, backlog: &Backlog) -> bool {
+    fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
-        backlog.can_wait && time_left && self.runner.is_output_full()
+        time_left && self.runner.is_output_full()
     }
 
     fn end_round(&mut self) -> Stepped {
@@ -424,8 +419,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             self.shared.ledgers.queues[queue.id].failed(error.to_string(), error.offset);
         }
         // Frames that were received before an error count.
-        let polled = queue.polled_frames();
-        self.round.polled = polled;
+        let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
             self.round.full |= polled >= self.control.limits.dev_weight;
@@ -437,7 +431,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     fn handle(&mut self, nth: usize) {
         let is_own = self.backlogs.is_own(nth);
         let backlog = self.backlogs.nth(nth);
-        self.runner.ledger().backlog_max.raise_to(backlog.consumer.waiting());
+        let waiting =
+            if backlog.is_admitted { self.shared.admissions[usize::from(self.runner.index)].waiting() } else { 0 };
+        self.runner.ledger().backlog_max.raise_to(backlog.consumer.waiting().max(waiting));
         self.round.worked = true;
         if self.control.is_void() {
             self.runner.skip();
@@ -520,7 +516,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
         let mut waiting = self.backlogs.waiting().peekable();
         let held_back = waiting.peek().is_some();
-        if waiting.any(|backlog| !self.is_held_back(backlog)) {
+        if held_back && (!self.holds_back() || waiting.any(|backlog| !backlog.can_wait)) {
             return None;
         }
         let now = self.platform.now();

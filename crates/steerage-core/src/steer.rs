@@ -9,12 +9,12 @@
 #[cfg(test)]
 mod tests;
 
-use steerage_flow::{FlowHash, FlowLimit, FragmentTable, LinkType, Timestamp};
+use steerage_flow::{FlowHash, FlowLimits, FragmentTable, LinkType, Timestamp};
 use steerage_mem::Completion;
-use steerage_mem::ring::{LISTS_MAX, Producer};
+use steerage_mem::ring::LISTS_MAX;
 use steerage_mem::round;
 
-use crate::backlog::QueueRings;
+use crate::backlog::{QueueRings, To};
 use crate::hashing::{FrameBatch, QueueHasher};
 use crate::ids::{CpuIndex, DropReason};
 use crate::limits::BUCKETS;
@@ -87,8 +87,7 @@ pub(crate) struct Steer {
     fragments: FragmentTable,
     table: Table,
     rings_in_use: RingsInUse,
-    /// The flow limits by CPU. Empty if no CPU has one.
-    flow_limits: Vec<Option<FlowLimit>>,
+    flow_limits: FlowLimits,
     /// How many frames were steered so far, which is the arrival number of the last frame.
     arrivals: u64,
     /// The slice that the queue has parked buckets of, from parking to release.
@@ -123,7 +122,7 @@ impl Steer {
             fragments: FragmentTable::new(),
             table: Table::new(cpus + 1), // one ring is the parking lot
             rings_in_use: RingsInUse::One,
-            flow_limits: Vec::new(),
+            flow_limits: FlowLimits::default(),
             arrivals: 0,
             parked: None,
             fences: Vec::with_capacity(cpus),
@@ -162,10 +161,12 @@ impl Steer {
             }
         };
         match self.rings_in_use {
-            RingsInUse::One => rings.to[usize::from(table[0])].stage_all(frames, first, prefetch_page),
+            RingsInUse::One => {
+                rings.to.stage_all(usize::from(table[0]), frames, first, prefetch_page);
+            }
             RingsInUse::Few => {
                 let target = |frame: &Completion| target_of(table, frame);
-                Producer::stage_lists(&mut rings.to, frames, first, target, prefetch_page);
+                rings.to.stage_lists(frames, first, target, prefetch_page);
             }
             RingsInUse::Many => {}
         }
@@ -179,7 +180,7 @@ impl Steer {
             rings.stage(target, frame, first + nth as u64, pages, ledger);
         }
         if self.parked.is_some() {
-            ledger.parked.raise_to(rings.lot().tail());
+            ledger.parked.raise_to(rings.to.lot().tail());
         }
     }
 
@@ -217,16 +218,11 @@ impl Steer {
         pages: &mut QueuePages,
         ledger: &QueueLedger,
     ) {
-        for at in 0..self.flow_limits.len() {
-            if self.flow_limits[at].is_some() {
-                rings.reclaim(at, pages);
-            }
-        }
+        self.flow_limits.cpus().for_each(|cpu| rings.reclaim(cpu, pages));
         for at in (0..frames.len()).rev() {
             let target = target_of(&self.table.ring_of, &frames[at]);
-            let Some(Some(limit)) = self.flow_limits.get_mut(target) else { continue };
-            let ring = &rings.to[target];
-            if ring.occupied() >= ring.limit() as u64 / 2 && limit.is_over(FlowHash(frames[at].hash_or_zero())) {
+            let is_half_full = self.flow_limits.has(target) && rings.to.is_half_full(target);
+            if is_half_full && self.flow_limits.is_over(target, FlowHash(frames[at].hash_or_zero())) {
                 ledger.dropped.add(DropReason::FlowLimit, 1);
                 rings.ledgers[target].by_producer.flow_limit.add(1);
                 pages.take_home(frames.remove(at));
@@ -235,48 +231,29 @@ impl Steer {
     }
 
     /// Switches flow limits on for `cpus`, and off for all other CPUs.
-    pub(crate) fn set_flow_limits(&mut self, cpus: &[CpuIndex], cpus_in_all: usize, table_len: usize) {
-        if cpus.is_empty() {
-            self.flow_limits.clear();
-            return;
-        }
+    pub(crate) fn set_flow_limits(&mut self, cpus: &[CpuIndex], table_len: usize) {
         // The tables of new flow limits are made because somebody asked for them, not because of packets.
         let _outside = round::leave();
-        self.flow_limits.resize_with(cpus_in_all, || None);
-        for (cpu, limit) in self.flow_limits.iter_mut().enumerate() {
-            if !cpus.contains(&(cpu as CpuIndex)) {
-                *limit = None;
-            } else if limit.is_none() {
-                *limit = Some(FlowLimit::new(table_len));
-            }
-        }
+        self.flow_limits.set(cpus, table_len);
     }
 
     // ---- moves
 
     /// Parks the moving buckets: from now on their frames wait in the parking lot. The fences record how far each old
-    /// CPU's ring was filled. Calls `shown` for each CPU that got frames.
-    pub(crate) fn park(
-        &mut self,
-        epoch: u64,
-        moves: &[BucketMove],
-        rings: &mut QueueRings,
-        mut shown: impl FnMut(CpuIndex),
-    ) {
+    /// CPU's ring was filled. Adds each CPU that got frames to `shown`.
+    pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], rings: &mut QueueRings, to: To<'_>) {
         if self.parked == Some(epoch) {
             return;
         }
         self.fences.clear();
-        let lot = rings.cpus() as CpuIndex;
+        // A fence waits for everything up to the tail, so all of it must be published. Frames that find no room are dropped
+        // first.
+        rings.publish_from(1, 0, to);
+        let lot = rings.to.cpus() as CpuIndex;
         for m in moves {
             self.table.set(usize::from(m.bucket), lot);
             if !self.fences.iter().any(|(cpu, _)| *cpu == m.from) {
-                let ring = &mut rings.to[usize::from(m.from)];
-                // The fence waits for everything up to the tail, so all of it must be published.
-                if ring.publish() {
-                    shown(m.from);
-                }
-                self.fences.push((m.from, ring.tail()));
+                self.fences.push((m.from, rings.to.look(usize::from(m.from)).tail()));
             }
         }
         // If the lot is the only target, its frames still need the hash by which they are released.
@@ -289,7 +266,7 @@ impl Steer {
     pub(crate) fn fences_passed(&self, rings: &mut QueueRings, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.fences() {
-            let ring = &mut rings.to[usize::from(cpu)];
+            let ring = rings.to.ring(usize::from(cpu));
             if dead(cpu) {
                 ring.revoke_until(tail);
             } else {
@@ -305,43 +282,37 @@ impl Steer {
 
     /// The CPUs whose fences have not been passed.
     pub(crate) fn fences_open<'a>(&'a self, rings: &'a QueueRings) -> impl Iterator<Item = CpuIndex> + 'a {
-        self.fences().filter(|(cpu, tail)| !rings.to[usize::from(*cpu)].passed(*tail)).map(|(cpu, _)| cpu)
+        self.fences().filter(|(cpu, tail)| !rings.to.look(usize::from(*cpu)).passed(*tail)).map(|(cpu, _)| cpu)
     }
 
     /// The move takes too long: stops parking, and tells the old CPUs to discard the frames that they have not begun.
     pub(crate) fn revoke(&self, rings: &mut QueueRings) {
-        rings.lot().set_limit(1);
+        rings.to.lot().set_limit(1);
         for (cpu, tail) in self.fences() {
-            rings.to[usize::from(cpu)].revoke_until(tail);
+            rings.to.ring(usize::from(cpu)).revoke_until(tail);
         }
     }
 
     /// Sends the parked frames to the buckets' new CPUs, in order, and then steers the buckets there directly.
-    /// Returns false while some frames wait for room, which they do only if `can_wait`. Calls `shown` for each CPU
-    /// that got frames.
-    pub(crate) fn release(
-        &mut self,
-        moves: &[BucketMove],
-        can_wait: bool,
-        (rings, pages, ledger): (&mut QueueRings, &mut QueuePages, &QueueLedger),
-        shown: impl FnMut(CpuIndex),
-    ) -> bool {
+    /// Returns false while some frames wait for room, which they do only if `can_wait`. Adds each CPU that got frames
+    /// to `shown`.
+    pub(crate) fn release(&mut self, moves: &[BucketMove], can_wait: bool, rings: &mut QueueRings, to: To<'_>) -> bool {
         if self.parked.is_none() {
             return true;
         }
         let mut done = true;
         loop {
-            if can_wait && moves.iter().any(|m| !rings.has_room(usize::from(m.to), pages)) {
-                done = rings.lot().occupied() == 0;
+            if can_wait && moves.iter().any(|m| !rings.has_room(usize::from(m.to), to.pages)) {
+                done = rings.to.lot().occupied() == 0;
                 break;
             }
-            let Some((frame, arrival)) = rings.lot().unpark() else { break };
+            let Some((frame, arrival)) = rings.to.lot().unpark() else { break };
             let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
             // The moves are sorted by bucket, and every parked frame belongs to a bucket of this slice.
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
-            rings.stage(target, frame, arrival, pages, ledger);
+            rings.stage(target, frame, arrival, to.pages, to.ledger);
         }
-        ledger.unparked.raise_to(rings.lot().tail() - rings.lot().occupied());
+        to.ledger.unparked.raise_to(rings.to.lot().tail() - rings.to.lot().occupied());
         if done {
             for m in moves {
                 self.table.set(usize::from(m.bucket), m.to);
@@ -350,7 +321,7 @@ impl Steer {
             rings.open_lot();
             self.rings_in_use = self.table.rings_in_use();
         }
-        rings.publish_all(shown);
+        rings.publish_from(1, 0, to);
         done
     }
 

@@ -7,15 +7,11 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `lock` | the lock that packet CPUs only try |
 //! | `deadline` | phases that last too long, CPUs that show no sign of life |
 //! | `limits` | limits that change |
-//! | `transit` | handler state on its way |
 
 mod deadline;
 mod limits;
-mod lock;
-mod transit;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,17 +19,19 @@ use std::sync::{Arc, MutexGuard};
 
 use steerage_flow::{FlowKey, Timestamp};
 use steerage_mem::gate::Gate;
-use steerage_moves::{Actions, Ask, Event, Moves, Setup};
+use steerage_moves::{Actions, Ask, Event, Moves, Setup, Transit};
 
 use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{FLOWS_SEEN_MAX, Limits, QueueLimits};
 use crate::placement::{BetweenRounds, GroupFindings, PolicyInfo};
 use limits::LimitsInForce;
-use lock::ControlLock;
+use steerage_mem::control_lock::ControlLock;
 use steerage_mem::signal::Signal;
 
 pub(crate) use deadline::QueueGauges;
-pub(crate) use transit::{InTransit, States};
+
+/// Handler state on its way, beside the machine.
+pub(crate) type InTransit<M> = ControlLock<Transit<M>>;
 
 /// What is under the control lock.
 #[derive(Debug)]

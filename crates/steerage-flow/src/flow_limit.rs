@@ -36,6 +36,46 @@ impl FlowLimit {
     }
 }
 
+/// The flow limits of some of the CPUs.
+#[derive(Debug, Default)]
+pub struct FlowLimits(Vec<Option<FlowLimit>>);
+
+impl FlowLimits {
+    /// Whether no CPU has a flow limit.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Switches flow limits on for `limited`, and off for all other CPUs. Limits that are on stay as they are.
+    pub fn set(&mut self, limited: &[u16], table_len: usize) {
+        let last = limited.iter().max().map_or(0, |cpu| usize::from(*cpu) + 1);
+        self.0.resize_with(last, || None);
+        for (cpu, limit) in self.0.iter_mut().enumerate() {
+            if !limited.contains(&(cpu as u16)) {
+                *limit = None;
+            } else if limit.is_none() {
+                *limit = Some(FlowLimit::new(table_len));
+            }
+        }
+    }
+
+    /// The CPUs that have a flow limit.
+    pub fn cpus(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().enumerate().filter(|(_, limit)| limit.is_some()).map(|(cpu, _)| cpu)
+    }
+
+    /// Whether `cpu` has a flow limit.
+    pub fn has(&self, cpu: usize) -> bool {
+        self.0.get(cpu).is_some_and(Option::is_some)
+    }
+
+    /// Counts a packet for `cpu`. Returns whether its flow has too many there. Never, if the CPU has no flow limit.
+    pub fn is_over(&mut self, cpu: usize, hash: FlowHash) -> bool {
+        self.0.get_mut(cpu).and_then(Option::as_mut).is_some_and(|limit| limit.is_over(hash))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +96,20 @@ mod tests {
         // Two thirds of the packets are too many, and only the packets of that flow are over the limit.
         over(&mut limit, &[1, 1, 2], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[1, 1, 2], 999), 666);
+    }
+
+    #[test]
+    fn only_some_cpus_have_limits() {
+        let mut limits = FlowLimits::default();
+        let over = |limits: &mut FlowLimits, cpu| (0..200).filter(|_| limits.is_over(cpu, FlowHash(7))).count();
+        assert!(limits.is_empty() && over(&mut limits, 1) == 0);
+        limits.set(&[3, 1], 16);
+        assert_eq!((limits.cpus().collect::<Vec<_>>(), limits.has(3), limits.has(2)), (vec![1, 3], true, false));
+        assert_eq!([0, 1, 2, 4].map(|cpu| over(&mut limits, cpu)), [0, 200 - FLOW_LIMIT_HISTORY / 2, 0, 0]);
+        limits.set(&[1], 16);
+        assert_eq!([1, 3].map(|cpu| over(&mut limits, cpu)), [200, 0], "the limit that stays remembers");
+        limits.set(&[], 16);
+        assert!(limits.is_empty());
     }
 
     #[test]

@@ -39,7 +39,7 @@ mod time;
 
 pub use affinity::Affinity;
 pub use flow_key::{FlowKey, FlowParts, ParseFlowKeyError, protocol};
-pub use flow_limit::FlowLimit;
+pub use flow_limit::{FlowLimit, FlowLimits};
 pub use fragments::{FragmentCounts, FragmentTable};
 pub use frame_key::{
     BothDirections, CustomKey, FrameAccess, FrameHasher, KeyRule, OneDirection, SteeringKey, SteeringKeys,

@@ -379,7 +379,8 @@ mod tests {
     }
 
     fn in_hand(memory: &Memory, frame: Completion, each: impl FnOnce(crate::ring::Frame<'_>)) -> Vec<Page> {
-        let (mut producer, mut consumer) = ring(RingOptions { slots: 2, limit: 2, arrivals: false }, memory.clone());
+        let (mut producer, mut consumer) =
+            ring(RingOptions { slots: 2, slots_max: 2, limit: 2, arrivals: false }, memory.clone());
         producer.stage(frame, 0).unwrap();
         producer.publish();
         consumer.take(1);

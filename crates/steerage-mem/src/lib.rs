@@ -16,13 +16,18 @@
 //! | [`in_flight`] | pages that a device sends from, and the way back to their senders |
 //! | [`memory`] | from a completion to its bytes |
 //! | [`ring`] | the slot ring between two CPUs, with its finished index |
+//! | [`admission`] | how many frames of all queues wait for a CPU |
+//! | [`outbox`], [`inbox`], [`bits`] | one queue's rings to all CPUs; which of many rings have something in them |
 //! | [`signal`] | what threads outside of the path can wait for |
 //! | [`park`] | sleeping and waking without losing a wake-up |
+//! | [`control_lock`] | the lock that packet CPUs only try |
 //! | [`round`] | debug builds: marks the rounds of packet CPUs, to check what must not happen there |
 //! | [`gate`] | decides whether a batch counts or its CPU was declared dead |
 //! | [`kept`], `stack` | pages that a handler keeps, and their way back |
+//! | [`budget`] | how much memory an instance needs, and what gets smaller if that is too much |
 //! | [`page_cache`] | the sizes of the local page caches |
 //! | `shared_pool`, `bundles` | the pages that no queue has, by NUMA node, and the lock-free stack that they lie in |
+//! | [`supply`] | the packet memory of an instance, which grows with its backlog |
 //! | [`huge`] | memory for tables with random access |
 //!
 //! # What makes it sound
@@ -37,19 +42,24 @@
 //! Safe code can lose a token, and the page is then unused until its region ends. It cannot reach a page that it does not hold, or
 //! one that was unmapped.
 
+pub mod admission;
+pub mod bits;
 pub mod blocks;
+pub mod budget;
 mod bundles;
 pub mod chain;
+pub mod control_lock;
 pub mod gate;
 mod generations;
 pub mod header;
-
 pub mod huge;
 pub mod in_flight;
+pub mod inbox;
 pub mod kept;
 mod links;
 mod mapping;
 pub mod memory;
+pub mod outbox;
 pub mod page;
 pub mod page_cache;
 pub mod park;
@@ -61,18 +71,24 @@ pub mod round;
 mod shared_pool;
 pub mod signal;
 mod stack;
+pub mod supply;
 mod sync;
 
+pub use admission::Admission;
+pub use bits::Bits;
 pub use blocks::{Blocks, Claim, Homecoming, Spot, Tail};
 pub use chain::{SEGMENTS_MAX, Segments};
 pub use header::FrameHeader;
 pub use huge::HugeVec;
 pub use in_flight::{InFlight, Reaper};
+pub use inbox::Inbox;
 pub use kept::{Kept, KeptPages};
 pub use mapping::{Backing, RegionError};
 pub use memory::Memory;
+pub use outbox::Outbox;
 pub use page::{Completion, FRAME_BYTES_MAX, Page};
 pub use parts::{Part, part_ends};
 pub use posted::Posted;
 pub use region::Region;
 pub use shared_pool::SharedPool;
+pub use supply::Supply;

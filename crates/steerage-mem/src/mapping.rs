@@ -7,7 +7,7 @@ use std::io;
 use std::ptr::NonNull;
 
 #[cfg(miri)]
-pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, unmap};
+pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
 /// The size of huge pages on the machines that we know. A region is a multiple of it, so that it can consist of huge pages.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
@@ -97,6 +97,10 @@ mod by_allocator {
         Ok((NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?, bytes))
     }
 
+    pub(crate) fn map_unused(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
+        map_small(bytes)
+    }
+
     /// # Safety
     /// As there.
     pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
@@ -130,6 +134,24 @@ pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> 
 #[cfg(not(miri))]
 pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     mmap(bytes, 0).map(|base| (base, bytes))
+}
+
+/// The reserved huge pages that nobody uses, in bytes.
+pub(crate) fn huge_pages_free() -> u64 {
+    let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    let pages = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    if cfg!(miri) { 0 } else { pages.unwrap_or(0).saturating_mul(HUGE_BYTES as u64) }
+}
+
+/// Address space for `bytes`, of which most may never be used. The kernel provides a small page when it is touched, and reserves
+/// none. Also returns the number of bytes to [unmap].
+#[cfg(not(miri))]
+#[cfg_attr(loom, expect(dead_code, reason = "loom has slots of its own"))]
+pub(crate) fn map_unused(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
+    let base = mmap(bytes, libc::MAP_NORESERVE)?;
+    // SAFETY: the range is ours. The call is advice: if it fails, a touch may take a huge page.
+    unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_NOHUGEPAGE) };
+    Ok((base, bytes))
 }
 
 /// # Safety

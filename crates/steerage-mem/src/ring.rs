@@ -17,16 +17,27 @@
 //! | `finished` | reads (acquire P2) | writes (release C2) |
 //! | `revoke_until` | raises (relaxed) | reads (relaxed) |
 //! | `wake_at` | sets, then a fence, then reads `finished` | writes `finished`, then a fence, then reads and clears |
+//! | `grown` | writes (relaxed) | reads (relaxed) |
 //! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
 //! | slots `finished .. published` | | reads; blanks those whose page it keeps |
 //!
 //! P1 synchronises with C1: a slot is complete before it can be taken. C2 synchronises with P2: the handler is done with a
 //! page, and a blanked slot is visible, before the slot is read back and the page is used again. So the index `finished` serves
 //! three purposes: it is the fence of a move, it returns pages, and it shows the ledger what is no longer in flight.
+//!
+//! A ring grows without stopping ([`Producer::set_limit`]): from one position on, slots lie in a larger buffer. P1 makes that
+//! position known before the first slot behind it, and the consumer goes on there when it has finished everything before it. The
+//! smaller buffer is read back like any finished slots. The ring may grow again when the consumer has taken a frame out of the
+//! larger buffer.
 
 mod frames;
 mod lists;
+mod slots;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
+use std::alloc::{Layout, handle_alloc_error};
+use std::io;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
@@ -35,6 +46,7 @@ use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Slot};
 use crate::region::prefetch_write;
 use crate::sync::{AtomicU64, Ordering, UnsafeCell, fence};
+use slots::SlotMemory;
 
 pub use frames::{Frame, Frames};
 pub use lists::LISTS_MAX;
@@ -53,9 +65,28 @@ const NO_WISH: u64 = u64::MAX;
 struct RingBuffer {
     to_consumer: CachePadded<ToConsumer>,
     finished: CachePadded<AtomicU64>,
-    slots: Box<[UnsafeCell<Slot>]>,
-    /// The arrival number of each slot's frame if the ring keeps them, otherwise empty.
-    arrivals: Box<[AtomicU64]>,
+    slots: Arc<SlotMemory>,
+    /// The number of this ring among those whose slots are in `slots`.
+    nth: usize,
+}
+
+/// Where a ring goes on in another buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Grown(u64);
+
+impl Grown {
+    /// From position `at` on, the ring has `capacity` slots, a power of two. A position of 59 bits lasts for a century.
+    fn new(at: u64, capacity: usize) -> Self {
+        Self(at << 5 | u64::from(capacity.ilog2()))
+    }
+
+    fn at(self) -> u64 {
+        self.0 >> 5
+    }
+
+    fn capacity(self) -> usize {
+        1 << (self.0 & 31)
+    }
 }
 
 /// The fields that the producer writes and the consumer reads. They share a cache line, so reading all of them costs one miss.
@@ -66,9 +97,25 @@ struct ToConsumer {
     revoke_until: AtomicU64,
     /// The producer sleeps until at most this many slots wait. `NO_WISH` while it is awake.
     wake_at: AtomicU64,
+    /// The last [`Grown`]. Relaxed: it becomes visible with the slots behind it, by P1.
+    grown: AtomicU64,
 }
 
 impl RingBuffer {
+    /// The first slot of the buffer with this capacity.
+    fn slots(&self, capacity: usize) -> *const UnsafeCell<Slot> {
+        self.slots.slots(self.nth, capacity)
+    }
+
+    /// The arrival number of the slot at `position` of the buffer with this mask. `None` if the ring keeps none.
+    fn arrival(&self, mask: u32, position: u64) -> Option<&AtomicU64> {
+        self.slots.arrival(self.nth, mask as usize + 1, (position as u32 & mask) as usize)
+    }
+
+    fn grown(&self) -> Grown {
+        Grown(self.to_consumer.grown.load(Ordering::Relaxed))
+    }
+
     fn revoke_until(&self, tail: u64) {
         // Relaxed: if the consumer sees it late, it handles a few more frames, which the fence waits for anyway. If it must not be
         // late, a lock orders it. The largest position wins, so a revoked slot stays revoked.
@@ -85,27 +132,72 @@ unsafe impl Send for RingBuffer {}
 /// The settings of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
-    /// The number of slots. It is rounded up to a power of two, at most [`RING_SLOTS_MAX`].
+    /// The number of slots to begin with. It is rounded up to a power of two, at most [`RING_SLOTS_MAX`].
     pub slots: usize,
+    /// The number of slots that the ring may grow to, rounded like `slots`. Room for them is reserved, and takes memory only when it
+    /// is used.
+    pub slots_max: usize,
     /// The number of slots that may be occupied, from staging to finish. The others stay free until the limit is raised.
     pub limit: usize,
     /// Whether each slot has its frame's arrival number, for checking order. This takes 8 more bytes per slot.
     pub arrivals: bool,
 }
 
-/// Makes a ring whose frames lie in `memory`.
+/// The memory for some rings with the same settings, and the rings that were not made yet.
+#[derive(Debug)]
+pub struct Rings {
+    slots: Arc<SlotMemory>,
+    options: RingOptions,
+    made: usize,
+}
+
+impl Rings {
+    /// Reserves the slots of `rings` rings. None of them takes memory before it is used.
+    ///
+    /// # Errors
+    /// The kernel's error if there is no address space.
+    pub fn reserve(rings: usize, options: RingOptions) -> io::Result<Self> {
+        let least = options.slots.clamp(2, RING_SLOTS_MAX).next_power_of_two();
+        let most = options.slots_max.clamp(least, RING_SLOTS_MAX).next_power_of_two();
+        let slots = Arc::new(SlotMemory::reserve(rings.max(1), least, most, options.arrivals)?);
+        let options = RingOptions { slots: least, ..options };
+        Ok(Self { slots, options, made: 0 })
+    }
+
+    /// Makes the next ring, whose frames lie in `memory`.
+    ///
+    /// # Panics
+    /// If all rings were made.
+    pub fn ring(&mut self, memory: Memory) -> (Producer, Consumer) {
+        let producer = self.producer(false);
+        let shared = Arc::clone(&producer.shared);
+        let (slots, mask) = (producer.slots, producer.mask);
+        let grown = shared.grown();
+        (producer, Consumer { shared, slots, mask, grown, finished: 0, taken: 0, memory })
+    }
+
+    fn producer(&mut self, lot: bool) -> Producer {
+        assert!(self.made < self.slots.rings(), "no more rings than were asked for");
+        let producer = Producer::new(self.options, Arc::clone(&self.slots), self.made, lot);
+        self.made += 1;
+        producer
+    }
+}
+
+/// The memory of a single ring. Aborts if there is none, as a `Vec` would.
+fn single(options: RingOptions) -> Rings {
+    Rings::reserve(1, options).unwrap_or_else(|_| handle_alloc_error(Layout::new::<Slot>()))
+}
+
+/// Makes a single ring whose frames lie in `memory`.
 pub fn ring(options: RingOptions, memory: Memory) -> (Producer, Consumer) {
-    let producer = Producer::new(options, false);
-    let shared = Arc::clone(&producer.shared);
-    let slots = shared.slots.as_ptr();
-    let mask = producer.mask;
-    (producer, Consumer { shared, slots, mask, finished: 0, taken: 0, memory })
+    single(options).ring(memory)
 }
 
 /// Makes a parking lot: a ring without a consumer. Its owner takes the staged frames out again with [`Producer::unpark`]. For the
 /// steering loop it is one more target.
 pub fn parking_lot(options: RingOptions) -> Producer {
-    Producer::new(options, true)
+    single(options).producer(true)
 }
 
 /// The receiving CPU's end. It is one cache line, since a receiver with many targets has many of them.
@@ -113,13 +205,15 @@ pub fn parking_lot(options: RingOptions) -> Producer {
 #[repr(align(64))]
 pub struct Producer {
     slots: *const UnsafeCell<Slot>,
-    mask: u64,
     staged: u64,
-    /// `reclaimed + limit`: the position at which staging must stop.
+    /// The position at which staging must stop: `reclaimed` and as many as may be occupied.
     room_until: u64,
     published: u64,
     reclaimed: u64,
     shared: Arc<RingBuffer>,
+    mask: u32,
+    /// The mask of the buffer before this one, until the consumer has left it. 0 if there is none.
+    mask_before: u32,
     limit: u32,
     lot: bool,
     /// Whether the ring keeps arrival numbers. The flag is here so that staging does not read another cache line.
@@ -132,26 +226,28 @@ const _: () = assert!(size_of::<Producer>() == 64 && RING_SLOTS_MAX <= u32::MAX 
 unsafe impl Send for Producer {}
 
 impl Producer {
-    fn new(options: RingOptions, lot: bool) -> Self {
-        let capacity = options.slots.clamp(2, RING_SLOTS_MAX).next_power_of_two();
+    fn new(options: RingOptions, slots: Arc<SlotMemory>, nth: usize, lot: bool) -> Self {
+        let capacity = options.slots;
         let limit = options.limit.clamp(1, capacity) as u32;
         let shared = Arc::new(RingBuffer {
             to_consumer: CachePadded::new(ToConsumer {
                 published: AtomicU64::new(0),
                 revoke_until: AtomicU64::new(0),
                 wake_at: AtomicU64::new(NO_WISH),
+                grown: AtomicU64::new(Grown::new(0, capacity).0),
             }),
             finished: CachePadded::default(),
-            slots: (0..capacity).map(|_| UnsafeCell::new(Slot::default())).collect(),
-            arrivals: (0..if options.arrivals { capacity } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
+            slots,
+            nth,
         });
         Self {
-            slots: shared.slots.as_ptr(),
-            mask: capacity as u64 - 1,
+            slots: shared.slots(capacity),
             staged: 0,
             room_until: u64::from(limit),
             published: 0,
             reclaimed: 0,
+            mask: capacity as u32 - 1,
+            mask_before: 0,
             limit,
             lot,
             numbered: options.arrivals,
@@ -169,10 +265,70 @@ impl Producer {
         self.limit as usize
     }
 
-    /// Sets how many slots may be occupied, from 1 to the capacity. It applies to the next slot, and staged frames stay.
+    /// Sets how many slots may be occupied, from 1 to the number that the ring may grow to. It applies to the next slot, and staged
+    /// frames stay.
     pub fn set_limit(&mut self, limit: usize) {
-        self.limit = limit.clamp(1, self.capacity()) as u32;
-        self.room_until = self.reclaimed + u64::from(self.limit);
+        self.limit = limit.clamp(1, self.shared.slots.most()) as u32;
+        self.make_room();
+    }
+
+    /// Applies the limit. If it is beyond the capacity, the ring grows, unless the consumer has not followed the last time yet.
+    #[inline(always)]
+    fn make_room(&mut self) {
+        if self.limit > self.mask + 1 {
+            self.grow();
+        }
+        self.room_until = self.reclaimed + u64::from(self.limit.min(self.mask + 1));
+    }
+
+    /// Goes on in a buffer that has room for the limit.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        // The consumer has to see each place at which frames change their buffer.
+        if self.mask_before != 0 && self.staged != self.shared.grown().at() {
+            return;
+        }
+        let capacity = self.limit.next_power_of_two();
+        if self.mask_before == 0 {
+            self.mask_before = self.mask;
+        }
+        self.mask = capacity - 1;
+        self.slots = self.shared.slots(capacity as usize);
+        self.grows_at(self.staged);
+    }
+
+    fn grows_at(&self, position: u64) {
+        let grown = Grown::new(position, self.capacity());
+        self.shared.to_consumer.grown.store(grown.0, Ordering::Relaxed);
+    }
+
+    /// The slot at `position`.
+    #[inline(always)]
+    fn slot(&self, position: u64) -> *const UnsafeCell<Slot> {
+        if self.mask_before != 0 {
+            return self.slot_in_either(position);
+        }
+        self.slots.wrapping_add((position as u32 & self.mask) as usize)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn slot_in_either(&self, position: u64) -> *const UnsafeCell<Slot> {
+        let (slots, mask) = if position < self.shared.grown().at() {
+            (self.shared.slots(self.mask_before as usize + 1), self.mask_before)
+        } else {
+            (self.slots, self.mask)
+        };
+        slots.wrapping_add((position as u32 & mask) as usize)
+    }
+
+    /// Frames up to `finished` came back. The consumer has left the buffer before this one if one of them lay in this one.
+    #[cold]
+    fn leave_buffer(&mut self, finished: u64) {
+        if finished > self.shared.grown().at() {
+            self.mask_before = 0;
+        }
     }
 
     /// Stages a frame behind the last one. The consumer sees it after the next [`publish`](Self::publish). A ring with arrival
@@ -186,7 +342,7 @@ impl Producer {
         // SAFETY: the masked position is under the capacity. It lies before `reclaimed + limit`, so its last frame has
         // been read back, and behind `published`, so the consumer does not look at it.
         unsafe {
-            (*self.slots.add((self.staged & self.mask) as usize)).with_mut(|slot| *slot = frame.slot());
+            (*self.slots.add((self.staged as u32 & self.mask) as usize)).with_mut(|slot| *slot = frame.slot());
         }
         if self.numbered {
             self.note_arrival(self.staged, arrival);
@@ -199,7 +355,7 @@ impl Producer {
     #[cold]
     #[inline(never)]
     fn note_arrival(&self, position: u64, arrival: u64) {
-        if let Some(number) = self.shared.arrivals.get((position & self.mask) as usize) {
+        if let Some(number) = self.shared.arrival(self.mask, position) {
             // Relaxed: the number becomes visible together with its slot, by P1.
             number.store(arrival, Ordering::Relaxed);
         }
@@ -242,7 +398,7 @@ impl Producer {
         // The next lines are in the consumer's cache. Fetched now, they are here when they are written. As many are fetched as
         // were written this time.
         for line in 0..count.div_ceil(SLOTS_A_LINE) {
-            let at = (self.staged + line * SLOTS_A_LINE) & self.mask;
+            let at = (self.staged + line * SLOTS_A_LINE) as u32 & self.mask;
             // SAFETY: the masked position is under the capacity; a prefetch reads nothing.
             prefetch_write(unsafe { self.slots.add(at as usize) }.cast());
         }
@@ -260,14 +416,17 @@ impl Producer {
         let finished = self.shared.finished.load(Ordering::Acquire);
         // Noted first: if `home` panics, pages are lost, but none comes back twice.
         let first = std::mem::replace(&mut self.reclaimed, finished);
-        self.room_until = finished + u64::from(self.limit);
         for at in first..finished {
-            // SAFETY: the masked position is under the capacity, and the slot lies before `finished`: it is ours again.
-            let slot = unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) };
+            // SAFETY: the slot lies in its buffer, and before `finished`: it is ours again.
+            let slot = unsafe { (*self.slot(at)).with(|slot| *slot) };
             if slot.page != BLANK {
                 home(Completion::from_slot(slot));
             }
         }
+        if self.mask_before != 0 {
+            self.leave_buffer(finished);
+        }
+        self.make_room();
         finished - first
     }
 
@@ -291,15 +450,19 @@ impl Producer {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the unpublished frames back, oldest first. This is for a producer that was declared dead in the meantime, so that its
-    /// steering is out of date.
-    pub fn withdraw(&mut self, mut each: impl FnMut(Completion)) {
+    /// Takes the newest `most` of the unpublished frames back, oldest first. This is for a producer that was declared dead in the
+    /// meantime, so that its steering is out of date, and for frames that find no room with the consumer.
+    pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
+        let end = self.staged;
         // Noted first, as in `reclaim`.
-        let staged = std::mem::replace(&mut self.staged, self.published);
-        for at in self.published..staged {
-            // SAFETY: the masked position is under the capacity; what is not published is ours alone.
-            let slot = unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) };
+        self.staged = self.published.max(end.saturating_sub(most));
+        for at in self.staged..end {
+            // SAFETY: the slot lies in its buffer; what is not published is ours alone.
+            let slot = unsafe { (*self.slot(at)).with(|slot| *slot) };
             each(Completion::from_slot(slot));
+        }
+        if self.mask_before != 0 && self.staged < self.shared.grown().at() {
+            self.grows_at(self.staged);
         }
     }
 
@@ -308,14 +471,13 @@ impl Producer {
         if !self.lot || self.reclaimed == self.staged {
             return None;
         }
-        let at = (self.reclaimed & self.mask) as usize;
-        // SAFETY: the masked position is under the capacity. A lot has no consumer and never publishes, so all staged slots are
+        // SAFETY: the slot lies in its buffer. A lot has no consumer and never publishes, so all staged slots are
         // ours alone. `reclaimed` moves on, so each frame is taken once.
-        let slot = unsafe { (*self.slots.add(at)).with(|slot| *slot) };
-        let arrival = self.shared.arrivals.get(at).map_or(0, |a| a.load(Ordering::Relaxed));
+        let slot = unsafe { (*self.slot(self.reclaimed)).with(|slot| *slot) };
+        let arrival = self.shared.arrival(self.mask, self.reclaimed).map_or(0, |a| a.load(Ordering::Relaxed));
         self.reclaimed += 1;
         self.published = self.reclaimed;
-        self.room_until = self.reclaimed + u64::from(self.limit);
+        self.make_room();
         Some((Completion::from_slot(slot), arrival))
     }
 
@@ -350,7 +512,9 @@ impl Gauge {
 pub struct Consumer {
     shared: Arc<RingBuffer>,
     slots: *const UnsafeCell<Slot>,
-    mask: u64,
+    mask: u32,
+    /// The last change of the buffer that this end followed.
+    grown: Grown,
     finished: u64,
     taken: u64,
     memory: Memory,
@@ -383,13 +547,31 @@ impl Consumer {
     #[inline(always)]
     fn take_and(&mut self, most: usize, fetch: impl Fn(&Memory, Slot)) -> usize {
         if self.taken == self.finished {
-            let count = self.waiting().min(most as u64);
+            let mut count = self.waiting().min(most as u64);
+            if self.shared.grown() != self.grown {
+                count = self.follow(count);
+            }
             for at in self.taken..self.taken + count {
                 fetch(&self.memory, self.slot(at));
             }
             self.taken += count;
         }
         self.in_hand()
+    }
+
+    /// The ring has grown. Goes on in the larger buffer if everything before it is finished. Returns how many of the next `count`
+    /// slots lie in one buffer.
+    #[cold]
+    #[inline(never)]
+    fn follow(&mut self, count: u64) -> u64 {
+        let grown = self.shared.grown();
+        if self.taken < grown.at() {
+            return count.min(grown.at() - self.taken);
+        }
+        self.grown = grown;
+        self.slots = self.shared.slots(grown.capacity());
+        self.mask = grown.capacity() as u32 - 1;
+        count
     }
 
     /// The number of slots that the consumer holds.
@@ -435,7 +617,8 @@ impl Consumer {
 
     #[inline(always)]
     fn slot(&self, at: u64) -> Slot {
-        // SAFETY: the masked position is under the capacity, and all callers stay within finished..published, which is ours.
-        unsafe { (*self.slots.add((at & self.mask) as usize)).with(|slot| *slot) }
+        // SAFETY: the masked position is under the capacity, and all callers stay within finished..published, which is ours, and
+        // in one buffer.
+        unsafe { (*self.slots.add((at as u32 & self.mask) as usize)).with(|slot| *slot) }
     }
 }

@@ -172,6 +172,6 @@ impl Nodes {
 /// |---|---|---|
 /// | near | 24 ns | 13 ns |
 /// | far | 92 ns | 33 ns |
-fn shuffle(pages: &mut [Page]) {
+pub(crate) fn shuffle(pages: &mut [Page]) {
     fastrand::Rng::with_seed(SHUFFLE_SEED).shuffle(pages);
 }

@@ -12,14 +12,11 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// `std`'s cell in the shape of loom's, which wants to see where an access begins and ends.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
+#[repr(transparent)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> UnsafeCell<T> {
-    pub(crate) fn new(value: T) -> Self {
-        Self(std::cell::UnsafeCell::new(value))
-    }
-
     #[inline(always)]
     pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())

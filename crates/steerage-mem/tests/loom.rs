@@ -15,7 +15,7 @@ use steerage_mem::{Completion, InFlight, Kept, KeptPages, Memory, Page, Region};
 const PAGE_BYTES: usize = 64;
 
 fn two_slots() -> RingOptions {
-    RingOptions { slots: 2, limit: 2, arrivals: true }
+    RingOptions { slots: 2, slots_max: 2, limit: 2, arrivals: true }
 }
 
 fn memory(pages: usize) -> (Memory, Vec<Page>) {
@@ -158,7 +158,7 @@ fn lists_are_staged_beside_reclaim() {
     loom::model(|| {
         let (memory, mut pages) = memory(4);
         // Lists need room for all of their frames in each ring: two lists find it, the third only after a finish.
-        let options = RingOptions { slots: 4, limit: 3, arrivals: true };
+        let options = RingOptions { slots: 4, slots_max: 4, limit: 3, arrivals: true };
         let (first, mut to_first) = ring(options, memory.clone());
         let (second, mut to_second) = ring(options, memory.clone());
         let mut rings = [first, second];
@@ -405,7 +405,7 @@ fn no_wake_up_is_lost() {
 fn no_wish_for_room_is_lost() {
     loom::model(|| {
         let (memory, mut pages) = memory(1);
-        let options = RingOptions { slots: 2, limit: 1, arrivals: true };
+        let options = RingOptions { slots: 2, slots_max: 2, limit: 1, arrivals: true };
         let (mut producer, mut consumer) = ring(options, memory.clone());
         let bell = Arc::new(Notify::new());
         send(&memory, &mut producer, pages.pop().unwrap(), 1).unwrap();

@@ -46,7 +46,7 @@ struct Lender {
 fn lender(blocks: usize) -> (Lender, Consumer) {
     let (blocks, claim) = Blocks::map(blocks, BLOCK_BYTES).unwrap();
     let memory = Memory::new(Region::map(1, 64).unwrap().0, Some(Arc::clone(blocks.region())));
-    let (producer, consumer) = ring(RingOptions { slots: 2, limit: 2, arrivals: false }, memory);
+    let (producer, consumer) = ring(RingOptions { slots: 2, slots_max: 2, limit: 2, arrivals: false }, memory);
     let shadow = Shadow((0..blocks.count() * BLOCK_BYTES).map(|_| UnsafeCell::new(0)).collect());
     (Lender { blocks, claim, shadow: Arc::new(shadow), producer, next: 1, out: Vec::new() }, consumer)
 }

@@ -52,6 +52,7 @@
 //! | `event` | what goes in and what comes out |
 //! | `protocol` | the phases, the end of a queue, overdue phases, deaths |
 //! | `groups` | which queues share a map, and which CPUs may have its buckets |
+//! | `transit` | handler state on its way |
 //! | `plan`, `map`, `slice` | where buckets go when nobody decides; maps; the buckets that move together |
 #![forbid(unsafe_code)]
 
@@ -63,6 +64,7 @@ mod protocol;
 mod slice;
 #[cfg(test)]
 mod tests;
+mod transit;
 
 use steerage_ledger::{MoveCause, MoveCounts};
 
@@ -71,6 +73,7 @@ pub use groups::GroupVersion;
 pub use map::{cpus_in, even_share};
 pub use plan::Plan;
 pub use slice::{BucketMove, MovePhase, Slice};
+pub use transit::{States, Transit};
 
 use groups::Group;
 use map::Scratch;

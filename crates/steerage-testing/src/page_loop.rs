@@ -36,7 +36,7 @@ impl PageLoop {
             let kept_pages = KeptPages::new(memory.clone(), 0);
             let local_pages = lpc_size * LPC_UNIT_PAGES;
             let pool = PagePool::new(Arc::clone(&region), Arc::clone(&shared[0]), kept_pages, local_pages);
-            let options = RingOptions { slots, limit: BACKLOG_DEFAULT, arrivals: false };
+            let options = RingOptions { slots, slots_max: slots, limit: BACKLOG_DEFAULT, arrivals: false };
             let (producer, consumer) = ring(options, memory.clone());
             (Self { pool, producer, frames: Vec::with_capacity(slots) }, consumer)
         };

@@ -1,45 +1,63 @@
 //! A queue's rings with nothing around them.
 
 use steerage_mem::ring::{RingOptions, parking_lot, ring};
-use steerage_mem::{Memory, Page, Region};
+use steerage_mem::{Admission, Memory, Page, Region, SharedPool};
 
 use super::*;
-use crate::limits::POLL_BUDGET;
+use crate::limits::{BUCKETS, POLL_BUDGET};
+use crate::pool::PagePool;
 
 /// One queue's rings to two CPUs, with both ends.
 struct Two {
     rings: QueueRings,
     consumers: Vec<Consumer>,
     pages: Vec<Page>,
+    memory: QueuePages,
+    ledger: QueueLedger,
 }
 
 impl Two {
-    fn new() -> Self {
-        let (region, pages) = Region::map(2 * POLL_BUDGET, 256).unwrap();
-        let options = RingOptions { slots: POLL_BUDGET, limit: POLL_BUDGET, arrivals: false };
-        let memory = Memory::new(region, None);
+    /// The rings of the queue `queue`. If `admissions` are given, it is not the only one.
+    fn new(queue: usize, admissions: Option<Arc<[Admission]>>) -> Self {
+        let (region, mut pages) = Region::map(2 * POLL_BUDGET + 1, 256).unwrap();
+        let options = RingOptions { slots: POLL_BUDGET, slots_max: POLL_BUDGET, limit: POLL_BUDGET, arrivals: false };
+        let memory = Memory::new(Arc::clone(&region), None);
         let (by_cpu, consumers): (Vec<_>, Vec<_>) = (0..2).map(|_| ring(options, memory.clone())).unzip();
         let ledgers = by_cpu.iter().map(|ring| Arc::new(RingLedger::of(ring.gauge()))).collect();
-        Self { rings: QueueRings::new(by_cpu, parking_lot(options), ledgers), consumers, pages }
+        let shared = SharedPool::by_node(&region, vec![pages.pop().unwrap()]).remove(0);
+        let pool = PagePool::new(region, shared, KeptPages::new(memory.clone(), 0), 4 * POLL_BUDGET);
+        let memory = QueuePages { pool, blocks: None, memory };
+        let rings = QueueRings::new(queue, Outbox::new(by_cpu, parking_lot(options), admissions), ledgers);
+        Self { rings, consumers, pages, memory, ledger: QueueLedger::new(BUCKETS) }
     }
 
     fn stage(&mut self, cpu: usize, frames: usize) {
-        for page in self.pages.drain(..frames) {
-            self.rings.to[cpu].stage(Completion::new(page, 0, 60), 0).unwrap();
+        let at = self.pages.len() - frames;
+        for page in self.pages.split_off(at) {
+            self.rings.stage(cpu, Completion::new(page, 0, 60), 0, &mut self.memory, &self.ledger);
         }
     }
 
     /// After a poll of so many frames, publishes as CPU 0. Returns which CPUs were shown something.
     fn publish(&mut self, polled: usize) -> Vec<CpuIndex> {
         let mut shown = Vec::new();
-        self.rings.publish(0, polled, POLL_BUDGET, |cpu| shown.push(cpu));
-        shown
+        let to = To { pages: &mut self.memory, ledger: &self.ledger, shown: &mut shown };
+        self.rings.publish(0, polled == POLL_BUDGET, POLL_BUDGET, to);
+        shown.into_iter().map(|(cpu, _)| cpu).collect()
+    }
+
+    /// CPU `cpu` handles what waits. Returns how many frames that was.
+    fn handle(&mut self, cpu: usize, admissions: &[Admission]) -> usize {
+        let count = self.consumers[cpu].take(POLL_BUDGET);
+        self.consumers[cpu].finish();
+        admissions[cpu].finish(count as u64);
+        count
     }
 }
 
 #[test]
 fn a_cpu_is_shown_frames_only_if_there_are_some_for_it() {
-    let mut two = Two::new();
+    let mut two = Two::new(0, None);
     assert_eq!(two.publish(POLL_BUDGET), []);
     two.stage(0, 1);
     assert_eq!(two.publish(POLL_BUDGET), [0], "its own share is published at once");
@@ -54,11 +72,11 @@ fn a_cpu_is_shown_frames_only_if_there_are_some_for_it() {
 #[test]
 fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     const WEIGHT: usize = POLL_BUDGET / 2;
-    let mut two = Two::new();
+    let mut two = Two::new(0, None);
     two.stage(0, POLL_BUDGET - WEIGHT);
     two.stage(1, POLL_BUDGET - WEIGHT + 1);
-    two.rings.publish_all(|_| ());
-    two.rings.wake_when_there_is_room(WEIGHT);
+    two.publish(0);
+    two.rings.to.wake_when_there_is_room(WEIGHT);
     let asked: Vec<bool> = two
         .consumers
         .iter_mut()
@@ -69,4 +87,46 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
         })
         .collect();
     assert_eq!(asked, [false, true]);
+}
+
+/// As in Linux, the backlog holds for a CPU and not for a queue: two queues share it, and each drops what finds no room.
+#[test]
+fn queues_share_the_backlog_of_a_cpu() {
+    let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
+    let [mut one, mut other] = [0, 1].map(|queue| Two::new(queue, Some(Arc::clone(&admissions))));
+    let dropped = |two: &Two| two.ledger.dropped.read().get(DropReason::BacklogFull);
+    one.stage(1, 40);
+    assert_eq!(one.publish(0), [1]);
+    other.stage(1, 40);
+    other.stage(0, 20);
+    assert_eq!(other.publish(0), [0, 1], "the other CPU has room");
+    assert_eq!((dropped(&one), dropped(&other)), (0, 16));
+    assert_eq!(other.rings.ledgers[1].by_producer.backlog_full.get(), 16);
+    assert_eq!(other.memory.pool.cached(), 16, "what was dropped is home");
+    assert!(one.rings.to.is_half_full(1) && other.rings.to.is_half_full(1) && !one.rings.to.is_half_full(0));
+    // Nothing finds room until the CPU has finished something, whoever sent that.
+    one.stage(1, 4);
+    assert_eq!(one.publish(0), []);
+    assert_eq!(one.rings.room_everywhere(POLL_BUDGET, &mut one.memory), 0);
+    assert_eq!((one.handle(1, &admissions), other.handle(1, &admissions)), (40, 24));
+    other.stage(1, 20);
+    one.stage(1, 20);
+    assert_eq!((one.publish(0), other.publish(0)), (vec![1], vec![1]));
+    assert_eq!((dropped(&one), dropped(&other)), (4, 16));
+}
+
+/// Frames that are finished stay with their queue until its owner takes them home, which others may wait for.
+#[test]
+fn only_rings_in_use_are_looked_at() {
+    let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
+    let mut two = Two::new(0, Some(Arc::clone(&admissions)));
+    assert!(two.rings.to.is_empty() && !two.rings.to.keeps_pages_from_others());
+    two.stage(1, 3);
+    assert!(!two.rings.to.is_empty());
+    two.publish(0);
+    two.handle(1, &admissions);
+    assert!(two.rings.to.keeps_pages_from_others());
+    two.rings.reclaim_all(&mut two.memory);
+    assert!(two.rings.to.is_empty() && !two.rings.to.keeps_pages_from_others());
+    assert_eq!(two.memory.pool.cached(), 3);
 }

@@ -167,6 +167,9 @@ impl<H: Handler> Runner<H> {
         // behind these.
         self.send_originated(self.ended == Ended::Void);
         backlog.consumer.finish();
+        if backlog.is_admitted {
+            self.shared.admissions[usize::from(self.index)].finish(count as u64);
+        }
         self.actions.clear();
         self.dissections.clear();
         if self.ended == Ended::Panicked {

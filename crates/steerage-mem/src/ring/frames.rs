@@ -187,7 +187,7 @@ impl<'a> Frame<'a> {
     fn rewrite(&mut self, changed: Slot) {
         self.slot = changed;
         // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
-        unsafe { (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| *slot = changed) };
+        unsafe { (*self.ring.slots.add((self.at as u32 & self.ring.mask) as usize)).with_mut(|slot| *slot = changed) };
     }
 
     /// The header that the device wrote for the frame, if it did, and the frame's bytes.
@@ -239,7 +239,7 @@ impl<'a> Frame<'a> {
     /// The frame's arrival number, if the ring keeps them.
     #[inline]
     pub fn arrival(&self) -> Option<u64> {
-        let at = self.ring.shared.arrivals.get((self.at & self.ring.mask) as usize)?;
+        let at = self.ring.shared.arrival(self.ring.mask, self.at)?;
         // Relaxed: it became visible with the slot, by C1.
         Some(at.load(Ordering::Relaxed))
     }
@@ -252,7 +252,7 @@ impl<'a> Frame<'a> {
         }
         // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours to write.
         unsafe {
-            (*self.ring.slots.add((self.at & self.ring.mask) as usize)).with_mut(|slot| (*slot).page = BLANK);
+            (*self.ring.slots.add((self.at as u32 & self.ring.mask) as usize)).with_mut(|slot| (*slot).page = BLANK);
         }
         Ok(Completion::from_slot(self.slot))
     }

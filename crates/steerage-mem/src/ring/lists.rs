@@ -27,7 +27,7 @@ impl Producer {
         let (slots, mask, first) = (self.slots, self.mask, self.staged);
         let frames = frames.drain(..count);
         for (nth, frame) in frames.as_slice().iter().enumerate() {
-            let at = (first + nth as u64) & mask;
+            let at = (first + nth as u64) as u32 & mask;
             // SAFETY: as in `stage`, for each of the `count` slots behind the tail. The frame's token ends with `frames`, even if
             // `staged` panics.
             unsafe { (*slots.add(at as usize)).with_mut(|slot| *slot = frame.slot()) };
@@ -42,7 +42,8 @@ impl Producer {
     /// Stages each of `frames` on the ring whose number `target` returns, list by list. Within each ring their order stays the
     /// same. The first frame has the arrival number `arrival`, and each further frame has the next number. `staged` is called
     /// once for each frame, with 0, 1, 2 and so on. It stages all frames or none: none if that needs more than [`LISTS_MAX`]
-    /// lists, or a ring might have too little room. The caller then stages frame by frame.
+    /// lists, or a ring might have too little room. The caller then stages frame by frame. Returns the rings that got frames, with
+    /// a bit for each.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],
@@ -50,10 +51,10 @@ impl Producer {
         arrival: u64,
         target: impl Fn(&Completion) -> usize,
         mut staged: impl FnMut(usize),
-    ) {
+    ) -> u64 {
         let count = frames.len();
         if count > LIST_MAX || rings.len() > NO_RING {
-            return;
+            return 0;
         }
         let (mut targets, mut lists) = ([0_u8; LIST_MAX], 0_u64);
         for (to, frame) in targets.iter_mut().zip(&*frames) {
@@ -63,7 +64,7 @@ impl Producer {
         }
         let fit = |ring: usize| rings.get(ring).is_some_and(|ring| ring.room() >= count as u64);
         if lists.count_ones() as usize > LISTS_MAX || !bits(lists).all(fit) {
-            return;
+            return 0;
         }
         let frames = frames.drain(..);
         let mut done = 0;
@@ -77,7 +78,7 @@ impl Producer {
             let ring = &mut rings[number];
             let (slots, mask, first) = (ring.slots, ring.mask, ring.staged);
             for (nth, place) in places[..len].iter().enumerate() {
-                let at = (first + nth as u64) & mask;
+                let at = (first + nth as u64) as u32 & mask;
                 let frame = &frames.as_slice()[usize::from(*place)];
                 // SAFETY: as in `stage_all`: there is room for `count` slots in each of these rings, and each frame is on one
                 // list.
@@ -92,6 +93,7 @@ impl Producer {
             }
             ring.staged = first + len as u64;
         }
+        lists
     }
 }
 
@@ -121,7 +123,7 @@ mod tests {
     const FIRST: u64 = 7;
 
     fn rings(limits: &[usize], arrivals: bool, memory: &Memory) -> Vec<Producer> {
-        let options = |limit: &usize| RingOptions { slots: SLOTS, limit: *limit, arrivals };
+        let options = |limit: &usize| RingOptions { slots: SLOTS, slots_max: SLOTS, limit: *limit, arrivals };
         limits.iter().map(|limit| ring(options(limit), memory.clone()).0).collect()
     }
 
@@ -131,10 +133,10 @@ mod tests {
         let each = |ring: &mut Producer| {
             let mut places = Vec::new();
             let numbers = (ring.published..ring.staged)
-                .filter_map(|at| ring.shared.arrivals.get((at & ring.mask) as usize))
+                .filter_map(|at| ring.shared.arrival(ring.mask, at))
                 .map(|number| number.load(Ordering::Relaxed));
             let numbers: Vec<u64> = numbers.collect();
-            ring.withdraw(|frame| places.push(frame.len()));
+            ring.withdraw(u64::MAX, |frame| places.push(frame.len()));
             if ring.numbered {
                 assert_eq!(numbers, places.iter().map(|place| FIRST + *place as u64).collect::<Vec<_>>());
             }
@@ -162,7 +164,7 @@ mod tests {
             let mut wanted = vec![Vec::new(); rings.len()];
             (0..targets.len()).for_each(|nth| wanted[to(nth)].push(nth));
             let mut told = 0;
-            Producer::stage_lists(&mut rings, &mut frames, FIRST, |frame| to(frame.len()), |nth| {
+            let lists = Producer::stage_lists(&mut rings, &mut frames, FIRST, |frame| to(frame.len()), |nth| {
                 assert_eq!(nth, told);
                 told += 1;
             });
@@ -170,11 +172,14 @@ mod tests {
             let room = (0..limits.len()).all(|at| wanted[at].is_empty() || limits[at] >= targets.len());
             if used <= LISTS_MAX && room && targets.len() <= LIST_MAX && limits.len() <= NO_RING {
                 prop_assert!(frames.is_empty());
+                let filled = wanted.iter().enumerate().filter(|(_, list)| !list.is_empty());
+                prop_assert_eq!(lists, filled.fold(0, |bits, (ring, _)| bits | 1 << ring));
                 prop_assert_eq!(told, targets.len());
                 prop_assert_eq!(held(&mut rings), wanted);
             } else {
                 prop_assert_eq!(frames.iter().map(Completion::len).collect::<Vec<_>>(), (0..targets.len()).collect::<Vec<_>>());
                 prop_assert!(held(&mut rings).iter().all(Vec::is_empty));
+                prop_assert_eq!(lists, 0);
             }
         }
 
@@ -188,7 +193,7 @@ mod tests {
         ) {
             let (region, pages) = Region::map(2 * SLOTS + count, 64).unwrap();
             let memory = Memory::new(region, None);
-            let options = RingOptions { slots: SLOTS, limit, arrivals };
+            let options = RingOptions { slots: SLOTS, slots_max: SLOTS, limit, arrivals };
             let (mut ring, mut consumer) = ring(options, memory.clone());
             let mut pages = pages.into_iter();
             for page in pages.by_ref().take(before) {

@@ -95,7 +95,7 @@ fn they_are_as_asked_for_within_their_ranges() {
     let beyond =
         |limits: &mut Limits| (limits.backlog, limits.dev_weight, limits.budget) = (usize::MAX, 65, usize::MAX);
     let now = two.handle.set_limits(beyond);
-    assert_eq!((now.backlog, now.dev_weight, now.budget), (1024, POLL_BUDGET, usize::MAX));
+    assert_eq!((now.backlog, now.dev_weight, now.budget), (16 * 1000, POLL_BUDGET, usize::MAX));
     let below = |limits: &mut Limits| (limits.backlog, limits.dev_weight, limits.budget) = (0, 0, 0);
     let now = two.handle.set_limits(below);
     assert_eq!((now.backlog, now.dev_weight, now.budget), (1, 1, 1));

@@ -1,0 +1,55 @@
+//! How many frames of all queues wait for one CPU: Linux's `netdev_max_backlog`, which holds for a CPU and not for a pair of queue
+//! and CPU.
+//!
+//! Producers count what they publish, and the consumer counts what it has finished. Each side has a cache line of its own, so the
+//! consumer's count costs no atomic read-modify-write operation, and a producer's costs one per list.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Limits the frames that wait for one CPU, over all queues.
+///
+/// ```
+/// use steerage_mem::Admission;
+///
+/// let cpu = Admission::default();
+/// assert_eq!(cpu.admit(3, 4), 3);
+/// assert_eq!(cpu.admit(3, 4), 1, "two find no room");
+/// cpu.finish(2);
+/// assert_eq!((cpu.waiting(), cpu.admit(3, 4)), (2, 2));
+/// ```
+#[derive(Debug, Default)]
+pub struct Admission {
+    admitted: CachePadded<AtomicU64>,
+    finished: CachePadded<AtomicU64>,
+}
+
+impl Admission {
+    /// Asks to publish `frames` frames, of which at most `limit` may wait. Returns how many may be published. The count never
+    /// exceeds the limit. If several producers ask at the same moment, one may be refused although there is room.
+    #[inline]
+    pub fn admit(&self, frames: u64, limit: u64) -> u64 {
+        // Relaxed throughout: nothing is handed over. An old value of `finished` admits fewer frames, not more.
+        let before = self.admitted.fetch_add(frames, Ordering::Relaxed);
+        let waiting = before.saturating_sub(self.finished.load(Ordering::Relaxed));
+        let admitted = frames.min(limit.saturating_sub(waiting));
+        if admitted < frames {
+            self.admitted.fetch_sub(frames - admitted, Ordering::Relaxed);
+        }
+        admitted
+    }
+
+    /// Counts frames that the CPU has finished. Only that CPU calls this.
+    #[inline]
+    pub fn finish(&self, frames: u64) {
+        self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);
+    }
+
+    /// How many frames wait. While other threads publish and finish, it is an estimate.
+    #[inline]
+    pub fn waiting(&self) -> u64 {
+        let finished = self.finished.load(Ordering::Relaxed);
+        self.admitted.load(Ordering::Relaxed).saturating_sub(finished)
+    }
+}

@@ -1,0 +1,70 @@
+//! A set of small numbers, such as the rings that a producer has touched.
+
+/// A set of the numbers below a fixed one.
+///
+/// ```
+/// let mut touched = steerage_mem::Bits::new(100);
+/// touched.insert(3);
+/// touched.insert(99);
+/// assert_eq!(touched.word(0) | touched.word(1), 1 << 3 | 1 << 35);
+/// touched.remove(3);
+/// assert_eq!((touched.next(0), touched.next(100), touched.is_empty()), (Some(99), None, false));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Bits(Box<[u64]>);
+
+impl Bits {
+    /// An empty set of numbers below `end`.
+    pub fn new(end: usize) -> Self {
+        Self(vec![0; end.div_ceil(64).max(1)].into())
+    }
+
+    /// Adds a number.
+    #[inline(always)]
+    pub fn insert(&mut self, number: usize) {
+        self.0[number / 64] |= 1 << (number % 64);
+    }
+
+    /// Adds those of the numbers below 64 whose bit is set.
+    #[inline(always)]
+    pub fn insert_all(&mut self, numbers: u64) {
+        self.0[0] |= numbers;
+    }
+
+    /// Removes a number.
+    #[inline(always)]
+    pub fn remove(&mut self, number: usize) {
+        self.0[number / 64] &= !(1 << (number % 64));
+    }
+
+    /// Removes all numbers.
+    pub fn clear(&mut self) {
+        self.0.fill(0);
+    }
+
+    /// Whether there is no number in the set.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// The numbers from 64 x `nth` on, with a bit for each.
+    #[inline(always)]
+    pub fn word(&self, nth: usize) -> u64 {
+        self.0[nth]
+    }
+
+    /// The first number of the set that is not below `from`.
+    #[inline(always)]
+    pub fn next(&self, from: usize) -> Option<usize> {
+        let mut mask = u64::MAX << (from % 64);
+        for (nth, word) in self.0.iter().enumerate().skip(from / 64) {
+            let set = word & mask;
+            if set != 0 {
+                return Some(nth * 64 + set.trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+}

@@ -1,0 +1,264 @@
+//! How much packet memory an instance needs, and what gets smaller if that is more than its cap.
+//!
+//! There are pages for every frame that can be in flight, so that a stalled CPU delays or loses only its own packets:
+//!
+//! | for | pages |
+//! |---|---|
+//! | the backlogs of live queues | CPUs x backlog, since the backlog holds for a CPU over all live queues; twice if several queues receive into pages, because finished frames stay with their queue until its owner takes them home, and an owner may stall |
+//! | the backlogs of each queue that can wait | CPUs x backlog, since such a queue fills its rings without loss |
+//! | frames in parking lots, and packets that handlers keep | as many as allowed, for each queue |
+//! | local page caches, if several queues receive into pages | their size, as far as the cap has room for it; a single queue caches the pages of its own backlogs |
+//! | whatever does not depend on the backlog | as the caller says |
+//!
+//! If that is too much, the backlog shrinks until everything fits, and parking lots and kept packets with it. So each CPU has a
+//! share of the pages, which is the backlog that is in force.
+
+/// The smallest backlog that memory is divided into: one poll.
+pub const BACKLOG_LEAST: usize = 64;
+
+/// The smallest parking lot, in slots.
+const LOT_LEAST: usize = 128;
+
+/// What one queue needs.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueNeeds {
+    /// The pages of its longest frame.
+    pub segments: usize,
+    /// Its device lends its own memory, so its frames need pages only if a handler keeps them.
+    pub lends: bool,
+    /// It can wait, so it is polled only if its frames have room.
+    pub waits: bool,
+    /// Pages that it needs whatever the backlog is.
+    pub fixed: usize,
+}
+
+/// What an instance needs.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    /// The number of CPUs.
+    pub cpus: usize,
+    /// The receive queues.
+    pub queues: Vec<QueueNeeds>,
+    /// How many frames may wait for a CPU.
+    pub backlog: usize,
+    /// The slots of each queue's parking lot.
+    pub lot_slots: usize,
+    /// How many packets of each queue handlers may keep.
+    pub kept_max: usize,
+    /// The pages in the local cache of each queue: see [`fit_caches`](Self::fit_caches).
+    pub cache_pages: usize,
+    /// The size of a page, in bytes.
+    pub page_bytes: usize,
+    /// The size of a slot, in bytes.
+    pub slot_bytes: usize,
+    /// Pages for anything but receive queues.
+    pub other_pages: usize,
+    /// Memory for anything but pages and rings, in bytes.
+    pub other_bytes: usize,
+}
+
+/// How the memory is divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// How many frames may wait for a CPU.
+    pub backlog: usize,
+    /// The slots of each queue's parking lot.
+    pub lot_slots: usize,
+    /// How many packets of each queue handlers may keep.
+    pub kept_max: usize,
+    /// How many pages the local cache of each queue may have. `usize::MAX` if it needs no pages of its own.
+    pub cache_pages: usize,
+    /// The pages of each queue.
+    pub of_queues: Vec<usize>,
+    /// Pages for frames that wait for CPUs.
+    pub backlog_pages: usize,
+    /// Pages for frames in parking lots.
+    pub parked_pages: usize,
+    /// Pages for packets that handlers keep.
+    pub kept_pages: usize,
+    /// All pages.
+    pub pages: usize,
+    /// Rings and parking lots, if all of them were in use, in bytes.
+    pub ring_bytes: u64,
+    /// All of it, in bytes.
+    pub bytes: u64,
+}
+
+impl Needs {
+    /// Whether several queues share the limit on the frames that wait for a CPU.
+    pub fn shares_backlog(&self) -> bool {
+        self.queues.iter().filter(|queue| !queue.waits).count() > 1
+    }
+
+    /// The memory for this backlog. Parking lots and kept packets shrink with it if it is less than the one that was asked for.
+    pub fn with_backlog(&self, backlog: usize) -> Budget {
+        let scaled =
+            |full: usize| (full as u128 * backlog.min(self.backlog) as u128 / self.backlog.max(1) as u128) as usize;
+        let lot_slots = scaled(self.lot_slots).max(LOT_LEAST).min(self.lot_slots);
+        let kept_max = scaled(self.kept_max);
+        let in_pages = |queue: &&QueueNeeds| !queue.waits && !queue.lends;
+        let live = self.queues.iter().filter(in_pages).count();
+        let longest = self.queues.iter().filter(in_pages).map(|queue| queue.segments).max().unwrap_or(0);
+        let waiting = self.cpus.saturating_mul(backlog);
+        let of_live = waiting.saturating_mul(longest).saturating_mul(if live > 1 { 2 } else { 1 });
+        let (mut backlog_pages, mut parked_pages, mut kept_pages) = (0_usize, 0_usize, 0_usize);
+        let of_queues: Vec<usize> = self
+            .queues
+            .iter()
+            .map(|queue| {
+                let (in_rings, parked) = match queue {
+                    QueueNeeds { lends: true, .. } => (0, 0),
+                    QueueNeeds { waits: true, segments, .. } => {
+                        (waiting.saturating_mul(*segments), lot_slots * segments)
+                    }
+                    QueueNeeds { segments, .. } => (of_live.div_ceil(live), lot_slots * segments),
+                };
+                let cached = if live > 1 && in_pages(&queue) { self.cache_pages } else { 0 };
+                let kept = kept_max.saturating_mul(queue.segments);
+                backlog_pages = backlog_pages.saturating_add(in_rings);
+                parked_pages = parked_pages.saturating_add(parked);
+                kept_pages = kept_pages.saturating_add(kept);
+                in_rings.saturating_add(parked).saturating_add(kept).saturating_add(cached).saturating_add(queue.fixed)
+            })
+            .collect();
+        let pages = of_queues.iter().fold(self.other_pages, |sum, pages| sum.saturating_add(*pages));
+        let rings =
+            (self.cpus as u64).saturating_mul(backlog.next_power_of_two() as u64).saturating_add(lot_slots as u64);
+        let ring_bytes = rings.saturating_mul((self.queues.len() * self.slot_bytes) as u64);
+        let bytes = (pages as u64).saturating_mul(self.page_bytes as u64);
+        let bytes = bytes.saturating_add(ring_bytes).saturating_add(self.other_bytes as u64);
+        let cache_pages = if live > 1 { self.cache_pages } else { usize::MAX };
+        Budget {
+            backlog,
+            lot_slots,
+            kept_max,
+            cache_pages,
+            of_queues,
+            backlog_pages,
+            parked_pages,
+            kept_pages,
+            pages,
+            ring_bytes,
+            bytes,
+        }
+    }
+
+    /// Reduces the local caches to what the cap leaves for them. Backlogs come first.
+    #[must_use]
+    pub fn fit_caches(self, cap: u64) -> Self {
+        let wanted = self.cache_pages;
+        let without = Self { cache_pages: 0, ..self };
+        let left = cap.saturating_sub(without.within(cap, without.backlog).bytes) / (without.page_bytes as u64).max(1);
+        let each = left as usize / without.queues.len().max(1);
+        Self { cache_pages: wanted.min(each), ..without }
+    }
+
+    /// The memory for the largest backlog up to `backlog` that keeps to `cap` bytes. If not even a backlog of [`BACKLOG_LEAST`]
+    /// does, the budget of that.
+    pub fn within(&self, cap: u64, backlog: usize) -> Budget {
+        self.largest(backlog, |budget| budget.bytes <= cap)
+    }
+
+    /// The memory for the largest backlog up to `backlog` that `fits`.
+    pub(crate) fn largest(&self, backlog: usize, is_fit: impl Fn(&Budget) -> bool) -> Budget {
+        let (mut fits, mut most) = (backlog.min(BACKLOG_LEAST), backlog);
+        while fits < most {
+            let middle = fits + (most - fits).div_ceil(2);
+            if is_fit(&self.with_backlog(middle)) {
+                fits = middle;
+            } else {
+                most = middle - 1;
+            }
+        }
+        self.with_backlog(fits)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn needs(queues: usize, cpus: usize) -> Needs {
+        Needs {
+            cpus,
+            queues: vec![QueueNeeds { segments: 1, lends: false, waits: false, fixed: 192 }; queues],
+            backlog: 1000,
+            lot_slots: 1024,
+            kept_max: 1024,
+            cache_pages: 0,
+            page_bytes: 2112,
+            slot_bytes: 16,
+            other_pages: 0,
+            other_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn caches_take_what_backlogs_leave() {
+        let with_caches = |queues, cap| {
+            let needs = Needs { cache_pages: 2048, ..needs(queues, 4) }.fit_caches(cap);
+            let budget = needs.within(cap, 1000);
+            assert!(budget.bytes <= cap);
+            (budget.backlog, needs.cache_pages)
+        };
+        let without = needs(2, 4).with_backlog(1000);
+        assert_eq!(with_caches(2, GIB), (1000, 2048));
+        assert_eq!(with_caches(2, without.bytes + 2 * 300 * 2112), (1000, 300));
+        assert_eq!(with_caches(2, without.bytes), (1000, 0));
+        assert!(with_caches(2, without.bytes - 1).0 < 1000);
+        // The cache of a single queue holds pages of its own backlogs.
+        let one = Needs { cache_pages: 2048, ..needs(1, 4) };
+        assert_eq!(one.with_backlog(1000).pages, needs(1, 4).with_backlog(1000).pages);
+        assert_eq!(one.with_backlog(1000).cache_pages, usize::MAX);
+    }
+
+    #[test]
+    fn one_queue_has_its_backlogs_once_and_several_share_two() {
+        let pages = |queues| needs(queues, 4).within(GIB, 1000).backlog_pages;
+        assert_eq!([1, 2, 3, 16].map(pages), [4000, 8000, 8001, 8000]);
+    }
+
+    #[test]
+    fn ordinary_servers_fit_with_full_backlogs() {
+        for (queues, cpus) in [(32, 32), (16, 128), (64, 64)] {
+            let budget = needs(queues, cpus).within(GIB, 1000);
+            assert_eq!((budget.backlog, budget.lot_slots, budget.kept_max), (1000, 1024, 1024), "{queues} x {cpus}");
+            assert!(budget.bytes <= GIB);
+        }
+    }
+
+    #[test]
+    fn beyond_the_cap_every_share_shrinks_and_the_next_larger_backlog_would_not_fit() {
+        let big = needs(256, 1024);
+        let budget = big.within(GIB, 1000);
+        assert!((BACKLOG_LEAST..1000).contains(&budget.backlog) && budget.bytes <= GIB, "{budget:?}");
+        assert!(budget.lot_slots < 1024 && budget.kept_max < 1024);
+        assert!(big.with_backlog(budget.backlog + 1).bytes > GIB);
+        assert_eq!(big.within(1 << 20, 1000).backlog, BACKLOG_LEAST, "too little for anything");
+        assert_eq!(big.within(GIB, 10).backlog, 10, "no more than was asked for");
+    }
+
+    #[test]
+    fn a_queue_that_waits_has_backlogs_of_its_own_and_a_lent_one_needs_none() {
+        let mut needs = needs(3, 8);
+        needs.queues[0].waits = true;
+        needs.queues[1].lends = true;
+        needs.queues[2].segments = 2;
+        let budget = needs.within(GIB, 1000);
+        assert!(needs.shares_backlog(), "with the queue whose device lends");
+        let fixed = 192;
+        assert_eq!(budget.of_queues, [8000 + 2 * 1024 + fixed, 1024 + fixed, 2 * (8000 + 2 * 1024) + fixed]);
+        assert_eq!(budget.pages, budget.backlog_pages + budget.parked_pages + budget.kept_pages + 3 * fixed);
+        needs.queues[2].waits = true;
+        assert!(!needs.shares_backlog());
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        let huge = Needs { kept_max: usize::MAX, backlog: 1 << 40, ..needs(1024, 1024) };
+        assert!(huge.within(GIB, huge.backlog).backlog < 1000);
+        assert_eq!(huge.with_backlog(1 << 40).bytes, u64::MAX);
+    }
+}

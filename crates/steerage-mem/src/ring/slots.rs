@@ -1,0 +1,140 @@
+//! The memory of rings' slots: reserved once, for all rings of a queue and for the longest backlog that they may get later. The
+//! kernel provides a page of it when a ring first uses it, so a ring that no frame ever passed takes none.
+//!
+//! A ring has one buffer for each of its possible capacities, which are powers of two. So a ring that grows writes on in a
+//! larger buffer while its frames in the smaller one are still being handled.
+//!
+//! ```text
+//!  | capacity 4: ring 0, ring 1, ... | capacity 8: ring 0, ring 1, ... | capacity 16: ...
+//! ```
+
+use std::io;
+
+use room::Room;
+
+use crate::page::Slot;
+use crate::sync::{AtomicU64, UnsafeCell};
+
+/// The distance between two buffers, in slots: five cache lines, so that the same positions of many rings do not fall into the
+/// same cache set.
+const APART: usize = 20;
+
+/// The slots of some rings, and the arrival number of each slot's frame if the rings keep them.
+#[derive(Debug)]
+pub(super) struct SlotMemory {
+    slots: Room<UnsafeCell<Slot>>,
+    arrivals: Option<Room<AtomicU64>>,
+    rings: usize,
+    least: usize,
+    most: usize,
+}
+
+// SAFETY: a slot's cell is reached by the ends of its ring alone, whose positions hand it over: see `RingBuffer`.
+unsafe impl Sync for SlotMemory {}
+// SAFETY: as above; slots are plain bits.
+unsafe impl Send for SlotMemory {}
+
+impl SlotMemory {
+    /// Room for rings of `least` slots that may grow up to `most`. Both are powers of two. If there is no address space for the
+    /// larger buffers, the rings cannot grow.
+    pub(super) fn reserve(rings: usize, least: usize, most: usize, arrivals: bool) -> io::Result<Self> {
+        let reserve = |most: usize| {
+            let all = before(least, 2 * most).checked_mul(rings).ok_or(io::ErrorKind::OutOfMemory)?;
+            let arrivals = if arrivals { Some(Room::reserve(all)?) } else { None };
+            Ok(Self { slots: Room::reserve(all)?, arrivals, rings, least, most })
+        };
+        reserve(most).or_else(|error| if most > least { reserve(least) } else { Err(error) })
+    }
+
+    pub(super) fn rings(&self) -> usize {
+        self.rings
+    }
+
+    /// The largest capacity.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// The index of the first slot of a ring's buffer.
+    fn first(&self, ring: usize, capacity: usize) -> usize {
+        debug_assert!(ring < self.rings && (self.least..=self.most).contains(&capacity));
+        self.rings * before(self.least, capacity) + ring * (capacity + APART)
+    }
+
+    /// The first slot of a ring's buffer.
+    pub(super) fn slots(&self, ring: usize, capacity: usize) -> *const UnsafeCell<Slot> {
+        &raw const self.slots.all()[self.first(ring, capacity)]
+    }
+
+    /// The arrival number of the slot with the index `at` in a ring's buffer. `None` if the rings keep none.
+    pub(super) fn arrival(&self, ring: usize, capacity: usize, at: usize) -> Option<&AtomicU64> {
+        self.arrivals.as_ref()?.all().get(self.first(ring, capacity) + at)
+    }
+}
+
+/// The length of all buffers of one ring whose capacities are at least `least` and below `capacity`.
+fn before(least: usize, capacity: usize) -> usize {
+    capacity - least + APART * (capacity / least).ilog2() as usize
+}
+
+#[cfg(not(loom))]
+mod room {
+    use std::io;
+    use std::ptr::NonNull;
+
+    use crate::mapping::{map_unused, unmap};
+    use crate::page::Slot;
+    use crate::sync::{AtomicU64, UnsafeCell};
+
+    /// Types that are valid if all of their bits are zero.
+    pub(in crate::ring) trait Zeroed {}
+    impl Zeroed for UnsafeCell<Slot> {}
+    impl Zeroed for AtomicU64 {}
+
+    /// Entries that are zero until they are written.
+    #[derive(Debug)]
+    pub(in crate::ring) struct Room<T> {
+        base: NonNull<T>,
+        len: usize,
+        mapped: usize,
+    }
+
+    impl<T: Zeroed> Room<T> {
+        pub(super) fn reserve(len: usize) -> io::Result<Self> {
+            let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
+            let (base, mapped) = map_unused(bytes)?;
+            Ok(Self { base: base.cast(), len, mapped })
+        }
+
+        pub(super) fn all(&self) -> &[T] {
+            // SAFETY: the mapping is zeroed, aligned to a page, has room for `len` entries, and lives as long as `self`.
+            unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+        }
+    }
+
+    impl<T> Drop for Room<T> {
+        fn drop(&mut self) {
+            // SAFETY: `base` and `mapped` are what was mapped, and nobody refers to it any more.
+            unsafe { unmap(self.base.cast(), self.mapped) };
+        }
+    }
+}
+
+/// Loom has to see each cell being made.
+#[cfg(loom)]
+mod room {
+    use std::io;
+
+    #[derive(Debug)]
+    pub(in crate::ring) struct Room<T>(Box<[T]>);
+
+    impl<T: Default> Room<T> {
+        pub(super) fn reserve(len: usize) -> io::Result<Self> {
+            Ok(Self((0..len).map(|_| T::default()).collect()))
+        }
+
+        pub(super) fn all(&self) -> &[T] {
+            &self.0
+        }
+    }
+}

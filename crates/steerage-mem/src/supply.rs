@@ -1,0 +1,211 @@
+//! The packet memory of an instance: mapped for the longest backlog that it may get, given out for the backlog that it has.
+//!
+//! Pages that were not given out are address space. So a backlog can be made longer while the instance runs, and an instance that
+//! never does it pays nothing for that.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::budget::{Budget, Needs};
+use crate::mapping::{RegionError, huge_pages_free};
+use crate::page::Page;
+use crate::parts::Part;
+use crate::region::Region;
+use crate::shared_pool::{SharedPool, shuffle};
+
+/// How many times as long as at the start the backlog can become.
+const GROWTH: usize = 16;
+
+/// The packet memory of an instance.
+#[derive(Debug)]
+pub struct Supply {
+    region: Arc<Region>,
+    /// By NUMA node.
+    pools: Vec<Arc<SharedPool>>,
+    backlog_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    needs: Needs,
+    budget: Budget,
+    /// Pages that were not given out yet.
+    spare: Vec<Page>,
+}
+
+impl Supply {
+    /// Maps the memory for the longest backlog that keeps to `cap` bytes, at most the one that was asked for, and reserves room for
+    /// a longer one. `parts` divides the pages of a budget among NUMA nodes. If the kernel pins all pages that are mapped, none are
+    /// reserved.
+    ///
+    /// # Errors
+    /// [`RegionError`] if the kernel has no memory.
+    pub fn map(
+        needs: Needs,
+        cap: u64,
+        pinned: bool,
+        parts: impl Fn(&Budget) -> Vec<Part>,
+    ) -> Result<Self, RegionError> {
+        let budget = needs.within(cap, needs.backlog);
+        // Reserved huge pages would be taken when they are mapped.
+        let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
+        let most = if grows { needs.within(cap, budget.backlog.saturating_mul(GROWTH)) } else { budget.clone() };
+        let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
+        // Every part has a few pages more than were asked for, which are used if there is nothing else to reserve.
+        let used = if grows { parts(&budget) } else { parts(&most) };
+        let given = |page: &Page| {
+            let part = region.part_of(page);
+            !grows || ((page.number() - region.numbers(part).start) as usize) < used[part].pages
+        };
+        let (given, mut spare): (Vec<Page>, Vec<Page>) = pages.into_iter().partition(given);
+        shuffle(&mut spare);
+        let pools = SharedPool::by_node(&region, given);
+        let backlog_max = most.backlog;
+        Ok(Self { region, pools, backlog_max, state: Mutex::new(State { needs, budget, spare }) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is whole, so a panic elsewhere does no harm.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pages.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// The shared pool as seen from each NUMA node.
+    pub fn pools(&self) -> &[Arc<SharedPool>] {
+        &self.pools
+    }
+
+    /// How many pages the local cache of each queue may have.
+    pub fn cache_pages(&self) -> usize {
+        self.state().budget.cache_pages
+    }
+
+    /// Whether several queues share the limit on the frames that wait for a CPU.
+    pub fn shares_backlog(&self) -> bool {
+        self.state().needs.shares_backlog()
+    }
+
+    /// The longest backlog that there is memory for.
+    pub fn backlog_max(&self) -> usize {
+        self.backlog_max
+    }
+
+    /// How the memory is divided now.
+    pub fn budget(&self) -> Budget {
+        self.state().budget.clone()
+    }
+
+    /// How many pages were given out so far.
+    pub fn pages(&self) -> usize {
+        self.region.pages() - self.state().spare.len()
+    }
+
+    /// The backlog becomes longer or shorter. Gives out as many pages as that needs. Pages are not taken back. Returns the new
+    /// backlog: the largest up to `backlog` that there are pages for.
+    pub fn set_backlog(&self, backlog: usize) -> usize {
+        let mut state = self.state();
+        let (most, backlog) = (self.region.pages(), backlog.min(self.backlog_max));
+        let budget = state.needs.largest(backlog, |budget| budget.pages <= most);
+        // Parking lots and kept packets stay as they are.
+        let Budget { lot_slots, kept_max, parked_pages, kept_pages, .. } = state.budget;
+        state.budget = Budget { lot_slots, kept_max, parked_pages, kept_pages, ..budget };
+        self.give(&mut state);
+        state.budget.backlog
+    }
+
+    /// A queue's local cache becomes larger. Returns its new size: the largest up to `pages` that there are pages for.
+    pub fn set_cache(&self, pages: usize) -> usize {
+        let mut state = self.state();
+        let (now, queues) = (state.budget.cache_pages, state.needs.queues.len());
+        if pages <= now {
+            return pages;
+        }
+        state.needs.cache_pages = pages.min(now + state.spare.len() / queues.max(1));
+        let with_caches = state.needs.with_backlog(state.budget.backlog);
+        (state.budget.cache_pages, state.budget.pages) = (with_caches.cache_pages, with_caches.pages);
+        state.budget.bytes = with_caches.bytes;
+        self.give(&mut state);
+        state.budget.cache_pages
+    }
+
+    /// Gives out what the budget needs and was not given out before.
+    fn give(&self, state: &mut State) {
+        let given = self.region.pages() - state.spare.len();
+        let missing = state.budget.pages.saturating_sub(given).min(state.spare.len());
+        let keep = state.spare.len() - missing;
+        self.pools[0].give(&mut state.spare.split_off(keep));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::budget::QueueNeeds;
+
+    fn needs(cpus: usize) -> Needs {
+        Needs {
+            cpus,
+            queues: vec![QueueNeeds { segments: 1, lends: false, waits: false, fixed: 100 }],
+            backlog: 100,
+            lot_slots: 128,
+            kept_max: 0,
+            cache_pages: 0,
+            page_bytes: 2112,
+            slot_bytes: 16,
+            other_pages: 0,
+            other_bytes: 0,
+        }
+    }
+
+    fn map(cpus: usize, cap: u64, pinned: bool) -> Supply {
+        Supply::map(needs(cpus), cap, pinned, |budget| vec![Part { pages: budget.pages, node: None }]).unwrap()
+    }
+
+    #[test]
+    fn a_longer_backlog_gets_its_pages_and_a_shorter_one_keeps_them() {
+        let supply = map(2, 1 << 30, false);
+        let pages = || (supply.pages(), supply.pools()[0].free());
+        assert_eq!((pages(), supply.backlog_max()), ((428, 428), 1600));
+        supply.set_backlog(1000);
+        assert_eq!(pages(), (2228, 2228));
+        supply.set_backlog(50);
+        assert_eq!((pages(), supply.budget().backlog), ((2228, 2228), 50));
+        assert_eq!(supply.set_backlog(5000), 1600);
+        assert_eq!(pages(), (3428, 3428));
+        let mut all = Vec::new();
+        supply.pools()[0].take(&mut all, usize::MAX);
+        all.sort_by_key(Page::number);
+        all.dedup();
+        assert_eq!(all.len(), 3428);
+    }
+
+    #[test]
+    fn caches_grow_into_what_backlogs_leave() {
+        let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];
+        let one = needs(2);
+        let two = Needs { queues: vec![one.queues[0]; 2], ..one };
+        let supply = Supply::map(two, 1 << 30, false, parts).unwrap();
+        let pages = supply.pages();
+        assert_eq!((supply.set_cache(100), supply.pages()), (100, pages + 200));
+        assert_eq!((supply.set_cache(50), supply.pages()), (50, pages + 200));
+        let all = supply.region().pages();
+        assert_eq!(supply.set_backlog(usize::MAX), 1550, "the caches have taken some of the pages");
+        assert!(supply.pages() <= all && supply.pages() > all - 4);
+        assert!(supply.set_cache(usize::MAX) <= 102);
+        assert_eq!(map(2, 1 << 30, false).set_cache(5000), 5000, "a single queue caches the pages of its backlogs");
+    }
+
+    #[test]
+    fn nothing_is_reserved_of_memory_that_the_kernel_pins_or_the_cap_forbids() {
+        assert_eq!(map(2, 1 << 30, true).backlog_max(), 100);
+        let cap = needs(2).with_backlog(150).bytes;
+        let supply = map(2, cap, false);
+        assert_eq!((supply.backlog_max(), supply.budget().backlog), (150, 100));
+        let supply = map(2, needs(2).with_backlog(80).bytes, false);
+        assert_eq!((supply.backlog_max(), supply.budget().backlog, supply.pages()), (80, 80, 388));
+    }
+}

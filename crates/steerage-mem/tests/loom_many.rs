@@ -1,0 +1,120 @@
+//! Every interleaving of what several rings to one CPU need, by loom: rings that grow, the bits that say which rings have something
+//! in them, and the limit over all queues.
+#![cfg(loom)]
+#![allow(missing_docs, reason = "a test")]
+
+use std::sync::Arc;
+
+use loom::thread;
+use steerage_mem::park::Sleepers;
+use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
+use steerage_mem::{Admission, Completion, Inbox, Memory, Page, Region};
+
+const PAGE_BYTES: usize = 64;
+
+fn memory(pages: usize) -> (Memory, Vec<Page>) {
+    let (region, pages) = Region::map(pages, PAGE_BYTES).unwrap();
+    (Memory::new(region, None), pages)
+}
+
+fn send(memory: &Memory, producer: &mut Producer, mut page: Page, value: u8) {
+    memory.pool().page_mut(&mut page)[0] = value;
+    producer.stage(Completion::new(page, 0, 1), u64::from(value)).unwrap();
+}
+
+fn receive(consumer: &mut Consumer, last: &mut u8) {
+    consumer.take(4);
+    for frame in consumer.frames() {
+        let value = frame.bytes()[0];
+        assert_eq!(frame.arrival(), Some(u64::from(value)), "a slot of the wrong buffer was read");
+        assert_eq!(value, *last + 1, "out of order");
+        *last = value;
+    }
+    consumer.finish();
+}
+
+/// A ring of two slots grows while the consumer takes frames out of it, and reads its slots back from both buffers.
+#[test]
+fn a_ring_grows_under_its_consumer() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(3);
+        let options = RingOptions { slots: 2, slots_max: 4, limit: 2, arrivals: true };
+        let (mut producer, mut consumer) = ring(options, memory.clone());
+        let worker = thread::spawn(move || {
+            let mut last = 0;
+            receive(&mut consumer, &mut last);
+            receive(&mut consumer, &mut last);
+            (consumer, last)
+        });
+        send(&memory, &mut producer, pages.pop().unwrap(), 1);
+        producer.publish();
+        producer.set_limit(4);
+        send(&memory, &mut producer, pages.pop().unwrap(), 2);
+        send(&memory, &mut producer, pages.pop().unwrap(), 3);
+        producer.publish();
+        producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+        let (mut consumer, mut last) = worker.join().unwrap();
+        (0..3).for_each(|_| receive(&mut consumer, &mut last));
+        producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
+        assert_eq!((last, pages.len()), (3, 3), "a frame is lost or a page is not home");
+    });
+}
+
+/// The consumer clears the bit of a ring that it found empty while the producer publishes on it: either the consumer sees the
+/// frame, or the bit is set afterwards.
+#[test]
+fn no_ring_with_frames_stays_without_its_bit() {
+    loom::model(|| {
+        let (memory, mut pages) = memory(1);
+        let options = RingOptions { slots: 2, slots_max: 2, limit: 2, arrivals: false };
+        let (mut producer, mut consumer) = ring(options, memory.clone());
+        let inbox = Arc::new(Inbox::new(1));
+        let sleepers = Arc::new(Sleepers::new(1));
+        // The ring was in use before.
+        inbox.note(0);
+        let worker = {
+            let inbox = Arc::clone(&inbox);
+            thread::spawn(move || {
+                let mut taken = 0;
+                if consumer.waiting() == 0 {
+                    inbox.clear(0);
+                    if consumer.waiting() > 0 {
+                        inbox.note(0);
+                    }
+                } else {
+                    taken = consumer.take(1);
+                    consumer.finish();
+                }
+                (consumer, taken)
+            })
+        };
+        producer.stage(Completion::new(pages.pop().unwrap(), 0, 1), 0).unwrap();
+        producer.publish();
+        sleepers.after_publishing();
+        inbox.note(0);
+        let (consumer, taken) = worker.join().unwrap();
+        assert!(taken == 1 || consumer.waiting() == 1);
+        assert!(taken == 1 || inbox.next(0, 1) == Some(0), "a frame waits in a ring that nobody looks at");
+    });
+}
+
+/// Two producers ask for room for more frames than there is while the consumer finishes some.
+#[test]
+fn no_more_frames_wait_than_may() {
+    const LIMIT: u64 = 2;
+    loom::model(|| {
+        let cpu = Arc::new(Admission::default());
+        assert_eq!(cpu.admit(1, LIMIT), 1);
+        let producers: Vec<_> = (0..2)
+            .map(|_| {
+                let cpu = Arc::clone(&cpu);
+                thread::spawn(move || cpu.admit(2, LIMIT))
+            })
+            .collect();
+        cpu.finish(1);
+        let admitted: u64 = producers.into_iter().map(|producer| producer.join().unwrap()).sum();
+        assert!(admitted <= LIMIT);
+        assert_eq!(cpu.waiting(), admitted);
+        assert_eq!(cpu.admit(5, LIMIT), LIMIT - admitted, "what was refused takes no room");
+    });
+}

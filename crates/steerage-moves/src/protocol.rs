@@ -67,7 +67,7 @@ impl Moves {
 
     fn close(&mut self, queue: usize, actions: &mut Actions) {
         self.queues[queue].open = false;
-        if self.is_moving && matches!(self.slice.phase, MovePhase::Park | MovePhase::Release) {
+        if matches!(self.slice.phase, MovePhase::Park | MovePhase::Release) {
             self.slice.done(queue);
         }
         self.advance(actions);
@@ -100,8 +100,8 @@ impl Moves {
         slice.phase = MovePhase::Park;
         slice.revoked = false;
         let before = slice.group_before;
-        slice.with_state = before == slice.group_after
-            || queues.iter().enumerate().all(|(at, queue)| queue.group != before || slice.queues.contains(&at));
+        slice.with_state =
+            queues.iter().enumerate().all(|(at, queue)| queue.group != before || slice.queues.contains(&at));
         slice.waiting.clear();
         slice.waiting.extend(slice.queues.iter().copied().filter(|queue| queues[*queue].open));
         self.is_moving = true;
@@ -257,9 +257,6 @@ impl Moves {
     /// Wakes the participants of the new phase.
     fn announce(&mut self, actions: &mut Actions) {
         actions.changed = true;
-        if !self.is_moving {
-            return;
-        }
         match self.slice.phase {
             MovePhase::Park | MovePhase::Release => {
                 self.slice.waiting.iter().for_each(|queue| actions.wake(self.queues[*queue].owner));
@@ -301,7 +298,7 @@ impl Moves {
     /// A dead CPU's queues send nothing. They count as parked, and their fences as passed once their rings to the living old
     /// CPUs are finished.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
-        if !self.is_moving || self.slice.phase != MovePhase::Park {
+        if self.slice.phase != MovePhase::Park {
             return;
         }
         let orphans = self.slice.waiting.iter().filter(|queue| self.is_dead(self.queues[**queue].owner));

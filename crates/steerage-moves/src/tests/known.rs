@@ -4,15 +4,20 @@ use steerage_ledger::MoveCause;
 
 use crate::{Actions, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};
 
-fn moves(masks: &[&[CpuIndex]]) -> Moves {
+/// A machine with four CPUs and eight buckets. CPU n polls the n-th queue.
+pub(super) fn moves(masks: &[&[CpuIndex]]) -> Moves {
+    in_slices_of(8, masks)
+}
+
+pub(super) fn in_slices_of(slice_buckets: usize, masks: &[&[CpuIndex]]) -> Moves {
     let queue =
         |(at, mask): (usize, &&[CpuIndex])| QueueSetup { owner: at as CpuIndex, can_wait: false, mask: mask.to_vec() };
     let queues = masks.iter().enumerate().map(queue).collect();
-    Moves::new(Setup { cpus: 4, buckets: 8, slice_buckets: 8, queues, nearness: Vec::new() }, |_, _| Plan::all())
+    Moves::new(Setup { cpus: 4, buckets: 8, slice_buckets, queues, nearness: Vec::new() }, |_, _| Plan::all())
 }
 
 /// Does all parts of the slice that is moving, of a group in which no handler has state.
-fn play_slice(moves: &mut Moves, queues: &[usize]) {
+pub(super) fn play_slice(moves: &mut Moves, queues: &[usize]) {
     let epoch = moves.slice().expect("a slice is moving").epoch;
     let mut on = |event| moves.on(event, &mut Actions::for_size(4, 2));
     queues.iter().for_each(|queue| on(Event::FencesPassed { queue: *queue, epoch }));

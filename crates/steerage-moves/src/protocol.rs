@@ -102,7 +102,6 @@ impl Moves {
         let before = slice.group_before;
         slice.with_state =
             queues.iter().enumerate().all(|(at, queue)| queue.group != before || slice.queues.contains(&at));
-        slice.waiting.clear();
         slice.waiting.extend(slice.queues.iter().copied().filter(|queue| queues[*queue].open));
         self.is_moving = true;
         self.find_old_cpus();
@@ -309,10 +308,7 @@ impl Moves {
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        actions.changed = true;
-        if !self.is_moving {
-            return;
-        }
+        // Between two slices nobody is waited for, and nothing of this has an effect.
         let Self { slice, groups, queues, .. } = self;
         // A queue that joins a group keeps its target, because it has to take over that group's map as it is.
         if slice.group_before == slice.group_after && slice.phase != MovePhase::Release {

@@ -158,7 +158,7 @@ fn fences_of_the_dead_are_read_while_their_queue_has_not_parked() {
 }
 
 #[test]
-fn only_parking_is_revoked_and_once() {
+fn only_parking_is_revoked_and_once_per_slice() {
     let mut moves = moves(&[&[0]]);
     mask(&mut moves, &[0], &[1]);
     let overdue = |moves: &mut Moves| {
@@ -170,6 +170,12 @@ fn only_parking_is_revoked_and_once() {
     assert_eq!(overdue(&mut leaves), (false, false));
     assert_eq!(overdue(&mut moves), (true, true));
     assert_eq!(overdue(&mut moves), (false, true));
+    // The next slice has all of its time again.
+    mask(&mut moves, &[0], &[2]);
+    parked(&mut moves, 0);
+    left(&mut moves, 0, &[]);
+    released(&mut moves, 0);
+    assert_eq!(moves.slice().map(|slice| (slice.epoch, slice.revoked)), Some((2, false)));
 }
 
 #[test]
@@ -290,4 +296,64 @@ fn a_move_whose_queues_all_end_leaves_state_where_it_is() {
     // If one of them goes on, so does the move.
     parked(&mut parks, 1);
     assert_eq!(phase(&parks), Some(MovePhase::Leave));
+}
+
+#[test]
+fn no_phase_waits_for_the_dead() {
+    let start = moves(&[&[0, 1], &[0, 1]]);
+    let play = |dead: Option<CpuIndex>| {
+        let mut moves = start.clone();
+        mask(&mut moves, &[0, 1], &[2, 3]);
+        let mut seen = Vec::new();
+        if let Some(cpu) = dead {
+            on(&mut moves, Event::Died(cpu));
+        }
+        // The fences of a dead CPU's queue are read by others.
+        seen.push(waits(&moves));
+        (0..2).for_each(|queue| drop(parked(&mut moves, queue)));
+        seen.push(waits(&moves));
+        for cpu in waits(&moves) {
+            left(&mut moves, cpu as CpuIndex, &[0, 1, 2, 3, 4, 5, 6, 7]);
+        }
+        seen.push(waits(&moves));
+        for cpu in waits(&moves) {
+            arrived(&mut moves, cpu as CpuIndex);
+        }
+        seen.push(waits(&moves));
+        seen
+    };
+    assert_eq!(play(None), [[0, 1], [0, 1], [2, 3], [0, 1]]);
+    assert_eq!(play(Some(0)), [vec![0, 1], vec![1], vec![2, 3], vec![1]]);
+    assert_eq!(play(Some(1)), [vec![0, 1], vec![0], vec![2, 3], vec![0]]);
+    assert_eq!(play(Some(3)), [vec![0, 1], vec![0, 1], vec![2], vec![0, 1]]);
+}
+
+#[test]
+fn a_death_in_each_phase_ends_what_it_waits_for() {
+    let mut moves = moves(&[&[0, 1], &[0, 1]]);
+    let dies = |moves: &Moves, cpu| {
+        let mut moves = moves.clone();
+        let actions = on(&mut moves, Event::Died(cpu));
+        let slice = moves.slice().expect("a slice is moving");
+        let to = slice.moves.iter().map(|m| m.to).collect::<Vec<_>>();
+        (slice.phase, slice.waiting.clone(), to, actions.changed)
+    };
+    let to = |moves: &Moves| moves.slice().expect("a slice is moving").moves.iter().map(|m| m.to).collect::<Vec<_>>();
+    mask(&mut moves, &[0, 1], &[2, 3]);
+    let planned = to(&moves);
+    assert!(planned.contains(&2) && planned.contains(&3));
+    // Buckets that were on their way to the dead CPU go to the other one.
+    assert_eq!(dies(&moves, 0), (MovePhase::Park, vec![0, 1], planned.clone(), true));
+    assert_eq!(dies(&moves, 3), (MovePhase::Park, vec![0, 1], vec![2; 8], true));
+    (0..2).for_each(|queue| drop(parked(&mut moves, queue)));
+    assert_eq!(dies(&moves, 0), (MovePhase::Leave, vec![1], planned.clone(), true));
+    left(&mut moves, 0, &[0, 1, 2, 3]);
+    left(&mut moves, 1, &[4, 5, 6, 7]);
+    let (phase, mut waiting, ..) = dies(&moves, 0);
+    waiting.sort_unstable();
+    assert_eq!((phase, waiting), (MovePhase::Arrive, vec![2, 3]));
+    assert_eq!(dies(&moves, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
+    (2..4).for_each(|cpu| drop(arrived(&mut moves, cpu)));
+    assert_eq!(dies(&moves, 0), (MovePhase::Release, vec![1], planned.clone(), true));
+    assert_eq!(dies(&moves, 3), (MovePhase::Release, vec![0, 1], planned, true), "the map is in force");
 }

@@ -418,6 +418,7 @@ impl World {
 
     fn check(&self, scenario: &Scenario) {
         self.check_settled();
+        assert!(self.moves.is_moving || self.moves.slice.waiting.is_empty(), "the machine waits between two slices");
         for (at, queue) in self.queues.iter().enumerate() {
             let in_rings: usize = queue.rings.iter().map(|ring| ring.waiting.len()).sum();
             let in_hand =

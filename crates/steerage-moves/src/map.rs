@@ -136,6 +136,12 @@ mod tests {
     }
 
     #[test]
+    fn without_a_cpu_to_choose_nothing_moves() {
+        let map = even(&[0, 1]);
+        assert_eq!(with(&map, &[]), map);
+    }
+
+    #[test]
     fn uneven_shares_stay_if_they_may_and_the_same_cpus_have_buckets() {
         let mut uneven = even(&[0, 1]);
         uneven[..1000].fill(1);

@@ -192,3 +192,40 @@ fn no_buffer_grows_with_the_number_of_queues() {
     on(&mut moves, Event::Died(1));
     assert_eq!((moves.scratch.polls.capacity(), moves.scratch.cpus.capacity()), (2, 2));
 }
+
+#[test]
+fn a_group_without_queues_that_are_open_is_not_joined_again() {
+    let start = moves(&[&[0], &[1]]);
+    // Queue 0 leaves its group, and comes back to its mask.
+    let mut moves = start.clone();
+    mask(&mut moves, &[0], &[1]);
+    play_slice(&mut moves, &[0]);
+    assert_eq!(groups_of(&moves, 2).0, [1, 1]);
+    mask(&mut moves, &[0], &[0]);
+    assert_eq!((groups_of(&moves, 2).1, moves.group(0).0.begun), (vec![0, 1], 3));
+    // Queue 0 ends, and its group keeps its number, since state of its flows may be left.
+    let mut moves = start;
+    on(&mut moves, Event::Closed { queue: 0 });
+    mask(&mut moves, &[1], &[0]);
+    assert_eq!(moves.groups(), 2);
+    assert_eq!((groups_of(&moves, 2).1, moves.group(0).0.begun), (vec![0, 1], 1));
+}
+
+#[test]
+fn a_plan_without_an_order_prefers_cpus_that_poll() {
+    let mut moves = moves(&[&[3], &[0, 1, 2]]);
+    on(&mut moves, Event::Plan { group: 1, plan: Plan { order: Vec::new(), active: 1 } });
+    play_slice(&mut moves, &[1]);
+    assert_eq!(map_of(&moves, 1), [1; 8]);
+    // It no longer counts as one that polls once its queue has ended.
+    on(&mut moves, Event::Closed { queue: 1 });
+    assert_eq!(moves.order_of(1), (vec![0, 1, 2], 1));
+}
+
+#[test]
+fn the_queues_of_a_group_include_those_that_have_ended() {
+    let mut moves = moves(&[&[0], &[1], &[1]]);
+    on(&mut moves, Event::Closed { queue: 2 });
+    let queues = |group| (moves.queues_of(group).collect::<Vec<_>>(), moves.open_queues_of(group).collect::<Vec<_>>());
+    assert_eq!([queues(0), queues(1)], [(vec![0], vec![0]), (vec![1, 2], vec![1])]);
+}

@@ -105,3 +105,10 @@ fn an_arrival_of_another_slice_loses_no_state() {
     moves.on(Event::Left { cpu: 1, epoch, with_state: &[] }, &mut Actions::default());
     assert!(moves.slice().is_some_and(|slice| slice.is_at(epoch, MovePhase::Arrive) && slice.waits_for(1)));
 }
+
+#[test]
+fn actions_have_room_for_all_from_the_start() {
+    let actions = Actions::for_size(4, 3);
+    assert!(actions.wake.capacity() >= 4, "each CPU can be woken");
+    assert!(actions.asks.capacity() >= 4 + 3, "each CPU can be declared dead, and the fences of each queue read");
+}

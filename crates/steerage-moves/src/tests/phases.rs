@@ -357,3 +357,41 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
     assert_eq!(dies(&moves, 0), (MovePhase::Release, vec![1], planned.clone(), true));
     assert_eq!(dies(&moves, 3), (MovePhase::Release, vec![0, 1], planned, true), "the map is in force");
 }
+
+#[test]
+fn what_a_dead_cpu_gave_up_or_took_does_not_count() {
+    let mut moves = moves(&[&[0, 1], &[2, 3]]);
+    mask(&mut moves, &[0], &[2, 3]);
+    parked(&mut moves, 0);
+    on(&mut moves, Event::Died(1));
+    left(&mut moves, 1, &[4, 5, 6, 7]);
+    assert_eq!((waits(&moves), with_state(&moves)), (vec![0], vec![]));
+    left(&mut moves, 0, &[0, 1, 2, 3]);
+    assert_eq!(
+        (phase(&moves), waits(&moves), with_state(&moves)),
+        (Some(MovePhase::Arrive), vec![2], vec![0, 1, 2, 3])
+    );
+    // A queue that joins a group takes its map as it is, so the state for the dead CPU stays where it is.
+    on(&mut moves, Event::Died(2));
+    assert_eq!(phase(&moves), Some(MovePhase::Release));
+    let mut moves = self::moves(&[&[0], &[2, 3]]);
+    mask(&mut moves, &[0], &[2, 3]);
+    parked(&mut moves, 0);
+    left(&mut moves, 0, &[0, 7]);
+    on(&mut moves, Event::Died(2));
+    arrived(&mut moves, 2);
+    assert_eq!((phase(&moves), waits(&moves), with_state(&moves)), (Some(MovePhase::Arrive), vec![3], vec![0, 7]));
+}
+
+#[test]
+fn a_queue_that_ends_has_nothing_to_release() {
+    let mut moves = moves(&[&[0], &[1]]);
+    mask(&mut moves, &[0], &[2]);
+    parked(&mut moves, 0);
+    left(&mut moves, 0, &[]);
+    assert_eq!((phase(&moves), waits(&moves)), (Some(MovePhase::Release), vec![0]));
+    on(&mut moves, Event::Closed { queue: 1 });
+    assert_eq!(waits(&moves), [0]);
+    on(&mut moves, Event::Closed { queue: 0 });
+    assert_eq!((phase(&moves), moves.counts().slices), (None, 1));
+}

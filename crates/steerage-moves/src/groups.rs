@@ -46,12 +46,8 @@ impl Moves {
     }
 
     fn change_group(&mut self, group: u16, moving: &[usize], cpus: &[CpuIndex]) {
-        let same = self.group_with(cpus);
-        if same == Some(group) {
-            return;
-        }
         let whole = (0..self.queues.len()).all(|queue| self.group_of(queue) != group || moving.contains(&queue));
-        let target = match same {
+        let target = match self.group_with(cpus) {
             Some(same) => same,
             None if whole => {
                 self.groups[usize::from(group)].mask = cpus.to_vec();

@@ -240,9 +240,8 @@ impl Moves {
             counts.count(cause, moves);
             moved[bucket] += moves;
             slice.queues.iter().for_each(|queue| queues[*queue].map[bucket] = m.to);
-            if slice.group_before == slice.group_after {
-                groups[after].map[bucket] = m.to;
-            }
+            // A queue that joins a group takes its map as it is, so this then changes nothing.
+            groups[after].map[bucket] = m.to;
         }
         for queue in &slice.queues {
             let queue = &mut queues[*queue];

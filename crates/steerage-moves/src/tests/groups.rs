@@ -2,7 +2,7 @@
 
 use steerage_ledger::MoveCause;
 
-use super::known::{moves, play_slice};
+use super::known::{in_slices_of, moves, play_slice};
 use crate::{Actions, CpuIndex, Event, Moves, Plan, QueueSetup, Setup};
 
 fn on(moves: &mut Moves, event: Event<'_>) {
@@ -228,4 +228,59 @@ fn the_queues_of_a_group_include_those_that_have_ended() {
     on(&mut moves, Event::Closed { queue: 2 });
     let queues = |group| (moves.queues_of(group).collect::<Vec<_>>(), moves.open_queues_of(group).collect::<Vec<_>>());
     assert_eq!([queues(0), queues(1)], [(vec![0], vec![0]), (vec![1, 2], vec![1])]);
+}
+
+#[test]
+fn only_buckets_that_change_their_cpu_are_counted() {
+    let mut moves = moves(&[&[0, 1], &[0]]);
+    mask(&mut moves, &[0], &[0]);
+    play_slice(&mut moves, &[0]);
+    let counts = moves.counts();
+    assert_eq!((counts.slices, counts.buckets), (1, 4));
+    assert_eq!(moves.buckets_of(0).map(|(_, moved)| moved).collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1, 1, 1]);
+}
+
+#[test]
+fn buckets_leave_a_dead_cpu_for_its_death_whatever_is_planned() {
+    let mut moves = in_slices_of(2, &[&[0, 1]]);
+    on(&mut moves, Event::Died(1));
+    mask(&mut moves, &[0], &[0, 2]);
+    while moves.slice().is_some() {
+        play_slice(&mut moves, &[0]);
+    }
+    let counts = moves.counts();
+    assert_eq!((map_of(&moves, 0).contains(&1), counts.of(MoveCause::CpuDied)), (false, 4));
+    assert!(counts.of(MoveCause::Mask) > 0);
+}
+
+#[test]
+fn buckets_come_back_with_their_cpu() {
+    let mut moves = moves(&[&[0, 1]]);
+    on(&mut moves, Event::Died(1));
+    play_slice(&mut moves, &[0]);
+    on(&mut moves, Event::Revived(1));
+    play_slice(&mut moves, &[0]);
+    let counts = moves.counts();
+    assert_eq!((counts.of(MoveCause::CpuDied), counts.of(MoveCause::CpuBack)), (4, 4));
+    assert!(moves.is_settled() && map_of(&moves, 0).contains(&1));
+}
+
+#[test]
+fn queues_that_have_ended_get_one_group_together() {
+    let mut moves = moves(&[&[0], &[0], &[0]]);
+    on(&mut moves, Event::Closed { queue: 0 });
+    on(&mut moves, Event::Closed { queue: 1 });
+    mask(&mut moves, &[0, 1], &[1]);
+    assert_eq!((groups_of(&moves, 3).1, moves.groups()), (vec![1, 1, 0], 2));
+}
+
+#[test]
+fn a_new_group_begins_near_the_queues_that_leave_the_old_one() {
+    let mut moves = moves(&[&[0, 1], &[0, 1], &[3]]);
+    on(&mut moves, Event::Plan { group: 0, plan: Plan { order: Vec::new(), active: 1 } });
+    play_slice(&mut moves, &[0, 1]);
+    // Neither CPU 1 nor CPU 2 polls queue 0.
+    mask(&mut moves, &[0, 2], &[1, 2]);
+    assert_eq!(groups_of(&moves, 3).1, [2, 0, 2]);
+    assert_eq!(moves.group(2).1, [1; 8]);
 }

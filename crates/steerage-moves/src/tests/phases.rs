@@ -3,7 +3,7 @@
 use steerage_ledger::MoveCause;
 
 use super::known::{in_slices_of, moves};
-use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan};
+use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};
 
 /// Gives the machine an event. Returns what follows from it.
 fn on(moves: &mut Moves, event: Event<'_>) -> Actions {
@@ -211,6 +211,9 @@ fn a_cpu_that_is_back_takes_part_in_what_moves_now() {
         waiting
     };
     assert_eq!(comes_back(&moves), [0, 1], "each queue once");
+    let mut other = moves.clone();
+    parked(&mut other, 1);
+    assert_eq!(comes_back(&other), [0], "the other queue has parked");
     parked(&mut moves, 0);
     assert_eq!(comes_back(&moves), [0, 1], "it has to park again");
     let mut ended = moves.clone();
@@ -335,6 +338,8 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
         let mut moves = moves.clone();
         let actions = on(&mut moves, Event::Died(cpu));
         let slice = moves.slice().expect("a slice is moving");
+        // The owners of the queues have the same numbers.
+        assert!(slice.waiting.iter().all(|who| actions.wake.contains(&(*who as CpuIndex))), "{slice:?}");
         let to = slice.moves.iter().map(|m| m.to).collect::<Vec<_>>();
         (slice.phase, slice.waiting.clone(), to, actions.changed)
     };
@@ -353,6 +358,14 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
     waiting.sort_unstable();
     assert_eq!((phase, waiting), (MovePhase::Arrive, vec![2, 3]));
     assert_eq!(dies(&moves, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
+    // CPU 2 has what was for itself, but not what was for CPU 3.
+    let mut later = moves.clone();
+    arrived(&mut later, 2);
+    assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
+    // What CPU 2 has stays there, whatever is wished for meanwhile.
+    mask(&mut later, &[0, 1], &[1]);
+    let moved: Vec<CpuIndex> = planned.iter().map(|cpu| if *cpu == 3 { 1 } else { 2 }).collect();
+    assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![1], moved, true));
     (2..4).for_each(|cpu| drop(arrived(&mut moves, cpu)));
     assert_eq!(dies(&moves, 0), (MovePhase::Release, vec![1], planned.clone(), true));
     assert_eq!(dies(&moves, 3), (MovePhase::Release, vec![0, 1], planned, true), "the map is in force");
@@ -394,4 +407,53 @@ fn a_queue_that_ends_has_nothing_to_release() {
     assert_eq!(waits(&moves), [0]);
     on(&mut moves, Event::Closed { queue: 0 });
     assert_eq!((phase(&moves), moves.counts().slices), (None, 1));
+}
+
+#[test]
+fn nothing_is_overdue_if_nothing_moves_or_a_source_can_wait() {
+    let queue = |can_wait| QueueSetup { owner: 0, can_wait, mask: vec![0] };
+    let setup =
+        Setup { cpus: 4, buckets: 8, slice_buckets: 8, queues: vec![queue(false), queue(true)], nearness: Vec::new() };
+    let mut moves = Moves::new(setup, |_, _| Plan::all());
+    let overdue = |moves: &mut Moves| {
+        let actions = on(moves, Event::Overdue { by: 0, open: &[1] });
+        (actions.changed, actions.asks, moves.slice().is_some_and(|slice| slice.revoked))
+    };
+    assert_eq!(overdue(&mut moves), (false, vec![], false));
+    mask(&mut moves, &[0, 1], &[2]);
+    assert_eq!(overdue(&mut moves), (false, vec![], false));
+    // A source that has ended is not hurt any more.
+    on(&mut moves, Event::Closed { queue: 1 });
+    assert_eq!(overdue(&mut moves), (true, vec![Ask::Declare(1)], true));
+}
+
+#[test]
+fn a_map_in_force_is_announced_also_if_nobody_is_woken() {
+    let mut moves = moves(&[&[0]]);
+    mask(&mut moves, &[0], &[1]);
+    parked(&mut moves, 0);
+    on(&mut moves, Event::Closed { queue: 0 });
+    let actions = left(&mut moves, 0, &[]);
+    assert_eq!((phase(&moves), actions.changed, actions.wake), (None, true, vec![]));
+}
+
+#[test]
+fn a_wish_during_a_queue_s_move_to_a_group_is_not_forgotten() {
+    let mut moves = moves(&[&[0], &[1], &[1]]);
+    mask(&mut moves, &[0], &[1]);
+    mask(&mut moves, &[0], &[3]);
+    parked(&mut moves, 0);
+    left(&mut moves, 0, &[]);
+    released(&mut moves, 0);
+    assert!(moves.concerns(0) && !moves.is_settled());
+    assert_eq!(moves.slice().map(|slice| slice.group_after), Some(2));
+}
+
+#[test]
+fn deaths_and_returns_are_announced_though_nothing_moves() {
+    let mut moves = moves(&[&[0]]);
+    assert!(on(&mut moves, Event::Died(3)).changed);
+    assert!(moves.is_dead(3));
+    assert!(on(&mut moves, Event::Revived(3)).changed);
+    assert!(!moves.is_dead(3));
 }

@@ -27,7 +27,7 @@ fn groups_of(moves: &Moves, queues: usize) -> (Vec<u16>, Vec<u16>) {
 fn queues_with_the_same_mask_share_a_group_from_the_start() {
     let mut seen = Vec::new();
     let queue = |owner, mask: &[CpuIndex]| QueueSetup { owner, can_wait: false, mask: mask.to_vec() };
-    let queues = vec![queue(2, &[3, 2, 1]), queue(0, &[1]), queue(3, &[1, 3, 2]), queue(0, &[0, 1])];
+    let queues = vec![queue(2, &[3, 2, 1]), queue(1, &[1]), queue(3, &[1, 3, 2]), queue(0, &[0, 1])];
     let nearness = vec![vec![1, 2, 3], vec![0, 2, 3], vec![3, 1, 0], vec![2, 1, 0]];
     let setup = Setup { cpus: 4, buckets: 8, slice_buckets: 8, queues, nearness };
     let moves = Moves::new(setup, |order, polls| {
@@ -214,6 +214,7 @@ fn a_group_without_queues_that_are_open_is_not_joined_again() {
 #[test]
 fn a_plan_without_an_order_prefers_cpus_that_poll() {
     let mut moves = moves(&[&[3], &[0, 1, 2]]);
+    on(&mut moves, Event::Plan { group: 0, plan: Plan::all() });
     on(&mut moves, Event::Plan { group: 1, plan: Plan { order: Vec::new(), active: 1 } });
     play_slice(&mut moves, &[1]);
     assert_eq!(map_of(&moves, 1), [1; 8]);
@@ -283,4 +284,68 @@ fn a_new_group_begins_near_the_queues_that_leave_the_old_one() {
     mask(&mut moves, &[0, 2], &[1, 2]);
     assert_eq!(groups_of(&moves, 3).1, [2, 0, 2]);
     assert_eq!(moves.group(2).1, [1; 8]);
+}
+
+#[test]
+fn a_queue_that_turns_back_while_it_moves_moves_back() {
+    let mut moves = moves(&[&[0], &[0], &[1]]);
+    mask(&mut moves, &[0], &[1]);
+    assert!(moves.concerns(0));
+    mask(&mut moves, &[0], &[0]);
+    play_slice(&mut moves, &[0]);
+    assert_eq!(groups_of(&moves, 3), (vec![1, 0, 1], vec![0, 0, 1]));
+    play_slice(&mut moves, &[0]);
+    assert_eq!((groups_of(&moves, 3).0, moves.is_settled()), (vec![0, 0, 1], true));
+}
+
+#[test]
+fn a_group_that_a_slice_moves_to_keeps_its_number() {
+    let mut moves = moves(&[&[0], &[0], &[0], &[3]]);
+    mask(&mut moves, &[0], &[1]);
+    assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![2, 0, 0, 1]));
+    // Queue 0 will leave group 2 as soon as it has arrived there.
+    mask(&mut moves, &[0], &[3]);
+    mask(&mut moves, &[1], &[2]);
+    assert_eq!(groups_of(&moves, 4), (vec![0, 0, 0, 1], vec![1, 3, 0, 1]));
+}
+
+#[test]
+fn uneven_shares_stay_if_the_same_cpus_have_buckets() {
+    let uneven = [0, 1, 1, 1, 1, 1, 1, 1];
+    let plan = Plan { order: vec![0, 1], active: 2 };
+    let mut moves = moves(&[&[0, 1, 2], &[0, 1, 2]]);
+    on(&mut moves, Event::Map { group: 0, map: &uneven, plan, cause: MoveCause::Balance });
+    play_slice(&mut moves, &[0, 1]);
+    // A CPU goes that has none of the buckets.
+    on(&mut moves, Event::Present(&[0, 1]));
+    assert_eq!((moves.is_settled(), map_of(&moves, 0)), (true, uneven.to_vec()));
+    // A queue leaves the group, and its new mask has the same two CPUs.
+    mask(&mut moves, &[1], &[0, 1]);
+    assert_eq!(moves.group(1).1, uneven);
+}
+
+#[test]
+fn a_wish_goes_by_the_map_in_force_and_not_by_the_wish_before() {
+    let mut moves = in_slices_of(2, &[&[0, 1]]);
+    let mixed = [0, 1, 0, 1, 0, 1, 0, 1];
+    on(&mut moves, Event::Map { group: 0, map: &mixed, plan: Plan::all(), cause: MoveCause::Balance });
+    while moves.slice().is_some() {
+        play_slice(&mut moves, &[0]);
+    }
+    mask(&mut moves, &[0], &[2, 3]);
+    mask(&mut moves, &[0], &[0, 1]);
+    while moves.slice().is_some() {
+        play_slice(&mut moves, &[0]);
+    }
+    assert_eq!(map_of(&moves, 0), mixed);
+    assert_eq!(moves.counts().of(MoveCause::Mask), 4, "two buckets move there and back");
+}
+
+#[test]
+fn cpus_of_which_none_is_nearer_join_in_the_order_of_their_numbers() {
+    let queue = QueueSetup { owner: 40, can_wait: false, mask: (0..64).collect() };
+    let setup = Setup { cpus: 64, buckets: 64, slice_buckets: 64, queues: vec![queue], nearness: Vec::new() };
+    let moves = Moves::new(setup, |_, _| Plan::all());
+    let expected: Vec<CpuIndex> = std::iter::once(40).chain(0..40).chain(41..64).collect();
+    assert_eq!(moves.order_of(0), (expected, 1));
 }

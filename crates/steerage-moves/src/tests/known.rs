@@ -57,9 +57,13 @@ fn only_those_watch_that_wait_for_a_move() {
     assert_eq!((watchers(&moves), moves.concerns(0), moves.concerns(1)), (vec![1], false, true));
     play_slice(&mut moves, &[1]);
     assert_eq!(watchers(&moves), [0; 0]);
-    // A queue that changes its group waits for that.
+    // A queue that changes its group waits for that, until it ends.
     moves.on(Event::Mask { queues: &[0], cpus: &[3] }, &mut Actions::default());
     assert_eq!(watchers(&moves), [0]);
+    let epoch = moves.slice().expect("a slice is moving").epoch;
+    moves.on(Event::FencesPassed { queue: 0, epoch }, &mut Actions::default());
+    moves.on(Event::Closed { queue: 0 }, &mut Actions::default());
+    assert_eq!((watchers(&moves), moves.concerns(0)), (vec![], true));
 }
 
 #[test]
@@ -108,7 +112,11 @@ fn an_arrival_of_another_slice_loses_no_state() {
 
 #[test]
 fn actions_have_room_for_all_from_the_start() {
-    let actions = Actions::for_size(4, 3);
+    let mut actions = Actions::for_size(4, 3);
     assert!(actions.wake.capacity() >= 4, "each CPU can be woken");
     assert!(actions.asks.capacity() >= 4 + 3, "each CPU can be declared dead, and the fences of each queue read");
+    actions.wake(3);
+    actions.wake(1);
+    actions.wake(3);
+    assert_eq!((actions.changed, actions.wake), (true, vec![3, 1]));
 }

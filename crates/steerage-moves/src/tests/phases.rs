@@ -199,6 +199,17 @@ fn queues_of_a_dead_cpu_wait_until_it_is_back_and_hold_up_nobody() {
 }
 
 #[test]
+fn a_queue_that_waits_to_join_a_group_is_not_settled() {
+    let mut moves = moves(&[&[0], &[3]]);
+    on(&mut moves, Event::Died(0));
+    assert!(moves.is_settled());
+    mask(&mut moves, &[0], &[3]);
+    assert_eq!((phase(&moves), moves.is_settled()), (None, false));
+    on(&mut moves, Event::Closed { queue: 0 });
+    assert!(moves.is_settled());
+}
+
+#[test]
 fn a_cpu_that_is_back_takes_part_in_what_moves_now() {
     let mut moves = moves(&[&[0, 1], &[0, 1]]);
     mask(&mut moves, &[0, 1], &[2, 3]);

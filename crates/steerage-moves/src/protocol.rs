@@ -307,7 +307,7 @@ impl Moves {
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // Between two slices nobody is waited for, and nothing of this has an effect.
+        // Between two slices nobody is waited for, and what follows changes nothing that matters.
         let Self { slice, groups, queues, .. } = self;
         // A queue that joins a group keeps its target, because it has to take over that group's map as it is.
         if slice.group_before == slice.group_after && slice.phase != MovePhase::Release {

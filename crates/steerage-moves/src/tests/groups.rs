@@ -2,7 +2,7 @@
 
 use steerage_ledger::MoveCause;
 
-use super::known::{in_slices_of, moves, play_slice};
+use super::known::{in_slices_of, moves, play_all, play_slice};
 use crate::{Actions, CpuIndex, Event, Moves, Plan, QueueSetup, Setup};
 
 fn on(moves: &mut Moves, event: Event<'_>) {
@@ -246,9 +246,7 @@ fn buckets_leave_a_dead_cpu_for_its_death_whatever_is_planned() {
     let mut moves = in_slices_of(2, &[&[0, 1]]);
     on(&mut moves, Event::Died(1));
     mask(&mut moves, &[0], &[0, 2]);
-    while moves.slice().is_some() {
-        play_slice(&mut moves, &[0]);
-    }
+    play_all(&mut moves, &[0]);
     let counts = moves.counts();
     assert_eq!((map_of(&moves, 0).contains(&1), counts.of(MoveCause::CpuDied)), (false, 4));
     assert!(counts.of(MoveCause::Mask) > 0);
@@ -329,14 +327,10 @@ fn a_wish_goes_by_the_map_in_force_and_not_by_the_wish_before() {
     let mut moves = in_slices_of(2, &[&[0, 1]]);
     let mixed = [0, 1, 0, 1, 0, 1, 0, 1];
     on(&mut moves, Event::Map { group: 0, map: &mixed, plan: Plan::all(), cause: MoveCause::Balance });
-    while moves.slice().is_some() {
-        play_slice(&mut moves, &[0]);
-    }
+    play_all(&mut moves, &[0]);
     mask(&mut moves, &[0], &[2, 3]);
     mask(&mut moves, &[0], &[0, 1]);
-    while moves.slice().is_some() {
-        play_slice(&mut moves, &[0]);
-    }
+    play_all(&mut moves, &[0]);
     assert_eq!(map_of(&moves, 0), mixed);
     assert_eq!(moves.counts().of(MoveCause::Mask), 4, "two buckets move there and back");
 }

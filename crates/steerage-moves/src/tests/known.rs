@@ -25,6 +25,17 @@ pub(super) fn play_slice(moves: &mut Moves, queues: &[usize]) {
     queues.iter().for_each(|queue| on(Event::Released { queue: *queue, epoch }));
 }
 
+/// Plays slices until nothing moves.
+pub(super) fn play_all(moves: &mut Moves, queues: &[usize]) {
+    for _ in 0..20 {
+        if moves.slice().is_none() {
+            return;
+        }
+        play_slice(moves, queues);
+    }
+    panic!("it still moves: {moves:?}");
+}
+
 #[test]
 fn moves_are_counted_by_cause_and_bucket() {
     let mut moves = moves(&[&[0, 1]]);

@@ -46,8 +46,12 @@ impl Moves {
     }
 
     fn change_group(&mut self, group: u16, moving: &[usize], cpus: &[CpuIndex]) {
+        let same = self.group_with(cpus);
+        if same == Some(group) {
+            return;
+        }
         let whole = (0..self.queues.len()).all(|queue| self.group_of(queue) != group || moving.contains(&queue));
-        let target = match self.group_with(cpus) {
+        let target = match same {
             Some(same) => same,
             None if whole => {
                 self.groups[usize::from(group)].mask = cpus.to_vec();

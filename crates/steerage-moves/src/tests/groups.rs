@@ -343,3 +343,14 @@ fn cpus_of_which_none_is_nearer_join_in_the_order_of_their_numbers() {
     let expected: Vec<CpuIndex> = std::iter::once(40).chain(0..40).chain(41..64).collect();
     assert_eq!(moves.order_of(0), (expected, 1));
 }
+
+#[test]
+fn the_same_mask_once_more_changes_nothing() {
+    let mut moves = moves(&[&[0], &[1]]);
+    mask(&mut moves, &[0], &[1]);
+    mask(&mut moves, &[0], &[1]);
+    assert_eq!((moves.concerns(0), moves.mask_of(0)), (true, [1].as_slice()));
+    // The queue ends before it has parked, and does not arrive in the group.
+    on(&mut moves, Event::Closed { queue: 0 });
+    assert_eq!((moves.map_of(0).1, moves.mask_of(0)), (0, [1].as_slice()));
+}

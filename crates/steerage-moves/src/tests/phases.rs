@@ -468,3 +468,17 @@ fn deaths_and_returns_are_announced_though_nothing_moves() {
     assert!(on(&mut moves, Event::Revived(3)).changed);
     assert!(!moves.is_dead(3));
 }
+
+#[test]
+fn state_of_buckets_that_do_not_move_is_ignored() {
+    let mut moves = in_slices_of(2, &[&[0]]);
+    mask(&mut moves, &[0], &[1]);
+    let moving: Vec<u16> = moves.slice().expect("a slice is moving").moves.iter().map(|m| m.bucket).collect();
+    let others: Vec<u16> = (0..8).filter(|bucket| !moving.contains(bucket)).collect();
+    parked(&mut moves, 0);
+    let mut nothing = moves.clone();
+    left(&mut nothing, 0, &others);
+    assert_eq!(phase(&nothing), Some(MovePhase::Release), "no state is on its way");
+    left(&mut moves, 0, &[0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(with_state(&moves), moving);
+}

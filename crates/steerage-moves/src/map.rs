@@ -136,6 +136,18 @@ mod tests {
     }
 
     #[test]
+    fn the_odd_bucket_stays_where_most_are_or_goes_to_the_first_cpu() {
+        assert_eq!(with(&[1, 1, 0], &[0, 1]), [1, 1, 0]);
+        assert_eq!(with(&[2, 2, 2], &[1, 0]), [1, 0, 0]);
+    }
+
+    #[test]
+    fn without_a_cpu_to_choose_nothing_moves() {
+        let map = even(&[0, 1]);
+        assert_eq!(with(&map, &[]), map);
+    }
+
+    #[test]
     fn uneven_shares_stay_if_they_may_and_the_same_cpus_have_buckets() {
         let mut uneven = even(&[0, 1]);
         uneven[..1000].fill(1);

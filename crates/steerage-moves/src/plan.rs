@@ -51,6 +51,7 @@ mod tests {
     fn the_named_cpus_come_first_and_the_others_keep_their_order() {
         let plan = |order: &[CpuIndex], active| Plan { order: order.to_vec(), active };
         assert_eq!(Plan::all().choose(&[3, 1, 2]), [3, 1, 2]);
+        assert_eq!(plan(&[2], 3).choose(&[3, 1, 2]), [3, 1, 2], "all CPUs of the mask");
         assert_eq!(plan(&[], 1).choose(&[3, 1, 2]), [3]);
         assert_eq!(plan(&[2], 2).choose(&[3, 1, 2]), [2, 3]);
         assert_eq!(plan(&[2, 1], 2).choose(&[3, 1, 2]), [2, 1]);

@@ -67,7 +67,7 @@ impl Moves {
 
     fn close(&mut self, queue: usize, actions: &mut Actions) {
         self.queues[queue].open = false;
-        if self.is_moving && matches!(self.slice.phase, MovePhase::Park | MovePhase::Release) {
+        if matches!(self.slice.phase, MovePhase::Park | MovePhase::Release) {
             self.slice.done(queue);
         }
         self.advance(actions);
@@ -100,9 +100,8 @@ impl Moves {
         slice.phase = MovePhase::Park;
         slice.revoked = false;
         let before = slice.group_before;
-        slice.with_state = before == slice.group_after
-            || queues.iter().enumerate().all(|(at, queue)| queue.group != before || slice.queues.contains(&at));
-        slice.waiting.clear();
+        slice.with_state =
+            queues.iter().enumerate().all(|(at, queue)| queue.group != before || slice.queues.contains(&at));
         slice.waiting.extend(slice.queues.iter().copied().filter(|queue| queues[*queue].open));
         self.is_moving = true;
         self.find_old_cpus();
@@ -241,9 +240,8 @@ impl Moves {
             counts.count(cause, moves);
             moved[bucket] += moves;
             slice.queues.iter().for_each(|queue| queues[*queue].map[bucket] = m.to);
-            if slice.group_before == slice.group_after {
-                groups[after].map[bucket] = m.to;
-            }
+            // A queue that joins a group takes its map as it is, so this then changes nothing.
+            groups[after].map[bucket] = m.to;
         }
         for queue in &slice.queues {
             let queue = &mut queues[*queue];
@@ -257,9 +255,6 @@ impl Moves {
     /// Wakes the participants of the new phase.
     fn announce(&mut self, actions: &mut Actions) {
         actions.changed = true;
-        if !self.is_moving {
-            return;
-        }
         match self.slice.phase {
             MovePhase::Park | MovePhase::Release => {
                 self.slice.waiting.iter().for_each(|queue| actions.wake(self.queues[*queue].owner));
@@ -301,7 +296,7 @@ impl Moves {
     /// A dead CPU's queues send nothing. They count as parked, and their fences as passed once their rings to the living old
     /// CPUs are finished.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
-        if !self.is_moving || self.slice.phase != MovePhase::Park {
+        if self.slice.phase != MovePhase::Park {
             return;
         }
         let orphans = self.slice.waiting.iter().filter(|queue| self.is_dead(self.queues[**queue].owner));
@@ -312,10 +307,7 @@ impl Moves {
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        actions.changed = true;
-        if !self.is_moving {
-            return;
-        }
+        // Between two slices nobody is waited for, and what follows changes nothing that matters.
         let Self { slice, groups, queues, .. } = self;
         // A queue that joins a group keeps its target, because it has to take over that group's map as it is.
         if slice.group_before == slice.group_after && slice.phase != MovePhase::Release {

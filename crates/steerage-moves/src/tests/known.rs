@@ -4,20 +4,36 @@ use steerage_ledger::MoveCause;
 
 use crate::{Actions, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};
 
-fn moves(masks: &[&[CpuIndex]]) -> Moves {
+/// A machine with four CPUs and eight buckets. CPU n polls the n-th queue.
+pub(super) fn moves(masks: &[&[CpuIndex]]) -> Moves {
+    in_slices_of(8, masks)
+}
+
+pub(super) fn in_slices_of(slice_buckets: usize, masks: &[&[CpuIndex]]) -> Moves {
     let queue =
         |(at, mask): (usize, &&[CpuIndex])| QueueSetup { owner: at as CpuIndex, can_wait: false, mask: mask.to_vec() };
     let queues = masks.iter().enumerate().map(queue).collect();
-    Moves::new(Setup { cpus: 4, buckets: 8, slice_buckets: 8, queues, nearness: Vec::new() }, |_, _| Plan::all())
+    Moves::new(Setup { cpus: 4, buckets: 8, slice_buckets, queues, nearness: Vec::new() }, |_, _| Plan::all())
 }
 
 /// Does all parts of the slice that is moving, of a group in which no handler has state.
-fn play_slice(moves: &mut Moves, queues: &[usize]) {
+pub(super) fn play_slice(moves: &mut Moves, queues: &[usize]) {
     let epoch = moves.slice().expect("a slice is moving").epoch;
     let mut on = |event| moves.on(event, &mut Actions::for_size(4, 2));
     queues.iter().for_each(|queue| on(Event::FencesPassed { queue: *queue, epoch }));
     (0..4).for_each(|cpu| on(Event::Left { cpu, epoch, with_state: &[] }));
     queues.iter().for_each(|queue| on(Event::Released { queue: *queue, epoch }));
+}
+
+/// Plays slices until nothing moves.
+pub(super) fn play_all(moves: &mut Moves, queues: &[usize]) {
+    for _ in 0..20 {
+        if moves.slice().is_none() {
+            return;
+        }
+        play_slice(moves, queues);
+    }
+    panic!("it still moves: {moves:?}");
 }
 
 #[test]
@@ -52,9 +68,13 @@ fn only_those_watch_that_wait_for_a_move() {
     assert_eq!((watchers(&moves), moves.concerns(0), moves.concerns(1)), (vec![1], false, true));
     play_slice(&mut moves, &[1]);
     assert_eq!(watchers(&moves), [0; 0]);
-    // A queue that changes its group waits for that.
+    // A queue that changes its group waits for that, until it ends.
     moves.on(Event::Mask { queues: &[0], cpus: &[3] }, &mut Actions::default());
     assert_eq!(watchers(&moves), [0]);
+    let epoch = moves.slice().expect("a slice is moving").epoch;
+    moves.on(Event::FencesPassed { queue: 0, epoch }, &mut Actions::default());
+    moves.on(Event::Closed { queue: 0 }, &mut Actions::default());
+    assert_eq!((watchers(&moves), moves.concerns(0)), (vec![], true));
 }
 
 #[test]
@@ -99,4 +119,15 @@ fn an_arrival_of_another_slice_loses_no_state() {
     assert_eq!(with_state(&moves), [2]);
     moves.on(Event::Left { cpu: 1, epoch, with_state: &[] }, &mut Actions::default());
     assert!(moves.slice().is_some_and(|slice| slice.is_at(epoch, MovePhase::Arrive) && slice.waits_for(1)));
+}
+
+#[test]
+fn actions_have_room_for_all_from_the_start() {
+    let mut actions = Actions::for_size(4, 3);
+    assert!(actions.wake.capacity() >= 4, "each CPU can be woken");
+    assert!(actions.asks.capacity() >= 4 + 3, "each CPU can be declared dead, and the fences of each queue read");
+    actions.wake(3);
+    actions.wake(1);
+    actions.wake(3);
+    assert_eq!((actions.changed, actions.wake), (true, vec![3, 1]));
 }

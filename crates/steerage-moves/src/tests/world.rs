@@ -77,6 +77,8 @@ pub(super) struct World {
     in_transit: (u64, Vec<Moved>),
     /// State that was made or has moved since the last death, and so must still be somewhere.
     known: BTreeSet<FlowState>,
+    /// The mask that was last asked for, for each queue.
+    masks: Vec<Vec<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
 }
@@ -150,6 +152,7 @@ impl World {
             cpus: vec![cpu; *cpus],
             in_transit: (0, Vec::new()),
             known: BTreeSet::new(),
+            masks: queues.iter().map(|queue| queue.mask.clone()).collect(),
             requests_done: 0,
             deaths: 0,
         }
@@ -309,7 +312,10 @@ impl World {
         let request = &scenario.requests[self.requests_done];
         self.requests_done += 1;
         match request {
-            Request::Mask(queues, cpus) => self.on(Event::Mask { queues, cpus }),
+            Request::Mask(queues, cpus) => {
+                queues.iter().for_each(|queue| self.masks[*queue].clone_from(cpus));
+                self.on(Event::Mask { queues, cpus })
+            }
             Request::Present(cpus) => self.on(Event::Present(cpus)),
             Request::Plan(plan) => self.on(Event::Plan { group: 0, plan: plan.clone() }),
             Request::Map(map) if self.moves.allows(0, map) => {
@@ -418,6 +424,10 @@ impl World {
 
     fn check(&self, scenario: &Scenario) {
         self.check_settled();
+        for (at, mask) in self.masks.iter().enumerate().filter(|(at, _)| self.moves.is_open(*at)) {
+            assert_eq!(self.moves.mask_of(at), mask, "the last wish for queue {at} is forgotten");
+        }
+        assert!(self.moves.is_moving || self.moves.slice.waiting.is_empty(), "the machine waits between two slices");
         for (at, queue) in self.queues.iter().enumerate() {
             let in_rings: usize = queue.rings.iter().map(|ring| ring.waiting.len()).sum();
             let in_hand =

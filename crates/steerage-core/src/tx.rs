@@ -102,6 +102,7 @@ pub trait TxQueue: Send {
 }
 
 /// The outcome of a [`TxQueue::send`]. Packets that are in none of the counts found no room.
+/// [`TxQueue`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {

@@ -44,8 +44,8 @@ pub enum SetError {
 /// # mod steerage { pub use steerage_core::error::BuildError; }
 /// use steerage::BuildError;
 ///
-/// let error = BuildError::TooMany { what: "outputs", asked: 300, most: 64 };
-/// assert_eq!(error.to_string(), "300 outputs are more than an instance can have: 64");
+/// let error = BuildError::TooMany { what: "outputs", asked: 300, most: 256 };
+/// assert_eq!(error.to_string(), "300 outputs are more than an instance can have: 256");
 /// ```
 #[non_exhaustive]
 #[derive(thiserror::Error)]

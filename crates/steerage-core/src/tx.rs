@@ -353,7 +353,7 @@ pub(crate) fn make_outputs(
             let (queue, name) = (Some(queue), name.clone());
             sends.push(OwnedTx { name, queue, ledger, pool: None, unflushed: false, can });
         }
-        infos.push(OutputInfo { name, kind, ledgers });
+        infos.push(OutputInfo::new(name, kind, ledgers));
     }
     Ok((infos, sends))
 }

@@ -285,6 +285,7 @@ impl fmt::Debug for MoveCounts {
 
 /// The counts of a poll, besides the frames that it hands over.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct PollCounts {
     /// The frames' bytes on the wire.
     pub wire_bytes: u64,

@@ -42,6 +42,13 @@ pub(crate) fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
 }
 
 /// The address that means every host of the network. A network of one or two addresses has none (RFC 3021).
+///
+/// ```
+/// use steerage_apps::forward::broadcast_of;
+///
+/// assert_eq!(broadcast_of("192.0.2.0/24".parse()?), Some("192.0.2.255".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn broadcast_of(network: Ipv4Net) -> Option<Ipv4Addr> {
     (network.prefix_len() < 31).then(|| network.broadcast())
 }

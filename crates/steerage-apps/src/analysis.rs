@@ -14,6 +14,7 @@ use steerage::{
 pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 
 /// An amount of traffic.
+/// [`Analyze`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
     /// The number of packets.
@@ -31,6 +32,7 @@ impl AddAssign for Volume {
 
 /// A flow: all packets with the same key, which steering never separates. It is both directions of a conversation or one
 /// of them: see [`Analysis::affinity`].
+/// [`Analyze`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyzedFlow {
     /// The flow of its first packet, in the direction in which that packet was sent.
@@ -49,6 +51,7 @@ pub struct AnalyzedFlow {
 }
 
 /// Everything that is known about one packet.
+/// [`Analyze`] has an example.
 #[derive(Clone, Debug)]
 pub struct PacketDetail {
     /// Its bytes, as far as they were captured.
@@ -66,6 +69,7 @@ pub struct PacketDetail {
 }
 
 /// What [`Analyze`] found.
+/// [`Analyze`] has an example.
 #[derive(Debug)]
 pub struct Analysis {
     /// Which packets steering keeps together, which defines what a flow is here.
@@ -95,6 +99,25 @@ pub struct Analysis {
 ///
 /// `BOTH` says whose flows are analyzed: those of handlers that keep both directions together, or of handlers that keep only each
 /// direction together ([`Affinity`]).
+///
+/// ```
+/// use steerage::flow::{FlowHasher, HashKey, Layers};
+/// use steerage::{Builder, Input};
+/// use steerage_apps::{Analysis, Analyze};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let queue = steerage_device::synthetic::SyntheticOptions::new().packets(1000).flows(10);
+/// # let input: Input = queue.open()?;
+/// let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+/// let builder = Builder::new().virtual_cpus(1).input(input).always_hash(true).hash(hasher.clone());
+/// let running = builder.build(move |_| Analyze::<true>::new(hasher.clone(), Layers::Inner, 1))?.start()?;
+/// let (_cpu, found): (_, Analysis) = running.join().reports.remove(0);
+/// assert_eq!((found.all.packets, found.flows.len()), (1000, 10));
+/// let first = found.packet_detail.expect("there is a packet with the number 1");
+/// println!("the first packet belongs to {}", first.flow);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Analyze<const BOTH: bool> {
     layers: Layers,
     hasher: FlowHasher,

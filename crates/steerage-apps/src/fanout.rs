@@ -3,6 +3,21 @@
 use steerage::{Batch, Cpu, Handler, TxId, limits::OUTPUTS_MAX};
 
 /// The packet function. It wants [hashes at arrival](steerage::Builder::always_hash), which keep fragments together.
+///
+/// ```
+/// use steerage::{Builder, Input, testing};
+/// use steerage_apps::Fanout;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let queue = steerage_device::synthetic::SyntheticOptions::new().packets(1000).flows(100);
+/// # let input: Input = queue.open()?;
+/// let ((left, at_left), (right, at_right)) = (testing::output(), testing::output());
+/// let builder = Builder::new().virtual_cpus(2).input(input).always_hash(true).output(left).output(right);
+/// builder.build(|_| Fanout::over(2))?.start()?.join();
+/// assert_eq!(at_left.packets().len() + at_right.packets().len(), 1000);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Fanout {
     outputs: usize,

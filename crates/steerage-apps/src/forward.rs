@@ -48,6 +48,23 @@ const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 
 /// What all CPUs that forward share, and whoever controls them.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use steerage::testing;
+/// use steerage_apps::forward::{Forwarding, Routes, Table};
+///
+/// // The packets of receive queue 0 come by interface 0.
+/// let forwarding = Forwarding::new(vec![0])?;
+/// // Whoever follows the kernel's routes shows a new table when they change.
+/// forwarding.show(Table { routes: Arc::new(Routes::default()), ..Table::default() });
+///
+/// let handlers = Arc::clone(&forwarding);
+/// testing::run(move |_cpu| handlers.handler(), [[0; 60]]);
+/// println!("{:?}", forwarding.so_far());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Forwarding {
     /// The interface of each receive queue, in the order of the instance's queues.
@@ -109,6 +126,7 @@ impl Forwarding {
 }
 
 /// The packet function: see [`Forwarding::handler`].
+/// [`Forwarding`] has an example.
 #[derive(Debug)]
 pub struct Forward {
     shared: Arc<Forwarding>,

@@ -94,6 +94,7 @@ const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(250);
 
 /// How to meter.
+/// [`Metering::new`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct MeterOptions {
     /// How long a flow goes on before its record is cut.
@@ -127,6 +128,7 @@ impl Default for MeterOptions {
 }
 
 /// What the meters of all CPUs share. Makes them.
+/// [`Metering::new`] has an example.
 #[derive(Clone, Debug)]
 pub struct Metering {
     options: MeterOptions,
@@ -198,6 +200,7 @@ impl Metering {
 }
 
 /// The packet function: one CPU's flows.
+/// [`Metering::new`] has an example.
 pub struct Meter {
     layers: Layers,
     can_wait: bool,
@@ -227,6 +230,7 @@ impl fmt::Debug for Meter {
 }
 
 /// A bucket's flows, while they move.
+/// [`Metering::new`] has an example.
 #[derive(Debug)]
 pub struct MovedFlows {
     flows: Option<Departed>,

@@ -56,6 +56,19 @@ const LOOK: Duration = Duration::from_millis(500);
 const LOOKS_MAX: usize = 64;
 
 /// What all CPUs that respond share, and whoever asks them.
+///
+/// ```
+/// use steerage_apps::respond::{Config, Responding};
+///
+/// let (addresses, mac) = (vec!["192.0.2.7".parse()?], [2, 0, 0, 0, 0, 7]);
+/// let config = Config::new(addresses, mac, 1500)?.request_response(80, 1, 100)?;
+/// let responding = Responding::new(config);
+///
+/// let handlers = std::sync::Arc::clone(&responding);
+/// steerage::testing::run(move |_cpu| handlers.handler(), [[0; 60]]);
+/// println!("{:?}", responding.so_far());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Responding {
     config: Config,
@@ -104,6 +117,7 @@ impl Responding {
 }
 
 /// The packet function: see [`Responding::handler`].
+/// [`Responding`] has an example.
 #[derive(Debug)]
 pub struct Respond {
     shared: Arc<Responding>,
@@ -118,6 +132,7 @@ pub struct Respond {
 }
 
 /// A bucket's connections, on their way to another CPU.
+/// [`Responding`] has an example.
 #[derive(Debug)]
 pub struct Moved(table::Bucket);
 

@@ -12,6 +12,7 @@ use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, FrameHeader, Page
 pub use gather::Gather;
 
 /// Describes what a device wrote to a page: see [`Completions::fill`] and [`Completions::rx_finish`].
+/// The example of [`RxQueue`](crate::rx::RxQueue) returns one for each frame.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Filled {
@@ -312,6 +313,8 @@ impl Completions<'_> {
 }
 
 /// The part of a block that may still be written and handed over: see [`Completions::lending`].
+/// The guide has an
+/// [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#memory-of-its-own).
 #[derive(Debug)]
 pub struct Lending<'a> {
     tail: Tail<'a>,

@@ -82,6 +82,16 @@ impl Capabilities {
 }
 
 /// What came of opening a queue: see [`RxQueue::open`](crate::rx::RxQueue::open). The default is a queue whose frames lie in the pages of the pool.
+///
+/// ```
+/// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
+/// use steerage::device::Opened;
+///
+/// // The kernel says only when the queue is opened that it has to copy frames.
+/// let mut opened = Opened::default();
+/// opened.mode = Some("copy");
+/// assert!(opened.blocks.is_none());
+/// ```
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Opened {
@@ -105,6 +115,7 @@ impl Opened {
 }
 
 /// What a queue to an output needs, and what it does: see [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
+/// [`TxResources`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TxCapabilities {
@@ -129,6 +140,41 @@ impl TxCapabilities {
 }
 
 /// What a queue to an output gets: see [`TxQueue::open`](crate::tx::TxQueue::open).
+///
+/// ```
+/// # mod steerage { pub use steerage_core::device::DeviceError; pub mod device { pub use {steerage_core::{device::*, tx::*}, steerage_ledger::*, steerage_mem::*}; } }
+/// use std::sync::Arc;
+///
+/// use steerage::DeviceError;
+/// use steerage::device::{Outgoing, Page, Region, Sent, TxAccount, TxCapabilities, TxQueue, TxResources};
+///
+/// /// Sends from 64 pages, and learns later which of them were sent.
+/// #[derive(Default)]
+/// struct Ring {
+///     region: Option<Arc<Region>>,
+///     pages: Vec<Page>,
+///     account: Option<TxAccount>,
+/// }
+///
+/// impl TxQueue for Ring {
+///     fn capabilities(&self) -> TxCapabilities {
+///         let mut needs = TxCapabilities::default();
+///         (needs.pages_max, needs.defers) = (64, true);
+///         needs
+///     }
+///
+///     fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
+///         (self.region, self.pages, self.account) = (Some(resources.region), resources.pages, resources.account);
+///         Ok(())
+///     }
+///
+///     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
+///         // Copies each packet to a page, and counts it in `Sent::deferred`.
+///         # let _ = packets;
+///         # Ok(Sent::default())
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TxResources {

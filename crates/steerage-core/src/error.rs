@@ -9,6 +9,14 @@ use steerage_topology::CpuId;
 use crate::device::DeviceError;
 
 /// Why a setting of a running instance could not be changed. Nothing has changed then.
+///
+/// ```
+/// # mod steerage { pub use steerage_core::error::SetError; }
+/// use steerage::SetError;
+///
+/// let error = SetError::NoSuchQueue { queue: 4, queues: 2 };
+/// assert_eq!(error.to_string(), "there is no receive queue 4: they are numbered from 0, and there are 2");
+/// ```
 #[non_exhaustive]
 #[derive(thiserror::Error)]
 pub enum SetError {
@@ -31,6 +39,14 @@ pub enum SetError {
 }
 
 /// Why an instance could not be built. The text says what was tried and what to do.
+///
+/// ```
+/// # mod steerage { pub use steerage_core::error::BuildError; }
+/// use steerage::BuildError;
+///
+/// let error = BuildError::TooMany { what: "outputs", asked: 300, most: 256 };
+/// assert_eq!(error.to_string(), "300 outputs are more than an instance can have: 256");
+/// ```
 #[non_exhaustive]
 #[derive(thiserror::Error)]
 pub enum BuildError {

@@ -4,6 +4,42 @@ pub use steerage_ledger::{DropReason, MoveCause, TxSource};
 pub use steerage_moves::CpuIndex;
 
 /// A group of flows that move together: all flows of a steering group whose hash starts with the same 12 bits.
+///
+/// ```
+/// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::FlowKey}; }
+/// use std::collections::HashMap;
+///
+/// use steerage::{Batch, BucketId, Cpu, FlowKey, Handler};
+///
+/// /// Counts packets by flow. The flows are stored by bucket, because a bucket's flows move together.
+/// #[derive(Default)]
+/// struct Flows(HashMap<BucketId, HashMap<FlowKey, u64>>);
+///
+/// impl Handler for Flows {
+///     type Moved = HashMap<FlowKey, u64>;
+///     type Report = usize;
+///
+///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+///         for packet in batch.iter_mut() {
+///             let Some(flow) = packet.flow_key() else { continue };
+///             *self.0.entry(packet.bucket()).or_default().entry(flow.both_directions()).or_default() += 1;
+///         }
+///     }
+///
+///     fn bucket_leaves(&mut self, bucket: BucketId) -> Option<Self::Moved> {
+///         self.0.remove(&bucket)
+///     }
+///
+///     fn bucket_arrives(&mut self, bucket: BucketId, flows: Self::Moved) {
+///         let mine = self.0.entry(bucket).or_default();
+///         flows.into_iter().for_each(|(flow, packets)| *mine.entry(flow).or_default() += packets);
+///     }
+///
+///     fn finish(self, _cpu: &mut Cpu) -> usize {
+///         self.0.values().map(HashMap::len).sum()
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketId {
     /// The steering group: queues with the same mask.
@@ -14,15 +50,30 @@ pub struct BucketId {
 
 /// An output, by its number in the order in which the outputs were given to the builder.
 /// `Builder::add_output` of the crate `steerage` returns it.
+/// The example of [`Packet`](crate::packet::Packet) sends to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 
 /// An input, by its number in the order in which the inputs were given to the builder.
 /// `Builder::add_input` of the crate `steerage` returns it.
+///
+/// ```
+/// # mod steerage { pub use steerage_core::{ids::*, packet::*}; }
+/// use steerage::{Batch, InputId, TxId};
+///
+/// /// Forwards from the inside to the outside, and nothing in the other direction.
+/// fn one_way(batch: &mut Batch<'_>, inside: InputId, outside: TxId) {
+///     let is_inside = batch.input() == inside;
+///     for packet in batch.iter_mut() {
+///         if is_inside { packet.transmit(outside) } else { packet.discard() }
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InputId(pub u16);
 
 /// The decision of a handler about a packet.
+/// The example of [`Packet`](crate::packet::Packet) gives two of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {

@@ -88,6 +88,7 @@ impl AsRef<[u8]> for Kept {
 
 /// The bytes of a frame, part by part; no part is empty.
 /// [`Packet::segments`](crate::packet::Packet::segments) makes it.
+/// The example of [`TxQueue`](crate::tx::TxQueue) adds up their lengths.
 #[derive(Clone, Debug)]
 pub struct Segments<'a>(pub(crate) steerage_mem::Segments<'a>);
 

@@ -159,6 +159,16 @@ pub const QUEUES_MAX: usize = 1024;
 pub const MEMORY_MAX_DEFAULT: usize = 1 << 30;
 
 /// The limits that can be changed while an instance runs: see [`Handle::set_limits`](crate::control::Handle::set_limits).
+///
+/// ```
+/// # mod steerage { pub use steerage_core::control::Handle; }
+/// use steerage::Handle;
+///
+/// /// Halves the backlog of every CPU. Returns the backlog that is in force now.
+/// fn halve(handle: &Handle) -> usize {
+///     handle.set_limits(|limits| limits.backlog /= 2).backlog
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -206,6 +216,17 @@ impl Limits {
 
 /// The limits of one queue that can be changed while an instance runs: see
 /// [`Handle::set_queue_limits`](crate::control::Handle::set_queue_limits).
+///
+/// ```
+/// # mod steerage { pub use steerage_core::{control::Handle, error::SetError}; }
+/// use steerage::{Handle, SetError};
+///
+/// /// Copies the short frames of receive queue 0 out of the device's pages.
+/// fn copy_short(handle: &Handle) -> Result<(), SetError> {
+///     handle.set_queue_limits(0, |limits| limits.copybreak = 256)?;
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {

@@ -23,6 +23,7 @@ pub use crate::kept::{Kept, Segments};
 use crate::kept::time_of;
 
 /// The packet's page is too short, no page is free, or too many packets are kept already.
+/// The example of [`Kept`] lets such packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
@@ -223,6 +224,26 @@ impl<'a> Batch<'a> {
 }
 
 /// Packets of a batch, by their positions in it: see [`Batch::read_common`].
+///
+/// ```
+/// # mod steerage { pub use steerage_core::packet::*; }
+/// use steerage::Batch;
+///
+/// /// The bytes of a batch on the wire. Most packets are read together, and the others one by one.
+/// fn wire_bytes(batch: &mut Batch<'_>) -> usize {
+///     let mut bytes = 0;
+///     let others = batch.read_common(|_position, packet| {
+///         bytes += packet.wire_len;
+///         true
+///     });
+///     for (position, packet) in batch.iter_mut().enumerate() {
+///         if others.contains(position) {
+///             bytes += packet.wire_len();
+///         }
+///     }
+///     bytes
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Positions(u64);
 
@@ -242,6 +263,7 @@ impl Positions {
 
 /// Iterates over the packets of a batch.
 /// [`Batch::iter_mut`] makes it.
+/// [`Packet`] has an example.
 pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
@@ -320,6 +342,7 @@ impl fmt::Debug for Packet<'_> {
 }
 
 /// Everything that can be read of a packet: see [`Packet::received`].
+/// [`Positions`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Received<'p> {

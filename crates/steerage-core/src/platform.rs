@@ -9,6 +9,34 @@ use steerage_flow::Timestamp;
 use steerage_mem::park::{self, Bell};
 
 /// Clock, sleep and random numbers. Each CPU has its own.
+///
+/// ```
+/// # mod steerage { pub use steerage_flow::Timestamp; pub mod threads { pub use {steerage_core::platform::Platform, steerage_mem::park::Bell}; } }
+/// use std::io;
+/// use std::os::fd::BorrowedFd;
+/// use std::time::Duration;
+///
+/// use steerage::Timestamp;
+/// use steerage::threads::{Bell, Platform};
+///
+/// /// Virtual time: a sleep takes no time, and the clock jumps to its end.
+/// struct Virtual(Timestamp);
+///
+/// impl Platform for Virtual {
+///     fn now(&self) -> Timestamp {
+///         self.0
+///     }
+///
+///     fn park(&mut self, _bell: &Bell, _devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()> {
+///         self.0 = until.unwrap_or(self.0 + Duration::from_millis(1));
+///         Ok(())
+///     }
+///
+///     fn random(&mut self) -> u64 {
+///         4
+///     }
+/// }
+/// ```
 pub trait Platform {
     /// The time now. All CPUs read the same clock.
     fn now(&self) -> Timestamp;
@@ -25,6 +53,7 @@ pub trait Platform {
 }
 
 /// The machine that this process runs on.
+/// The example of [`Softnet`](crate::softnet::Softnet) runs a CPU on it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     start: Instant,

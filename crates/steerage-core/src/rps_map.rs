@@ -4,6 +4,16 @@ use crate::limits::{BUCKET_SHIFT, BUCKETS};
 use steerage_flow::FlowHash;
 
 /// The bucket of a hash: its topmost 12 bits.
+///
+/// ```
+/// # mod steerage { pub mod flow { pub use {steerage_core::rps_map::*, steerage_flow::*}; } }
+/// use steerage::flow::{FlowHash, bucket_of, even_share};
+///
+/// let bucket = bucket_of(FlowHash(0xC00F_FFFF));
+/// assert_eq!(bucket, 0xC00);
+/// // Three quarters of all buckets are below it, so it goes to the last of four CPUs.
+/// assert_eq!(even_share(bucket, 4), 3);
+/// ```
 #[must_use]
 #[inline(always)]
 pub const fn bucket_of(hash: FlowHash) -> u16 {
@@ -12,6 +22,7 @@ pub const fn bucket_of(hash: FlowHash) -> u16 {
 
 /// The CPU of `bucket`, as an index from 0 to `cpus` - 1, if the buckets are cut into `cpus` equal stretches. Every
 /// mask begins with this map: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
+/// [`bucket_of`] has an example.
 #[must_use]
 pub const fn even_share(bucket: u16, cpus: usize) -> usize {
     steerage_moves::even_share(bucket as usize, cpus, BUCKETS)

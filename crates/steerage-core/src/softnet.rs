@@ -31,6 +31,7 @@ use steerage_ledger::CpuLedger;
 use steerage_moves::Event;
 
 /// The outcome of one round.
+/// [`Softnet`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
     /// It did something: step again.
@@ -42,6 +43,7 @@ pub enum Stepped {
 }
 
 /// The phases of a round, in order. The number is the index of one of the CPU's queues or backlogs.
+/// [`Softnet::advance`] runs one, and the example of [`Softnet`] runs whole rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Follow changes that were requested: moves, limits, the end.
@@ -62,6 +64,7 @@ pub enum Phase {
 
 /// One CPU's part of an instance, before the thread that runs it starts.
 /// `Instance::split` of the crate `steerage` makes it, and has an example.
+/// [`Softnet`] has one with an event loop.
 pub struct CpuPart<H: Handler> {
     pub(crate) index: CpuIndex,
     pub(crate) make: MakeHandler<H>,

@@ -102,6 +102,7 @@ pub trait TxQueue: Send {
 }
 
 /// The outcome of a [`TxQueue::send`]. Packets that are in none of the counts found no room.
+/// [`TxQueue`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
@@ -352,7 +353,7 @@ pub(crate) fn make_outputs(
             let (queue, name) = (Some(queue), name.clone());
             sends.push(OwnedTx { name, queue, ledger, pool: None, unflushed: false, can });
         }
-        infos.push(OutputInfo { name, kind, ledgers });
+        infos.push(OutputInfo::new(name, kind, ledgers));
     }
     Ok((infos, sends))
 }

@@ -1,15 +1,14 @@
-//! Packets reach async code. Each CPU is a future on a runtime of its own:
-//! `cargo run --release -p steerage-device --example tokio -- eth0`
+//! Packets for async code, each CPU as a future: `cargo run --release -p steerage-device --example tokio -- eth0`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::{error::Error, io, os::fd::OwnedFd, thread, time::Duration};
 
 use steerage::threads::{Armed, CpuPart, Stepped};
 use steerage::{Batch, Builder, Cpu, Handler, Snapshot, packet::Kept};
-use tokio::{io::unix::AsyncFd, runtime, sync::mpsc, time::timeout};
+use tokio::{io::unix::AsyncFd, runtime, signal, sync::mpsc, task, time::timeout};
 
 /// Sends packets to async code, as far as that keeps up.
-pub(crate) struct ToAsync(pub(crate) mpsc::Sender<Kept>);
+struct ToAsync(mpsc::Sender<Kept>);
 
 impl Handler for ToAsync {
     type Moved = ();
@@ -29,42 +28,41 @@ impl Handler for ToAsync {
 }
 
 /// Runs one CPU until every queue has ended.
-async fn serve(part: CpuPart<ToAsync>) -> io::Result<()> {
+async fn serve<H: Handler>(part: CpuPart<H>) -> io::Result<H::Report> {
     let mut softnet = part.enter_machine();
     // SAFETY: the file descriptor is owned, so it stays open as long as the runtime knows it.
     let event: AsyncFd<OwnedFd> = unsafe { AsyncFd::register(softnet.event_fd()?) }?;
-    loop {
-        let stepped = softnet.poll(256);
-        if stepped == Stepped::Finished {
-            softnet.finish();
-            return Ok(());
-        }
-        let armed = if stepped == Stepped::Idle { softnet.arm() } else { Armed::Work };
-        if let Armed::Sleep(until) = armed {
+    while softnet.poll(256) != Stepped::Finished {
+        if let Armed::Sleep(until) = softnet.arm() {
             let time = until.map_or(Duration::from_secs(60), |until| until.since(softnet.now()));
             if let Ok(ready) = timeout(time, event.readable()).await {
                 ready?.clear_ready(); // The next poll looks at everything.
             }
         }
-        tokio::task::yield_now().await; // Another task may have a page that this CPU waits for.
+        task::yield_now().await; // Another task may have a page that this CPU waits for.
     }
+    Ok(softnet.finish())
 }
 
-/// The number of packets that async code received, and the ledger.
-pub(crate) fn run(device: &str, cpus: usize) -> Result<(u64, Snapshot), Box<dyn Error>> {
+/// Runs until the device or `stop` has ended. Returns the number of packets that async code received, and the ledger.
+fn run<S: Future + Send + 'static>(device: &str, cpus: usize, stop: S) -> Result<(u64, Snapshot), Box<dyn Error>> {
     let runtime = || runtime::Builder::new_current_thread().enable_all().build();
     let (sender, mut receiver) = mpsc::channel(512);
     let builder = Builder::new().virtual_cpus(cpus).input(steerage_device::open(device)?);
     let (parts, handle) = builder.build(move |_cpu| ToAsync(sender.clone()))?.split();
     let serve = |part| thread::spawn(move || runtime()?.block_on(serve(part)));
     let threads: Vec<_> = parts.into_iter().map(serve).collect();
-    let (policy, mut packets) = (handle.clone(), 0);
+    let (policy, running, mut packets) = (handle.clone(), handle.clone(), 0);
     runtime()?.block_on(async {
         // Without it, no CPU ever joins. It ends with this runtime.
-        tokio::spawn(async move {
+        task::spawn(async move {
             while let Some(next) = policy.control(policy.now()) {
                 tokio::time::sleep(next.since(policy.now())).await;
             }
+        });
+        task::spawn(async move {
+            stop.await;
+            running.stop();
         });
         while receiver.recv().await.is_some() {
             packets += 1;
@@ -76,13 +74,15 @@ pub(crate) fn run(device: &str, cpus: usize) -> Result<(u64, Snapshot), Box<dyn 
 
 fn main() -> Result<(), Box<dyn Error>> {
     let device = std::env::args().nth(1).unwrap_or("synthetic:packets=1000000,rate=200000".into());
-    let (packets, ledger) = run(&device, 2)?;
+    let (packets, ledger) = run(&device, 2, signal::ctrl_c())?;
     println!("async code received {packets} packets; {} came too fast for it", ledger.verdicts().discarded);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
     use steerage::packet::Verdict;
     use steerage::testing;
 
@@ -99,7 +99,8 @@ mod tests {
     #[test]
     fn each_packet_is_received_or_discarded() {
         for (cpus, rate) in [(1, ""), (2, ""), (4, ""), (2, ",rate=100000")] {
-            let (packets, ledger) = run(&format!("synthetic:packets=20000,size=64{rate}"), cpus).unwrap();
+            let (packets, ledger) =
+                run(&format!("synthetic:packets=20000,size=64{rate}"), cpus, pending::<()>()).unwrap();
             let verdicts = ledger.verdicts();
             assert_eq!((verdicts.consumed, verdicts.kept), (0, packets));
             assert!(packets > 0);
@@ -109,5 +110,12 @@ mod tests {
             assert_eq!(ledger.received(), 20_000);
             steerage_fixtures::assert_at_rest(&ledger);
         }
+    }
+
+    #[test]
+    fn an_endless_device_runs_until_it_is_stopped() {
+        let (packets, ledger) = run("synthetic:size=64", 2, ready(())).unwrap();
+        assert_eq!(ledger.verdicts().kept, packets);
+        steerage_fixtures::assert_at_rest(&ledger);
     }
 }

@@ -82,6 +82,7 @@ const _: () = assert!(BLOCK_BYTES_MIN.is_power_of_two() && BLOCK_BYTES_MAX.is_po
 const PERMISSION: &str = "it takes CAP_NET_RAW: run it with sudo, or once: sudo setcap cap_net_raw+ep PROGRAM";
 
 /// Which frames are wanted, by which way they go.
+/// [`AfPacketOptions`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// Those that the interface receives.
@@ -129,6 +130,7 @@ pub struct AfPacketOptions {
 }
 
 /// An interface that is listened to.
+/// [`AfPacketOptions`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfPacket {
@@ -314,6 +316,12 @@ impl AfPacketOptions {
 const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 
 /// Whether there is an interface of that name.
+///
+/// ```
+/// use steerage_device::af_packet::is_interface;
+///
+/// assert!(is_interface("lo") && !is_interface("no-such-name"));
+/// ```
 pub fn is_interface(name: &str) -> bool {
     interface::index_of(name).is_some()
 }

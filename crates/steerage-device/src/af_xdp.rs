@@ -67,6 +67,7 @@ const LINK_BYTES: usize = 14 + 2 * 4;
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK: run it with sudo";
 
 /// In which way frames are to be taken.
+/// [`AfXdpOptions`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
@@ -113,6 +114,7 @@ pub struct AfXdpOptions {
 }
 
 /// An interface that packets are taken from.
+/// [`AfXdpOptions`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfXdp {

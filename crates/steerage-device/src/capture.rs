@@ -107,6 +107,17 @@ pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
 ///
 /// One queue and not one for each, so that what belongs together stays in order: captures that were rotated while they
 /// were written hold flows that go on from file to file.
+///
+/// ```no_run
+/// use steerage_device::capture::Capture;
+///
+/// let capture = Capture::open("evening.pcapng")?.paced("2.5".parse()?);
+/// let info = capture.info();
+/// let input = capture.into_input();
+/// // From any thread, while an instance reads the input:
+/// println!("{} packets so far", info.packets());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Capture {
     /// What the device is called.

@@ -28,6 +28,9 @@ const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 ///
 /// let input = steerage_device::open("synthetic:packets=1000")?;
 /// let (input, counts) = Fault::new(input, Faults::new(7).lose(100).corrupt(10));
+/// // While the input is read:
+/// println!("{} frames were lost", counts.read().lost);
+/// # drop(input);
 /// # Ok::<(), steerage_device::OpenError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +80,8 @@ impl Faults {
     }
 }
 
-/// How often each thing happened, of all queues.
+/// Counts how often each thing happened, over all queues, from any thread. [`read`](Self::read) returns the counts so far.
+/// [`Faults`] has an example.
 #[derive(Debug, Default)]
 pub struct FaultCounts {
     lost: AtomicU64,
@@ -88,12 +92,34 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// Lost, duplicated, corrupted, reordered, delayed.
-    pub fn read(&self) -> [u64; 5] {
+    /// The counts so far.
+    pub fn read(&self) -> FaultTotals {
         // Relaxed, as all of them: counts.
-        [&self.lost, &self.duplicated, &self.corrupted, &self.reordered, &self.delayed]
-            .map(|count| count.load(Ordering::Relaxed))
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        FaultTotals {
+            lost: read(&self.lost),
+            duplicated: read(&self.duplicated),
+            corrupted: read(&self.corrupted),
+            reordered: read(&self.reordered),
+            delayed: read(&self.delayed),
+        }
     }
+}
+
+/// How often each thing has happened, in frames: see [`FaultCounts::read`]. [`Faults`] has an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FaultTotals {
+    /// Frames that were lost.
+    pub lost: u64,
+    /// Frames that came twice.
+    pub duplicated: u64,
+    /// Frames in which a bit changed.
+    pub corrupted: u64,
+    /// Frames that came behind those of the next poll.
+    pub reordered: u64,
+    /// Frames that were delayed.
+    pub delayed: u64,
 }
 
 /// A frame that is held up.
@@ -106,6 +132,7 @@ struct Held {
 }
 
 /// One queue of such a device.
+/// [`Faults`] has an example.
 pub struct Fault {
     queue: Box<dyn RxQueue>,
     faults: Faults,
@@ -261,7 +288,7 @@ mod tests {
     const FRAMES: u64 = 20_000;
 
     /// All frames that come through, and how often each thing happened.
-    fn through(faults: Faults) -> (Vec<Vec<u8>>, [u64; 5]) {
+    fn through(faults: Faults) -> (Vec<Vec<u8>>, FaultTotals) {
         let options = SyntheticOptions::new().packets(FRAMES).flows(5000);
         let (mut input, counts) = Fault::new(options.open().unwrap(), faults);
         let mut queue = QueueTester::new(input.queues.remove(0)).unwrap();
@@ -285,7 +312,7 @@ mod tests {
     #[test]
     fn without_faults_nothing_happens() {
         let (frames, counts) = through(Faults::default());
-        assert_eq!((frames.len() as u64, counts), (FRAMES, [0; 5]));
+        assert_eq!((frames.len() as u64, counts), (FRAMES, FaultTotals::default()));
     }
 
     #[test]
@@ -293,7 +320,9 @@ mod tests {
         let (whole, _) = through(Faults::default());
         let delay_time = Duration::from_millis(1);
         let only = |faults: Faults, nth: usize| {
-            let (frames, counts) = through(Faults { seed: 7, delay_time, ..faults });
+            let (frames, totals) = through(Faults { seed: 7, delay_time, ..faults });
+            let FaultTotals { lost, duplicated, corrupted, reordered, delayed } = totals;
+            let counts = [lost, duplicated, corrupted, reordered, delayed];
             assert!(counts.iter().enumerate().all(|(at, count)| at == nth || *count == 0), "{counts:?}");
             // A tenth of 20,000, and six times its deviation.
             assert!(counts[nth].abs_diff(2000) < 260, "{counts:?}");

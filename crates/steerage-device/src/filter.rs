@@ -26,6 +26,7 @@ pub const INSTRUCTIONS_MAX: usize = 4096;
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// One instruction of classic BPF, laid out as the kernel's `struct sock_filter`.
+/// [`Filter`] has an example.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
@@ -40,6 +41,16 @@ pub struct Instruction {
 }
 
 /// A compiled filter, which the kernel would take.
+///
+/// ```
+/// use steerage::LinkType;
+/// use steerage_device::filter::Filter;
+///
+/// // What tcpdump prints for `ip`. An expression such as `udp port 53` is compiled by tcpdump.
+/// let filter = Filter::compile("4, 40 0 0 12, 21 0 1 2048, 6 0 0 262144, 6 0 0 0", None, LinkType::ETHERNET)?;
+/// assert_eq!(filter.instructions()[1].operand, 0x0800);
+/// # Ok::<(), steerage_device::filter::FilterError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     instructions: Box<[Instruction]>,
@@ -132,6 +143,14 @@ fn read(path: &str) -> io::Result<String> {
 }
 
 /// Why there is no filter: one line that says what to do.
+///
+/// ```
+/// use steerage::LinkType;
+/// use steerage_device::filter::Filter;
+///
+/// let error = Filter::compile("2, 6 0 0 0", None, LinkType::ETHERNET).unwrap_err();
+/// assert!(error.is_mistake());
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FilterError {

@@ -111,6 +111,13 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
 ///
 /// # Errors
 /// [`OpenError::Spec`] for what is written wrong. That it is right does not mean that it can be opened.
+///
+/// ```
+/// use steerage_device::check;
+///
+/// assert!(check("synthetic:flows=1000").is_ok());
+/// assert!(check("synthetic:flows=many").is_err());
+/// ```
 pub fn check(spec: &str) -> Result<(), OpenError> {
     if let Some(named) = af_xdp::Named::read(spec) {
         return named.apply(AfXdpOptions::new(named.interface)).map(drop).map_err(OpenError::Spec);
@@ -125,11 +132,17 @@ pub fn check(spec: &str) -> Result<(), OpenError> {
 }
 
 /// Whether `spec` names [`synthetic`] traffic.
+///
+/// ```
+/// assert!(steerage_device::is_synthetic("synthetic:packets=10"));
+/// assert!(!steerage_device::is_synthetic("./synthetic"));
+/// ```
 pub fn is_synthetic(spec: &str) -> bool {
     spec == "synthetic" || spec.starts_with("synthetic:")
 }
 
 /// The devices that [`open_all`] made.
+/// [`open_all_with`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Opened {
@@ -255,6 +268,13 @@ enum Plan<'a> {
 struct Guides;
 
 /// Why there is no device.
+///
+/// ```
+/// use steerage_device::{OpenError, open};
+///
+/// let error = open("synthetic:packets=many").unwrap_err();
+/// assert!(matches!(error, OpenError::Spec(_)), "a mistake in a command line");
+/// ```
 #[non_exhaustive]
 pub enum OpenError {
     /// It is written wrong: a mistake in a command line.

@@ -11,6 +11,13 @@ use steerage::{
 use crate::wrapper::delegate_to_queue;
 
 /// One queue of a limited device. All of them draw on one allowance.
+///
+/// ```
+/// use steerage_device::limit::Limit;
+///
+/// let input = Limit::new(steerage_device::open("synthetic")?, 1000);
+/// # Ok::<(), steerage_device::OpenError>(())
+/// ```
 pub struct Limit {
     queue: Box<dyn RxQueue>,
     allowance: Arc<Allowance>,

@@ -7,6 +7,13 @@ use std::str::FromStr;
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// A mistake in a device's options. Its text names the option, its value and what is allowed, in one line.
+///
+/// ```
+/// use steerage_device::synthetic::SyntheticOptions;
+///
+/// let error = SyntheticOptions::parse("synthetic:packets=many").unwrap_err();
+/// assert!(error.to_string().contains("packets=many"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     device: &'static str,

@@ -22,6 +22,12 @@ const KINDS: &str = "write pcap:FILE, tap:NAME, tun:NAME, af_xdp:IFACE, or the n
 const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 
 /// Why there is no output.
+///
+/// ```
+/// use steerage_device::output::{OutputError, expand};
+///
+/// assert!(matches!(expand("printer:0"), Err(OutputError::Spec { .. })));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OutputError {
@@ -90,6 +96,15 @@ fn is_output(spec: &str) -> bool {
 ///
 /// # Errors
 /// [`OutputError`] for what is no output, and one that cannot be made.
+///
+/// ```no_run
+/// use steerage::{Builder, TxId};
+/// use steerage_device::output;
+///
+/// let mut builder = Builder::new();
+/// let saved: TxId = builder.add_output(output::open("pcap:kept.pcapng")?);
+/// # Ok::<(), output::OutputError>(())
+/// ```
 pub fn open(spec: &str) -> Result<Output, OutputError> {
     open_for(spec, thread::available_parallelism().map_or(1, NonZero::get))
 }
@@ -98,6 +113,7 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
 ///
 /// # Errors
 /// As [`open`].
+/// [`open`] has an example.
 pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     open_when_read(spec, cpus, |_, _| true)
 }
@@ -107,6 +123,7 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
 ///
 /// # Errors
 /// As [`open`], and if it is not to wait.
+/// [`open`] has an example.
 pub fn open_when_read(
     spec: &str,
     cpus: usize,

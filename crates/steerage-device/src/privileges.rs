@@ -57,6 +57,7 @@ const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
 ///
 /// # Errors
 /// [`PrivilegesError`] if the kernel refuses. Do not start the instance then, since it would have privileges.
+/// The [module](self) has an example.
 pub fn drop_all() -> Result<(), PrivilegesError> {
     forbid_new()?;
     set(CapabilitySet::empty(), CapabilitySet::empty())
@@ -69,6 +70,17 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 ///
 /// # Errors
 /// As for [`drop_all`].
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use steerage_device::privileges::{self, Needed};
+///
+/// let kept = privileges::drop_except(&Needed::default().written_files(Path::new("/var/log/flows-%H.csv")))?;
+/// // Build the instance, and start the thread that writes the files. Then, before the instance starts:
+/// kept.drop_start_up()?;
+/// # Ok::<(), privileges::PrivilegesError>(())
+/// ```
 pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     forbid_new()?;
     let have = capabilities(None).map_err(failed("read the capabilities of this thread"))?.permitted;
@@ -87,6 +99,7 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
 }
 
 /// What a run still needs after its devices are open: nothing by default.
+/// [`drop_except`] has an example.
 #[derive(Clone, Debug, Default)]
 pub struct Needed<'a> {
     read: Vec<&'a Path>,
@@ -119,6 +132,7 @@ impl<'a> Needed<'a> {
 }
 
 /// The capabilities that are left for the start-up. See [`drop_except`].
+/// [`drop_except`] has an example.
 #[derive(Debug)]
 #[must_use = "call drop_start_up"]
 pub struct Kept {
@@ -137,6 +151,7 @@ impl Kept {
 }
 
 /// The error for privileges that could not be dropped: one line.
+/// [`drop_except`] has an example.
 #[derive(Debug)]
 pub struct PrivilegesError {
     operation: &'static str,

@@ -13,6 +13,14 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 pub const RATE_MAX: u64 = 1_000_000_000;
 
 /// One queue of a paced device, with its share of the rate.
+///
+/// ```
+/// use steerage_device::rate::Rate;
+///
+/// // 100,000 packets per second.
+/// let input = Rate::new(steerage_device::open("synthetic")?, 100_000);
+/// # Ok::<(), steerage_device::OpenError>(())
+/// ```
 pub struct Rate {
     queue: Box<dyn RxQueue>,
     per_second: u64,

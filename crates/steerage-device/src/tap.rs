@@ -67,6 +67,7 @@ const OTHER: &str =
     "there is one of that name and of another kind (ip -d link show NAME): choose another name, or make it multi_queue";
 
 /// What an interface's packets begin with.
+/// [`TapOptions`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// An Ethernet header.
@@ -131,6 +132,7 @@ pub struct TapOptions {
 }
 
 /// A TUN or TAP interface.
+/// [`TapOptions`] has an example.
 #[derive(Clone, Debug)]
 pub struct Tap(Arc<Shared>);
 

@@ -3,6 +3,16 @@
 use crate::flow_key::FlowKey;
 
 /// Which packets must stay together on one CPU.
+///
+/// ```
+/// use steerage_flow::{Affinity, FlowKey};
+///
+/// let request: FlowKey = "tcp 10.0.0.1:40000 > 10.0.0.2:80".parse()?;
+/// let answer = request.reversed();
+/// assert_eq!(Affinity::BothDirections.key(request), Affinity::BothDirections.key(answer));
+/// assert_ne!(Affinity::OneDirection.key(request), Affinity::OneDirection.key(answer));
+/// # Ok::<(), steerage_flow::ParseFlowKeyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affinity {

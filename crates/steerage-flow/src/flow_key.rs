@@ -46,6 +46,12 @@ pub mod protocol {
     pub const SCTP: u8 = 132;
 
     /// Whether a header of this protocol begins with a source and a destination port, which RSS hashes.
+    ///
+    /// ```
+    /// use steerage_flow::protocol;
+    ///
+    /// assert!(protocol::has_ports(protocol::UDP) && !protocol::has_ports(protocol::ICMP));
+    /// ```
     #[must_use]
     #[inline(always)]
     pub const fn has_ports(protocol: u8) -> bool {

@@ -8,6 +8,16 @@ use crate::hash::FlowHash;
 use crate::limits::FLOW_LIMIT_HISTORY;
 
 /// Counts the latest packets by flow.
+///
+/// ```
+/// use steerage_flow::{FlowHash, FlowLimit};
+///
+/// let mut limit = FlowLimit::new(4096);
+/// assert!(!limit.is_over(FlowHash(1)));
+/// // One flow alone soon has more than half of the latest packets.
+/// assert!((0..1000).any(|_| limit.is_over(FlowHash(2))));
+/// assert!(!limit.is_over(FlowHash(1)));
+/// ```
 #[derive(Debug)]
 pub struct FlowLimit {
     /// The table indices of the last packets, the oldest at `at`.

@@ -56,6 +56,7 @@ impl Entry {
 }
 
 /// How often a queue's table could not remember a datagram.
+/// [`FragmentTable`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FragmentCounts {
@@ -66,6 +67,30 @@ pub struct FragmentCounts {
 }
 
 /// The fragmented datagrams of a queue.
+///
+/// ```
+/// use steerage_flow::dissect::{Layers, dissect};
+/// use steerage_flow::{FlowHasher, FragmentTable, HashKey, LinkType, Timestamp};
+///
+/// // A UDP datagram in two fragments. Only the first has ports.
+/// let mut first = [0; 28];
+/// (first[0], first[3], first[5], first[6], first[9]) = (0x45, 28, 7, 0x20, 17);
+/// (first[21], first[23], first[25]) = (53, 99, 16);
+/// let mut second = [0; 28];
+/// (second[0], second[3], second[5], second[7], second[9]) = (0x45, 28, 7, 1, 17);
+///
+/// let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+/// let mut table = FragmentTable::new();
+/// let mut key = |packet: &[u8]| {
+///     let found = dissect(packet, LinkType::RAW, Layers::Inner);
+///     assert!(found.fragment().is_some());
+///     table.steer(&found, &hasher, Timestamp::ZERO)
+/// };
+/// let key_of_first = key(&first);
+/// assert_eq!(key_of_first.to_string(), "udp 0.0.0.0:53 > 0.0.0.0:99");
+/// assert_eq!(key(&second), key_of_first);
+/// assert_eq!(table.take_counts().full, 0);
+/// ```
 #[derive(Debug)]
 pub struct FragmentTable {
     sets: Box<[[Entry; FRAGMENT_WAYS]]>,

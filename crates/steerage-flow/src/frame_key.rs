@@ -85,6 +85,40 @@ impl SteeringKeys {
 
 /// Which part of a frame's flow is hashed. It is a trait and not a closure, because only a method can be marked to be
 /// inlined into the loop of each hash kernel: that takes 11 ticks per packet instead of 34.
+///
+/// ```
+/// use steerage_flow::dissect::Layers;
+/// use steerage_flow::{BothDirections, FlowHasher, FlowKey, FrameHasher, HashKey, KeyRule, LinkType};
+///
+/// /// Keeps all flows between two hosts together.
+/// struct Hosts;
+///
+/// impl KeyRule for Hosts {
+///     #[inline(always)]
+///     fn of_flow(&self, flow: FlowKey) -> FlowKey {
+///         match (flow.source(), flow.destination()) {
+///             (Some(mut from), Some(mut to)) => {
+///                 from.set_port(0);
+///                 to.set_port(0);
+///                 FlowKey::between(from, to, 0).unwrap_or(flow).both_directions()
+///             }
+///             _ => flow,
+///         }
+///     }
+/// }
+///
+/// // Two UDP packets between the same hosts, with other ports.
+/// let mut packet = [0; 28];
+/// (packet[0], packet[3], packet[9], packet[15], packet[19]) = (0x45, 28, 17, 1, 2);
+/// let mut other = packet;
+/// (other[21], other[23]) = (80, 90);
+///
+/// let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+/// let hosts = FrameHasher::new(hasher.clone(), Layers::Inner, Hosts);
+/// assert_eq!(hosts.hash_one(&packet, LinkType::RAW), hosts.hash_one(&other, LinkType::RAW));
+/// let flows = FrameHasher::new(hasher, Layers::Inner, BothDirections);
+/// assert_ne!(flows.hash_one(&packet, LinkType::RAW), flows.hash_one(&other, LinkType::RAW));
+/// ```
 pub trait KeyRule: Send + Sync {
     /// A key that the program supplies for an Ethernet frame, in place of the frame's flow.
     #[inline(always)]
@@ -97,14 +131,17 @@ pub trait KeyRule: Send + Sync {
 }
 
 /// Hashes both directions of a flow alike.
+/// [`KeyRule`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct BothDirections;
 
 /// Hashes each direction of a flow by itself.
+/// [`KeyRule`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct OneDirection;
 
 /// Asks a function of the program for the key, and another rule if that function returns none.
+/// [`KeyRule`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomKey<F, K>(pub F, pub K);
 
@@ -135,6 +172,7 @@ impl<F: Fn(&[u8]) -> Option<FlowKey> + Send + Sync, K: KeyRule> KeyRule for Cust
 }
 
 /// Hashes frames by one rule.
+/// [`KeyRule`] has an example.
 #[derive(Debug)]
 pub struct FrameHasher<K> {
     hasher: FlowHasher,

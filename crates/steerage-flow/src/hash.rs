@@ -42,6 +42,7 @@ use crate::flow_key::FlowKey;
 /// The hash of a flow: 32 bits. If the hasher is keyed, all bits are equally good.
 ///
 /// It is displayed as eight hexadecimal digits, most significant first, as the RSS verification suite prints them.
+/// [`FlowHasher`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct FlowHash(pub u32);
 

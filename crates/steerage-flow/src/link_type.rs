@@ -1,6 +1,16 @@
 //! The type of a frame's first header.
 
 /// The type of a frame's first header, by tcpdump's numbers (<https://www.tcpdump.org/linktypes.html>).
+///
+/// ```
+/// use steerage_flow::dissect::{Layers, dissect};
+/// use steerage_flow::LinkType;
+///
+/// // A packet from a TUN device begins with its IP header: here IPv4 of UDP.
+/// let mut packet = [0; 28];
+/// (packet[0], packet[3], packet[9], packet[21], packet[23]) = (0x45, 28, 17, 53, 99);
+/// assert_eq!(dissect(&packet, LinkType::RAW, Layers::Inner).key.to_string(), "udp 0.0.0.0:53 > 0.0.0.0:99");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkType(pub u16);
 

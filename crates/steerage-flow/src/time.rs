@@ -5,6 +5,17 @@ use std::ops::Add;
 use std::time::{Duration, SystemTime};
 
 /// A point in time on a monotonic clock, in nanoseconds since a fixed start.
+///
+/// ```
+/// use std::time::Duration;
+/// use steerage_flow::Timestamp;
+///
+/// let start = Timestamp::from_nanos(1_500_000_000);
+/// let later = start + Duration::from_millis(250);
+/// assert_eq!(later.since(start), Duration::from_millis(250));
+/// assert_eq!(start.since(later), Duration::ZERO);
+/// assert_eq!(later.to_string(), "1.750000000");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -46,6 +57,14 @@ impl fmt::Display for Timestamp {
 ///
 /// This is a different clock from that of [`Timestamp`]. It shows the time of day and may be set back. In a capture,
 /// it is the clock of another machine at an earlier time.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use steerage_flow::WallTime;
+///
+/// let received = WallTime::from_nanos(1_700_000_000_000_000_000);
+/// assert_eq!(SystemTime::from(received), SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallTime(u64);
 

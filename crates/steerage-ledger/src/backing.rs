@@ -3,6 +3,15 @@
 use std::fmt;
 
 /// The kind of pages that the kernel used for the packet memory.
+///
+/// ```
+/// use steerage_ledger::{Backing, Snapshot};
+///
+/// /// Advice for a slow start.
+/// fn advice(snapshot: &Snapshot) -> Option<&'static str> {
+///     (snapshot.backing == Backing::SmallPages).then_some("reserve huge pages: sysctl vm.nr_hugepages=512")
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backing {

@@ -229,6 +229,7 @@ pub struct CpuLedger {
 }
 
 /// The error that ended a queue.
+/// [`Snapshot`](crate::Snapshot) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueError {
@@ -284,6 +285,7 @@ impl fmt::Debug for MoveCounts {
 
 /// The counts of a poll, besides the frames that it hands over.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct PollCounts {
     /// The frames' bytes on the wire.
     pub wire_bytes: u64,

@@ -4,6 +4,21 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The name of a device. Most names never change; a network interface can be renamed while it is open. Clones share the name.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use steerage_ledger::DeviceName;
+///
+/// let kernel = Arc::new(Mutex::new(Some("eth0".to_owned())));
+/// let asked = Arc::clone(&kernel);
+/// let name = DeviceName::following("eth0", move || asked.lock().unwrap().clone());
+/// *kernel.lock().unwrap() = Some("wan0".to_owned());
+/// assert_eq!(name.get(), "wan0");
+/// // The interface is gone, and keeps its last name.
+/// *kernel.lock().unwrap() = None;
+/// assert_eq!(name.get(), "wan0");
+/// ```
 #[derive(Clone)]
 pub struct DeviceName(Arc<Inner>);
 

@@ -57,11 +57,19 @@ impl QueueInfo {
 
 /// The facts and counts of an output that other threads may read.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
     /// By CPU.
     pub ledgers: Vec<Arc<TxLedger>>,
+}
+
+impl OutputInfo {
+    /// An output of that name and kind, with the ledger of each CPU.
+    pub fn new(name: DeviceName, kind: &'static str, ledgers: Vec<Arc<TxLedger>>) -> Self {
+        Self { name, kind, ledgers }
+    }
 }
 
 /// All ledgers of an instance.

@@ -14,6 +14,15 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 
 /// One of a queue's buckets.
+///
+/// ```
+/// use steerage_ledger::BucketSnapshot;
+///
+/// /// The number of the bucket with the most packets. `Handle::buckets` of the crate `steerage` lists the buckets of a queue.
+/// fn busiest(buckets: &[BucketSnapshot]) -> Option<usize> {
+///     (0..buckets.len()).max_by_key(|bucket| buckets[*bucket].packets)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketSnapshot {
@@ -34,6 +43,7 @@ impl BucketSnapshot {
 }
 
 /// The outcomes of delivered packets.
+/// [`Snapshot`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdicts {
@@ -63,6 +73,7 @@ impl Verdicts {
 }
 
 /// One receive queue's part of the ledger.
+/// [`Snapshot`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueSnapshot {
@@ -110,6 +121,7 @@ pub struct QueueSnapshot {
 }
 
 /// The counters of a queue's page pool, in pages. They have the names of ENA's driver and of the kernel's page_pool.
+/// [`Snapshot`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolSnapshot {
@@ -139,6 +151,7 @@ pub struct PoolSnapshot {
 }
 
 /// One CPU's part of the ledger.
+/// [`Snapshot`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CpuSnapshot {
@@ -185,6 +198,7 @@ pub struct CpuSnapshot {
 }
 
 /// One output's part of the ledger.
+/// [`Snapshot`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OutputSnapshot {
@@ -205,6 +219,33 @@ pub struct OutputSnapshot {
 }
 
 /// The whole ledger at one time.
+///
+/// ```
+/// use steerage_ledger::Snapshot;
+///
+/// fn print(snapshot: &Snapshot) {
+///     println!("{} of {} packets delivered, dropped: {}", snapshot.delivered(), snapshot.received(), snapshot.dropped());
+///     println!("{} packets were sent", snapshot.verdicts().transmitted);
+///     for queue in &snapshot.queues {
+///         println!("{} queue {}: {} frames, {} kept", queue.device, queue.queue, queue.received, queue.pool.kept);
+///         if let Some(error) = &queue.error {
+///             println!("it ended: {}", error.message);
+///         }
+///     }
+///     for cpu in &snapshot.cpus {
+///         println!("CPU {}: {} packets in {:?}, {} wait", cpu.cpu, cpu.processed, cpu.busy, cpu.backlog);
+///     }
+///     for output in &snapshot.outputs {
+///         println!("{}: {} packets, dropped: {}", output.device, output.packets, output.dropped);
+///     }
+///     for group in &snapshot.groups {
+///         println!("{}: {} CPUs joined, {} left", group.policy, group.findings.joined, group.findings.left);
+///         for elephant in &group.elephants {
+///             println!("bucket {} takes {:.0} % of a CPU", elephant.bucket, 100.0 * elephant.load);
+///         }
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -310,6 +351,7 @@ impl SettledBy {
 }
 
 /// What a policy has found out.
+/// [`Snapshot`] has an example.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Findings {
@@ -333,6 +375,7 @@ pub struct Findings {
 }
 
 /// How a steering group is steered.
+/// [`Snapshot`] has an example.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct GroupSnapshot {
@@ -362,6 +405,7 @@ impl GroupSnapshot {
 }
 
 /// A bucket that takes much of a CPU.
+/// [`Snapshot`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Elephant {

@@ -8,6 +8,21 @@ use crate::deferred::{Deferred, Settled, TxSource};
 use crate::reasons::DropReason;
 
 /// Counts the packets that an output took in `TxQueue::send` and finished later. It may be used from any thread.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use steerage_ledger::counts::TxLedger;
+/// use steerage_ledger::{TxAccount, TxSource};
+///
+/// // The path makes the account for an output that defers, in an instance of two receive queues.
+/// let ledger = Arc::new(TxLedger::deferring(2));
+/// let account = TxAccount::new(&ledger);
+///
+/// // Three packets of receive queue 0 with 180 bytes were sent, and one was lost.
+/// account.sent(TxSource::queue(0), 3, 180);
+/// account.lost(TxSource::queue(0), 1);
+/// ```
 #[derive(Clone, Debug)]
 pub struct TxAccount(Arc<TxLedger>);
 

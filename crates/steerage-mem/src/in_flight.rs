@@ -14,6 +14,22 @@ use crate::stack::PageStack;
 use crate::sync::{AtomicU32, Ordering};
 
 /// The pages of a region that one queue is sending from. An address counts bytes from the beginning of the region.
+///
+/// ```
+/// use steerage_mem::{InFlight, Region};
+///
+/// let (region, mut pages) = Region::map(4, 2048)?;
+/// // Two CPUs send from pages of the region.
+/// let (in_flight, mut reaper) = InFlight::new(region, 2);
+/// let page = pages.pop().unwrap();
+/// let number = page.number();
+/// let address = in_flight.post(1, page, 1).unwrap();
+///
+/// // CPU 0 reads the device's report. The page is not its own, so it waits for CPU 1.
+/// assert!(reaper.tell(address, 0, |_page| unreachable!()));
+/// in_flight.collect(1, |page| assert_eq!(page.number(), number));
+/// # Ok::<(), steerage_mem::RegionError>(())
+/// ```
 pub struct InFlight {
     region: Arc<Region>,
     /// One entry per page. The lower half is its sender, counted from 1. The upper half is the number of parts that have not been
@@ -67,6 +83,7 @@ impl fmt::Debug for InFlight {
 }
 
 /// The end that takes the device's reports. There is one.
+/// [`InFlight`] has an example.
 #[derive(Debug)]
 pub struct Reaper(Arc<InFlight>);
 

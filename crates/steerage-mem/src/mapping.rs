@@ -13,6 +13,7 @@ pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unu
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
 /// The kind of pages that the kernel used for the memory.
+/// The example of [`Region`](crate::Region) asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Reserved 2 MiB pages (`vm.nr_hugepages`).
@@ -26,6 +27,13 @@ pub enum Backing {
 }
 
 /// Why a region could not be made.
+///
+/// ```
+/// use steerage_mem::Region;
+///
+/// let error = Region::map(0, 2048).unwrap_err();
+/// assert_eq!(error.to_string(), "cannot map 0 pages of 2048 bytes: ask for at least one of at least one byte");
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RegionError {

@@ -27,6 +27,7 @@ pub(crate) const BLANK: u32 = u32::MAX;
 ///
 /// Each page has one such token. It has no `Drop`: if a token is lost, its page is out of use until the region ends, and nothing
 /// worse happens.
+/// The example of [`Region`](crate::Region) fills one.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a page that is dropped is lost to its pool"]
 pub struct Page(u32);
@@ -49,6 +50,8 @@ impl Page {
 ///
 /// A completion has 16 bytes, four per cache line, and travels through the rings in this form. Like [`Page`], it is a token: its
 /// holder has the frame.
+///
+/// The example of [`Region`](crate::Region) makes one of a page.
 #[derive(Debug)]
 #[must_use = "a completion that is dropped takes its page with it"]
 pub struct Completion(Slot);

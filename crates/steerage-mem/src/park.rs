@@ -64,6 +64,16 @@ impl Sleepers {
 }
 
 /// A CPU's bell: an eventfd, so that one `ppoll` can wait on it and on the CPU's devices.
+///
+/// ```
+/// use steerage_mem::park::{Bell, wait};
+///
+/// let bell = Bell::new()?;
+/// bell.ring();
+/// wait(&bell, &[], None)?; // Returns at once, because the bell rings.
+/// bell.hush();
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 

@@ -18,6 +18,23 @@ use crate::page::Page;
 use crate::region::Region;
 
 /// The pages of a region that are posted in one ring. An address counts bytes from the beginning of the region.
+///
+/// ```
+/// use steerage_mem::{Posted, Region};
+///
+/// let (region, mut pages) = Region::map(4, 2048)?;
+/// let mut posted = Posted::new(region);
+/// let page = pages.pop().unwrap();
+/// let number = page.number();
+/// let address = posted.post(page).unwrap();
+///
+/// // The kernel says that it wrote a frame 64 bytes behind the beginning of the page.
+/// let (page, offset) = posted.take(address + 64).unwrap();
+/// assert_eq!((page.number(), offset), (number, 64));
+/// // An address that is not posted gives no page, whatever the kernel says.
+/// assert!(posted.take(address).is_none());
+/// # Ok::<(), steerage_mem::RegionError>(())
+/// ```
 pub struct Posted {
     region: Arc<Region>,
     /// One bit per page.

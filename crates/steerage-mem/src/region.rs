@@ -40,6 +40,20 @@ impl Owner {
 }
 
 /// Page memory. It is unmapped when the last reference to it is dropped.
+///
+/// ```
+/// use steerage_mem::{Completion, Region};
+///
+/// let (region, mut pages) = Region::map(4, 2048)?;
+/// println!("4 pages of {} bytes, in {:?}", region.page_bytes(), region.backing());
+///
+/// let mut page = pages.pop().unwrap();
+/// region.page_mut(&mut page)[64..67].copy_from_slice(b"abc");
+/// // The three bytes from offset 64 on are a frame.
+/// let frame = Completion::new(page, 64, 3);
+/// assert!(region.has_frame(&frame));
+/// # Ok::<(), steerage_mem::RegionError>(())
+/// ```
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,

@@ -4,6 +4,16 @@ use crate::CpuIndex;
 
 /// Which CPUs of a group have buckets. The core goes by it when the mask or the usable CPUs change, and asks nobody. A policy
 /// changes it whenever it likes.
+///
+/// ```
+/// use steerage_moves::Plan;
+///
+/// // Two CPUs have buckets: CPU 3 first, and then the others in the core's order.
+/// let plan = Plan { order: vec![3], active: 2 };
+/// assert_eq!(plan.choose(&[0, 1, 2, 3]), [3, 0]);
+/// // If CPU 3 is not usable, the next one takes its place.
+/// assert_eq!(plan.choose(&[0, 1, 2]), [0, 1]);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// CPUs in the order in which they get buckets. CPUs of the mask that it does not name come behind them, in the core's own

@@ -51,6 +51,14 @@ use steerage_flow::Timestamp;
 const ELEPHANTS_SHOWN: usize = 8;
 
 /// Steers by load.
+///
+/// ```
+/// use steerage_policy::{Balance, Policy};
+///
+/// assert_eq!(Balance::new().name(), "balance");
+/// // Says what it would do, and moves nothing.
+/// assert_eq!(Balance::dry_run().name(), "dry-run");
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Balance {
     dry_run: bool,

@@ -42,6 +42,13 @@ impl fmt::Display for dyn Policy + '_ {
 }
 
 /// The error for a name that is not one of [`POLICIES`].
+///
+/// ```
+/// use steerage_policy::{Policy, UnknownPolicy};
+///
+/// let error: UnknownPolicy = "rss".parse::<Box<dyn Policy>>().unwrap_err();
+/// assert_eq!(error.to_string(), "`rss` is not a policy: write one of balance, hash, dry-run");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy(String);
 

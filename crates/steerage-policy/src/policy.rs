@@ -15,6 +15,7 @@ use steerage_flow::Timestamp;
 use crate::limits::LOOK_EVERY;
 
 /// The load of one CPU. Times are shares of the interval: 1 is all of it.
+/// [`Policy`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CpuLoad {
@@ -33,6 +34,7 @@ pub struct CpuLoad {
 }
 
 /// A measurement that is long enough to compare buckets. No bucket moved during it.
+/// [`Policy`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Window<'a> {
@@ -45,6 +47,7 @@ pub struct Window<'a> {
 }
 
 /// A steering group as its policy sees it. CPUs are identified by their index among the instance's CPUs, from 0.
+/// [`Policy`] has an example.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupLoad<'a> {
@@ -83,6 +86,7 @@ impl<'a> GroupLoad<'a> {
 }
 
 /// The map that a policy wants.
+/// [`Policy`] has an example.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Wish {
@@ -243,6 +247,13 @@ impl Policy for Box<dyn Policy> {
 }
 
 /// Gives all CPUs of the mask equal shares of the hash, whatever the load, as Linux does.
+///
+/// ```
+/// use steerage_policy::{Hash, Policy};
+///
+/// // Of four CPUs the first receives. All four have packets to handle from the beginning.
+/// assert!(Hash.plan(&[0, 1, 2, 3], 1, &[]).active >= 4);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hash;
 

@@ -63,6 +63,18 @@ pub type Headed = (Option<FrameHeader>, Vec<u8>);
 /// A receive queue with memory of its own, which the test polls.
 ///
 /// Pages and blocks are given back after every poll, unless they are [held](Self::hold_frames).
+///
+/// ```
+/// # use steerage_flow::Timestamp;
+/// use steerage_testing::{QueueTester, input}; // steerage::testing
+///
+/// let mut queue = QueueTester::new(input([[1; 60], [2; 60]]).queues.remove(0))?;
+/// let (_polled, frames) = queue.poll(Timestamp::ZERO, 64)?;
+/// assert_eq!(frames, [[1; 60], [2; 60]]);
+/// // The device gave back all pages, and lost no frame.
+/// assert_eq!((queue.pages_out(), queue.lost()), (0, 0));
+/// # Ok::<(), steerage_core::device::DeviceError>(())
+/// ```
 pub struct QueueTester {
     queue: Box<dyn RxQueue>,
     pages: QueuePages,

@@ -13,6 +13,15 @@ use steerage_mem::page_cache::LPC_UNIT_PAGES;
 
 /// The page pool of a receive queue and a ring to one CPU, without device and steering. Benchmarks use it to measure what a page
 /// costs on its way there and back.
+///
+/// ```
+/// use steerage_testing::PageLoop;
+///
+/// // One queue, with a local cache of 16 units.
+/// let (mut queue, _consumer) = PageLoop::new(1, 16)?.remove(0);
+/// assert_eq!(queue.send(64), 64);
+/// # Ok::<(), steerage_mem::RegionError>(())
+/// ```
 pub struct PageLoop {
     pool: PagePool,
     producer: Producer,

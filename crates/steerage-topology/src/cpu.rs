@@ -22,6 +22,7 @@ const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by the kernel's number.
+/// [`CpuMask`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuId(pub u16);
 
@@ -236,11 +237,27 @@ impl fmt::Display for CpuMask {
 }
 
 /// Pins the calling thread to a CPU.
+///
+/// # Errors
+/// The error of `sched_setaffinity(2)`: `EINVAL` if this process may not run on the CPU.
+///
+/// ```
+/// use std::thread;
+/// use steerage_topology::{CpuMask, cpu};
+///
+/// let first = CpuMask::allowed()?.first().expect("this runs somewhere");
+/// thread::spawn(move || cpu::pin(first)).join().expect("it does not panic")?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn pin(cpu: CpuId) -> nix::Result<()> {
     pin_thread(Pid::from_raw(0), cpu)
 }
 
 /// Pins another thread to a CPU, by its thread identifier. 0 is the calling thread.
+/// [`pin`] has an example.
+///
+/// # Errors
+/// As [`pin`], and `ESRCH` if there is no such thread.
 pub fn pin_thread(thread: Pid, cpu: CpuId) -> nix::Result<()> {
     let mut set = CpuSet::new();
     set.set(usize::from(cpu.0))?;
@@ -316,6 +333,7 @@ fn number(text: &str, nr: usize) -> Option<usize> {
 }
 
 /// The error number that the kernel would return.
+/// [`MaskError`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MaskErrorKind {
@@ -328,6 +346,13 @@ pub enum MaskErrorKind {
 }
 
 /// Why a text is not a CPU mask of this machine. The message is one line, and says what is right.
+///
+/// ```
+/// use steerage_topology::{CpuMask, MaskErrorKind};
+///
+/// let error = CpuMask::parse_list("0-9", 8).unwrap_err();
+/// assert_eq!((error.kind(), error.errno_name()), (MaskErrorKind::Range, "ERANGE"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaskError {
     kind: MaskErrorKind,

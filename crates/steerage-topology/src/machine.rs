@@ -31,6 +31,17 @@ const CAPACITY_FULL: u32 = 1024;
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
 /// The place of a CPU in the machine.
+///
+/// ```
+/// use steerage_topology::{CpuId, Topology};
+///
+/// if let Some(place) = Topology::read().place(CpuId(0)) {
+///     println!("CPU 0 is on node {:?} and shares a core with CPUs {}", place.node, place.siblings);
+///     if let Some(cache) = &place.cache {
+///         println!("its level {} cache belongs to CPUs {}", cache.level, cache.cpus);
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
@@ -47,6 +58,7 @@ pub struct Place {
 }
 
 /// A cache, and the CPUs that share it.
+/// [`Place`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedCache {
@@ -185,6 +197,12 @@ impl Topology {
 }
 
 /// The online CPUs of this machine. This reads one file only, so it can be called often. `None` if the kernel does not report them.
+///
+/// ```
+/// use steerage_topology::online;
+///
+/// assert!(online().is_none_or(|cpus| !cpus.is_empty()));
+/// ```
 pub fn online() -> Option<CpuMask> {
     online_of(&Files::below("/"))
 }

@@ -5,6 +5,15 @@ use std::path::{Path, PathBuf};
 
 /// The memory that this process may use: the machine's memory, or less if its cgroup or one above it has a limit. `None` if the
 /// kernel reports neither.
+///
+/// ```
+/// use steerage_topology::usable_memory;
+///
+/// match usable_memory() {
+///     Some(bytes) => println!("{} MiB", bytes >> 20),
+///     None => println!("as much as the machine has"),
+/// }
+/// ```
 pub fn usable_memory() -> Option<u64> {
     memory_below(Path::new("/"))
 }

@@ -7,6 +7,14 @@ use crate::cpu::{CpuId, CpuMask};
 use crate::files::{Files, NODES};
 
 /// The NUMA node of each CPU.
+///
+/// ```
+/// use steerage_topology::{CpuId, CpuMask, NodeMap};
+///
+/// let nodes = NodeMap::simulated([CpuMask::parse_list("0-3", 8)?, CpuMask::parse_list("4-7", 8)?]);
+/// assert_eq!((nodes.node_of(CpuId(5)), nodes.node_of(CpuId(9))), (Some(1), None));
+/// # Ok::<(), steerage_topology::MaskError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeMap {
     /// The CPUs of each node, by node number.
@@ -41,6 +49,16 @@ impl NodeMap {
 }
 
 /// The nodes of an instance's CPUs: at least one.
+///
+/// ```
+/// use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
+///
+/// let map = NodeMap::simulated([CpuMask::parse_list("0-1", 4)?, CpuMask::parse_list("2-3", 4)?]);
+/// let nodes = Nodes::of(&map, &[CpuId(0), CpuId(1), CpuId(2)]);
+/// // 10 pages for each CPU, by its index.
+/// assert_eq!(nodes.divide([(0, 10), (1, 10), (2, 10)]), [(20, None), (10, None)]);
+/// # Ok::<(), steerage_topology::MaskError>(())
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// The node numbers for the kernel. `None` if there is only one node, or it is simulated.

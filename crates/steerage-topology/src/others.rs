@@ -17,6 +17,16 @@ const TASK_TIME: [usize; 2] = [11, 12];
 /// Measures the share of each CPU's time that others took between two polls: other programs, the kernel's own work, other
 /// guests of the hypervisor. The kernel counts in ticks of 10 ms, so poll it at most a few times per second. A poll reads one
 /// file, and a small one per thread of ours.
+///
+/// ```
+/// use steerage_topology::{OthersTime, Topology};
+///
+/// let mut others = OthersTime::new(&Topology::read().default_mask());
+/// // A few times per second. No thread of this program counts as ours here.
+/// for (cpu, share) in others.poll(&[]).unwrap_or_default() {
+///     println!("others took {:.0} % of CPU {cpu}", 100.0 * share);
+/// }
+/// ```
 #[derive(Debug)]
 pub struct OthersTime {
     files: Files,

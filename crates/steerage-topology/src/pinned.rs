@@ -10,6 +10,7 @@ use crate::others::OthersTime;
 use crate::watch::Watch;
 
 /// Threads that are pinned to one CPU each. Clones name the same threads.
+/// [`CpuWatch`] has an example.
 #[derive(Clone, Debug)]
 pub struct PinnedThreads {
     cpus: Arc<[CpuId]>,
@@ -60,6 +61,7 @@ pub struct CpuWatch {
 }
 
 /// The result of [`CpuWatch::poll`].
+/// [`CpuWatch`] has an example.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CpusFound {

@@ -70,6 +70,23 @@ fn ask(line: &Line) -> Option<Duration> {
 /// A cache line that two CPUs pass back and forth. It takes 128 bytes, since some machines fetch lines in pairs.
 ///
 /// Relaxed throughout: the line carries only its own number, which both CPUs see in one order, and no other memory depends on it.
+///
+/// ```
+/// use std::thread;
+/// use std::time::{Duration, Instant};
+///
+/// use steerage_topology::probe::Line;
+///
+/// let line = Line::default();
+/// let start = Instant::now();
+/// thread::scope(|scope| {
+///     scope.spawn(|| line.answer());
+///     // Three samples of 32 round trips each. `None` if a thread had no CPU.
+///     let one_way: Option<[Duration; 3]> = line.ask(32, &|| start.elapsed(), Duration::from_secs(1));
+///     line.end();
+///     println!("a cache line takes {one_way:?}");
+/// });
+/// ```
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Line(AtomicU32);

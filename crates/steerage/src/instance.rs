@@ -121,6 +121,22 @@ impl<H: Handler> Instance<H> {
 
 /// A running instance. Dropping it stops the run, as [`Handle::stop`](steerage_core::control::Handle::stop) does, and does not wait for the end.
 /// [`join`](Self::join) waits for the end, and [`detach`](Self::detach) lets the run continue on its own.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use steerage::{BuildError, Handler, Instance, Outcome};
+///
+/// /// Runs until all inputs have ended, but not longer than `time`.
+/// fn run_for<H: Handler>(instance: Instance<H>, time: Duration) -> Result<Outcome<H::Report>, BuildError> {
+///     let running = instance.start()?;
+///     let handle = running.handle();
+///     if !handle.wait_finished(time) {
+///         handle.stop();
+///     }
+///     Ok(running.join())
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it stops the run: join it or detach it"]
 pub struct Running<R> {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What became of a packet.
+/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
@@ -105,6 +106,7 @@ impl Fate {
 const FATES: usize = Fate::ALL.len();
 
 /// What was counted.
+/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
     fates: [u64; FATES],

@@ -15,6 +15,7 @@ use steerage::TxId;
 use crate::addresses::Mac;
 
 /// An interface that packets come and go by, known by its place in [`Table::interfaces`].
+/// [`Routes`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Where to send what leaves by it.
@@ -34,6 +35,7 @@ pub struct Interface {
 }
 
 /// A way to go.
+/// [`Routes`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hop {
     /// By which interface.
@@ -45,6 +47,7 @@ pub struct Hop {
 }
 
 /// What a route says.
+/// [`Routes`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// By one of these, which the flow's hash says. There is one at least.
@@ -60,6 +63,18 @@ pub enum Target {
 }
 
 /// Routes of both families.
+///
+/// ```
+/// use steerage_apps::forward::{Hop, Routes, Target};
+///
+/// let mut routes = Routes::default();
+/// let router = Hop { interface: 1, gateway: Some("192.0.2.1".parse()?), weight: 1 };
+/// routes.insert("0.0.0.0/0".parse()?, Target::Via(vec![router]));
+/// routes.insert("10.0.0.0/8".parse()?, Target::Unreachable);
+/// assert_eq!(routes.v4("10.9.9.9".parse()?), Some(&Target::Unreachable));
+/// assert!(matches!(routes.v4("198.51.100.1".parse()?), Some(Target::Via(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     v4: PrefixMap<Ipv4Net, u32>,
@@ -123,6 +138,7 @@ impl Routes {
 }
 
 /// A neighbour, as the kernel knows it.
+/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Debug)]
 pub struct Neighbour {
     /// Its link address. `None`: it was looked for, and does not answer.
@@ -156,6 +172,7 @@ impl Neighbour {
 pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 
 /// All that forwarding goes by.
+/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// The interfaces that take part.
@@ -167,6 +184,7 @@ pub struct Table {
 }
 
 /// The table that counts, for all CPUs.
+/// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Debug, Default)]
 pub struct Shown {
     /// Goes up with each table.

@@ -26,6 +26,7 @@ const WAITING_MAX: usize = 16;
 const OPEN_MAX: usize = 128;
 
 /// Where a meter leaves its records.
+/// [`FlowWriter`] has an example.
 #[derive(Clone, Debug)]
 pub struct Exporter {
     to: SyncSender<Message>,
@@ -54,6 +55,17 @@ impl Exporter {
 }
 
 /// The thread that writes.
+///
+/// ```no_run
+/// use steerage_apps::meter::{FilePattern, FlowFormat, FlowWriter, FlowsTo, MeterOptions, Metering};
+///
+/// let to = FlowsTo::Files { name: FilePattern::parse("flows.csv")?, rotate: None };
+/// let writer = FlowWriter::start(to, FlowFormat::Csv, || eprintln!("the writer gave up"))?;
+/// // A capture can wait until its records are written.
+/// let metering = Metering::new(MeterOptions::default(), Some(writer.exporter(true)));
+/// # drop(metering);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct FlowWriter {
     to: SyncSender<Message>,

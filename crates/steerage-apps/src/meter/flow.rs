@@ -65,6 +65,7 @@ impl Seen {
 }
 
 /// Packets of one direction.
+/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// How many.
@@ -85,6 +86,7 @@ impl std::ops::AddAssign for Traffic {
 }
 
 /// Why a record ends: IPFIX's flowEndReason (RFC 5102), by its numbers.
+/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {

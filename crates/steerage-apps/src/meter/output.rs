@@ -9,6 +9,7 @@ use super::pattern::FilePattern;
 use super::timeouts::{LATE_MAX, nanos};
 
 /// How records are written.
+/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFormat {
     /// RFC 4180, with a header line; lines end as those of text files do here.
@@ -30,6 +31,7 @@ impl FlowFormat {
 }
 
 /// Where records go.
+/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Debug)]
 pub enum FlowsTo {
     /// Standard output.
@@ -44,6 +46,7 @@ pub enum FlowsTo {
 }
 
 /// A file after the other. A record is in the file of the period in which the flow's last packet was.
+/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
     /// How long a file's period is. Periods begin at multiples of it since 1970.
@@ -62,6 +65,7 @@ impl Rotation {
 }
 
 /// Why records could not be written.
+/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Debug)]
 pub struct ExportError {
     operation: &'static str,

@@ -6,10 +6,21 @@ use steerage::WallTime;
 
 /// A file's name in which `%Y`, `%m`, `%d`, `%H`, `%M`, `%S` stand for the parts of a time in UTC as in strftime(3), `%s` for
 /// seconds since 1970, `%F` for `%Y-%m-%d`, `%T` for `%H:%M:%S`, and `%%` for `%`.
+///
+/// ```
+/// use steerage::WallTime;
+/// use steerage_apps::meter::FilePattern;
+///
+/// let name = FilePattern::parse("flows-%F-%H.csv")?;
+/// assert_eq!(name.at(WallTime::from_nanos(0)), "flows-1970-01-01-00.csv");
+/// assert!(FilePattern::parse("flows-%q.csv").is_err());
+/// # Ok::<(), steerage_apps::meter::ParsePatternError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePattern(String);
 
 /// What [`FilePattern`] does not know.
+/// [`FilePattern`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePatternError(String);
 

@@ -15,6 +15,7 @@ use super::key::{Kind, stations};
 /// A flow that has ended, or the part of it between two timeouts: both directions in one record (RFC 5103).
 ///
 /// Serialized, it is a flat row of the columns that `docs/meter.md` tells: for CSV and for JSON alike.
+/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowRecord {
     flow: Flow,

@@ -103,6 +103,7 @@ impl Totals {
 }
 
 /// What one CPU has to say at the end: what it counted, and its flows that go on.
+/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Debug)]
 pub struct MeterReport {
     pub(super) totals: Totals,
@@ -115,6 +116,7 @@ pub struct MeterReport {
 }
 
 /// What all CPUs metered.
+/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Debug)]
 pub struct Metered {
     /// Records, those of flows that the end cut off among them.
@@ -132,6 +134,7 @@ pub struct Metered {
 }
 
 /// The flows that the end of the run cut off, or that had said their last word: nobody has written them yet.
+/// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,

@@ -120,6 +120,7 @@ impl WriterState {
 }
 
 /// Hurries the writer of flows, from any thread.
+/// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Debug)]
 pub struct Hurry(pub(super) Arc<WriterState>);
 

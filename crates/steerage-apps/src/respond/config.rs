@@ -37,6 +37,7 @@ pub const BUFFER_MAX: usize = u16::MAX as usize;
 const MTU_MIN: usize = 1280;
 
 /// What is served at a port by TCP.
+/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// All comes back.
@@ -51,6 +52,7 @@ pub enum Service {
 }
 
 /// What a responder is to be.
+/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The addresses that it answers for, which are nobody else's.
@@ -69,6 +71,7 @@ pub struct Config {
 }
 
 /// What cannot be: a line that says so.
+/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 

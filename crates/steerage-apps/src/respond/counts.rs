@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What became of a packet.
+/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
@@ -91,6 +92,7 @@ impl Fate {
 }
 
 /// How a connection ended.
+/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum End {
@@ -126,6 +128,7 @@ const FATES: usize = Fate::ALL.len();
 const ENDS: usize = End::ALL.len();
 
 /// What was counted.
+/// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responded {
     pub(super) fates: [u64; FATES],

@@ -12,7 +12,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Input, Running, Snapshot, Timestamp};
 use steerage_apps::respond::{Config, End, Fate, Moved, Respond, Responding};
 use steerage_device::af_packet::{AfPacketOptions, Direction};
-use steerage_device::fault::{Fault, FaultCounts, Faults};
+use steerage_device::fault::{Fault, FaultCounts, FaultTotals, Faults};
 use steerage_device::output;
 use steerage_fixtures::handlers::{self, Wire};
 use steerage_fixtures::namespaces::{Namespaces, address, ping, udp_exchange};
@@ -292,7 +292,9 @@ fn what_a_network_does_to_packets_no_byte_minds() {
         }
     });
     for counts in &net.faults {
-        assert!(counts.read().iter().all(|count| *count > 0), "{:?}", counts.read());
+        let FaultTotals { lost, duplicated, corrupted, reordered, delayed, .. } = counts.read();
+        let each = [lost, duplicated, corrupted, reordered, delayed];
+        assert!(each.iter().all(|count| *count > 0), "{each:?}");
     }
     let counts = net.responding.so_far();
     assert_eq!((counts.transactions, counts.ended(End::Lost), counts.ended(End::Aborted)), (30, 0, 0));

@@ -8,6 +8,8 @@ use steerage_flow::FlowHash;
 /// A frame of several buffers, of which some have arrived. A device keeps a `Gather` from buffer to buffer and from
 /// poll to poll, because the last buffer of a frame may arrive in a later poll than the first. When the device is
 /// closed, it gives back the pages that are still in it ([`close`](Self::close)).
+///
+/// The guide has an [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
 #[derive(Debug, Default)]
 pub struct Gather(State);
 

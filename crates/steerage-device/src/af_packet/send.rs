@@ -27,6 +27,13 @@ mod tests;
 const PARTS_MAX: usize = HANDLE_BUDGET + SEGMENTS_MAX;
 
 /// By which interface to send, and how.
+///
+/// ```no_run
+/// use steerage_device::af_packet::AfPacketOutput;
+///
+/// let output = AfPacketOutput::new("eth1").qdisc_bypass(true).open()?;
+/// # Ok::<(), steerage::DeviceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AfPacketOutput {

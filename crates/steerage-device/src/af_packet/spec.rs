@@ -18,6 +18,15 @@ const PREFIX: &str = "af_packet:";
 const OPTIONS: [&str; 7] = ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash"];
 
 /// An interface as it was written.
+///
+/// ```
+/// use steerage_device::af_packet::{AfPacketOptions, Named};
+///
+/// let named = Named::read("af_packet:eth0,queues=2").expect("it begins as one does");
+/// let options = named.apply(AfPacketOptions::new(named.interface))?;
+/// assert_eq!((options.interface.as_str(), options.queues), ("eth0", 2));
+/// # Ok::<(), steerage_device::synthetic::SpecError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
     /// Its name.

@@ -43,6 +43,13 @@ const HEADER_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
 
 /// By which interface to send, and how.
+///
+/// ```no_run
+/// use steerage_device::af_xdp::AfXdpOutput;
+///
+/// let output = AfXdpOutput::new("eth1").cpus(4).open()?;
+/// # Ok::<(), steerage::DeviceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AfXdpOutput {

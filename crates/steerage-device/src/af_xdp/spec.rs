@@ -17,6 +17,13 @@ const PREFIX: &str = "af_xdp:";
 const OPTIONS: [&str; 5] = ["queues", "mode", "ring", "busy_poll", "hash"];
 
 /// An interface as it was written.
+///
+/// ```
+/// use steerage_device::af_xdp::Named;
+///
+/// let named = Named::read("af_xdp:eth0,mode=skb").expect("it begins as one does");
+/// assert_eq!(named.interface, "eth0");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
     /// Its name.

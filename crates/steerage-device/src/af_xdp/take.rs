@@ -12,6 +12,15 @@ pub const TESTS_MAX: usize = 256;
 const SHOWN_CHARS_MAX: usize = 40;
 
 /// Which frames are taken: those of which any clause is true.
+///
+/// ```
+/// use steerage_device::af_xdp::{Take, TakeError};
+///
+/// let take: Take = "udp dst port 53".parse()?;
+/// let error: TakeError = "udp port many".parse::<Take>().unwrap_err();
+/// println!("{error}");
+/// # Ok::<(), TakeError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
     /// Of a clause all tests are true: each with whether it is to be so, or not so.
@@ -92,6 +101,7 @@ impl Prefix {
 }
 
 /// Why a text does not say what to take.
+/// [`Take`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakeError(String);
 

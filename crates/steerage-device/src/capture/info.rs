@@ -10,6 +10,7 @@ use super::walk::Met;
 
 /// What is known of a capture device so far: shared between the queue, which fills it in, and whoever asks, from any
 /// thread. All of it is written once a poll or less often.
+/// [`Capture`](super::Capture) has an example.
 #[derive(Debug)]
 pub struct CaptureInfo {
     // Relaxed throughout: each is a number of its own that the queue alone changes. No other memory hangs on them.

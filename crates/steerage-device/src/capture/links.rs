@@ -30,6 +30,13 @@ const NAMES: [(u16, &str); 21] = [
 ];
 
 /// A link type's name, or `link-type-147` for one without.
+///
+/// ```
+/// use steerage::LinkType;
+/// use steerage_device::capture::link_name;
+///
+/// assert_eq!(link_name(LinkType(147)), "link-type-147");
+/// ```
 pub fn link_name(link: LinkType) -> Cow<'static, str> {
     match NAMES.binary_search_by_key(&link.0, |(number, _)| *number) {
         Ok(at) => NAMES[at].1.into(),

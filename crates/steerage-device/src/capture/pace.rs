@@ -11,6 +11,15 @@ const MILLIONTHS: u64 = 1_000_000;
 const FACTOR_MAX: f64 = 1e6;
 
 /// How many times faster than recorded a capture is handed over.
+///
+/// ```
+/// use steerage_device::capture::Pace;
+///
+/// let pace: Pace = "2.5".parse()?;
+/// let error = "fast".parse::<Pace>().unwrap_err();
+/// println!("{error}");
+/// # Ok::<(), steerage_device::capture::ParsePaceError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// In millionths, so that times add up exactly.
@@ -29,6 +38,7 @@ impl Pace {
 }
 
 /// What is written wrong about a pace.
+/// [`Pace`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParsePaceError;
 

@@ -53,6 +53,12 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
 ///
 /// # Errors
 /// As [`create`], and if it is not to wait any longer.
+///
+/// ```no_run
+/// // Waits ten times for a reader.
+/// let output = steerage_device::capture::create_when_read("pipe.pcapng", |asked| asked < 10)?;
+/// # Ok::<(), steerage::DeviceError>(())
+/// ```
 pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
     let name = path.as_ref().to_string_lossy().into_owned();
     let failed = |operation, error| DeviceError::new(name.clone(), operation, error);

@@ -41,6 +41,7 @@ const TO_V6: [u16; 8] = [0x2001, 0xdb8, 0, 2, 0, 0, 0, 1];
 const PORT_DISCARD: u16 = 9;
 
 /// A kind of flow.
+/// [`SyntheticOptions`](super::SyntheticOptions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -109,6 +110,12 @@ impl fmt::Display for Kind {
 }
 
 /// The flow and the number in that flow of a synthetic frame. `None` if it is none, or cut before its numbers' end.
+///
+/// ```
+/// use steerage_device::synthetic::parse_payload;
+///
+/// assert!(parse_payload(&[0; 4]).is_none());
+/// ```
 pub fn parse_payload(frame: &[u8]) -> Option<(u32, u64)> {
     let u16_at = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let tag = if u16_at(12)? == ETHERTYPE_VLAN { VLAN_BYTES } else { 0 };

@@ -19,6 +19,12 @@ fn split(spec: &str) -> Option<(Layer, &str)> {
 }
 
 /// Whether `spec` names one: begins with `tap:` or `tun:`.
+///
+/// ```
+/// use steerage_device::tap::is_spec;
+///
+/// assert!(is_spec("tap:vm0") && !is_spec("vm0"));
+/// ```
 pub fn is_spec(spec: &str) -> bool {
     split(spec).is_some()
 }

@@ -8,6 +8,23 @@ use crate::flow_key::FlowKey;
 use crate::limits::{FLOW_HEADERS_MAX, VLAN_TAGS_MAX};
 
 /// Which flow counts if a packet is inside a tunnel.
+///
+/// ```
+/// use steerage_flow::LinkType;
+/// use steerage_flow::dissect::{Layers, dissect};
+///
+/// // IPv4 in IPv4: 10.0.0.1 to 10.0.0.2, and in it 192.0.2.1 to 192.0.2.2.
+/// let mut packet = [0; 40];
+/// (packet[0], packet[3], packet[9]) = (0x45, 40, 4);
+/// packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+/// (packet[20], packet[23], packet[29]) = (0x45, 20, 99);
+/// packet[32..40].copy_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2]);
+///
+/// let inner = dissect(&packet, LinkType::RAW, Layers::Inner);
+/// assert_eq!(inner.key.source().map(|end| end.ip()), Some([192, 0, 2, 1].into()));
+/// let outer = dissect(&packet, LinkType::RAW, Layers::Outer);
+/// assert_eq!(outer.key.source().map(|end| end.ip()), Some([10, 0, 0, 1].into()));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layers {
     /// The flow of the innermost IP header that can be read: the flows inside a tunnel spread over the CPUs.
@@ -95,6 +112,7 @@ impl Dissection {
 }
 
 /// An IP header.
+/// [`dissect`](super::dissect()) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IpLayer {
@@ -110,6 +128,7 @@ pub struct IpLayer {
 }
 
 /// A fragment of a datagram.
+/// [`FragmentTable`](crate::FragmentTable) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fragment {
@@ -137,6 +156,18 @@ impl Fragment {
 }
 
 /// A tunnel that was entered.
+///
+/// ```
+/// use steerage_flow::LinkType;
+/// use steerage_flow::dissect::{HeaderKind, Layers, dissect};
+///
+/// // An MPLS label of 100, and below it an IPv4 header.
+/// let mut frame = [0; 60];
+/// frame[12..19].copy_from_slice(&[0x88, 0x47, 0x00, 0x06, 0x41, 64, 0x45]);
+/// let found = dissect(&frame, LinkType::ETHERNET, Layers::Inner);
+/// let tunnel = found.tunnel.expect("the label");
+/// assert_eq!((tunnel.kind, tunnel.id), (HeaderKind::Mpls, Some(100)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tunnel {
@@ -156,6 +187,7 @@ impl Tunnel {
 }
 
 /// A header and its offset.
+/// [`dissect`](super::dissect()) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Header {
@@ -166,6 +198,7 @@ pub struct Header {
 }
 
 /// Kinds of headers.
+/// [`dissect`](super::dissect()) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is the name of a header")]
@@ -258,6 +291,7 @@ impl fmt::Display for HeaderKind {
 }
 
 /// Why reading ended.
+/// [`dissect`](super::dissect()) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {

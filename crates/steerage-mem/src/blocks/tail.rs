@@ -48,6 +48,15 @@ impl Tail<'_> {
 }
 
 /// The place of a frame and its header: see [`Tail::lend_each`].
+///
+/// ```
+/// use steerage_mem::{FrameHeader, Spot};
+///
+/// // A record of a capture file: 16 bytes that the header replaces, then the frame.
+/// let header = FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: 1500, link: 1, interface: 0 };
+/// let spot = Spot::new(FrameHeader::BYTES, 60, header);
+/// assert_eq!(spot.wire_len(), 1500);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Spot {
     at: usize,

@@ -45,6 +45,15 @@ impl Topology {
 
 /// For each of `cpus` whose index is among `owners`, the indices of the other CPUs in the order in which they should join it. The
 /// order comes from the kernel, and from measurements if there is a choice, since virtual machines report wrong topologies.
+///
+/// ```
+/// use steerage_topology::{Topology, joining_orders};
+///
+/// // The CPU at index 0 receives.
+/// let cpus: Vec<_> = Topology::read().default_mask().iter().collect();
+/// let orders = joining_orders(&cpus, &[0]);
+/// assert_eq!(orders.len(), cpus.len());
+/// ```
 pub fn joining_orders(cpus: &[CpuId], owners: &[u16]) -> Vec<Vec<u16>> {
     let all: CpuMask = cpus.iter().copied().collect();
     let mut near = vec![Vec::new(); cpus.len()];

@@ -335,6 +335,9 @@ fn add_peer_series(into: &mut Experiment, sample: &Sample, against: &[String]) {
         // The metric by which `of` is compared already, or else the first metric.
         let pair = into.compared.iter().find(|pair| pair.of == *of).map(|pair| &pair.metric);
         let Some(metric) = pair.or(into.metrics.first().map(|metric| &metric.name)).cloned() else { continue };
-        add_all(&mut into.compared, vec![Pair { of: of.clone(), over: sample.series.clone(), metric }]);
+        add_all(
+            &mut into.compared,
+            vec![Pair { of: of.clone(), over: sample.series.clone(), metric, published: Vec::new() }],
+        );
     }
 }

@@ -68,6 +68,8 @@ pub struct NicOptions {
     pub metadata: Metadata,
     /// So many frames a second, whether there is a page for them or not; `None`: as fast as they are taken.
     pub rate: Option<u64>,
+    /// The device shows frames only when at least this many have arrived, as cards that moderate their interrupts do.
+    pub at_once: usize,
 }
 
 impl NicOptions {
@@ -117,7 +119,8 @@ impl Nic {
         let lost = waiting.saturating_sub(RING as u64);
         self.lost += lost;
         out.lost(lost);
-        (waiting - lost) as usize
+        let all_came = come == self.options.frames;
+        if all_came || waiting >= self.options.at_once as u64 { (waiting - lost) as usize } else { 0 }
     }
 
     /// As the card writes it: all of the frame.

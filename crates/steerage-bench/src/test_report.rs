@@ -44,7 +44,7 @@ pub(crate) fn report(xs: &[Option<f64>], kinds: &[ChartKind]) -> Report {
         published: "elsewhere".into(),
         metrics: vec![Metric { name: "v".into(), title: "value".into(), unit: "Mpps".into(), more_is_better: true }],
         x: "work, ns".into(),
-        compared: vec![Pair { of: "ours".into(), over: "plain".into(), metric: "v".into() }],
+        compared: vec![Pair { of: "ours".into(), over: "plain".into(), metric: "v".into(), published: Vec::new() }],
         charts: kinds.iter().map(chart).collect(),
         samples,
         skipped: vec!["what could not be".into()],

@@ -208,3 +208,39 @@ impl Handler for Reads {
         self.sum
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use steerage::Builder;
+
+    use super::*;
+    use crate::runs::run_alone_at_rate;
+
+    /// Counts batches.
+    struct Batches(u64);
+
+    impl Handler for Batches {
+        type Moved = ();
+        type Report = u64;
+
+        fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {
+            self.0 += 1;
+        }
+
+        fn finish(self, _: &mut Cpu) -> u64 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn frames_are_shown_many_at_once() {
+        let of = |at_once| {
+            let options =
+                NicOptions { frame_bytes: 64, frames: 640, metadata: Metadata::Late, rate: Some(100_000), at_once };
+            let (times, batches) = run_alone_at_rate(0, Builder::new(), options.input().0, 640, || Batches(0)).unwrap();
+            assert_eq!(times.delivered, 640);
+            batches
+        };
+        assert!(of(64) <= 10);
+    }
+}

@@ -219,12 +219,13 @@ e: an experiment
     far       2,000  ours       3  15.45 [15.15..15.75]
 
   ours over plain, value (more is better):
-    near      0  0.50 times [0.50..0.50], worse
-    near     20  no difference (1.00..1.00)
-    near  2,000  1.50 times [1.50..1.50]
-    far       0  0.50 times [0.50..0.50], worse
-    far      20  no difference (1.00..1.00)
-    far   2,000  1.50 times [1.50..1.50]
+    near           0  0.50 times [0.50..0.50], worse
+    near          20  no difference (1.00..1.00)
+    near       2,000  1.50 times [1.50..1.50]
+    far            0  0.50 times [0.50..0.50], worse
+    far           20  no difference (1.00..1.00)
+    far        2,000  1.50 times [1.50..1.50]
+    published    200  1.27 times (a card, 8 CPUs)
 
   left out: 1 run in which the CPUs moved
   skipped: what could not be

@@ -92,3 +92,18 @@ fn once(on: CpuPair, work: Work, collects: bool, list: usize, frames: u64) -> Re
     };
     Ok(times.of_all(frames)?.measurement())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_why_the_published_gain_is_not_seen() {
+        let experiment = &benchmarks(&Settings::quick(vec![0, 1]))[0].experiment;
+        assert!(experiment.published.contains("Why 43 % is not seen here"), "{}", experiment.published);
+        let beside: Vec<_> = experiment.compared.iter().map(|pair| (pair.of.as_str(), pair.published.len())).collect();
+        assert_eq!(beside, [("forwarding, a collector", 1), ("headers only, a collector", 0)]);
+        let ratio = &experiment.compared[0].published[0];
+        assert_eq!((ratio.x, ratio.ratio), (Some(64.0), 1.43));
+    }
+}

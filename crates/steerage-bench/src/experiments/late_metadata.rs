@@ -165,3 +165,42 @@ fn loss(settings: &Settings) -> Benchmark {
 fn frames_in(time: Duration, rate: u64) -> u64 {
     (time.as_secs_f64() * rate as f64) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::run;
+
+    #[test]
+    fn one_cpu_receives_and_drops_at_the_published_rate_and_above() {
+        let [_, _, drop] = &mut benchmarks(&Settings::quick(vec![0]))[..] else { panic!("three parts") };
+        let drop = std::mem::replace(drop, Benchmark::new(DROP, &Settings::quick(vec![0])));
+        let experiment = run(drop, |_| true);
+        assert!(experiment.skipped.is_empty(), "{:?}", experiment.skipped);
+        let points: Vec<_> = experiment.samples.iter().map(|sample| (sample.series.as_str(), sample.x)).collect();
+        let (first, last) = (Some(1.488_137), Some(60.0));
+        assert_eq!(points, [(EARLY, first), (LATE, first), (EARLY, last), (LATE, last)]);
+        for sample in &experiment.samples {
+            let (offered, values) = (sample.x.unwrap(), &sample.values);
+            // Frames are not handled before they have come.
+            assert!(values["mpps"] > 0.0 && values["mpps"] <= offered * 1.001, "{sample:?}");
+            assert!((0.0..100.0).contains(&values["lost_percent"]), "{sample:?}");
+            assert!(values["cpu_percent"] > 0.0 && values["cpu_percent"] <= 100.0, "{sample:?}");
+            assert!(values["receive_ns"] > 0.0, "{sample:?}");
+        }
+    }
+
+    #[test]
+    fn one_cpu_is_compared_by_frame_size_too() {
+        let quick = Settings { ends_only: false, ..Settings::quick(vec![0]) };
+        let experiment = run(by_size(&quick), |_| true);
+        for series in [EARLY_ALONE, LATE_ALONE] {
+            let sizes =
+                experiment.samples.iter().filter(|sample| sample.series == series).filter_map(|sample| sample.x);
+            assert!(sizes.eq(FRAME_BYTES.map(f64::from)), "{series}");
+        }
+        let pair = experiment.compared.iter().find(|pair| pair.of == LATE_ALONE).unwrap();
+        assert_eq!((pair.over.as_str(), pair.published[0].ratio), (EARLY_ALONE, 1.15));
+        assert!(experiment.published.contains("1,488,137") && experiment.published.contains("80 % of the CPU"));
+    }
+}

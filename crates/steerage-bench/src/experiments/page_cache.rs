@@ -249,7 +249,8 @@ impl Shape {
                 sent += self.turn(queue);
             }
         }
-        let (took, cpu) = (start.elapsed(), thread_cpu_time()?.saturating_sub(cpu_before));
+        let cpu = thread_cpu_time()?.saturating_sub(cpu_before);
+        let took = start.elapsed();
         let served = queues.iter().map(|(queue, _)| queue.served());
         let (fast, slow) = served.fold((0, 0), |(fast, slow), one| (fast + one.0, slow + one.1));
         Ok(Round { pages: sent, took, cpu, fast, slow })
@@ -349,4 +350,71 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
         });
     }
     busy.time()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::run;
+
+    /// Enough pages that warming up is a small part.
+    const PAGES: usize = 200_000;
+
+    /// Five queues on two threads, which share a CPU.
+    fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
+        let shape = Shape { comes_home, frame_bytes: FRAME_BYTES, ..Shape::pages(5, cache_pages) };
+        contend(&[0, 0], shape, PAGES).unwrap()
+    }
+
+    #[test]
+    fn with_a_cache_pages_come_from_it_and_without_from_the_pool() {
+        for comes_home in [ComesHome::Steadily, ComesHome::InBursts] {
+            let (on, off) = (contended(CACHE_PAGES, comes_home), contended(0, comes_home));
+            assert!(on.values["cached_percent"] > 95.0, "{comes_home:?}: {on:?}");
+            assert_eq!(off.values["cached_percent"], 0.0, "{comes_home:?}: {off:?}");
+            for measured in [on, off] {
+                // A thread's CPU time is not longer than the time that it ran; the clocks may differ a little.
+                assert!((0.0..=2.02).contains(&measured.values["cpus"]), "{measured:?}");
+                assert!(measured.values["cpu_ns"] > 0.0 && measured.values["page_ns"] > 0.0, "{measured:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_larger_cache_takes_more_of_a_burst() {
+        let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
+        let parts = CACHE_SIZES.map(part);
+        // The larger ones take the whole burst.
+        assert!(parts[..5].is_sorted_by(|a, b| a < b) && parts[4..].iter().all(|part| *part > 95.0), "{parts:?}");
+    }
+
+    #[test]
+    fn all_numbers_of_queues_and_sizes_are_there() {
+        let quick = Settings { ends_only: false, ..Settings::quick(vec![0, 1]) };
+        let [pages, frames, sizes] = &benchmarks(&quick)[..] else { panic!("three parts") };
+        let points = |benchmark: &Benchmark, series: &str| {
+            let of = benchmark.cases.iter().filter(|case| case.series == series);
+            of.filter_map(|case| case.x).collect::<Vec<_>>()
+        };
+        for series in ["cache on", "cache off"] {
+            assert_eq!(points(pages, series), [1.0, 2.0, 8.0, 32.0, 64.0]);
+            assert_eq!(points(frames, series), [8.0, 32.0, 64.0]);
+        }
+        for series in ["cache off", "64 pages", "256 pages", "512 pages", "1024 pages", "2048 pages", CONTROL] {
+            assert_eq!(points(sizes, series), [8.0, 32.0, 64.0], "{series}");
+        }
+        assert!(frames.experiment.question.contains("at most 2 CPUs run at once, so with 64 queues each CPU has 32"));
+        let ratio = frames.experiment.compared[0].published[0].ratio;
+        assert!((1.26..1.28).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn one_cpu_contends_with_nobody_and_says_so() {
+        for benchmark in benchmarks(&Settings::quick(vec![0])) {
+            let experiment = run(benchmark, |_| true);
+            assert!(experiment.question.contains("1 CPU, so nothing contends"), "{}", experiment.question);
+            assert!(experiment.samples.iter().all(|sample| sample.x == Some(1.0)), "{experiment:?}");
+            assert!(experiment.skipped.iter().all(|line| line.contains("it takes 2 CPUs")), "{:?}", experiment.skipped);
+        }
+    }
 }

@@ -268,6 +268,7 @@ fn delay(settings: &Settings) -> Benchmark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runner::run;
 
     #[test]
     fn cpus_are_doubled_up_to_all() {
@@ -276,5 +277,35 @@ mod tests {
         let small = ["2 CPUs, hash", "balance, 2 CPUs", "4 CPUs, hash", "balance, 4 CPUs"];
         assert_eq!(names, [&[INLINE, WORKER][..], &small, &[ALL, BALANCE]].concat());
         assert_eq!(ways(2).len(), 4);
+    }
+
+    #[test]
+    fn masks_grow_to_all_cpus() {
+        assert_eq!(
+            [1, 2, 3, 8, 12].map(mask_sizes),
+            [vec![1], vec![1, 2], vec![1, 2, 3], vec![1, 2, 4, 8], vec![1, 2, 4, 8, 12]]
+        );
+        let quick = Settings { ends_only: false, ..Settings::quick((0..12).collect()) };
+        let benchmark = by_cpus(&quick);
+        for series in [INLINE, HASH, BALANCE] {
+            let xs = benchmark.cases.iter().filter(|case| case.series == series).filter_map(|case| case.x);
+            assert!(xs.eq([1.0, 2.0, 4.0, 8.0, 12.0]), "{series}");
+        }
+    }
+
+    #[test]
+    fn the_speed_up_stands_beside_the_published_ones() {
+        let experiment = run(by_cpus(&Settings::quick(vec![0])), |_| true);
+        assert!(experiment.skipped.is_empty(), "{:?}", experiment.skipped);
+        let series: Vec<&str> = experiment.samples.iter().map(|sample| sample.series.as_str()).collect();
+        assert_eq!(series, [INLINE, HASH, BALANCE]);
+        for sample in &experiment.samples {
+            // A run so short may have had no CPU.
+            let measured = ["mpps", "cpus", "busy_ns"].map(|metric| sample.values[metric]);
+            assert!(sample.x == Some(1.0) && measured.iter().all(|value| *value >= 0.0), "{sample:?}");
+        }
+        let published: Vec<_> = experiment.compared[0].published.iter().map(|one| (one.x, one.ratio)).collect();
+        assert_eq!(published, [(Some(8.0), 311.0 / 108.0), (Some(16.0), 404.0 / 156.0), (Some(16.0), 854.0 / 567.0)]);
+        assert!(experiment.charts.iter().any(|chart| chart.kind == ChartKind::Ratio && chart.metric == "mpps"));
     }
 }

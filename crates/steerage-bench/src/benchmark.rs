@@ -156,9 +156,14 @@ impl Benchmark {
     }
 
     /// Adds a comparison of series `of` with series `over` by the first metric.
-    pub fn compare(mut self, of: &str, over: &str) -> Self {
+    pub fn compare(self, of: &str, over: &str) -> Self {
         let metric = self.experiment.metrics.first().map_or_else(String::new, |metric| metric.name.clone());
-        let (of, over, published) = (of.to_owned(), over.to_owned(), Vec::new());
+        self.compare_by(&metric, of, over)
+    }
+
+    /// Adds a comparison by a metric.
+    pub fn compare_by(mut self, metric: &str, of: &str, over: &str) -> Self {
+        let (metric, of, over, published) = (metric.to_owned(), of.to_owned(), over.to_owned(), Vec::new());
         self.experiment.compared.push(Pair { of, over, metric, published });
         self
     }

@@ -141,11 +141,16 @@ impl RxQueue for Nic {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let slab = self.slab.clone();
+        let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
             // Else the first frames wait for the kernel to find memory for them, which no network card does.
             out.page_mut(&mut page).fill(0);
             self.ring.push(Self::post(slab.as_deref(), page));
+        }
+        if begins {
+            // Frames come when the ring is there.
+            return Ok(Polled::More);
         }
         let len = self.options.frame_bytes;
         for _ in 0..budget.min(self.arrived(out)) {

@@ -98,6 +98,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn packets_of_all_sources_are_forwarded() {
+        let alone = CpuPair { receive: 0, work: 0 };
+        let measured = once(alone, Work::Forward, false, POLL_BUDGET, 500_000).unwrap();
+        assert!(measured.values["mpps"] > 0.0);
+    }
+
+    #[test]
     fn it_says_why_the_published_gain_is_not_seen() {
         let experiment = &benchmarks(&Settings::quick(vec![0, 1]))[0].experiment;
         assert!(experiment.published.contains("Why 43 % is not seen here"), "{}", experiment.published);

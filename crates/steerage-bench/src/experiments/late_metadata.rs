@@ -108,7 +108,9 @@ fn drop_on_one_cpu(settings: &Settings) -> Benchmark {
         .metric("cpu_percent", "CPU use", "%", false)
         .metric("mpps", "handled", "Mpps", true)
         .metric("receive_ns", "the CPU", "ns a packet", false)
-        .compare(LATE, EARLY)
+        .compare_by("cpu_percent", LATE, EARLY)
+        .compare_by("mpps", LATE, EARLY)
+        .beside(&BUILD_SKB)
         .chart(ChartKind::Lines, "lost_percent", "Packets lost, by offered rate")
         .chart(ChartKind::Lines, "cpu_percent", "CPU use, by offered rate")
         .chart(ChartKind::Lines, "mpps", "Packets handled, by offered rate");

@@ -1,5 +1,7 @@
 //! The cost of a page on its way to a worker and home, with the local cache and without, and by the size of the cache.
 
+mod path;
+
 use std::hint::black_box;
 use std::sync::{Barrier, mpsc};
 use std::thread;
@@ -51,6 +53,18 @@ const SIZES: Description = Description {
     rounds: 5,
 };
 
+const PATH: Description = Description {
+    name: "page-cache-path",
+    title: "The local page cache: the whole path with many queues",
+    question: "Queues that always have frames, spread over the CPUs; all CPUs handle the packets of all queues, by hash, and read the \
+               headers. What does a packet cost with the cache and without? A queue takes pages home when its cache runs short. So \
+               a large cache goes through many pages, which the CPU's own caches may not hold, and without one the pool gives \
+               out the pages that came home last.",
+    published: Some(&LOCAL_PAGE_CACHE),
+    x: "queues",
+    rounds: 5,
+};
+
 /// How many polls of a queue are under way before its worker finishes the first one.
 const POLLS_UNDER_WAY: usize = 8;
 
@@ -77,6 +91,9 @@ const CACHES: [(&str, usize); 2] = [("cache on", CACHE_PAGES), ("cache off", 0)]
 /// The sizes of a cache that are compared, in pages.
 const CACHE_SIZES: [usize; 5] = [0, 64, 256, 1024, CACHE_PAGES];
 
+/// The caches of the whole path, in units of [`LPC_UNIT_PAGES`].
+const LPC_SIZES: [(&str, usize); 3] = [("cache on", LPC_SIZE_DEFAULT), ("1024 pages", 1), ("cache off", 0)];
+
 /// The series that is run a second time.
 const CONTROL: &str = "control, off as well";
 
@@ -84,7 +101,33 @@ const CONTROL: &str = "control, off as well";
 type Queue = (PageLoop, Consumer);
 
 pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
-    vec![pages(settings), frames(settings), sizes(settings)]
+    vec![pages(settings), frames(settings), sizes(settings), whole_path(settings)]
+}
+
+fn whole_path(settings: &Settings) -> Benchmark {
+    let count = settings.cpus.len();
+    let mut benchmark = Benchmark::new(PATH, settings)
+        .on_this_machine(&here(count))
+        .metric("mpps", "handled", "Mpps", true)
+        .metric("cpu_ns", "all CPUs, busy", "ns a packet", false)
+        .chart(ChartKind::Bars, "cpu_ns", "What a packet costs, by queues");
+    let off = CACHES[1].0;
+    for (name, lpc_size) in LPC_SIZES {
+        if lpc_size > 0 {
+            benchmark = benchmark.compare_by("cpu_ns", name, off);
+        }
+    }
+    benchmark = benchmark.compare_by("cpu_ns", CONTROL, off);
+    let (warm_up, time) = (settings.warm_up / 4, settings.measured);
+    benchmark.takes(warm_up + time);
+    for queues in settings.points(&MANY_QUEUES) {
+        for (name, lpc_size) in LPC_SIZES.into_iter().chain([(CONTROL, 0)]) {
+            let on = settings.cpus.clone();
+            let run = move || path::once(&on, queues as usize, lpc_size, warm_up, time);
+            benchmark.case(name, Some(queues.into()), count.max(2), run);
+        }
+    }
+    benchmark
 }
 
 fn pages(settings: &Settings) -> Benchmark {
@@ -153,20 +196,23 @@ fn sizes(settings: &Settings) -> Benchmark {
 
 /// The metrics of queues that contend, and how many CPUs they run on.
 fn with_metrics(benchmark: Benchmark, settings: &Settings) -> Benchmark {
-    let count = settings.cpus.len();
-    let here = match count {
-        1 => "Here: 1 CPU, so nothing contends.".to_owned(),
-        _ => format!(
-            "Here: at most {count} CPUs run at once, so with 64 queues each CPU has {} of them.",
-            64_usize.div_ceil(count)
-        ),
-    };
     benchmark
-        .on_this_machine(&here)
+        .on_this_machine(&here(settings.cpus.len()))
         .metric("page_ns", "a page's round", "ns", false)
         .metric("cpu_ns", "CPU time", "ns a page", false)
         .metric("cpus", "CPUs that ran", "CPUs", true)
         .metric("cached_percent", "from the cache", "%", true)
+}
+
+/// How many CPUs run.
+fn here(cpus: usize) -> String {
+    match cpus {
+        1 => "Here: 1 CPU, so nothing contends.".to_owned(),
+        _ => format!(
+            "Here: at most {cpus} CPUs run at once, so with 64 queues each CPU has {} of them.",
+            64_usize.div_ceil(cpus)
+        ),
+    }
 }
 
 /// Adds a case of queues that contend.
@@ -399,7 +445,7 @@ mod tests {
     #[test]
     fn all_numbers_of_queues_and_sizes_are_there() {
         let quick = Settings { ends_only: false, ..Settings::quick(vec![0, 1]) };
-        let [pages, frames, sizes] = &benchmarks(&quick)[..] else { panic!("three parts") };
+        let [pages, frames, sizes, path] = &benchmarks(&quick)[..] else { panic!("four parts") };
         let points = |benchmark: &Benchmark, series: &str| {
             let of = benchmark.cases.iter().filter(|case| case.series == series);
             of.filter_map(|case| case.x).collect::<Vec<_>>()
@@ -411,6 +457,9 @@ mod tests {
         }
         for series in ["cache off", "64 pages", "256 pages", "1024 pages", "2048 pages", CONTROL] {
             assert_eq!(points(sizes, series), [8.0, 32.0, 64.0], "{series}");
+        }
+        for series in ["cache on", "1024 pages", "cache off", CONTROL] {
+            assert_eq!(points(path, series), [8.0, 32.0, 64.0], "{series}");
         }
         assert!(frames.experiment.question.contains("at most 2 CPUs run at once, so with 64 queues each CPU has 32"));
         let ratio = frames.experiment.compared[0].published[0].ratio;

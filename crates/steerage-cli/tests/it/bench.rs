@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::program::{Started, run};
 
 /// Those that need nothing but CPUs, in the order in which they come.
-const ANYWHERE: [&str; 13] = [
+const ANYWHERE: [&str; 14] = [
     "rps",
     "rps-cpus",
     "rps-delay",
@@ -21,6 +21,7 @@ const ANYWHERE: [&str; 13] = [
     "page-cache",
     "page-cache-frames",
     "page-cache-size",
+    "page-cache-path",
     "path",
     "hash",
     "meter",

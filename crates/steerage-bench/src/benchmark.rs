@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::error::BenchError;
 use crate::measurement::Measurement;
-use crate::report::{Chart, ChartKind, Experiment, Metric, Pair};
+use crate::published::Published;
+use crate::report::{Chart, ChartKind, Experiment, Metric, Pair, PublishedRatio};
 use crate::runs::CpuPair;
 
 /// The settings that all benchmarks share.
@@ -94,8 +95,8 @@ pub struct Description {
     pub title: &'static str,
     /// As in [`Experiment::question`].
     pub question: &'static str,
-    /// As in [`Experiment::published`].
-    pub published: &'static str,
+    /// What was published about it, if anything was.
+    pub published: Option<&'static Published>,
     /// As in [`Experiment::x`].
     pub x: &'static str,
     /// The default number of runs of each case.
@@ -123,7 +124,7 @@ impl Benchmark {
             name: about.name.to_owned(),
             title: about.title.to_owned(),
             question: about.question.to_owned(),
-            published: about.published.to_owned(),
+            published: about.published.map_or_else(String::new, Published::text),
             metrics: Vec::new(),
             x: about.x.to_owned(),
             compared: Vec::new(),
@@ -155,9 +156,36 @@ impl Benchmark {
     }
 
     /// Adds a comparison of series `of` with series `over` by the first metric.
-    pub fn compare(mut self, of: &str, over: &str) -> Self {
+    pub fn compare(self, of: &str, over: &str) -> Self {
         let metric = self.experiment.metrics.first().map_or_else(String::new, |metric| metric.name.clone());
-        self.experiment.compared.push(Pair { of: of.to_owned(), over: over.to_owned(), metric });
+        self.compare_by(&metric, of, over)
+    }
+
+    /// Adds a comparison by a metric.
+    pub fn compare_by(mut self, metric: &str, of: &str, over: &str) -> Self {
+        let (metric, of, over, published) = (metric.to_owned(), of.to_owned(), over.to_owned(), Vec::new());
+        self.experiment.compared.push(Pair { of, over, metric, published });
+        self
+    }
+
+    /// Shows the ratios of a published measurement beside those of the last comparison, each at its point if there is an axis.
+    pub fn beside(mut self, published: &Published) -> Self {
+        let has_axis = !self.experiment.x.is_empty();
+        let ratio = |one: &crate::published::Ratio| PublishedRatio {
+            x: one.x.filter(|_| has_axis),
+            ratio: one.after / one.before,
+            set_up: one.set_up.to_owned(),
+        };
+        if let Some(pair) = self.experiment.compared.last_mut() {
+            pair.published.extend(published.ratios.iter().map(ratio));
+        }
+        self
+    }
+
+    /// Adds a sentence about this machine to the question.
+    pub fn on_this_machine(mut self, sentence: &str) -> Self {
+        self.experiment.question += " ";
+        self.experiment.question += sentence;
         self
     }
 

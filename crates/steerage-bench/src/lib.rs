@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `error`, `measurement` | why a run failed; what a run measured |
 //! | `placement` | pins threads, and measures how far CPUs are apart |
+//! | `published` | what was published, in words and figures |
 //! | `report` | the report: machine, experiments, charts, samples; its JSON form |
 //! | `histogram` | a histogram of times |
 //! | `frames`, `traffic`, `capture`, `nic`, `router`, `load` | the devices and packet functions that are measured |
@@ -34,6 +35,7 @@ pub mod measurement;
 pub mod merge;
 pub mod nic;
 pub mod placement;
+pub mod published;
 pub mod report;
 pub mod router;
 pub mod runner;

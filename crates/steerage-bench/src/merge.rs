@@ -283,7 +283,12 @@ fn merge_machine(first: &mut Machine, other: &Machine) -> Result<(), String> {
 /// Adds another report's declaration of the same experiment, which may have been run with other options.
 fn merge_declaration(known: &mut Experiment, other: &Experiment) {
     add_all(&mut known.metrics, other.metrics.clone());
-    add_all(&mut known.compared, other.compared.clone());
+    for pair in &other.compared {
+        let same = |one: &Pair| (&one.of, &one.over, &one.metric) == (&pair.of, &pair.over, &pair.metric);
+        if !known.compared.iter().any(same) {
+            known.compared.push(pair.clone());
+        }
+    }
     add_all(&mut known.skipped, other.skipped.clone());
     for chart in &other.charts {
         let same = |one: &&mut crate::report::Chart| {
@@ -335,6 +340,9 @@ fn add_peer_series(into: &mut Experiment, sample: &Sample, against: &[String]) {
         // The metric by which `of` is compared already, or else the first metric.
         let pair = into.compared.iter().find(|pair| pair.of == *of).map(|pair| &pair.metric);
         let Some(metric) = pair.or(into.metrics.first().map(|metric| &metric.name)).cloned() else { continue };
-        add_all(&mut into.compared, vec![Pair { of: of.clone(), over: sample.series.clone(), metric }]);
+        add_all(
+            &mut into.compared,
+            vec![Pair { of: of.clone(), over: sample.series.clone(), metric, published: Vec::new() }],
+        );
     }
 }

@@ -68,6 +68,8 @@ pub struct NicOptions {
     pub metadata: Metadata,
     /// So many frames a second, whether there is a page for them or not; `None`: as fast as they are taken.
     pub rate: Option<u64>,
+    /// The device shows frames only when at least this many have arrived, as cards that moderate their interrupts do.
+    pub at_once: usize,
 }
 
 impl NicOptions {
@@ -117,7 +119,8 @@ impl Nic {
         let lost = waiting.saturating_sub(RING as u64);
         self.lost += lost;
         out.lost(lost);
-        (waiting - lost) as usize
+        let all_came = come == self.options.frames;
+        if all_came || waiting >= self.options.at_once as u64 { (waiting - lost) as usize } else { 0 }
     }
 
     /// As the card writes it: all of the frame.
@@ -138,11 +141,16 @@ impl RxQueue for Nic {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let slab = self.slab.clone();
+        let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
             // Else the first frames wait for the kernel to find memory for them, which no network card does.
             out.page_mut(&mut page).fill(0);
             self.ring.push(Self::post(slab.as_deref(), page));
+        }
+        if begins {
+            // Frames come when the ring is there.
+            return Ok(Polled::More);
         }
         let len = self.options.frame_bytes;
         for _ in 0..budget.min(self.arrived(out)) {
@@ -203,5 +211,41 @@ impl Handler for Reads {
 
     fn finish(self, _cpu: &mut Cpu) -> u64 {
         self.sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steerage::Builder;
+
+    use super::*;
+    use crate::runs::run_alone_at_rate;
+
+    /// Counts batches.
+    struct Batches(u64);
+
+    impl Handler for Batches {
+        type Moved = ();
+        type Report = u64;
+
+        fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {
+            self.0 += 1;
+        }
+
+        fn finish(self, _: &mut Cpu) -> u64 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn frames_are_shown_many_at_once() {
+        let of = |at_once| {
+            let options =
+                NicOptions { frame_bytes: 64, frames: 640, metadata: Metadata::Late, rate: Some(100_000), at_once };
+            let (times, batches) = run_alone_at_rate(0, Builder::new(), options.input().0, 640, || Batches(0)).unwrap();
+            assert_eq!(times.delivered, 640);
+            batches
+        };
+        assert!(of(64) <= 10);
     }
 }

@@ -84,7 +84,7 @@ pub struct Metric {
 }
 
 /// Two series that are compared: the ratio is 1 if both are equally good.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// The series whose gain is computed.
     pub of: String,
@@ -92,6 +92,20 @@ pub struct Pair {
     pub over: String,
     /// The metric.
     pub metric: String,
+    /// What others published about the same comparison, to be shown beside the measured ratios.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<PublishedRatio>,
+}
+
+/// A published ratio, on another machine and in general by another metric.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PublishedRatio {
+    /// Its point on the axis, if it has one.
+    pub x: Option<f64>,
+    /// The ratio: above 1 the first series was better.
+    pub ratio: f64,
+    /// The set-up, in a few words.
+    pub set_up: String,
 }
 
 /// A chart of an experiment's samples.

@@ -86,9 +86,10 @@ fn table() -> Result<Table, BenchError> {
         mac: Some(ours),
         mtu: 1500,
         up: true,
-        ipv4: Some([10, 0, 0, 1].into()),
+        // No source of the packets: those from the router's own address or from a broadcast address are dropped.
+        ipv4: Some([10, 2, 0, 1].into()),
         ipv6: None,
-        broadcasts: vec![[10, 0, 0, 255].into()],
+        broadcasts: vec![[10, 2, 0, 255].into()],
     };
     let router = |nth: u32| [10, 1, 0, nth as u8 % ROUTERS].into();
     let mut routes = Routes::default();

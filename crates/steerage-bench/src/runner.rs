@@ -113,7 +113,7 @@ mod tests {
     use crate::benchmark::{Description, Settings};
 
     const DESCRIPTION: Description =
-        Description { name: "made-up", title: "", question: "", published: "", x: "", rounds: 3 };
+        Description { name: "made-up", title: "", question: "", published: None, x: "", rounds: 3 };
 
     fn benchmark(rounds: usize) -> Benchmark {
         let settings = Settings { rounds: Some(rounds), ..Settings::quick(vec![0]) };

@@ -192,16 +192,39 @@ where
     H: Handler,
     F: Fn() -> H + Send + Sync + 'static,
 {
+    let (times, report) = run_alone_at_rate(on, builder, input, frames, make)?;
+    Ok((times.of_all(frames)?, report))
+}
+
+/// Like [`run_alone`], for an input that may lose frames because they come at a rate.
+///
+/// # Errors
+/// If the run cannot be set up.
+pub fn run_alone_at_rate<H, F>(
+    on: usize,
+    builder: Builder,
+    input: Input,
+    frames: u64,
+    make: F,
+) -> Result<(Times, H::Report), BenchError>
+where
+    H: Handler,
+    F: Fn() -> H + Send + Sync + 'static,
+{
     let builder = builder.virtual_cpus(1).hash(FlowHasher::keyed(&HashKey::MICROSOFT));
     let (mut parts, handle) = builder.input(input).build(move |_| make())?.split();
     pin(on)?;
     let mut cpu = parts.remove(0).enter_machine();
-    let start = Instant::now();
-    while cpu.step() != Stepped::Finished {}
-    let whole = start.elapsed().as_nanos() as f64 / frames as f64;
+    // A device posts its ring in the first round, which is not part of the measurement.
+    cpu.step();
+    let (start, mut busy) = (Instant::now(), Busy::default());
+    while !cpu.is_finished() {
+        busy.during(|| cpu.step() == Stepped::Worked);
+    }
+    let each = |time: Duration| time.as_nanos() as f64 / frames as f64;
+    let (receive, whole) = (each(busy.time()), each(start.elapsed()));
     let delivered = handle.snapshot().delivered();
-    let times = Times { receive: whole, work: None, whole, delivered }.of_all(frames)?;
-    Ok((times, cpu.finish()))
+    Ok((Times { receive, work: None, whole, delivered }, cpu.finish()))
 }
 
 /// Checks that all packets arrived.

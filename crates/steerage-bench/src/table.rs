@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::compare::{Comparison, compare};
+use crate::compare::{Comparison, compare, times};
 use crate::format::{axis_value, duration, printable, quantity, spread, truncated};
 use crate::report::{Experiment, Machine, Metric, Report};
 use crate::stats::{Group, groups, moved};
@@ -156,9 +156,14 @@ fn verdicts(text: &mut String, experiment: &Experiment) {
             let heading = (!heading.is_empty()).then(|| heading.to_owned());
             Column { cells: heading.into_iter().chain(found.iter().map(cell)).collect(), right }
         };
-        let place = cells("", false, &|one| one.placement.to_string());
-        let x = cells("", true, &|one| one.x.map_or(String::new(), axis_value));
-        let verdict = cells("", false, &|one| one.to_string());
+        let mut place = cells("", false, &|one| one.placement.to_string());
+        let mut x = cells("", true, &|one| one.x.map_or(String::new(), axis_value));
+        let mut verdict = cells("", false, &|one| one.to_string());
+        for one in &pair.published {
+            place.cells.push("published".to_owned());
+            x.cells.push(one.x.map_or(String::new(), axis_value));
+            verdict.cells.push(printable(&format!("{} times ({})", times(one.ratio), one.set_up)));
+        }
         // No empty line between this and its heading.
         let mut lines = String::new();
         table(&mut lines, &[&place, &x, &verdict]);
@@ -214,12 +219,13 @@ e: an experiment
     far       2,000  ours       3  15.45 [15.15..15.75]
 
   ours over plain, value (more is better):
-    near      0  0.50 times [0.50..0.50], worse
-    near     20  no difference (1.00..1.00)
-    near  2,000  1.50 times [1.50..1.50]
-    far       0  0.50 times [0.50..0.50], worse
-    far      20  no difference (1.00..1.00)
-    far   2,000  1.50 times [1.50..1.50]
+    near           0  0.50 times [0.50..0.50], worse
+    near          20  no difference (1.00..1.00)
+    near       2,000  1.50 times [1.50..1.50]
+    far            0  0.50 times [0.50..0.50], worse
+    far           20  no difference (1.00..1.00)
+    far        2,000  1.50 times [1.50..1.50]
+    published    200  1.27 times (a card, 8 CPUs)
 
   left out: 1 run in which the CPUs moved
   skipped: what could not be

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::placement::Placement;
-use crate::report::{Chart, ChartKind, Experiment, Machine, Metric, Pair, Report, SCHEMA, Sample};
+use crate::report::{Chart, ChartKind, Experiment, Machine, Metric, Pair, PublishedRatio, Report, SCHEMA, Sample};
 
 /// Text that must be escaped in a page and on a terminal.
 pub(crate) const EVIL: &str = "</text><script>alert(\"1\")</script>&'\u{1b}\u{0}\u{ffff}]]>";
@@ -37,6 +37,7 @@ pub(crate) fn report(xs: &[Option<f64>], kinds: &[ChartKind]) -> Report {
     samples.push(moved);
     let chart =
         |kind: &ChartKind| Chart { title: "a chart".into(), kind: *kind, metric: "v".into(), series: Vec::new() };
+    let published = PublishedRatio { x: Some(200.0), ratio: 1.27, set_up: "a card, 8 CPUs".into() };
     let experiment = Experiment {
         name: "e".into(),
         title: "an experiment".into(),
@@ -44,7 +45,12 @@ pub(crate) fn report(xs: &[Option<f64>], kinds: &[ChartKind]) -> Report {
         published: "elsewhere".into(),
         metrics: vec![Metric { name: "v".into(), title: "value".into(), unit: "Mpps".into(), more_is_better: true }],
         x: "work, ns".into(),
-        compared: vec![Pair { of: "ours".into(), over: "plain".into(), metric: "v".into() }],
+        compared: vec![Pair {
+            of: "ours".into(),
+            over: "plain".into(),
+            metric: "v".into(),
+            published: vec![published],
+        }],
         charts: kinds.iter().map(chart).collect(),
         samples,
         skipped: vec!["what could not be".into()],

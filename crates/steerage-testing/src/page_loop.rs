@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use steerage_mem::ring::{Consumer, Producer, RingOptions, ring};
-use steerage_mem::{Completion, KeptPages, Memory, Region, RegionError};
+use steerage_mem::{Completion, KeptPages, Memory, Page, Region, RegionError};
 
-use steerage_core::limits::{BACKLOG_DEFAULT, PAGE_BYTES_MIN, POOL_BULK};
+use steerage_core::limits::{BACKLOG_DEFAULT, HEADROOM, PAGE_BYTES_MIN, POOL_BULK};
 use steerage_core::pool::PagePool;
 use steerage_mem::SharedPool;
 use steerage_mem::page_cache::LPC_UNIT_PAGES;
@@ -35,6 +35,14 @@ impl PageLoop {
     /// # Errors
     /// An error if there is no memory.
     pub fn new(queues: usize, lpc_size: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
+        Self::with_cache(queues, lpc_size * LPC_UNIT_PAGES)
+    }
+
+    /// Like [`new`](Self::new), with local caches of any number of pages.
+    ///
+    /// # Errors
+    /// An error if there is no memory.
+    pub fn with_cache(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
         let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
         // Memory that was never touched has no physical pages yet, and the first access would wait for the page tables.
@@ -43,7 +51,6 @@ impl PageLoop {
         let memory = Memory::new(Arc::clone(&region), None);
         let one = |_| {
             let kept_pages = KeptPages::new(memory.clone(), 0);
-            let local_pages = lpc_size * LPC_UNIT_PAGES;
             let pool = PagePool::new(Arc::clone(&region), Arc::clone(&shared[0]), kept_pages, local_pages);
             let options = RingOptions { slots, slots_max: slots, limit: BACKLOG_DEFAULT, arrivals: false };
             let (producer, consumer) = ring(options, memory.clone());
@@ -56,6 +63,21 @@ impl PageLoop {
     /// takes finished pages back if it is short of pages or of room. Returns the number of pages handed over.
     #[inline]
     pub fn send(&mut self, count: usize) -> usize {
+        self.hand_over(count, |_, page| Completion::new(page, 0, 0))
+    }
+
+    /// Like [`send`](Self::send), with a frame in each page. `write` gets the page's bytes behind the headroom, and returns the
+    /// frame's length.
+    #[inline]
+    pub fn send_frames(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> usize) -> usize {
+        self.hand_over(count, |region, mut page| {
+            let len = write(&mut region.page_mut(&mut page)[HEADROOM..]);
+            Completion::new(page, HEADROOM, len)
+        })
+    }
+
+    #[inline(always)]
+    fn hand_over(&mut self, count: usize, mut complete: impl FnMut(&Region, Page) -> Completion) -> usize {
         let Self { pool, producer, frames } = self;
         if pool.cached() < count || producer.room() < count as u64 {
             let home = producer.reclaim(|frame| {
@@ -69,8 +91,8 @@ impl PageLoop {
         }
         // A poll also hands over all pages or none.
         let count = if producer.room() < count as u64 { 0 } else { count };
-        let (_, pages) = pool.take_many(count);
-        frames.extend(pages.map(|page| Completion::new(page, 0, 0)));
+        let (region, pages) = pool.take_many(count);
+        frames.extend(pages.map(|page| complete(region, page)));
         let sent = frames.len();
         producer.stage_all(frames, 0, |_| ());
         producer.publish();
@@ -106,6 +128,21 @@ mod tests {
             }
             let (fast, slow) = loops[0].0.served();
             assert!(if lpc_size == 0 { fast == 0 } else { fast > 9 * slow }, "{fast} {slow}");
+        }
+    }
+
+    #[test]
+    fn frames_arrive_as_they_were_written() {
+        let (mut queue, mut consumer) = PageLoop::with_cache(1, 100).unwrap().pop().unwrap();
+        let mut next = 0_u8;
+        let sent = queue.send_frames(POOL_BULK, |page| {
+            next += 1;
+            page[..1500].fill(next);
+            1500
+        });
+        assert_eq!((sent, consumer.take(POOL_BULK)), (POOL_BULK, POOL_BULK));
+        for (frame, number) in consumer.frames().zip(1_u8..) {
+            assert_eq!(frame.bytes(), [number; 1500]);
         }
     }
 

@@ -4,10 +4,10 @@ use super::axes::{Plot, Words, measured, room, tick};
 use super::data::heading;
 use super::scale::Scale;
 use super::svg::{Anchor, class_of};
-use crate::compare::{Comparison, Verdict, compare};
+use crate::compare::{Comparison, Verdict, compare, times};
 use crate::format::{axis_value, number};
 use crate::placement::Placement;
-use crate::report::{Chart, Experiment, Pair};
+use crate::report::{Chart, Experiment, Pair, PublishedRatio};
 use crate::stats::{placements, series};
 
 /// How high a plot is.
@@ -52,10 +52,17 @@ impl<'a> Pairs<'a> {
     }
 
     fn xs(&self) -> Vec<f64> {
-        let mut xs: Vec<f64> = self.all().filter_map(|one| one.x).collect();
+        let published = self.published().map(|(_, x, _)| x);
+        let mut xs: Vec<f64> = self.all().filter_map(|one| one.x).chain(published).collect();
         xs.sort_by(f64::total_cmp);
         xs.dedup();
         xs
+    }
+
+    /// Published ratios with a point on the axis, each with its pair's colour.
+    fn published(&self) -> impl Iterator<Item = (usize, f64, &PublishedRatio)> {
+        let all = self.found.iter().flat_map(|(index, pair, _)| pair.published.iter().map(move |one| (*index, one)));
+        all.filter_map(|(index, one)| Some((index, one.x?, one)))
     }
 
     fn all(&self) -> impl Iterator<Item = &Comparison> {
@@ -66,6 +73,8 @@ impl<'a> Pairs<'a> {
     fn scale(&self) -> Scale {
         let ends = |(low, high): (f64, f64), one: &Comparison| (low.min(one.low), high.max(one.high));
         let (low, high) = self.all().fold((1.0 / RATIO_AROUND, RATIO_AROUND), ends);
+        let (low, high) =
+            self.published().fold((low, high), |(low, high), (.., one)| (low.min(one.ratio), high.max(one.ratio)));
         let (low, high) = (low.max(1.0 / RATIO_DRAWN_MAX), high.min(RATIO_DRAWN_MAX));
         // A little air.
         Scale::Log { low: low / 1.04, high: high * 1.04 }
@@ -118,6 +127,9 @@ impl<'a> Pairs<'a> {
             through(&mut plot, *index, pair, found);
             crossings(&mut plot, *index, pair, found, &mut labels);
         }
+        for (index, x, one) in self.published() {
+            published(&mut plot, index, x, one);
+        }
         plot.svg.finish(&label)
     }
 }
@@ -138,6 +150,14 @@ fn indices<'a>(series: &[&str], pairs: impl Iterator<Item = &'a Pair>) -> Vec<us
 
 fn name(pair: &Pair) -> String {
     format!("{} over {}", pair.of, pair.over)
+}
+
+/// A published ratio: a ring, and what it is.
+fn published(plot: &mut Plot, index: usize, x: f64, one: &PublishedRatio) {
+    let at = plot.at(x, one.ratio.clamp(1.0 / RATIO_DRAWN_MAX, RATIO_DRAWN_MAX));
+    let title = format!("published: {} times at {} ({})", times(one.ratio), axis_value(x), one.set_up);
+    plot.svg.ring(&format!("published {}", class_of(index)), at, &title);
+    plot.svg.text("published", (at.0 - 10.0, at.1 + 4.0), Anchor::End, &format!("published {}", times(one.ratio)));
 }
 
 fn band(plot: &mut Plot, index: usize, found: &[Comparison]) {

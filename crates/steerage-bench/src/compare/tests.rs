@@ -36,7 +36,7 @@ fn rounds(of: &[(f64, f64)]) -> Vec<Sample> {
 }
 
 fn pair() -> Pair {
-    Pair { of: "a".into(), over: "b".into(), metric: "v".into() }
+    Pair { of: "a".into(), over: "b".into(), metric: "v".into(), published: Vec::new() }
 }
 
 fn only(samples: Vec<Sample>) -> Comparison {
@@ -152,7 +152,7 @@ fn of_what_should_be_little_less_is_a_gain() {
     let runs = rounds(&[(10.0, 20.0), (10.0, 21.0), (10.0, 20.5)]);
     let found = compare(&experiment(false, runs.clone()), &pair());
     assert_eq!((found[0].ratio, found[0].verdict), (2.05, Verdict::Better));
-    let swapped = Pair { of: "b".into(), over: "a".into(), metric: "v".into() };
+    let swapped = Pair { of: "b".into(), over: "a".into(), metric: "v".into(), published: Vec::new() };
     assert_eq!(compare(&experiment(false, runs), &swapped)[0].verdict, Verdict::Worse);
 }
 

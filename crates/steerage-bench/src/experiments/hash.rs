@@ -23,7 +23,7 @@ const DESCRIPTION: Description = Description {
     question: "What does it take to get from a frame to its flow's key and the key's hash, both directions alike, in batches of 64? And \
                to dissect it, as tools do? The frames lie in the second-level cache. What is plain takes a straight line; tags in \
                tags, tunnels and fragments take a walk.",
-    published: "",
+    published: None,
     x: "",
     rounds: 15,
 };

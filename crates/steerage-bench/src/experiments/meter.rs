@@ -25,7 +25,7 @@ const DESCRIPTION: Description = Description {
                records, on one CPU, and on two that share the work as balance has it or by hash. Beside it what only counts packets, and a \
                plain loop of one thread: it counts packets and bytes by flow in a hash table, and knows neither fragments nor tunnels, \
                neither timeouts nor records.",
-    published: "",
+    published: None,
     x: "flows",
     rounds: 5,
 };

@@ -1,10 +1,14 @@
-//! What a page costs on its way to a worker and home, with the local cache and without.
+//! The cost of a page on its way to a worker and home, with the local cache and without, and by the size of the cache.
 
+mod path;
+
+use std::hint::black_box;
 use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use steerage::limits::{LPC_SIZE_DEFAULT, POLL_BUDGET};
+use nix::time::{ClockId, clock_gettime};
+use steerage::limits::{LPC_SIZE_DEFAULT, LPC_UNIT_PAGES, POLL_BUDGET};
 use steerage::testing::PageLoop;
 use steerage_mem::ring::Consumer;
 
@@ -12,96 +16,348 @@ use crate::benchmark::{Benchmark, Description, Settings};
 use crate::error::BenchError;
 use crate::measurement::Measurement;
 use crate::placement::pin;
+use crate::published::LOCAL_PAGE_CACHE;
 use crate::report::ChartKind;
 use crate::runs::{Busy, CpuPair};
 
 const DESCRIPTION: Description = Description {
     name: "page-cache",
     title: "The local page cache: queues that contend for pages",
-    question: "Pages go round in polls of 64, and nobody touches their bytes. The queues are dealt out to two CPUs, each of which works \
-               off its own: all that they share is the pool. What does a page cost with the cache local to each queue, and without? \
-               Across: one CPU takes pages and hands them over, another gives them back.",
-    published: "Amazon, ENA's Linux driver (local page cache, 2021): 330 in place of 260 Gbps, 1.27 times, with many queues; the \
-                cache keeps them from waiting for each other at the page allocator.",
+    question: "Pages go round in polls of 64, and nobody touches their bytes. The queues are spread over the CPUs. Each CPU takes pages \
+               for its own queues and gives them back, so the CPUs share only the pool. What does a page cost with a cache local to \
+               each queue, and without? Across: one CPU takes pages and hands them over, another gives them back.",
+    published: Some(&LOCAL_PAGE_CACHE),
     x: "queues",
     rounds: 5,
 };
 
-/// So many polls' pages are under way in a queue before its worker finishes the first of them.
+const FRAMES: Description = Description {
+    name: "page-cache-frames",
+    title: "The local page cache: frames of 1,500 bytes",
+    question: "The same, with a frame of 1,500 bytes in each page: it is written whole when the page is taken, as a network card does, and \
+               read whole before the page is given back. How much CPU time does a frame take? Inline: a poll's frames are \
+               finished before the next poll, so few pages are under way. Otherwise 8 polls of each queue are.",
+    published: Some(&LOCAL_PAGE_CACHE),
+    x: "queues",
+    rounds: 5,
+};
+
+const SIZES: Description = Description {
+    name: "page-cache-size",
+    title: "The local page cache: how large it has to be",
+    question: "The same frames, but pages come back in bursts: each queue sends 15 polls before the first of them is finished, nearly a \
+               full backlog, as when a CPU was away for a moment. What CPU time does a frame take with caches of several sizes? \
+               The control is the same as without a cache: the ratio of the two shows how exact the others are.",
+    published: None,
+    x: "queues",
+    rounds: 5,
+};
+
+const PATH: Description = Description {
+    name: "page-cache-path",
+    title: "The local page cache: the whole path with many queues",
+    question: "Queues that always have frames, spread over the CPUs; all CPUs handle the packets of all queues, by hash, and read the \
+               headers. What does a packet cost with the cache and without? A queue takes pages home when its cache runs short. So \
+               a large cache goes through many pages, which the CPU's own caches may not hold, and without one the pool gives \
+               out the pages that came home last.",
+    published: Some(&LOCAL_PAGE_CACHE),
+    x: "queues",
+    rounds: 5,
+};
+
+/// How many polls of a queue are under way before its worker finishes the first one.
 const POLLS_UNDER_WAY: usize = 8;
 
-const QUEUES: [u32; 3] = [1, 2, 8];
+/// The polls of a burst: what a backlog of default size has room for.
+const POLLS_OF_BURST: usize = 15;
 
-/// What a page takes, about.
+/// The length of frames that fill a packet of Ethernet's usual MTU.
+const FRAME_BYTES: usize = 1500;
+
+const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
+
+/// The numbers of queues that contend.
+const MANY_QUEUES: [u32; 3] = [8, 32, 64];
+
+/// About how long a page takes, without a frame and with one.
 const NANOS: f64 = 12.0;
+const FRAME_NANOS: f64 = 120.0;
 
-const CACHES: [(&str, usize); 2] = [("cache on", LPC_SIZE_DEFAULT), ("cache off", 0)];
+/// The default size of a cache, in pages.
+const CACHE_PAGES: usize = LPC_SIZE_DEFAULT * LPC_UNIT_PAGES;
+
+const CACHES: [(&str, usize); 2] = [("cache on", CACHE_PAGES), ("cache off", 0)];
+
+/// The sizes of a cache that are compared, in pages.
+const CACHE_SIZES: [usize; 5] = [0, 64, 256, 1024, CACHE_PAGES];
+
+/// The caches of the whole path, in units of [`LPC_UNIT_PAGES`].
+const LPC_SIZES: [(&str, usize); 3] = [("cache on", LPC_SIZE_DEFAULT), ("1024 pages", 1), ("cache off", 0)];
+
+/// The series that is run a second time.
+const CONTROL: &str = "control, off as well";
+
+/// A queue, and the end of its ring where pages are given back.
+type Queue = (PageLoop, Consumer);
 
 pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
-    let mut benchmark = Benchmark::new(DESCRIPTION, settings)
-        .metric("page_ns", "a page's round", "ns", false)
+    vec![pages(settings), frames(settings), sizes(settings), whole_path(settings)]
+}
+
+fn whole_path(settings: &Settings) -> Benchmark {
+    let count = settings.cpus.len();
+    let mut benchmark = Benchmark::new(PATH, settings)
+        .on_this_machine(&here(count))
+        .metric("mpps", "handled", "Mpps", true)
+        .metric("cpu_ns", "all CPUs, busy", "ns a packet", false)
+        .chart(ChartKind::Bars, "cpu_ns", "What a packet costs, by queues");
+    let off = CACHES[1].0;
+    for (name, lpc_size) in LPC_SIZES {
+        if lpc_size > 0 {
+            benchmark = benchmark.compare_by("cpu_ns", name, off);
+        }
+    }
+    benchmark = benchmark.compare_by("cpu_ns", CONTROL, off);
+    let (warm_up, time) = (settings.warm_up / 4, settings.measured);
+    benchmark.takes(warm_up + time);
+    for queues in settings.points(&MANY_QUEUES) {
+        for (name, lpc_size) in LPC_SIZES.into_iter().chain([(CONTROL, 0)]) {
+            let on = settings.cpus.clone();
+            let run = move || path::once(&on, queues as usize, lpc_size, warm_up, time);
+            benchmark.case(name, Some(queues.into()), count.max(2), run);
+        }
+    }
+    benchmark
+}
+
+fn pages(settings: &Settings) -> Benchmark {
+    let mut benchmark = with_metrics(Benchmark::new(DESCRIPTION, settings), settings)
         .metric("receive_ns", "receiving CPU", "ns a page", false)
         .metric("work_ns", "worker", "ns a page", false)
         .compare("cache on", "cache off")
+        .beside(&LOCAL_PAGE_CACHE)
+        .compare_by("cpu_ns", "cache on", "cache off")
         .compare("across, cache on", "across, cache off")
         .chart(ChartKind::Bars, "page_ns", "What a page's round costs, by queues");
-    let (pages, on) = (settings.frames(NANOS) as usize, settings.pair());
+    let pages = settings.frames(NANOS) as usize;
     for queues in settings.points(&QUEUES) {
-        for (name, lpc_size) in CACHES {
-            let cpus = if queues > 1 { 2 } else { 1 };
-            benchmark
-                .case(name, Some(queues.into()), cpus, move || contend(on, loops(queues as usize, lpc_size)?, pages));
+        for (name, cache_pages) in CACHES {
+            add(&mut benchmark, settings, name, Shape::pages(queues, cache_pages), pages);
         }
     }
-    for (name, lpc_size) in CACHES {
-        benchmark.case(format!("across, {name}"), Some(1.0), 2, move || across(on, loops(1, lpc_size)?, pages));
+    let on = settings.pair();
+    for (name, cache_pages) in CACHES {
+        let run = move || across(on, Shape::pages(1, cache_pages).queues()?, pages);
+        benchmark.case(format!("across, {name}"), Some(1.0), 2, run);
     }
-    vec![benchmark]
+    benchmark
 }
 
-fn loops(queues: usize, lpc_size: usize) -> Result<Vec<(PageLoop, Consumer)>, BenchError> {
-    PageLoop::new(queues, lpc_size).map_err(|error| BenchError::set_up("memory for the pages", error))
-}
-
-/// Sends and works off these queues in turn until so many pages went round.
-fn go_round(queues: &mut [(PageLoop, Consumer)], pages: usize) -> Duration {
-    for (queue, _) in &mut *queues {
-        (1..POLLS_UNDER_WAY).for_each(|_| {
-            queue.send(POLL_BUDGET);
-        });
-    }
-    let start = Instant::now();
-    let mut sent = 0;
-    while sent < pages {
-        for (queue, consumer) in &mut *queues {
-            sent += queue.send(POLL_BUDGET);
-            consumer.take(POLL_BUDGET);
-            consumer.finish();
+fn frames(settings: &Settings) -> Benchmark {
+    let mut benchmark = with_metrics(Benchmark::new(FRAMES, settings), settings)
+        .compare("cache on", "cache off")
+        .beside(&LOCAL_PAGE_CACHE)
+        .compare_by("cpu_ns", "cache on", "cache off")
+        .compare_by("cpu_ns", "inline, cache on", "inline, cache off")
+        .chart(ChartKind::Bars, "page_ns", "What a frame's round costs, by queues")
+        .chart(ChartKind::Bars, "cpu_ns", "CPU time of a frame, by queues");
+    let pages = settings.frames(FRAME_NANOS) as usize;
+    for queues in settings.points(&MANY_QUEUES) {
+        for (name, cache_pages) in CACHES {
+            let shape = Shape { frame_bytes: FRAME_BYTES, ..Shape::pages(queues, cache_pages) };
+            add(&mut benchmark, settings, name, shape, pages);
+            let inline = Shape { comes_home: ComesHome::Inline, ..shape };
+            add(&mut benchmark, settings, &format!("inline, {name}"), inline, pages);
         }
     }
-    start.elapsed()
+    benchmark
 }
 
-/// The queues on both CPUs, each CPU with its own.
-fn contend(on: CpuPair, mut first: Vec<(PageLoop, Consumer)>, pages: usize) -> Result<Measurement, BenchError> {
-    let each = |time: Duration| time.as_nanos() as f64 / pages as f64;
-    let mut second = first.split_off(first.len().div_ceil(2));
-    pin(on.receive)?;
-    if second.is_empty() {
-        return Ok(Measurement::of("page_ns", each(go_round(&mut first, pages))));
+fn sizes(settings: &Settings) -> Benchmark {
+    let name = |pages: usize| if pages == 0 { CACHES[1].0.to_owned() } else { format!("{pages} pages") };
+    let mut benchmark = with_metrics(Benchmark::new(SIZES, settings), settings)
+        .chart(ChartKind::Bars, "cpu_ns", "CPU time of a frame, by size of the cache")
+        .chart(ChartKind::Ratio, "cpu_ns", "What a cache gains in CPU time, by queues");
+    for pages in CACHE_SIZES.iter().rev().filter(|pages| **pages > 0) {
+        benchmark = benchmark.compare_by("cpu_ns", &name(*pages), &name(0));
     }
-    let start = Barrier::new(2);
-    thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            let pinned = pin(on.work);
-            start.wait();
-            pinned.map(|()| go_round(&mut second, pages))
-        });
-        start.wait();
-        let mine = go_round(&mut first, pages);
-        let theirs = other.join().unwrap_or(Err(BenchError::Panicked))?;
-        Ok(Measurement::of("page_ns", each(mine.max(theirs))))
-    })
+    benchmark = benchmark.compare_by("cpu_ns", CONTROL, &name(0));
+    let pages = settings.frames(FRAME_NANOS) as usize;
+    for queues in settings.points(&MANY_QUEUES) {
+        let cases = CACHE_SIZES.map(|cache_pages| (name(cache_pages), cache_pages));
+        for (name, cache_pages) in cases.into_iter().chain([(CONTROL.to_owned(), 0)]) {
+            let frames = Shape { frame_bytes: FRAME_BYTES, ..Shape::pages(queues, cache_pages) };
+            let shape = Shape { comes_home: ComesHome::InBursts, ..frames };
+            add(&mut benchmark, settings, &name, shape, pages);
+        }
+    }
+    benchmark
+}
+
+/// The metrics of queues that contend, and how many CPUs they run on.
+fn with_metrics(benchmark: Benchmark, settings: &Settings) -> Benchmark {
+    benchmark
+        .on_this_machine(&here(settings.cpus.len()))
+        .metric("page_ns", "a page's round", "ns", false)
+        .metric("cpu_ns", "CPU time", "ns a page", false)
+        .metric("cpus", "CPUs that ran", "CPUs", true)
+        .metric("cached_percent", "from the cache", "%", true)
+}
+
+/// How many CPUs run.
+fn here(cpus: usize) -> String {
+    match cpus {
+        1 => "Here: 1 CPU, so nothing contends.".to_owned(),
+        _ => format!(
+            "Here: at most {cpus} CPUs run at once, so with 64 queues each CPU has {} of them.",
+            64_usize.div_ceil(cpus)
+        ),
+    }
+}
+
+/// Adds a case of queues that contend.
+fn add(benchmark: &mut Benchmark, settings: &Settings, name: &str, shape: Shape, pages: usize) {
+    let cpus = shape.cpus(settings.cpus.len());
+    let on: Vec<usize> = settings.cpus.iter().copied().take(cpus).collect();
+    benchmark.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
+}
+
+/// How the pages of a queue come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ComesHome {
+    /// A poll's pages before the next poll.
+    Inline,
+    /// A poll's pages for each poll that is sent, while [`POLLS_UNDER_WAY`] are under way.
+    Steadily,
+    /// The pages of many polls at once.
+    InBursts,
+}
+
+/// The options of a run.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    queues: usize,
+    cache_pages: usize,
+    /// The length of the frame in each page. With 0, nobody touches the bytes.
+    frame_bytes: usize,
+    comes_home: ComesHome,
+}
+
+impl Shape {
+    fn pages(queues: u32, cache_pages: usize) -> Self {
+        Self { queues: queues as usize, cache_pages, frame_bytes: 0, comes_home: ComesHome::Steadily }
+    }
+
+    /// The number of CPUs for these queues: as many as there are, but at least two if the queues are to contend.
+    fn cpus(&self, there_are: usize) -> usize {
+        self.queues.min(there_are.max(2))
+    }
+
+    fn queues(&self) -> Result<Vec<Queue>, BenchError> {
+        let made = PageLoop::with_cache(self.queues, self.cache_pages);
+        made.map_err(|error| BenchError::set_up("memory for the pages", error))
+    }
+
+    fn send(&self, (queue, _): &mut Queue) -> usize {
+        match self.frame_bytes {
+            0 => queue.send(POLL_BUDGET),
+            bytes => queue.send_frames(POLL_BUDGET, |page| {
+                page[..bytes].fill(bytes as u8);
+                bytes
+            }),
+        }
+    }
+
+    fn give_back(&self, (_, consumer): &mut Queue) {
+        consumer.take(POLL_BUDGET);
+        if self.frame_bytes > 0 {
+            black_box(consumer.frames().map(|frame| sum(frame.bytes())).fold(0, u64::wrapping_add));
+        }
+        consumer.finish();
+    }
+
+    /// A queue's turn. Returns how many pages were sent.
+    fn turn(&self, queue: &mut Queue) -> usize {
+        let polls = match self.comes_home {
+            ComesHome::Inline | ComesHome::Steadily => 1,
+            ComesHome::InBursts => POLLS_OF_BURST,
+        };
+        let sent = (0..polls).map(|_| self.send(queue)).sum();
+        (0..polls).for_each(|_| self.give_back(queue));
+        sent
+    }
+
+    /// Gives each queue its turn until this many pages went round.
+    fn go_round(&self, queues: &mut [Queue], pages: usize) -> Result<Round, BenchError> {
+        if self.comes_home == ComesHome::Steadily {
+            for queue in &mut *queues {
+                (1..POLLS_UNDER_WAY).for_each(|_| {
+                    self.send(queue);
+                });
+            }
+        }
+        let (start, cpu_before) = (Instant::now(), thread_cpu_time()?);
+        let mut sent = 0;
+        while sent < pages {
+            for queue in &mut *queues {
+                sent += self.turn(queue);
+            }
+        }
+        let cpu = thread_cpu_time()?.saturating_sub(cpu_before);
+        let took = start.elapsed();
+        let served = queues.iter().map(|(queue, _)| queue.served());
+        let (fast, slow) = served.fold((0, 0), |(fast, slow), one| (fast + one.0, slow + one.1));
+        Ok(Round { pages: sent, took, cpu, fast, slow })
+    }
+}
+
+/// What one CPU did.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    pages: usize,
+    took: Duration,
+    cpu: Duration,
+    /// Pages from the caches of the queues, and from the shared pool.
+    fast: u64,
+    slow: u64,
+}
+
+fn sum(frame: &[u8]) -> u64 {
+    let words = frame.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+    words.fold(0, u64::wrapping_add)
+}
+
+fn thread_cpu_time() -> Result<Duration, BenchError> {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map(Duration::from).map_err(|error| BenchError::set_up("the CPU time of a thread", error))
+}
+
+/// Runs the queues on these CPUs, each CPU with its own queues.
+fn contend(cpus: &[usize], shape: Shape, pages: usize) -> Result<Measurement, BenchError> {
+    let mut queues = shape.queues()?;
+    let start = Barrier::new(cpus.len());
+    let rounds: Vec<Round> = thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(cpus.len());
+        for (nth, cpu) in cpus.iter().enumerate().rev() {
+            let mut own = queues.split_off(queues.len() * nth / (nth + 1));
+            let start = &start;
+            threads.push(scope.spawn(move || {
+                let pinned = pin(*cpu);
+                start.wait();
+                pinned.and_then(|()| shape.go_round(&mut own, pages))
+            }));
+        }
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(BenchError::Panicked))).collect::<Result<_, _>>()
+    })?;
+    let longest = rounds.iter().map(|round| round.took).max().unwrap_or_default();
+    let cpu: Duration = rounds.iter().map(|round| round.cpu).sum();
+    let all: usize = rounds.iter().map(|round| round.pages).sum();
+    let (fast, slow) = rounds.iter().fold((0, 0), |(fast, slow), round| (fast + round.fast, slow + round.slow));
+    let slowest = rounds.iter().map(|round| round.took.as_nanos() as f64 / round.pages as f64).fold(0.0, f64::max);
+    Ok(Measurement::of("page_ns", slowest)
+        .and("cpu_ns", cpu.as_nanos() as f64 / all as f64)
+        .and("cpus", cpu.as_secs_f64() / longest.as_secs_f64())
+        .and("cached_percent", 100.0 * fast as f64 / (fast + slow) as f64))
 }
 
 /// One queue, from CPU to CPU.
@@ -148,4 +404,75 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
         });
     }
     busy.time()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::run;
+
+    /// Enough pages that warming up is a small part.
+    const PAGES: usize = 200_000;
+
+    /// Five queues on two threads, which share a CPU.
+    fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
+        let shape = Shape { comes_home, frame_bytes: FRAME_BYTES, ..Shape::pages(5, cache_pages) };
+        contend(&[0, 0], shape, PAGES).unwrap()
+    }
+
+    #[test]
+    fn with_a_cache_pages_come_from_it_and_without_from_the_pool() {
+        for comes_home in [ComesHome::Inline, ComesHome::Steadily, ComesHome::InBursts] {
+            let (on, off) = (contended(CACHE_PAGES, comes_home), contended(0, comes_home));
+            assert!(on.values["cached_percent"] > 95.0, "{comes_home:?}: {on:?}");
+            assert_eq!(off.values["cached_percent"], 0.0, "{comes_home:?}: {off:?}");
+            for measured in [on, off] {
+                // A thread's CPU time is not longer than the time that it ran; the clocks may differ a little.
+                assert!((0.0..=2.02).contains(&measured.values["cpus"]), "{measured:?}");
+                assert!(measured.values["cpu_ns"] > 0.0 && measured.values["page_ns"] > 0.0, "{measured:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_larger_cache_takes_more_of_a_burst() {
+        let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
+        let parts = CACHE_SIZES.map(part);
+        // The larger ones take the whole burst.
+        assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
+    }
+
+    #[test]
+    fn all_numbers_of_queues_and_sizes_are_there() {
+        let quick = Settings { ends_only: false, ..Settings::quick(vec![0, 1]) };
+        let [pages, frames, sizes, path] = &benchmarks(&quick)[..] else { panic!("four parts") };
+        let points = |benchmark: &Benchmark, series: &str| {
+            let of = benchmark.cases.iter().filter(|case| case.series == series);
+            of.filter_map(|case| case.x).collect::<Vec<_>>()
+        };
+        for series in ["cache on", "cache off"] {
+            assert_eq!(points(pages, series), [1.0, 2.0, 8.0, 32.0, 64.0]);
+            assert_eq!(points(frames, series), [8.0, 32.0, 64.0]);
+            assert_eq!(points(frames, &format!("inline, {series}")), [8.0, 32.0, 64.0]);
+        }
+        for series in ["cache off", "64 pages", "256 pages", "1024 pages", "2048 pages", CONTROL] {
+            assert_eq!(points(sizes, series), [8.0, 32.0, 64.0], "{series}");
+        }
+        for series in ["cache on", "1024 pages", "cache off", CONTROL] {
+            assert_eq!(points(path, series), [8.0, 32.0, 64.0], "{series}");
+        }
+        assert!(frames.experiment.question.contains("at most 2 CPUs run at once, so with 64 queues each CPU has 32"));
+        let ratio = frames.experiment.compared[0].published[0].ratio;
+        assert!((1.26..1.28).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn one_cpu_contends_with_nobody_and_says_so() {
+        for benchmark in benchmarks(&Settings::quick(vec![0])) {
+            let experiment = run(benchmark, |_| true);
+            assert!(experiment.question.contains("1 CPU, so nothing contends"), "{}", experiment.question);
+            assert!(experiment.samples.iter().all(|sample| sample.x == Some(1.0)), "{experiment:?}");
+            assert!(experiment.skipped.iter().all(|line| line.contains("it takes 2 CPUs")), "{:?}", experiment.skipped);
+        }
+    }
 }

@@ -16,7 +16,7 @@ const DESCRIPTION: Description = Description {
     question: "Frames of 64 bytes in 65,536 flows, written by the receiving CPU as a device would. It receives and does nothing \
                else; another CPU is all of the targets, each with a ring and a backlog of its own, and reads the headers. The \
                ledger is on, buckets may move at any time, nothing is lost.",
-    published: "",
+    published: None,
     x: "",
     rounds: 5,
 };

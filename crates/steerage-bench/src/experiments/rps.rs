@@ -12,6 +12,7 @@ use crate::error::BenchError;
 use crate::histogram::Histogram;
 use crate::load::{Paced, SpinHandler, spin_rounds};
 use crate::measurement::Measurement;
+use crate::published::{RPS, RPS_LIGHT_LOAD};
 use crate::report::ChartKind;
 
 const DESCRIPTION: Description = Description {
@@ -20,8 +21,7 @@ const DESCRIPTION: Description = Description {
     question: "One queue brings more packets of 64 bytes in 65,536 flows than anybody can handle. How many are handled a second \
                where the CPU that receives does all the work, where another CPU does it, where all do, and where balance \
                decides? From how much work per packet on does steering pay?",
-    published: "Tom Herbert, \"rps: Receive Packet Steering\" (netdev, 2010; Linux 2.6.35): netperf TCP_RR of one byte, 500 \
-                streams, on eight cores behind one queue: 311 in place of 108 thousand transactions a second.",
+    published: Some(&RPS),
     x: "work, ns a packet",
     rounds: 5,
 };
@@ -31,10 +31,21 @@ const DELAY: Description = Description {
     title: "Receive packet steering: delay at a part of the load",
     question: "Packets that take 500 ns each come at a steady rate: 1 %, 50 % and 150 % of what one CPU can do. How old are they when \
                their turn comes, and how many CPUs are busy? Above 100 % one CPU cannot keep up.",
-    published: "Herbert, with the same patch: on a lightly loaded server, what steering adds for a packet may take away what \
-                parallelism gains, and more. No figures.",
+    published: Some(&RPS_LIGHT_LOAD),
     x: "load, % of one CPU",
     rounds: 3,
+};
+
+const CPUS: Description = Description {
+    name: "rps-cpus",
+    title: "Receive packet steering: speed-up by number of CPUs",
+    question: "Packets that take 500 ns each come faster than the CPUs can handle them. The mask has 1 CPU, the one that receives, then 2, \
+               4 and so on up to all CPUs. How many times as many packets are handled as without steering, and how much CPU time \
+               does it take? With 1 CPU in the mask there is nothing to gain, so that point shows how exact the others are. The \
+               published points are requests and responses by the kernel's stack, on machines of 8 and 16 CPUs.",
+    published: Some(&RPS),
+    x: "CPUs in the mask",
+    rounds: 5,
 };
 
 /// Nanoseconds of work for a packet.
@@ -42,6 +53,9 @@ const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
 /// Of which the delay is measured.
 const DELAY_COST: Duration = Duration::from_nanos(500);
+
+/// The work per packet of the speed-up by number of CPUs: as much as a packet takes in a small server.
+const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
 /// Parts of what one CPU can do.
 const LOADS: [u32; 3] = [1, 50, 150];
@@ -63,6 +77,7 @@ const INLINE: &str = "no steering";
 const WORKER: &str = "one other CPU";
 const ALL: &str = "all CPUs, hash";
 const BALANCE: &str = "balance";
+const HASH: &str = "hash";
 
 /// One run on some of the CPUs.
 struct Run {
@@ -159,7 +174,40 @@ fn ways(cpus: usize) -> Vec<(String, Way, usize)> {
 }
 
 pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
-    vec![throughput(settings), delay(settings)]
+    vec![throughput(settings), by_cpus(settings), delay(settings)]
+}
+
+/// The numbers of CPUs in the mask: doubled from 1 up to all.
+fn mask_sizes(cpus: usize) -> Vec<usize> {
+    let doubled = std::iter::successors(Some(1), |size| Some(size * 2));
+    doubled.take_while(|size| *size < cpus).chain([cpus]).collect()
+}
+
+fn by_cpus(settings: &Settings) -> Benchmark {
+    let all = settings.cpus.len();
+    let mut benchmark = Benchmark::new(CPUS, settings)
+        .on_this_machine(&format!("This machine has {all} for it."))
+        .metric("mpps", "handled", "Mpps", true)
+        .metric("cpus", "CPU time", "CPUs", false)
+        .metric("busy_ns", "all CPUs, busy", "ns a packet", false)
+        .compare(BALANCE, INLINE)
+        .beside(&RPS)
+        .compare(HASH, INLINE)
+        .chart(ChartKind::Ratio, "mpps", "Speed-up over no steering, by number of CPUs")
+        .chart(ChartKind::Lines, "mpps", "Packets handled, by number of CPUs")
+        .chart(ChartKind::Lines, "cpus", "CPU time, by number of CPUs");
+    for size in settings.points(&mask_sizes(all)) {
+        for (name, way, cpus) in [(INLINE, Way::Inline, 1), (HASH, Way::Hash, size), (BALANCE, Way::Balance, size)] {
+            let run = Run::new(way, cpus, settings);
+            benchmark.takes(run.takes());
+            benchmark.case(name, Some(size as f64), cpus, move || {
+                let measured = run.once(SPEED_UP_COST, None)?;
+                let measurement = Measurement::of("mpps", measured.per_second / 1e6);
+                Ok(measurement.and("cpus", measured.cpus).and("busy_ns", measured.busy))
+            });
+        }
+    }
+    benchmark
 }
 
 fn throughput(settings: &Settings) -> Benchmark {
@@ -220,6 +268,7 @@ fn delay(settings: &Settings) -> Benchmark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runner::run;
 
     #[test]
     fn cpus_are_doubled_up_to_all() {
@@ -228,5 +277,35 @@ mod tests {
         let small = ["2 CPUs, hash", "balance, 2 CPUs", "4 CPUs, hash", "balance, 4 CPUs"];
         assert_eq!(names, [&[INLINE, WORKER][..], &small, &[ALL, BALANCE]].concat());
         assert_eq!(ways(2).len(), 4);
+    }
+
+    #[test]
+    fn masks_grow_to_all_cpus() {
+        assert_eq!(
+            [1, 2, 3, 8, 12].map(mask_sizes),
+            [vec![1], vec![1, 2], vec![1, 2, 3], vec![1, 2, 4, 8], vec![1, 2, 4, 8, 12]]
+        );
+        let quick = Settings { ends_only: false, ..Settings::quick((0..12).collect()) };
+        let benchmark = by_cpus(&quick);
+        for series in [INLINE, HASH, BALANCE] {
+            let xs = benchmark.cases.iter().filter(|case| case.series == series).filter_map(|case| case.x);
+            assert!(xs.eq([1.0, 2.0, 4.0, 8.0, 12.0]), "{series}");
+        }
+    }
+
+    #[test]
+    fn the_speed_up_stands_beside_the_published_ones() {
+        let experiment = run(by_cpus(&Settings::quick(vec![0])), |_| true);
+        assert!(experiment.skipped.is_empty(), "{:?}", experiment.skipped);
+        let series: Vec<&str> = experiment.samples.iter().map(|sample| sample.series.as_str()).collect();
+        assert_eq!(series, [INLINE, HASH, BALANCE]);
+        for sample in &experiment.samples {
+            // A run so short may have had no CPU.
+            let measured = ["mpps", "cpus", "busy_ns"].map(|metric| sample.values[metric]);
+            assert!(sample.x == Some(1.0) && measured.iter().all(|value| *value >= 0.0), "{sample:?}");
+        }
+        let published: Vec<_> = experiment.compared[0].published.iter().map(|one| (one.x, one.ratio)).collect();
+        assert_eq!(published, [(Some(8.0), 311.0 / 108.0), (Some(16.0), 404.0 / 156.0), (Some(16.0), 854.0 / 567.0)]);
+        assert!(experiment.charts.iter().any(|chart| chart.kind == ChartKind::Ratio && chart.metric == "mpps"));
     }
 }

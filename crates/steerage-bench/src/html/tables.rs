@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::charts::escape;
-use crate::compare::{Comparison, Verdict, compare};
+use crate::compare::{Comparison, Verdict, compare, times};
 use crate::format::{axis_value, spread};
 use crate::placement::Placement;
 use crate::report::{Experiment, Metric, Pair, Report};
@@ -125,6 +125,14 @@ pub(super) fn verdicts(page: &mut String, one: &Experiment) {
                 let _ = write!(page, "<td class=\"{class}\">{text}</td>");
             }
             page.push_str("</tr>\n");
+        }
+        for one in &pair.published {
+            page.push_str("<tr>");
+            if with_x {
+                let _ = write!(page, "<td class=\"number\">{}</td>", one.x.map_or(String::new(), axis_value));
+            }
+            let text = format!("published: {} times ({})", times(one.ratio), one.set_up);
+            let _ = writeln!(page, "<td colspan=\"{}\">{}</td></tr>", placements.len(), escape(&text));
         }
         page.push_str("</table></div>\n");
     }

@@ -88,6 +88,29 @@ fn a_ratio_crosses_1_where_it_begins_to_pay() {
 }
 
 #[test]
+fn a_published_ratio_is_drawn_and_listed_beside_the_measured_ones() {
+    let mut report = report(&POINTS, &[ChartKind::Ratio]);
+    parsed(&page(&report), |document| {
+        let rings = document.descendants().filter(|node| node.has_tag_name("circle"));
+        let rings: Vec<String> = rings
+            .filter(|ring| ring.attribute("class").is_some_and(|class| class.starts_with("published")))
+            .map(text)
+            .collect();
+        // One in each panel.
+        assert_eq!(rings, ["published: 1.27 times at 200 (a card, 8 CPUs)"; 2]);
+        let cells = document.descendants().filter(|node| node.has_tag_name("td")).map(text);
+        assert_eq!(cells.filter(|cell| cell == "published: 1.27 times (a card, 8 CPUs)").count(), 1);
+    });
+    // Reports that were made before there were published ratios are read as well.
+    let before = serde_json::to_string(&report)
+        .unwrap()
+        .replace(r#""published":[{"x":200.0,"ratio":1.27,"set_up":"a card, 8 CPUs"}]"#, r#""ignored":1"#);
+    report = serde_json::from_str(&before).unwrap();
+    assert_eq!(report.experiments[0].compared[0].published, []);
+    parsed(&page(&report), |document| assert_eq!(with_class(document, "mark").len(), 6));
+}
+
+#[test]
 fn a_distribution_has_a_curve_for_each_group() {
     let report = report(&POINTS, &[ChartKind::Distribution]);
     parsed(&page(&report), |document| {
@@ -147,6 +170,7 @@ fn what_comes_from_elsewhere_is_escaped() {
                 *text = EVIL.to_owned();
             }
             one.metrics[0].unit = EVIL.to_owned();
+            one.compared[0].published[0].set_up = EVIL.to_owned();
             one.skipped = vec![EVIL.to_owned()];
             one.samples
                 .iter_mut()

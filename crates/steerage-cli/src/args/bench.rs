@@ -11,7 +11,7 @@ use super::values::{duration, number};
 
 pub(super) const BENCH_HELP: &str = "\
 Each experiment repeats the shape of a published one, on this machine: see docs/bench.md. All of
-them take some seven minutes on two CPUs; none but rr needs a network or privileges. Let nothing
+them take some nine minutes on two CPUs; none but rr needs a network or privileges. Let nothing
 else run meanwhile.
 
 Examples:

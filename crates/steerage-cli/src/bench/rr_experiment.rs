@@ -16,6 +16,7 @@ use steerage_bench::benchmark::{Benchmark, Description, Settings};
 use steerage_bench::error::BenchError;
 use steerage_bench::measurement::Measurement;
 use steerage_bench::placement::pin;
+use steerage_bench::published::RPS;
 use steerage_bench::report::ChartKind;
 
 use super::namespaces::{End, NamespacePair, SERVER_ADDRESS};
@@ -29,8 +30,7 @@ const DESCRIPTION: Description = Description {
     question: "Many connections, each with a request of a byte under way or its response of a byte. The client is on one CPU, with the \
                kernel's sockets; the server, behind a veth, is on another: the kernel's stack and one thread with epoll, or respond. With \
                steering, all CPUs may be the server's, so that it shares one with the client.",
-    published: "Tom Herbert, \"rps: Receive Packet Steering\" (netdev, 2010; Linux 2.6.35): netperf TCP_RR of one byte, 500 \
-                streams, on eight cores behind one queue: 311 in place of 108 thousand transactions a second.",
+    published: Some(&RPS),
     x: "",
     rounds: 3,
 };
@@ -91,6 +91,7 @@ pub(crate) fn plan(settings: &Settings, shape: Shape) -> Benchmark {
         .compare(PACKET_ALL, KERNEL_RPS)
         .compare(XDP_ALL, KERNEL_RPS)
         .compare(KERNEL_RPS, KERNEL)
+        .beside(&RPS)
         .compare(PACKET_ALL, PACKET)
         .compare(XDP_ALL, XDP)
         .chart(ChartKind::Bars, "ktps", "Transactions")

@@ -10,8 +10,22 @@ use serde_json::Value;
 use crate::program::{Started, run};
 
 /// Those that need nothing but CPUs, in the order in which they come.
-const ANYWHERE: [&str; 9] =
-    ["rps", "rps-delay", "handoff", "late-metadata", "late-metadata-loss", "page-cache", "path", "hash", "meter"];
+const ANYWHERE: [&str; 14] = [
+    "rps",
+    "rps-cpus",
+    "rps-delay",
+    "handoff",
+    "late-metadata",
+    "late-metadata-loss",
+    "late-metadata-drop",
+    "page-cache",
+    "page-cache-frames",
+    "page-cache-size",
+    "page-cache-path",
+    "path",
+    "hash",
+    "meter",
+];
 
 fn array<'a>(of: &'a Value, key: &str) -> &'a [Value] {
     of[key].as_array().unwrap_or_else(|| panic!("{key} in {of}"))

@@ -155,13 +155,11 @@ impl QueueRings {
     pub(crate) fn room_everywhere(&mut self, weight: usize, pages: &mut QueuePages) -> usize {
         let budget = weight.min(self.to.backlog()).min(self.to.lot().limit());
         let mut fits = self.to.lot().room() >= budget as u64;
-        let mut next = self.to.next_in_use(0);
+        let mut next = self.to.next_without_room(0, weight);
         while let Some(at) = next {
-            if !self.to.has_room(at, weight) {
-                self.reclaim(at, pages);
-            }
+            self.reclaim(at, pages);
             fits &= self.to.has_room(at, budget);
-            next = self.to.next_in_use(at + 1);
+            next = self.to.next_without_room(at + 1, weight);
         }
         if fits { budget } else { 0 }
     }
@@ -207,6 +205,16 @@ impl Backlog {
     fn is_due(&self, held_back: bool) -> bool {
         self.consumer.waiting() > 0 && !(held_back && self.can_wait)
     }
+
+    /// It had nothing for a while: it is not looked at any more until something is published.
+    #[cold]
+    fn forget(&mut self, inbox: &Inbox) {
+        self.idle_looks = 0;
+        inbox.clear(self.queue);
+        if self.consumer.waiting() > 0 {
+            inbox.note(self.queue);
+        }
+    }
 }
 
 /// All backlogs of one CPU.
@@ -242,7 +250,10 @@ impl Backlogs {
     pub(crate) fn nth(&mut self, nth: usize) -> &mut Backlog {
         let queue = match self.own.get(nth) {
             Some(queue) => *queue,
-            None => (nth - self.own.len() + self.rotation) % self.rings.len(),
+            None => {
+                let at = nth - self.own.len() + self.rotation;
+                if at < self.rings.len() { at } else { at - self.rings.len() }
+            }
         };
         &mut self.rings[queue]
     }
@@ -257,35 +268,22 @@ impl Backlogs {
                 return Some(nth);
             }
         }
+        let (inbox, queues) = (&self.inboxes[usize::from(self.me)], self.rings.len());
         let mut place = nth.max(own) - own;
-        let (queues, inboxes) = (self.rings.len(), Arc::clone(&self.inboxes));
-        while let Some(found) = inboxes[usize::from(self.me)].next_by_turns(place, self.rotation, queues) {
-            let ring = self.nth(own + found);
+        while let Some(found) = inbox.next_by_turns(place, self.rotation, queues) {
+            let at = found + self.rotation;
+            let ring = &mut self.rings[if at < queues { at } else { at - queues }];
             if ring.is_due(held_back) {
                 ring.idle_looks = 0;
                 return Some(own + found);
             }
-            if ring.consumer.waiting() == 0 {
-                ring.idle_looks += 1;
-                if ring.idle_looks >= IDLE_LOOKS {
-                    self.forget(own + found);
-                }
+            ring.idle_looks += 1;
+            if ring.idle_looks >= IDLE_LOOKS {
+                ring.forget(inbox);
             }
             place = found + 1;
         }
         None
-    }
-
-    /// The ring has been empty for a while: it is not looked at any more until something is published on it.
-    #[cold]
-    fn forget(&mut self, nth: usize) {
-        let inboxes = Arc::clone(&self.inboxes);
-        let (inbox, ring) = (&inboxes[usize::from(self.me)], self.nth(nth));
-        ring.idle_looks = 0;
-        inbox.clear(ring.queue);
-        if ring.consumer.waiting() > 0 {
-            inbox.note(ring.queue);
-        }
     }
 
     /// The backlogs that have frames.

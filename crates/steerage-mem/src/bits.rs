@@ -48,6 +48,12 @@ impl Bits {
         self.0.iter().all(|word| *word == 0)
     }
 
+    /// The number of [words](Self::word).
+    #[inline(always)]
+    pub fn words(&self) -> usize {
+        self.0.len()
+    }
+
     /// The numbers from 64 x `nth` on, with a bit for each.
     #[inline(always)]
     pub fn word(&self, nth: usize) -> u64 {

@@ -99,14 +99,17 @@ impl Outbox {
         mut refused: impl FnMut(usize, Completion),
         mut shown: impl FnMut(usize),
     ) {
-        let mut next = self.staged.next(0);
-        while let Some(at) = next {
-            let unpublished = self.rings[at].unpublished();
-            // A ring that was full when something was staged may have nothing new.
-            if unpublished >= least || at == own || unpublished == 0 {
-                self.publish_ring(at, |frame| refused(at, frame), &mut shown);
+        for nth in 0..self.staged.words() {
+            let mut staged = self.staged.word(nth);
+            while staged != 0 {
+                let at = nth * 64 + staged.trailing_zeros() as usize;
+                staged &= staged - 1;
+                let unpublished = self.rings[at].unpublished();
+                // A ring that was full when something was staged may have nothing new.
+                if unpublished >= least || at == own || unpublished == 0 {
+                    self.publish_ring(at, |frame| refused(at, frame), &mut shown);
+                }
             }
-            next = self.staged.next(at + 1);
         }
     }
 
@@ -159,12 +162,6 @@ impl Outbox {
         self.out.next(from)
     }
 
-    /// The first ring from `from` on that has something staged or out. The others have room up to their limits.
-    pub fn next_in_use(&self, from: usize) -> Option<usize> {
-        let (staged, out) = (self.staged.next(from), self.out.next(from));
-        staged.into_iter().chain(out).min()
-    }
-
     /// Whether no frame is in a ring or parked.
     pub fn is_empty(&self) -> bool {
         self.out.is_empty() && self.staged.is_empty() && self.rings[self.cpus()].occupied() == 0
@@ -197,8 +194,32 @@ impl Outbox {
     }
 
     /// Whether a ring has room for so many frames, and the CPU's backlog too.
+    #[inline(always)]
     pub fn has_room(&self, at: usize, frames: usize) -> bool {
-        self.rings[at].room() >= frames as u64 && self.waiting_of_all(at) + frames as u64 <= self.backlog as u64
+        let has_room = self.rings[at].room() >= frames as u64;
+        if self.admissions.is_none() {
+            return has_room;
+        }
+        has_room && self.waiting_of_all(at) + frames as u64 <= self.backlog as u64
+    }
+
+    /// The first ring from `from` on that has no room for so many frames. Only rings that have something staged or out are looked
+    /// at, since the others have room up to their limits.
+    #[inline]
+    pub fn next_without_room(&self, from: usize, frames: usize) -> Option<usize> {
+        let mut mask = u64::MAX << (from % 64);
+        for nth in from / 64..self.staged.words() {
+            let mut in_use = (self.staged.word(nth) | self.out.word(nth)) & mask;
+            while in_use != 0 {
+                let at = nth * 64 + in_use.trailing_zeros() as usize;
+                if !self.has_room(at, frames) {
+                    return Some(at);
+                }
+                in_use &= in_use - 1;
+            }
+            mask = u64::MAX;
+        }
+        None
     }
 
     /// Whether at least half of what may wait for a CPU waits.

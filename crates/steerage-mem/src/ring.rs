@@ -323,9 +323,17 @@ impl Producer {
         slots.wrapping_add((position as u32 & mask) as usize)
     }
 
-    /// Frames up to `finished` came back. The consumer has left the buffer before this one if one of them lay in this one.
+    /// Reads slots back that may lie in the buffer before this one. The consumer has left that one if a slot lay in this one.
     #[cold]
-    fn leave_buffer(&mut self, finished: u64) {
+    #[inline(never)]
+    fn reclaim_from_both(&mut self, first: u64, finished: u64, mut home: impl FnMut(Completion)) {
+        for at in first..finished {
+            // SAFETY: the slot lies in its buffer, and before `finished`: it is ours again.
+            let slot = unsafe { (*self.slot_in_either(at)).with(|slot| *slot) };
+            if slot.page != BLANK {
+                home(Completion::from_slot(slot));
+            }
+        }
         if finished > self.shared.grown().at() {
             self.mask_before = 0;
         }
@@ -416,15 +424,17 @@ impl Producer {
         let finished = self.shared.finished.load(Ordering::Acquire);
         // Noted first: if `home` panics, pages are lost, but none comes back twice.
         let first = std::mem::replace(&mut self.reclaimed, finished);
-        for at in first..finished {
-            // SAFETY: the slot lies in its buffer, and before `finished`: it is ours again.
-            let slot = unsafe { (*self.slot(at)).with(|slot| *slot) };
-            if slot.page != BLANK {
-                home(Completion::from_slot(slot));
+        if self.mask_before == 0 {
+            let (slots, mask) = (self.slots, self.mask);
+            for at in first..finished {
+                // SAFETY: the masked position is under the capacity, and the slot lies before `finished`: it is ours again.
+                let slot = unsafe { (*slots.add((at as u32 & mask) as usize)).with(|slot| *slot) };
+                if slot.page != BLANK {
+                    home(Completion::from_slot(slot));
+                }
             }
-        }
-        if self.mask_before != 0 {
-            self.leave_buffer(finished);
+        } else {
+            self.reclaim_from_both(first, finished, home);
         }
         self.make_room();
         finished - first

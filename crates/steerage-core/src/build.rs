@@ -58,6 +58,8 @@ pub struct Spec {
     pub workers: CpuMask,
     /// The CPUs that packets are spread over, for inputs without a mask of their own.
     pub mask: CpuMask,
+    /// The masks of single queues, by the queue's number over all inputs. They replace the other masks.
+    pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,
     /// The outputs, in the order of their numbers.
@@ -285,7 +287,9 @@ impl Plan {
             for (number, rx) in input.queues.into_iter().enumerate() {
                 let cpu = receivers[if rx_cpus.is_empty() { queues.len() } else { number } % receivers.len()];
                 let owner = self.cpus.iter().position(|ours| *ours == cpu).unwrap_or(0) as CpuIndex;
-                let mut mask = mask_indices(&self.cpus, mask.as_ref().unwrap_or(&spec.mask), owner)?;
+                let own = spec.queue_masks.iter().find(|(queue, _)| *queue == queues.len()).map(|(_, mask)| mask);
+                let mask = own.or(mask.as_ref()).unwrap_or(&spec.mask);
+                let mut mask = mask_indices(&self.cpus, mask, owner)?;
                 mask.sort_unstable();
                 let can = rx.capabilities();
                 let frame_bytes_max = can.frame_bytes_max;

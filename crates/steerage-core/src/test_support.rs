@@ -20,6 +20,7 @@ pub(crate) fn spec(cpus: u16) -> Spec {
     let affinity = Affinity::BothDirections;
     Spec {
         mask: workers.clone(),
+        queue_masks: Vec::new(),
         workers,
         inputs: Vec::new(),
         outputs: Vec::new(),

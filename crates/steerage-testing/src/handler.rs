@@ -242,6 +242,7 @@ fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec 
     let workers: CpuMask = [CpuId(0)].into_iter().collect();
     Spec {
         mask: workers.clone(),
+        queue_masks: Vec::new(),
         workers,
         inputs: vec![input],
         outputs,

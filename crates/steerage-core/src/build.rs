@@ -66,8 +66,8 @@ pub struct Spec {
     pub outputs: Vec<Output>,
     /// How frames are hashed if the device's hash is not used.
     pub hasher: QueueHasher,
-    /// Whether the hash of a device may be used.
-    pub device_hash: bool,
+    /// What the hash of a device must keep together to be used. `None` if no device's hash is used.
+    pub device_hash: Option<Affinity>,
     /// Which packets must go to the same CPU. Hashes must respect it.
     pub affinity: Affinity,
     /// Limits of all CPUs.
@@ -298,7 +298,7 @@ impl Plan {
                     return Err(BuildError::FrameTooLong { device, asked: frame_bytes_max, most: FRAME_BYTES_MAX });
                 }
                 let hashed_by_device =
-                    spec.device_hash && can.hash.is_some_and(|device| device.satisfies(spec.affinity));
+                    spec.device_hash.is_some_and(|wanted| can.hash.is_some_and(|device| device.satisfies(wanted)));
                 queues.push(PlannedQueue {
                     rx,
                     input: InputId(nth as u16),
@@ -457,12 +457,11 @@ impl Wiring<'_> {
         });
         let setup = QueueSetup { owner: queue.owner, can_wait, mask: queue.mask };
         self.controls.push(QueueControl { setup, gauges: QueueGauges { can_wait, gauges }, limits });
-        let hasher = (!queue.hashed_by_device).then(|| spec.hasher.clone());
         OwnedQueue::new(QueueParts {
             id,
             rx: queue.rx,
             pages: QueuePages { pool, blocks: queue.blocks, memory },
-            steer: Steer::new(hasher, spec.always_hash, self.plan.cpus.len()),
+            steer: Steer::new(spec.hasher.clone(), queue.hashed_by_device, spec.always_hash, self.plan.cpus.len()),
             rings: QueueRings::new(producers, lot, rings),
             ledger,
         })

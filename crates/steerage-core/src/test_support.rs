@@ -25,7 +25,7 @@ pub(crate) fn spec(cpus: u16) -> Spec {
         inputs: Vec::new(),
         outputs: Vec::new(),
         hasher: QueueHasher::by_flow(FlowHasher::keyed(&HashKey::MICROSOFT), affinity, Layers::Inner),
-        device_hash: true,
+        device_hash: Some(affinity),
         affinity,
         limits: Limits::DEFAULT,
         queue_limits: QueueLimits::DEFAULT,

@@ -248,7 +248,7 @@ fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec 
         outputs,
         // A fixed key, so that a test that depends on hashes repeats.
         hasher: QueueHasher::by_flow(FlowHasher::keyed(&HashKey::MICROSOFT), affinity, Layers::Inner),
-        device_hash: true,
+        device_hash: Some(affinity),
         affinity,
         limits: Limits::DEFAULT,
         queue_limits: QueueLimits::DEFAULT,

@@ -63,6 +63,7 @@ pub struct Builder {
     flow_key: Option<FlowKeyFn>,
     layers: Layers,
     device_hash: bool,
+    device_affinity: Option<Affinity>,
     limits: Limits,
     queue_limits: QueueLimits,
     lpc_size: Option<usize>,
@@ -103,6 +104,7 @@ impl Builder {
             flow_key: None,
             layers: Layers::Inner,
             device_hash: true,
+            device_affinity: None,
             limits: Limits::DEFAULT,
             queue_limits: QueueLimits::DEFAULT,
             lpc_size: None,
@@ -217,6 +219,13 @@ impl Builder {
     /// Sets whether a device's own hash is used, if it keeps together the packets that the handler needs together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.device_hash = yes;
+        self
+    }
+
+    /// What a device's own hash must keep together to be used. Default: the [`AFFINITY`](crate::Handler::AFFINITY) of the handler. For
+    /// functions whose result does not depend on which packets meet, but whose packets should meet if that costs nothing.
+    pub fn device_affinity(mut self, affinity: Affinity) -> Self {
+        self.device_affinity = Some(affinity);
         self
     }
 
@@ -337,7 +346,8 @@ impl Builder {
                     .map_err(|error| BuildError::System { operation: "read a hash key from /dev/urandom", error })?,
             ),
         };
-        let device_hash = self.device_hash && self.flow_key.is_none();
+        let device_hash =
+            (self.device_hash && self.flow_key.is_none()).then(|| self.device_affinity.unwrap_or(affinity));
         let hasher = match &self.flow_key {
             Some(by_key) => by_key(hasher, affinity, self.layers),
             None => QueueHasher::by_flow(hasher, affinity, self.layers),

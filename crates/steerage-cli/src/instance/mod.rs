@@ -15,7 +15,7 @@ mod hash;
 use std::path::Path;
 use std::sync::Arc;
 
-use steerage::{Balance, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
+use steerage::{Affinity, Balance, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
 use steerage_control::directory_names;
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
@@ -120,6 +120,9 @@ where
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
     let mut builder = builder.check_order(check_order).originated_max(sending.originated);
+    if args.live.outer_flows {
+        builder = builder.device_affinity(Affinity::OneDirection);
+    }
     if begins == InitialRegime::Collector && can_wait && args.pace.is_none() && cpus.begins_as_collector(&args.cpus)? {
         builder = builder.policy(Balance::begin_joined());
     }

@@ -145,7 +145,7 @@ fn keys_stand_in_the_order_of_the_schema() {
     let ran = run(&["count", "-c", "10", "--virtual-cpus", "1", "--json"]);
     let mut rest = ran.out.as_str();
     for key in "schema type version started seconds ended_by received received_bytes delivered dropped in_flight filtered \
-                reordered verdicts queues device kind mode queue cpu hash received delivered dropped in_flight unparsed \
+                reordered verdicts queues device kind mode queue cpu hash received delivered dropped in_flight hashed unparsed \
                 cpus cpu polled handed_in processed inline dropped busy_seconds backlog_max wakes_sent wakes_received \
                 input error offset flows"
         .split_whitespace()

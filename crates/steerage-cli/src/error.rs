@@ -192,10 +192,10 @@ impl fmt::Display for Error {
             Self::QueueName { option, queue } => {
                 write!(f, "{option}: `{queue}` is not the name of a queue: write such as rx-0=3 or eth1/rx-0=3")
             }
-            Self::TwoMasks { option, queue: None } => {
-                write!(f, "{option} has two masks for all queues: write such as rx-0=3 for the mask of one queue")
+            Self::TwoMasks { option, queue } => {
+                let queue = queue.as_deref().unwrap_or("all queues (one queue's is written rx-0=3)");
+                write!(f, "{option} has two masks for {queue}: keep one")
             }
-            Self::TwoMasks { option, queue: Some(queue) } => write!(f, "{option} has two masks for {queue}: keep one"),
             Self::NoQueue { option, queue, there_are } => {
                 write!(f, "{option}: there is no queue {queue}: there is {there_are}")
             }

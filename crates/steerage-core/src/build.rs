@@ -58,7 +58,7 @@ pub struct Spec {
     pub workers: CpuMask,
     /// The CPUs that packets are spread over, for inputs without a mask of their own.
     pub mask: CpuMask,
-    /// The masks of single queues, by the queue's number over all inputs. They replace the other masks.
+    /// The masks of single queues, by the queue's number over all inputs. They replace the other masks. The last counts.
     pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,
@@ -287,7 +287,7 @@ impl Plan {
             for (number, rx) in input.queues.into_iter().enumerate() {
                 let cpu = receivers[if rx_cpus.is_empty() { queues.len() } else { number } % receivers.len()];
                 let owner = self.cpus.iter().position(|ours| *ours == cpu).unwrap_or(0) as CpuIndex;
-                let own = spec.queue_masks.iter().find(|(queue, _)| *queue == queues.len()).map(|(_, mask)| mask);
+                let own = spec.queue_masks.iter().rfind(|(queue, _)| *queue == queues.len()).map(|(_, mask)| mask);
                 let mask = own.or(mask.as_ref()).unwrap_or(&spec.mask);
                 let mut mask = mask_indices(&self.cpus, mask, owner)?;
                 mask.sort_unstable();

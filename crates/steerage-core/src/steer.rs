@@ -207,13 +207,12 @@ impl Steer {
         if !self.must_hash() || !frames.iter().any(lacks_hash) {
             return;
         }
-        for frames in frames.chunk_by_mut(|one, next| lacks_hash(one) == lacks_hash(next)) {
-            if lacks_hash(&frames[0]) {
-                let count = frames.len() as u64;
-                let unhashed = FrameBatch { frames, memory: &pages.memory, link, now };
-                let unparsed = self.hasher.hash_batch(unhashed, &mut self.fragments);
-                ledger.hashed(count, unparsed, self.fragments.take_counts());
-            }
+        // If the device sets hashes, few frames lack one, and these are hashed one by one.
+        let at_once = if self.by_device { 1 } else { frames.len() };
+        for frames in frames.chunks_mut(at_once).filter(|frames| lacks_hash(&frames[0])) {
+            let unhashed = FrameBatch { frames: &mut *frames, memory: &pages.memory, link, now };
+            let unparsed = self.hasher.hash_batch(unhashed, &mut self.fragments);
+            ledger.hashed(frames.len() as u64, unparsed, self.fragments.take_counts());
         }
     }
 

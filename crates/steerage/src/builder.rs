@@ -62,8 +62,7 @@ pub struct Builder {
     hasher: Option<FlowHasher>,
     flow_key: Option<FlowKeyFn>,
     layers: Layers,
-    device_hash: bool,
-    device_affinity: Option<Affinity>,
+    device_hash: Option<Option<Affinity>>,
     limits: Limits,
     queue_limits: QueueLimits,
     lpc_size: Option<usize>,
@@ -103,8 +102,7 @@ impl Builder {
             hasher: None,
             flow_key: None,
             layers: Layers::Inner,
-            device_hash: true,
-            device_affinity: None,
+            device_hash: Some(None),
             limits: Limits::DEFAULT,
             queue_limits: QueueLimits::DEFAULT,
             lpc_size: None,
@@ -153,7 +151,6 @@ impl Builder {
     /// numbered over all inputs, in the order in which these are added, as in
     /// [`Handle::set_queue_rps_cpus`](steerage_core::control::Handle::set_queue_rps_cpus).
     pub fn queue_rps_cpus(mut self, queue: usize, mask: CpuMask) -> Self {
-        self.queue_masks.retain(|(other, _)| *other != queue);
         self.queue_masks.push((queue, mask));
         self
     }
@@ -218,14 +215,14 @@ impl Builder {
 
     /// Sets whether a device's own hash is used, if it keeps together the packets that the handler needs together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
-        self.device_hash = yes;
+        self.device_hash = yes.then_some(None);
         self
     }
 
-    /// What a device's own hash must keep together to be used. Default: the [`AFFINITY`](crate::Handler::AFFINITY) of the handler. For
-    /// functions whose result does not depend on which packets meet, but whose packets should meet if that costs nothing.
+    /// Uses a device's own hash if it keeps together what `affinity` names, instead of the [`AFFINITY`](crate::Handler::AFFINITY) of the
+    /// handler. For functions whose result does not depend on which packets meet.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
-        self.device_affinity = Some(affinity);
+        self.device_hash = Some(Some(affinity));
         self
     }
 
@@ -346,8 +343,7 @@ impl Builder {
                     .map_err(|error| BuildError::System { operation: "read a hash key from /dev/urandom", error })?,
             ),
         };
-        let device_hash =
-            (self.device_hash && self.flow_key.is_none()).then(|| self.device_affinity.unwrap_or(affinity));
+        let device_hash = self.device_hash.filter(|_| self.flow_key.is_none()).map(|wanted| wanted.unwrap_or(affinity));
         let hasher = match &self.flow_key {
             Some(by_key) => by_key(hasher, affinity, self.layers),
             None => QueueHasher::by_flow(hasher, affinity, self.layers),

@@ -120,7 +120,7 @@ where
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
     let mut builder = builder.check_order(check_order).originated_max(sending.originated);
-    if args.live.outer_flows {
+    if args.live.outer_flows && args.steering.hash.allows_device() {
         builder = builder.device_affinity(Affinity::OneDirection);
     }
     if begins == InitialRegime::Collector && can_wait && args.pace.is_none() && cpus.begins_as_collector(&args.cpus)? {

@@ -100,6 +100,10 @@ fn a_complaint_says_what_to_do() {
         "steerage: --rps-cpus-list: there is no queue rx-0: there is synthetic/rx-0 to rx-3, synthetic.2/rx-0"
     );
     assert_eq!(
+        fails(2, "count --rps-cpus 1 --rps-cpus 2"),
+        "steerage: --rps-cpus has two masks for all queues (one queue's is written rx-0=3): keep one"
+    );
+    assert_eq!(
         fails(2, "count --rps-cpus 0=1"),
         "steerage: --rps-cpus: `0` is not the name of a queue: write such as rx-0=3 or eth1/rx-0=3"
     );

@@ -30,12 +30,8 @@ pub(crate) enum Error {
     Usage(clap::Error),
     /// An option's mask or list of CPUs cannot be read.
     Mask { option: &'static str, error: MaskError },
-    /// An option has a mask for a queue with a name that no queue can have.
-    QueueName { option: &'static str, queue: String },
-    /// An option has two masks for the same queue, or for all queues.
-    TwoMasks { option: &'static str, queue: Option<String> },
-    /// An option has a mask for a queue that there isn't.
-    NoQueue { option: &'static str, queue: String, there_are: String },
+    /// An option has a mask for a queue, and that queue does not exist or has another mask: says what is wrong.
+    QueueMask { option: &'static str, message: String },
     /// An option's list of CPUs names none.
     NoCpu { option: &'static str },
     /// A CPU is there but switched off.
@@ -149,9 +145,7 @@ impl Error {
     pub(crate) fn options(&self) -> Vec<&'static str> {
         match self {
             Self::Mask { option, .. } | Self::NoCpu { option } => vec![option],
-            Self::QueueName { option, .. } | Self::TwoMasks { option, .. } | Self::NoQueue { option, .. } => {
-                vec![option]
-            }
+            Self::QueueMask { option, .. } => vec![option],
             Self::Offline { .. } => vec!["--cpus", "--rx-cpu"],
             Self::Policy(_) => vec!["--policy"],
             Self::Hash(_) => vec!["--hash"],
@@ -167,7 +161,7 @@ impl Error {
     /// The exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::QueueName { .. } | Self::TwoMasks { .. } | Self::NoQueue { .. } => WRONG_COMMAND_LINE,
+            Self::QueueMask { .. } => WRONG_COMMAND_LINE,
             Self::Mask { .. } | Self::NoCpu { .. } | Self::Policy(_) | Self::NothingToPace | Self::Flow(_) => {
                 WRONG_COMMAND_LINE
             }
@@ -189,16 +183,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mask { option, error } => write!(f, "{option}: {error}"),
-            Self::QueueName { option, queue } => {
-                write!(f, "{option}: `{queue}` is not the name of a queue: write such as rx-0=3 or eth1/rx-0=3")
-            }
-            Self::TwoMasks { option, queue } => {
-                let queue = queue.as_deref().unwrap_or("all queues (one queue's is written rx-0=3)");
-                write!(f, "{option} has two masks for {queue}: keep one")
-            }
-            Self::NoQueue { option, queue, there_are } => {
-                write!(f, "{option}: there is no queue {queue}: there is {there_are}")
-            }
+            Self::QueueMask { option, message } => write!(f, "{option}: {message}"),
             Self::NoCpu { option } => write!(f, "{option} names no CPU: write such as 0-3,8 or all"),
             Self::Offline { cpu, online } => {
                 write!(

@@ -79,17 +79,18 @@ impl CpuSelection {
             let mask = mask(text)?;
             return match self.rps.replace(mask) {
                 None => Ok(()),
-                Some(_) => Err(Error::TwoMasks { option, queue: None }),
+                Some(_) => Err(two_masks(option, "all queues (one queue's is written rx-0=3)")),
             };
         };
         let name = queue.to_owned();
         let (_, rx) = of_device(queue);
         let digits = rx.strip_prefix("rx-").unwrap_or_default();
         if digits.is_empty() || digits.starts_with('+') || digits.parse::<u32>().is_err() {
-            return Err(Error::QueueName { option, queue: name });
+            let message = format!("`{name}` is not the name of a queue: write such as rx-0=3 or eth1/rx-0=3");
+            return Err(Error::QueueMask { option, message });
         }
         if self.of_queues.iter().any(|other| other.name == name) {
-            return Err(Error::TwoMasks { option, queue: Some(name) });
+            return Err(two_masks(option, &name));
         }
         self.of_queues.push(QueueMask { name, mask: mask(text)? });
         Ok(())
@@ -106,11 +107,12 @@ impl CpuSelection {
             let is_it = |(its, number): (&String, usize)| {
                 device.map_or(devices.len() == 1, |device| device == its) && rx == format!("rx-{number}")
             };
-            let there_are = || ranges(devices).join(", ");
-            let queue = queues().position(is_it);
-            let queue = queue.ok_or_else(|| Error::NoQueue { option, queue: name.clone(), there_are: there_are() })?;
+            let queue = queues().position(is_it).ok_or_else(|| {
+                let message = format!("there is no queue {name}: there is {}", ranges(devices).join(", "));
+                Error::QueueMask { option, message }
+            })?;
             if own.iter().any(|(other, _)| *other == queue) {
-                return Err(Error::TwoMasks { option, queue: Some(name.clone()) });
+                return Err(two_masks(option, name));
             }
             own.push((queue, mask.clone()));
         }
@@ -179,4 +181,8 @@ fn ranges(devices: &[(String, usize)]) -> Vec<String> {
         if *queues > 1 { format!("{first} to rx-{}", queues - 1) } else { first }
     };
     devices.iter().map(range).collect()
+}
+
+fn two_masks(option: &'static str, queue: &str) -> Error {
+    Error::QueueMask { option, message: format!("there are two masks for {queue}: keep one") }
 }

@@ -101,7 +101,7 @@ fn a_complaint_says_what_to_do() {
     );
     assert_eq!(
         fails(2, "count --rps-cpus 1 --rps-cpus 2"),
-        "steerage: --rps-cpus has two masks for all queues (one queue's is written rx-0=3): keep one"
+        "steerage: --rps-cpus: there are two masks for all queues (one queue's is written rx-0=3): keep one"
     );
     assert_eq!(
         fails(2, "count --rps-cpus 0=1"),

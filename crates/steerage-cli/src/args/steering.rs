@@ -88,8 +88,8 @@ impl HashArgs {
 
 const HASH_HELP: &str = "\
 auto (an interface's own if that is safe, else ours), device (an
-interface's own, whatever it keeps together), aes, siphash, toeplitz, toeplitz-table,
-toeplitz-gfni";
+interface's own, whatever it keeps together), aes, siphash,
+toeplitz, toeplitz-table, toeplitz-gfni";
 
 /// Which hash flows are told apart by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use steerage::{Batch, Cpu, Handler};
 ///
 /// It reads no byte of a packet, only its length: what a run with it costs is the path itself. A sum does not care which
 /// packets come together. It keeps both directions of a flow on one CPU all the same, like every function that does care,
-/// so that it shows where their packets would go.
+/// so that it shows where their packets would go. `steerage count` accepts the hash of an interface instead.
 ///
 /// ```
 /// use steerage::{Builder, Input};

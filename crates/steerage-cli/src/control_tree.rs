@@ -34,7 +34,7 @@ struct Prepared {
     nr_cpu_ids: usize,
     isolated: CpuMask,
     is_virtual: bool,
-    starts_without_steering: bool,
+    queues_off: Vec<usize>,
 }
 
 /// A control tree that is being served, until this is dropped.
@@ -74,8 +74,8 @@ impl Drop for UnmountChild {
 }
 
 impl ControlTree {
-    /// Binds the socket and mounts the tree. Both may need privileges.
-    pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
+    /// Binds the socket and mounts the tree. Both may need privileges. `queues_off` are the queues with an empty mask.
+    pub(crate) fn prepare(args: &RunArgs, queues_off: Vec<usize>) -> Result<Self, Error> {
         let socket = listen(&args.control, args.report.quiet)?;
         let mounted = match &args.control.control {
             Some(directory) => Some(mount(directory)?),
@@ -85,12 +85,7 @@ impl ControlTree {
         let nr_cpu_ids = args.cpus.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
         // If the user names isolated CPUs with --cpus, masks may have them.
         let isolated = if is_virtual || args.cpus.cpus.is_some() { CpuMask::new() } else { host_cpus::isolated_cpus() };
-        let off = |text: &Option<String>, read: fn(&str, usize) -> Result<CpuMask, steerage::topology::MaskError>| {
-            text.as_ref().is_some_and(|text| read(text, nr_cpu_ids).is_ok_and(|mask| mask.is_empty()))
-        };
-        let starts_without_steering =
-            off(&args.cpus.rps_cpus, CpuMask::parse_bitmap) || off(&args.cpus.rps_cpus_list, CpuMask::parse_list);
-        let prepared = Prepared { socket, mounted, nr_cpu_ids, isolated, is_virtual, starts_without_steering };
+        let prepared = Prepared { socket, mounted, nr_cpu_ids, isolated, is_virtual, queues_off };
         Ok(Self(RefCell::new(Some(prepared))))
     }
 
@@ -106,9 +101,8 @@ impl ControlTree {
             machine = machine.online(host_cpus::online_cpus);
         }
         let uid = geteuid().as_raw();
-        let starts_without_steering = prepared.starts_without_steering;
-        let tree =
-            Arc::new(Tree::new(handle, Options { machine, uid, starts_without_steering, settle_max: SETTLE_MAX }));
+        let queues_off = prepared.queues_off;
+        let tree = Arc::new(Tree::new(handle, Options { machine, uid, queues_off, settle_max: SETTLE_MAX }));
         let failed = |error| Error::System { operation: "serve the control tree", error };
         let mut served = ServedTree::default();
         if let Some((mounted, child)) = prepared.mounted {

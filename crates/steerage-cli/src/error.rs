@@ -30,6 +30,8 @@ pub(crate) enum Error {
     Usage(clap::Error),
     /// An option's mask or list of CPUs cannot be read.
     Mask { option: &'static str, error: MaskError },
+    /// An option has a mask for a queue, and that queue does not exist or has another mask: says what is wrong.
+    QueueMask { option: &'static str, message: String },
     /// An option's list of CPUs names none.
     NoCpu { option: &'static str },
     /// A CPU is there but switched off.
@@ -143,6 +145,7 @@ impl Error {
     pub(crate) fn options(&self) -> Vec<&'static str> {
         match self {
             Self::Mask { option, .. } | Self::NoCpu { option } => vec![option],
+            Self::QueueMask { option, .. } => vec![option],
             Self::Offline { .. } => vec!["--cpus", "--rx-cpu"],
             Self::Policy(_) => vec!["--policy"],
             Self::Hash(_) => vec!["--hash"],
@@ -158,6 +161,7 @@ impl Error {
     /// The exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
+            Self::QueueMask { .. } => WRONG_COMMAND_LINE,
             Self::Mask { .. } | Self::NoCpu { .. } | Self::Policy(_) | Self::NothingToPace | Self::Flow(_) => {
                 WRONG_COMMAND_LINE
             }
@@ -179,6 +183,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mask { option, error } => write!(f, "{option}: {error}"),
+            Self::QueueMask { option, message } => write!(f, "{option}: {message}"),
             Self::NoCpu { option } => write!(f, "{option} names no CPU: write such as 0-3,8 or all"),
             Self::Offline { cpu, online } => {
                 write!(

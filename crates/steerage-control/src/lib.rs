@@ -35,4 +35,4 @@ pub use history::Event;
 pub use limits::*;
 pub use mount::{MountError, Mounted, unmount};
 pub use socket::{Client, ClientError, Listening, Serving, SocketError, find};
-pub use tree::{Entry, NodeId, Options, Tree};
+pub use tree::{Entry, NodeId, Options, Tree, directory_names};

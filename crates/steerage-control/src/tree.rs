@@ -27,6 +27,8 @@ use numbers::Number;
 use paths::Device;
 use statistics::{QueueCount, Statistic};
 
+pub use paths::directory_names;
+
 /// What is told of an instance besides its handle.
 #[derive(Debug)]
 pub struct Options {
@@ -34,8 +36,8 @@ pub struct Options {
     pub machine: CpuView,
     /// Who may change things besides root.
     pub uid: u32,
-    /// Whether every queue's mask is empty at the start: steering is off.
-    pub starts_without_steering: bool,
+    /// The queues whose masks are empty at the start, numbered over all inputs: their packets are not steered.
+    pub queues_off: Vec<usize>,
     /// How long a write may take to be in force: [`SETTLE_MAX`](crate::SETTLE_MAX), unless one has a reason.
     pub settle_max: Duration,
 }
@@ -145,7 +147,7 @@ impl Tree {
         let snapshot = handle.snapshot();
         let devices = paths::devices(&snapshot);
         let mut tree = Self {
-            masks: Mutex::new(Masks::new(&snapshot, options.starts_without_steering)),
+            masks: Mutex::new(Masks::new(&snapshot, &options.queues_off)),
             machine: options.machine,
             uid: options.uid,
             settle_max: options.settle_max,

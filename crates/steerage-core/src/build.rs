@@ -61,14 +61,16 @@ pub struct Spec {
     pub workers: CpuMask,
     /// The CPUs that packets are spread over, for inputs without a mask of their own.
     pub mask: CpuMask,
+    /// The masks of single queues, by the queue's number over all inputs. They replace the other masks. The last counts.
+    pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,
     /// The outputs, in the order of their numbers.
     pub outputs: Vec<Output>,
     /// How frames are hashed if the device's hash is not used.
     pub hasher: QueueHasher,
-    /// Whether the hash of a device may be used.
-    pub device_hash: bool,
+    /// What the hash of a device must keep together to be used. `None` if no device's hash is used.
+    pub device_hash: Option<Affinity>,
     /// Which packets must go to the same CPU. Hashes must respect it.
     pub affinity: Affinity,
     /// Limits of all CPUs.
@@ -287,7 +289,9 @@ impl Plan {
             for (number, rx) in input.queues.into_iter().enumerate() {
                 let cpu = receivers[if rx_cpus.is_empty() { queues.len() } else { number } % receivers.len()];
                 let owner = self.cpus.iter().position(|ours| *ours == cpu).unwrap_or(0) as CpuIndex;
-                let mut mask = mask_indices(&self.cpus, mask.as_ref().unwrap_or(&spec.mask), owner)?;
+                let own = spec.queue_masks.iter().rfind(|(queue, _)| *queue == queues.len()).map(|(_, mask)| mask);
+                let mask = own.or(mask.as_ref()).unwrap_or(&spec.mask);
+                let mut mask = mask_indices(&self.cpus, mask, owner)?;
                 mask.sort_unstable();
                 let can = rx.capabilities();
                 let frame_bytes_max = can.frame_bytes_max;
@@ -296,7 +300,7 @@ impl Plan {
                     return Err(BuildError::FrameTooLong { device, asked: frame_bytes_max, most: FRAME_BYTES_MAX });
                 }
                 let hashed_by_device =
-                    spec.device_hash && can.hash.is_some_and(|device| device.satisfies(spec.affinity));
+                    spec.device_hash.is_some_and(|wanted| can.hash.is_some_and(|device| device.satisfies(wanted)));
                 queues.push(PlannedQueue {
                     rx,
                     input: InputId(nth as u16),
@@ -494,13 +498,12 @@ impl Wiring<'_> {
         });
         let setup = QueueSetup { owner: queue.owner, can_wait, mask: queue.mask };
         self.controls.push(QueueControl { setup, gauges: QueueGauges { can_wait, gauges }, limits });
-        let hasher = (!queue.hashed_by_device).then(|| spec.hasher.clone());
         let admissions = is_admitted.then(|| Arc::clone(self.admissions));
         Ok(OwnedQueue::new(QueueParts {
             id,
             rx: queue.rx,
             pages: QueuePages { pool, blocks: queue.blocks, memory },
-            steer: Steer::new(hasher, spec.always_hash, self.plan.cpus.len()),
+            steer: Steer::new(spec.hasher.clone(), queue.hashed_by_device, spec.always_hash, self.plan.cpus.len()),
             rings: QueueRings::new(id, Outbox::new(producers, lot, admissions), rings),
             ledger,
         }))

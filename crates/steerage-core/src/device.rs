@@ -40,7 +40,9 @@ pub struct Capabilities {
     /// while every CPU has room for the frames that a poll may bring. A live queue is always polled, and frames that
     /// find no room are dropped.
     pub can_wait: bool,
-    /// If the device sets a hash on every frame: the affinity of these hashes. `None` if it does not.
+    /// If the device sets a hash on frames: the affinity of these hashes. `None` if it does not. A frame without a hash is
+    /// hashed as if the device had none. So a device sets no hash on a fragment of a datagram unless all fragments of the
+    /// datagram have the same hash.
     pub hash: Option<Affinity>,
 }
 
@@ -74,7 +76,7 @@ impl Capabilities {
         Self { can_wait: true, ..self }
     }
 
-    /// The device sets a hash on every frame.
+    /// The device sets a hash on frames, not necessarily on all: see [`hash`](Self::hash).
     #[must_use]
     pub const fn hashes(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), ..self }

@@ -80,8 +80,9 @@ pub(crate) struct Polled<'a> {
 
 /// How a queue finds the CPU of each frame.
 pub(crate) struct Steer {
-    /// `None` if the device's hash is used.
-    hasher: Option<QueueHasher>,
+    hasher: QueueHasher,
+    /// Whether a frame keeps the hash that the device set. Frames without one are hashed as usual.
+    by_device: bool,
     /// Whether to hash frames even if one CPU has all buckets.
     always_hash: bool,
     fragments: FragmentTable,
@@ -115,9 +116,10 @@ fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
 }
 
 impl Steer {
-    pub(crate) fn new(hasher: Option<QueueHasher>, always_hash: bool, cpus: usize) -> Self {
+    pub(crate) fn new(hasher: QueueHasher, by_device: bool, always_hash: bool, cpus: usize) -> Self {
         Self {
             hasher,
+            by_device,
             always_hash,
             fragments: FragmentTable::new(),
             table: Table::new(cpus + 1), // one ring is the parking lot
@@ -202,10 +204,17 @@ impl Steer {
         if link != LinkType::ETHERNET {
             frames.iter_mut().for_each(|frame| frame.set_link(link.code()));
         }
-        let Some(hasher) = self.hasher.as_ref().filter(|_| self.must_hash()) else { return };
-        let unhashed = FrameBatch { frames, memory: &pages.memory, link, now };
-        let unparsed = hasher.hash_batch(unhashed, &mut self.fragments);
-        ledger.hashed(unparsed, self.fragments.take_counts());
+        let lacks_hash = |frame: &Completion| !self.by_device || frame.hash().is_none();
+        if !self.must_hash() || !frames.iter().any(lacks_hash) {
+            return;
+        }
+        // If the device sets hashes, few frames lack one, and these are hashed one by one.
+        let at_once = if self.by_device { 1 } else { frames.len() };
+        for frames in frames.chunks_mut(at_once).filter(|frames| lacks_hash(&frames[0])) {
+            let unhashed = FrameBatch { frames: &mut *frames, memory: &pages.memory, link, now };
+            let unparsed = self.hasher.hash_batch(unhashed, &mut self.fragments);
+            ledger.hashed(frames.len() as u64, unparsed, self.fragments.take_counts());
+        }
     }
 
     /// Drops the frames that exceed a flow limit. It begins with the last frame, so that the first ones pass if only

@@ -20,11 +20,12 @@ pub(crate) fn spec(cpus: u16) -> Spec {
     let affinity = Affinity::BothDirections;
     Spec {
         mask: workers.clone(),
+        queue_masks: Vec::new(),
         workers,
         inputs: Vec::new(),
         outputs: Vec::new(),
         hasher: QueueHasher::by_flow(FlowHasher::keyed(&HashKey::MICROSOFT), affinity, Layers::Inner),
-        device_hash: true,
+        device_hash: Some(affinity),
         affinity,
         limits: Limits::DEFAULT,
         queue_limits: QueueLimits::DEFAULT,

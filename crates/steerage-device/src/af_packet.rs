@@ -25,8 +25,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use steerage::{DeviceError, Input, device::RxQueue};
+use steerage::{Affinity, DeviceError, Input, device::RxQueue};
 
+use crate::device_hash::{self, DeviceHash, HashedBy};
 use crate::filter::{Filter, FilterError};
 use crate::interface_name;
 use crate::options::setters;
@@ -123,7 +124,7 @@ pub struct AfPacketOptions {
     /// What the kernel is to let through; `None` for everything.
     pub filter: Option<Filter>,
     /// Whether the kernel is to hash each frame's flow. See docs/interfaces.md for what that does not keep together.
-    pub kernel_hash: bool,
+    pub device_hash: DeviceHash,
     /// Whether checksums that were left to a card that isn't there are to be computed: for who sends packets on. What was
     /// merged of datagrams, which nobody can take apart, is lost then, and counted.
     pub finish_checksums: bool,
@@ -152,7 +153,7 @@ impl AfPacketOptions {
             direction: Direction::default(),
             snaplen: None,
             filter: None,
-            kernel_hash: false,
+            device_hash: DeviceHash::Never,
             finish_checksums: false,
         }
     }
@@ -174,8 +175,9 @@ impl AfPacketOptions {
         /// Has the kernel drop frames that the filter does not let through. Default: everything is received. If you have the
         /// filter's text, use [`filtered`](Self::filtered).
         filter: Filter => Some;
-        /// Whether the kernel hashes each frame's flow. Default: no.
-        kernel_hash: bool;
+        /// Whether the kernel hashes each frame's flow. Default: no. [`DeviceHash::IfSafe`] leaves interfaces out whose card
+        /// hashes, since their frames do not say which of them are fragments.
+        device_hash: DeviceHash;
         /// Whether checksums are computed that were left to a network card: for programs that send packets on. Default: no.
         finish_checksums: bool;
     }
@@ -212,7 +214,14 @@ impl AfPacketOptions {
             let cause = io::Error::from(io::ErrorKind::Unsupported);
             return Err(self.error("filter what has a link header of its own", cause).advise("leave the filter out"));
         }
-        let shape = Shape { offloads: self.finish_checksums && !interface.cooked, ..self.shape()? };
+        let hashed_by = device_hash::hashed_by(&self.interface, self.device_hash);
+        let hash = match self.device_hash {
+            DeviceHash::IfSafe if hashed_by == HashedBy::Kernel => Some(Affinity::OneDirection),
+            DeviceHash::Always => Some(Affinity::BothDirections),
+            DeviceHash::Never | DeviceHash::IfSafe => None,
+        };
+        let offloads = self.finish_checksums && !interface.cooked;
+        let shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         let mut sockets = Vec::new();
         if !interface.cooked {
             sockets.push(first);
@@ -241,7 +250,7 @@ impl AfPacketOptions {
                 name: self.interface.clone(),
                 interface: interface.clone(),
                 promiscuous: self.promiscuous,
-                hashes: self.kernel_hash,
+                hash,
                 socket,
                 ring,
                 timeout: self.block_timeout,
@@ -249,7 +258,11 @@ impl AfPacketOptions {
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
         let input = Input::new(interface_name::following(&self.interface), "af_packet", inputs);
-        Ok(AfPacket { input, notes: interface.notes() })
+        let mut notes = interface.notes();
+        if self.device_hash == DeviceHash::Always {
+            notes.extend(device_hash::note(&self.interface, hashed_by));
+        }
+        Ok(AfPacket { input, notes })
     }
 
     /// Sets a socket up so far that it listens, and lets nothing through yet.
@@ -303,7 +316,7 @@ impl AfPacketOptions {
             blocks: self.buffer / block_bytes,
             block_bytes,
             timeout_millis: timeout.as_millis() as u32,
-            hash: self.kernel_hash,
+            hash: false,
             offloads: false,
         })
     }

@@ -28,8 +28,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use steerage::{DeviceError, Input, device::RxQueue};
+use steerage::{Affinity, DeviceError, Input, device::RxQueue};
 
+use crate::device_hash::{self, DeviceHash, HashedBy};
 use crate::options::setters;
 use attach::attach;
 use device::Device;
@@ -108,7 +109,7 @@ pub struct AfXdpOptions {
     pub busy_poll: Option<Duration>,
     /// Whether the hash that the hardware computed is used, if the driver tells it. See docs/af_xdp.md for what that does not
     /// keep together.
-    pub device_hash: bool,
+    pub device_hash: DeviceHash,
     /// Whether a program that is there already is taken away.
     pub replace: bool,
 }
@@ -134,7 +135,7 @@ impl AfXdpOptions {
             mode: Mode::default(),
             ring: RING_DEFAULT,
             busy_poll: None,
-            device_hash: false,
+            device_hash: DeviceHash::Never,
             replace: false,
         }
     }
@@ -151,8 +152,8 @@ impl AfXdpOptions {
         ring: u32;
         /// Has the driver poll with each poll, for this long, at most [`BUSY_POLL_MAX`]. Default: the driver goes by interrupts.
         busy_poll: Duration => Some;
-        /// Whether the hash that the hardware computed is used. Default: no.
-        device_hash: bool;
+        /// Whether the hash that the hardware computed is used. Default: no. Fragments have none, and are hashed by steerage.
+        device_hash: DeviceHash;
         /// Whether an XDP program that is attached already is replaced. Default: no.
         replace: bool;
     }
@@ -185,17 +186,27 @@ impl AfXdpOptions {
             let cause = io::Error::other(format!("they are numbered from 0, and there are {there_are}"));
             return Err(self.error("receive from a queue that is not there", cause).advise("`ethtool -l` shows them"));
         }
-        let attached = attach(self, take, &interface, there_are)?;
+        let hashed_by = device_hash::hashed_by(&self.interface, self.device_hash);
+        let is_random = matches!(hashed_by, HashedBy::Kernel | HashedBy::Card { random_key: true });
+        let affinity = match self.device_hash {
+            DeviceHash::IfSafe if is_random => Some(Affinity::OneDirection),
+            DeviceHash::Always => Some(Affinity::BothDirections),
+            DeviceHash::Never | DeviceHash::IfSafe => None,
+        };
+        let attached = attach(self, take, &interface, there_are, affinity.is_some())?;
         let mut notes = attached.notes;
+        if self.device_hash == DeviceHash::Always {
+            notes.extend(device_hash::note(&self.interface, hashed_by));
+        }
         if !interface.up {
             let name = &self.interface;
             notes.push(format!("{name} is down: nothing comes until it is up (ip link set {name} up)"));
         }
-        let hashes = attached.program.hashes;
+        let hash = affinity.filter(|_| attached.program.hashes);
         let device = Device::new(self, &interface, attached.program, queues.clone(), socket)?.listed();
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
         for number in queues {
-            let queue = Queue::new(Arc::clone(&device), number, hashes, inputs.is_empty());
+            let queue = Queue::new(Arc::clone(&device), number, hash, inputs.is_empty());
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
         Ok(AfXdp { input: Input::new(crate::interface_name::following(&self.interface), "af_xdp", inputs), notes })

@@ -25,6 +25,7 @@
 pub mod af_packet;
 pub mod af_xdp;
 pub mod capture;
+mod device_hash;
 pub mod fault;
 pub mod filter;
 mod interface_name;
@@ -47,6 +48,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use steerage::{DeviceError, Input};
+
+pub use device_hash::DeviceHash;
 
 use af_packet::{AfPacketOptions, Named};
 use af_xdp::AfXdpOptions;

@@ -10,6 +10,20 @@ const SIOCSIFFLAGS: c_ulong = 0x8914;
 const SIOCGIFMTU: c_ulong = 0x8921;
 const SIOCSIFMTU: c_ulong = 0x8922;
 
+const SIOCETHTOOL: c_ulong = 0x8946;
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GRSSH: u32 = 0x46;
+const ETH_FLAG_RXHASH: u32 = 1 << 28;
+
+/// `struct ethtool_drvinfo` of linux/ethtool.h, in words of 32 bits: the command, five texts of 32 bytes, and 32 bytes more.
+const DRIVER_WORDS: usize = 1 + 5 * TEXT_WORDS + 8;
+const TEXT_WORDS: usize = 8;
+/// `struct ethtool_rxfh` without what follows it, in words: the command, the context, two sizes, and eight bytes more.
+const RSS_WORDS: usize = 6;
+/// The longest key that is read. The kernel's has 52 bytes (`NETDEV_RSS_KEY_LEN`).
+const KEY_BYTES_MAX: usize = 256;
+
 const IFF_UP: u16 = libc::IFF_UP as u16;
 
 /// The longest name of an interface, with its terminating zero.
@@ -113,4 +127,66 @@ impl InterfaceSocket {
         let flags = self.ask(SIOCGIFFLAGS, InterfaceRequest::of(name)?)?.short();
         self.ask(SIOCSIFFLAGS, InterfaceRequest::of(name)?.with_short(flags | IFF_UP)).map(drop)
     }
+
+    /// Runs a command of ethtool on its structure, which begins with the command's number.
+    ///
+    /// # Safety
+    /// `words` is at least as long as the kernel takes the structure to be: it reads and writes so much.
+    unsafe fn ethtool(&self, name: &str, words: &mut [u32]) -> io::Result<()> {
+        let mut request = InterfaceRequest::of(name)?;
+        let at: *mut u32 = words.as_mut_ptr();
+        request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
+        // SAFETY: the kernel follows the pointer to `words`, which live, and are long enough by this function's contract.
+        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
+        // The kernel wrote there, which the compiler did not see.
+        std::hint::black_box(words);
+        Ok(())
+    }
+
+    /// The interface's driver.
+    pub(crate) fn driver(&self, name: &str) -> io::Result<Driver> {
+        let mut words = [0; DRIVER_WORDS];
+        words[0] = ETHTOOL_GDRVINFO;
+        // SAFETY: it has the length of `struct ethtool_drvinfo`.
+        unsafe { self.ethtool(name, &mut words) }?;
+        let text = |nth: usize| {
+            let words = &words[1 + nth * TEXT_WORDS..][..TEXT_WORDS];
+            let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
+            String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+        };
+        // Driver, version, firmware, bus.
+        Ok(Driver { name: text(0), has_card: !text(3).is_empty() })
+    }
+
+    /// Whether the card's flow hashes are switched on (`ethtool -k`: receive-hashing).
+    pub(crate) fn hashes(&self, name: &str) -> io::Result<bool> {
+        let mut words = [ETHTOOL_GFLAGS, 0];
+        // SAFETY: it has the length of `struct ethtool_value`.
+        unsafe { self.ethtool(name, &mut words) }?;
+        Ok(words[1] & ETH_FLAG_RXHASH != 0)
+    }
+
+    /// The key of the card's flow hash (`ethtool -x`).
+    pub(crate) fn rss_key(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
+        words[0] = ETHTOOL_GRSSH;
+        // SAFETY: the kernel is asked for sizes alone, and writes the structure without what follows it.
+        unsafe { self.ethtool(name, &mut words[..RSS_WORDS]) }?;
+        let bytes = words[3] as usize;
+        if bytes > KEY_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        words[..RSS_WORDS].copy_from_slice(&[ETHTOOL_GRSSH, 0, 0, bytes as u32, 0, 0]);
+        // SAFETY: behind the structure comes the key alone, of so many bytes, for which there is room.
+        unsafe { self.ethtool(name, &mut words) }?;
+        Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
+    }
+}
+
+/// The driver of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Driver {
+    pub(crate) name: String,
+    /// The interface is that of a device on a bus, of a real machine or of a virtual one.
+    pub(crate) has_card: bool,
 }

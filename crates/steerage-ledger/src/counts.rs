@@ -19,6 +19,7 @@ pub struct QueueLedger {
     pub received: Counter,
     pub received_bytes: Counter,
     pub unparsed: Counter,
+    pub hashed: Counter,
     pub fragments_full: Counter,
     pub fragments_aged: Counter,
     pub copied: Counter,
@@ -90,6 +91,7 @@ impl QueueLedger {
             timed: TimedBuckets::new(buckets),
             received: Counter::default(),
             received_bytes: Counter::default(),
+            hashed: Counter::default(),
             unparsed: Counter::default(),
             fragments_full: Counter::default(),
             fragments_aged: Counter::default(),
@@ -120,8 +122,9 @@ impl QueueLedger {
         }
     }
 
-    /// Counts the outcome of hashing a batch. Mostly there is nothing to count, and then nothing is written.
-    pub fn hashed(&self, unparsed: u64, fragments: FragmentCounts) {
+    /// Counts the outcome of hashing a batch of `frames` frames. Mostly there is nothing else to count.
+    pub fn hashed(&self, frames: u64, unparsed: u64, fragments: FragmentCounts) {
+        self.hashed.add(frames);
         if unparsed > 0 {
             self.unparsed.add(unparsed);
         }

@@ -101,6 +101,9 @@ pub struct QueueSnapshot {
     pub dropped: Drops,
     /// Frames received and neither delivered nor dropped yet.
     pub in_flight: u64,
+    /// Frames whose flow hash was computed when they arrived. Those to which the device set a hash that is used are not among
+    /// them, nor is any frame while one CPU has all buckets.
+    pub hashed: u64,
     /// Frames without a known flow, either of IP or by the user's own flow key. They are steered by their link addresses. They are
     /// counted only if frames are hashed, that is, not while one CPU has all buckets.
     pub unparsed: u64,
@@ -559,6 +562,7 @@ fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settl
         verdicts,
         dropped,
         in_flight: received - verdicts.total() - dropped.total(),
+        hashed: queue.ledger.hashed.get(),
         unparsed: queue.ledger.unparsed.get(),
         fragments_full: queue.ledger.fragments_full.get(),
         fragments_aged: queue.ledger.fragments_aged.get(),

@@ -242,12 +242,13 @@ fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec 
     let workers: CpuMask = [CpuId(0)].into_iter().collect();
     Spec {
         mask: workers.clone(),
+        queue_masks: Vec::new(),
         workers,
         inputs: vec![input],
         outputs,
         // A fixed key, so that a test that depends on hashes repeats.
         hasher: QueueHasher::by_flow(FlowHasher::keyed(&HashKey::MICROSOFT), affinity, Layers::Inner),
-        device_hash: true,
+        device_hash: Some(affinity),
         affinity,
         limits: Limits::DEFAULT,
         queue_limits: QueueLimits::DEFAULT,

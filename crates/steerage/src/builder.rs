@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use steerage_core::QueueHasher;
 use steerage_core::build::{Built, InputSpec, Spec, build};
-use steerage_core::error::BuildError;
+use steerage_core::error::{BuildError, SetError};
 use steerage_core::handler::{Handler, MakeHandler};
 use steerage_core::ids::{InputId, TxId};
 use steerage_core::limits::{
@@ -56,12 +56,13 @@ type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send 
 pub struct Builder {
     cpus: Option<CpuMask>,
     rps_cpus: Option<CpuMask>,
+    queue_masks: Vec<(usize, CpuMask)>,
     inputs: Vec<InputSpec>,
     outputs: Vec<Output>,
     hasher: Option<FlowHasher>,
     flow_key: Option<FlowKeyFn>,
     layers: Layers,
-    device_hash: bool,
+    device_hash: Option<Option<Affinity>>,
     limits: Limits,
     queue_limits: QueueLimits,
     lpc_size: Option<usize>,
@@ -95,12 +96,13 @@ impl Builder {
         Self {
             cpus: None,
             rps_cpus: None,
+            queue_masks: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
             hasher: None,
             flow_key: None,
             layers: Layers::Inner,
-            device_hash: true,
+            device_hash: Some(None),
             limits: Limits::DEFAULT,
             queue_limits: QueueLimits::DEFAULT,
             lpc_size: None,
@@ -142,6 +144,14 @@ impl Builder {
     /// empty mask turns steering off, and each packet is handled on the CPU that received it.
     pub fn rps_cpus(mut self, mask: CpuMask) -> Self {
         self.rps_cpus = Some(mask);
+        self
+    }
+
+    /// The CPUs that the packets of one queue are spread over, in place of the mask of its device or of the instance. Queues are
+    /// numbered over all inputs, in the order in which these are added, as in
+    /// [`Handle::set_queue_rps_cpus`](steerage_core::control::Handle::set_queue_rps_cpus).
+    pub fn queue_rps_cpus(mut self, queue: usize, mask: CpuMask) -> Self {
+        self.queue_masks.push((queue, mask));
         self
     }
 
@@ -205,7 +215,14 @@ impl Builder {
 
     /// Sets whether a device's own hash is used, if it keeps together the packets that the handler needs together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
-        self.device_hash = yes;
+        self.device_hash = yes.then_some(None);
+        self
+    }
+
+    /// Uses a device's own hash if it keeps together what `affinity` names, instead of the [`AFFINITY`](crate::Handler::AFFINITY) of the
+    /// handler. For functions whose result does not depend on which packets meet.
+    pub fn device_affinity(mut self, affinity: Affinity) -> Self {
+        self.device_hash = Some(Some(affinity));
         self
     }
 
@@ -326,16 +343,21 @@ impl Builder {
                     .map_err(|error| BuildError::System { operation: "read a hash key from /dev/urandom", error })?,
             ),
         };
-        let device_hash = self.device_hash && self.flow_key.is_none();
+        let device_hash = self.device_hash.filter(|_| self.flow_key.is_none()).map(|wanted| wanted.unwrap_or(affinity));
         let hasher = match &self.flow_key {
             Some(by_key) => by_key(hasher, affinity, self.layers),
             None => QueueHasher::by_flow(hasher, affinity, self.layers),
         };
+        let queues = self.inputs.iter().map(|asked| asked.input.queues.len()).sum();
+        if let Some((queue, _)) = self.queue_masks.iter().find(|(queue, _)| *queue >= queues) {
+            return Err(SetError::NoSuchQueue { queue: *queue, queues }.into());
+        }
         let workers = self.cpus.unwrap_or_else(|| Topology::read().default_mask());
         let nodes = || if self.pin { NodeMap::of_machine() } else { NodeMap::default() };
         Ok(Spec {
             mask: self.rps_cpus.unwrap_or_else(|| workers.clone()),
             workers,
+            queue_masks: self.queue_masks,
             inputs: self.inputs,
             outputs: self.outputs,
             hasher,

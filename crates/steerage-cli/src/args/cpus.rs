@@ -17,13 +17,15 @@ pub(crate) struct CpuArgs {
     #[arg(long, value_name = "LIST")]
     pub(crate) rx_cpu: Option<String>,
 
-    /// CPUs that packets are spread over [default: --cpus]; 0: no steering
-    #[arg(long, value_name = "MASK", conflicts_with = "rps_cpus_list")]
-    pub(crate) rps_cpus: Option<String>,
+    /// CPUs that packets are spread over [default: --cpus]; 0: no
+    /// steering. Can be repeated, for queues with masks of their own:
+    /// rx-0=MASK, or eth1/rx-0=MASK if there are several devices
+    #[arg(long, value_name = "MASK", conflicts_with = "rps_cpus_list", verbatim_doc_comment)]
+    pub(crate) rps_cpus: Vec<String>,
 
-    /// The same, as a list
+    /// The same, as lists
     #[arg(long, value_name = "LIST")]
-    pub(crate) rps_cpus_list: Option<String>,
+    pub(crate) rps_cpus_list: Vec<String>,
 
     /// How they are used: balance, as load asks for it; hash, all of
     /// them alike, as in Linux; dry-run, as hash, telling what balance

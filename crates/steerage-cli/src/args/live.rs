@@ -53,6 +53,10 @@ pub(crate) struct LiveArgs {
     /// What is received is sent on: its checksums have to be right.
     #[arg(skip)]
     pub(crate) forwards: bool,
+
+    /// The command needs neither both directions of a flow on one CPU, nor the flows inside of tunnels.
+    #[arg(skip)]
+    pub(crate) outer_flows: bool,
 }
 
 /// Which way packets go.

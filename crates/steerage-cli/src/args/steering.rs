@@ -4,6 +4,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use steerage::flow::{HashKey, HashKind, Layers};
 use steerage::limits::BACKLOG_MAX;
+use steerage_device::DeviceHash;
 
 use super::MemoryArgs;
 use super::values::number;
@@ -61,9 +62,14 @@ impl HashArgs {
         matches!(self.hash, HashChoice::Auto | HashChoice::Device)
     }
 
-    /// Whether an interface's packets are to be hashed by the kernel.
-    pub(crate) fn asks_kernel(&self) -> bool {
-        self.hash == HashChoice::Device
+    /// Whether an interface's own hash is used. `outer_flows` says that it may be, because the command needs neither the two
+    /// directions of a flow together nor the flows inside of tunnels.
+    pub(crate) fn of_interfaces(&self, outer_flows: bool) -> DeviceHash {
+        match self.hash {
+            HashChoice::Device => DeviceHash::Always,
+            HashChoice::Auto if outer_flows && self.hash_key.is_none() => DeviceHash::IfSafe,
+            _ => DeviceHash::Never,
+        }
     }
 
     /// Whether each run draws a key of its own.
@@ -81,14 +87,14 @@ impl HashArgs {
 }
 
 const HASH_HELP: &str = "\
-auto (the device's where it serves, else ours), device (an interface's
-by the kernel), aes, siphash, toeplitz, toeplitz-table,
-toeplitz-gfni";
+auto (an interface's own if that is safe, else ours), device (an
+interface's own, whatever it keeps together), aes, siphash,
+toeplitz, toeplitz-table, toeplitz-gfni";
 
 /// Which hash flows are told apart by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashChoice {
-    /// The device's own where it keeps together what must stay together, else AES, else SipHash.
+    /// The device's own if its key is random and the command needs outer flows only, else AES, else SipHash.
     Auto,
     /// The kernel's for live interfaces, though it keeps less together than ours.
     Device,

@@ -2,7 +2,7 @@
 
 use steerage_apps::Count;
 
-use crate::args::CountArgs;
+use crate::args::{CountArgs, LiveArgs, RunArgs};
 use crate::error::Error;
 use crate::instance::{self, InitialRegime};
 use crate::report::Report;
@@ -10,11 +10,16 @@ use crate::run::{self, RunOptions};
 
 /// Counts until the end, and reports.
 pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
-    let args = &args.run;
+    let args = &needs_outer_flows(&args.run);
     let (instance, services) = instance::receiving(args, None, InitialRegime::Inline, |_| Ok(|_cpu| Count::default()))?;
     let options = RunOptions::new(args, verbose, services);
     let ended = run::to_end(instance, &options)?;
     let bytes = ended.outcome.reports.iter().map(|(cpu, counted)| (*cpu, counted.bytes)).collect();
     let report = Report { handled_bytes: bytes, ..ended.report };
     report.finish(options.printer, args.report.strict, ended.outcome.left_behind.len(), &ended.outcome.failed)
+}
+
+/// A count does not depend on which packets come together.
+fn needs_outer_flows(run: &RunArgs) -> RunArgs {
+    RunArgs { live: LiveArgs { outer_flows: true, ..run.live.clone() }, ..run.clone() }
 }

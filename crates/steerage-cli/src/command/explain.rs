@@ -157,7 +157,7 @@ fn asked(args: &ExplainArgs) -> Option<Rate> {
 fn open(args: &ExplainArgs) -> Result<Opened, Error> {
     let opened = steerage_device::open_all_with(&args.what, None, |interface| {
         let direction = args.command.direction(args.direction).into();
-        Ok(AfPacketOptions::new(interface).direction(direction).kernel_hash(args.hash.asks_kernel()))
+        Ok(AfPacketOptions::new(interface).direction(direction).device_hash(args.hash.of_interfaces(false)))
     })?;
     let is_endless = |what: &String| SyntheticOptions::parse(what).is_ok_and(|options| options.packets.is_none());
     let endless = args.what.iter().any(is_endless);

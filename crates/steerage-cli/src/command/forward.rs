@@ -76,6 +76,7 @@ fn listening(run: &RunArgs) -> RunArgs {
         no_promiscuous: true,
         block_timeout: Some(run.live.block_timeout.unwrap_or(BLOCK_TIMEOUT)),
         forwards: true,
+        outer_flows: true,
         ..run.live.clone()
     };
     RunArgs { live, ..run.clone() }

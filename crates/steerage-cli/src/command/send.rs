@@ -53,8 +53,8 @@ fn repeated(args: &SendArgs) -> Vec<String> {
 /// Makes one CPU send everything in order, unless the command line has a mask.
 fn in_order(run: &RunArgs) -> RunArgs {
     let mut run = run.clone();
-    if run.cpus.rps_cpus.is_none() && run.cpus.rps_cpus_list.is_none() {
-        run.cpus.rps_cpus = Some(NO_STEERING.to_owned());
+    if run.cpus.rps_cpus.is_empty() && run.cpus.rps_cpus_list.is_empty() {
+        run.cpus.rps_cpus = vec![NO_STEERING.to_owned()];
     }
     run
 }

@@ -105,7 +105,7 @@ impl Interface {
         }));
         findings.extend(self.xdp_hash.map(|told| {
             let hash = if told {
-                "ours; with hash=device the card's, which its driver tells"
+                "the card's, which its driver tells, if that is safe; else ours"
             } else {
                 "ours: the driver does not tell the card's"
             };
@@ -217,7 +217,7 @@ mod tests {
              Lack offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
              Info hardware hash: none\n\
              Ok XDP: in the driver, with a copy\n\
-             Info AF_XDP hash: ours; with hash=device the card's, which its driver tells\n"
+             Info AF_XDP hash: the card's, which its driver tells, if that is safe; else ours\n"
         );
         let off = interface.findings().into_iter().find(|one| one.state == State::Lack).unwrap().mend.unwrap();
         assert_eq!(off, "sudo ethtool -K eth0 gro off");

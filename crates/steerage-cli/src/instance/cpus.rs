@@ -1,6 +1,6 @@
 //! The CPUs of a run, from the masks of the command line.
 
-use steerage::{Balance, Builder, CpuId, CpuMask, policy::Policy};
+use steerage::{Balance, Builder, CpuId, CpuMask, policy::Policy, topology::MaskError};
 
 use crate::args::CpuArgs;
 use crate::error::Error;
@@ -21,6 +21,25 @@ pub(super) struct CpuSelection {
     pub(super) rx: Vec<CpuId>,
     /// `--rps-cpus` or `--rps-cpus-list`. An empty mask means no steering.
     pub(super) rps: Option<CpuMask>,
+    /// The masks of these options that are for one queue each.
+    pub(super) of_queues: Vec<QueueMask>,
+    /// The one of the two options that is used, for errors.
+    rps_option: &'static str,
+}
+
+/// A mask for one queue: `eth1/rx-0=f`.
+pub(super) struct QueueMask {
+    /// The name of the queue as it was written.
+    pub(super) name: String,
+    pub(super) mask: CpuMask,
+}
+
+/// The masks of all queues, which are numbered over all inputs.
+pub(super) struct QueueMasks {
+    /// The queues that have a mask of their own.
+    pub(super) own: Vec<(usize, CpuMask)>,
+    /// The queues whose mask is empty.
+    pub(super) off: Vec<usize>,
 }
 
 impl CpuSelection {
@@ -34,20 +53,78 @@ impl CpuSelection {
         };
         let work = list("--cpus", &args.cpus)?;
         let rx = list("--rx-cpu", &args.rx_cpu)?;
-        // An empty mask is valid here: as in the kernel, it turns steering off.
-        let rps = match (&args.rps_cpus, &args.rps_cpus_list) {
-            (Some(text), _) => {
-                Some(CpuMask::parse_bitmap(text, nr).map_err(|error| Error::Mask { option: "--rps-cpus", error })?)
-            }
-            (None, Some(text)) => {
-                Some(CpuMask::parse_list(text, nr).map_err(|error| Error::Mask { option: "--rps-cpus-list", error })?)
-            }
-            (None, None) => None,
-        };
         if args.virtual_cpus.is_none() {
             [&work, &rx].into_iter().flatten().try_for_each(host_cpus::require_online)?;
         }
-        Ok(Self { work, rx: rx.iter().flat_map(CpuMask::iter).collect(), rps })
+        let rx = rx.iter().flat_map(CpuMask::iter).collect();
+        let mut cpus = Self { work, rx, rps: None, of_queues: Vec::new(), rps_option: "--rps-cpus" };
+        args.rps_cpus.iter().try_for_each(|text| cpus.add_mask(text, nr, CpuMask::parse_bitmap))?;
+        if !args.rps_cpus_list.is_empty() {
+            cpus.rps_option = "--rps-cpus-list";
+        }
+        args.rps_cpus_list.iter().try_for_each(|text| cpus.add_mask(text, nr, CpuMask::parse_list))?;
+        Ok(cpus)
+    }
+
+    /// Adds a mask for all queues, or for one: `f` or `rx-0=f`. An empty mask is valid: as in the kernel, it turns steering off.
+    fn add_mask(
+        &mut self,
+        text: &str,
+        nr_cpu_ids: usize,
+        parse: fn(&str, usize) -> Result<CpuMask, MaskError>,
+    ) -> Result<(), Error> {
+        let option = self.rps_option;
+        let mask = |text| parse(text, nr_cpu_ids).map_err(|error| Error::Mask { option, error });
+        let Some((queue, text)) = text.rsplit_once('=') else {
+            let mask = mask(text)?;
+            return match self.rps.replace(mask) {
+                None => Ok(()),
+                Some(_) => Err(two_masks(option, "all queues (one queue's is written rx-0=3)")),
+            };
+        };
+        let name = queue.to_owned();
+        let (_, rx) = of_device(queue);
+        let digits = rx.strip_prefix("rx-").unwrap_or_default();
+        if digits.is_empty() || digits.starts_with('+') || digits.parse::<u32>().is_err() {
+            let message = format!("`{name}` is not the name of a queue: write such as rx-0=3 or eth1/rx-0=3");
+            return Err(Error::QueueMask { option, message });
+        }
+        if self.of_queues.iter().any(|other| other.name == name) {
+            return Err(two_masks(option, &name));
+        }
+        self.of_queues.push(QueueMask { name, mask: mask(text)? });
+        Ok(())
+    }
+
+    /// The masks of the queues of `devices`, each with the name of its directory in the control tree and its number of queues.
+    /// `rx-0` is a queue of the only device, `eth1/rx-0` a queue of the device with this name.
+    pub(super) fn queue_masks(&self, devices: &[(String, usize)]) -> Result<QueueMasks, Error> {
+        let option = self.rps_option;
+        let queues = || devices.iter().flat_map(|(device, queues)| (0..*queues).map(move |rx| (device, rx)));
+        let mut own: Vec<(usize, CpuMask)> = Vec::new();
+        for QueueMask { name, mask } in &self.of_queues {
+            let (device, rx) = of_device(name);
+            let is_it = |(its, number): (&String, usize)| {
+                device.map_or(devices.len() == 1, |device| device == its) && rx == format!("rx-{number}")
+            };
+            let queue = queues().position(is_it).ok_or_else(|| {
+                let message = format!("there is no queue {name}: there is {}", ranges(devices).join(", "));
+                Error::QueueMask { option, message }
+            })?;
+            if own.iter().any(|(other, _)| *other == queue) {
+                return Err(two_masks(option, name));
+            }
+            own.push((queue, mask.clone()));
+        }
+        let mask_of =
+            |queue: usize| own.iter().find(|(other, _)| *other == queue).map(|(_, mask)| mask).or(self.rps.as_ref());
+        let off = (0..queues().count()).filter(|queue| mask_of(*queue).is_some_and(CpuMask::is_empty)).collect();
+        Ok(QueueMasks { own, off })
+    }
+
+    /// All masks for queues, for checks of their CPUs.
+    pub(super) fn masks(&self) -> impl Iterator<Item = &CpuMask> {
+        self.rps.iter().chain(self.of_queues.iter().map(|queue| &queue.mask))
     }
 
     /// The CPUs that work.
@@ -67,7 +144,8 @@ impl CpuSelection {
         }
         let work = self.workers(args)?;
         let Some(receiver) = self.rx.first().copied().or_else(|| work.first()) else { return Ok(false) };
-        let mask = self.rps.as_ref().unwrap_or(&work);
+        // A file has one queue.
+        let mask = self.masks().last().unwrap_or(&work);
         let others = mask.iter().filter(|cpu| !self.rx.contains(cpu) && *cpu != receiver);
         // If the mask does not contain the receiver, other CPUs have all the work anyway.
         Ok(mask.contains(receiver) && host_cpus::nearest_is_near(receiver, &others.collect()))
@@ -89,4 +167,22 @@ impl CpuSelection {
             None => builder,
         })
     }
+}
+
+/// Splits the name of a queue into its device's name and its own: `eth1/rx-0`, `rx-0`.
+fn of_device(queue: &str) -> (Option<&str>, &str) {
+    queue.rsplit_once('/').map_or((None, queue), |(device, rx)| (Some(device), rx))
+}
+
+/// The queues of each device, for an error: `rx-0`, or `eth1/rx-0 to rx-3`.
+fn ranges(devices: &[(String, usize)]) -> Vec<String> {
+    let range = |(device, queues): &(String, usize)| {
+        let first = if devices.len() == 1 { "rx-0".to_owned() } else { format!("{device}/rx-0") };
+        if *queues > 1 { format!("{first} to rx-{}", queues - 1) } else { first }
+    };
+    devices.iter().map(range).collect()
+}
+
+fn two_masks(option: &'static str, queue: &str) -> Error {
+    Error::QueueMask { option, message: format!("there are two masks for {queue}: keep one") }
 }

@@ -40,7 +40,7 @@ fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions,
         .block_timeout(live.block_timeout.unwrap_or(BLOCK_TIMEOUT_DEFAULT))
         .promiscuous(!live.no_promiscuous)
         .direction(live.direction.into())
-        .kernel_hash(args.steering.hash.asks_kernel())
+        .device_hash(args.steering.hash.of_interfaces(live.outer_flows))
         .finish_checksums(live.forwards);
     Ok(match &live.filter {
         Some(filter) => options.filtered(filter)?,
@@ -50,7 +50,8 @@ fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions,
 
 /// The options for an interface whose packets AF_XDP takes from the kernel.
 fn af_xdp_options(interface: &str, args: &RunArgs) -> AfXdpOptions {
-    let options = AfXdpOptions::new(interface).replace(args.live.replace).device_hash(args.steering.hash.asks_kernel());
+    let hash = args.steering.hash.of_interfaces(args.live.outer_flows);
+    let options = AfXdpOptions::new(interface).replace(args.live.replace).device_hash(hash);
     match args.live.take.clone() {
         Some(take) => options.take(take),
         None => options,

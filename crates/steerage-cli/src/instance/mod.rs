@@ -15,7 +15,8 @@ mod hash;
 use std::path::Path;
 use std::sync::Arc;
 
-use steerage::{Balance, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
+use steerage::{Affinity, Balance, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
+use steerage_control::directory_names;
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::privileges::{self, Needed};
@@ -119,11 +120,19 @@ where
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
     let mut builder = builder.check_order(check_order).originated_max(sending.originated);
+    if args.live.outer_flows && args.steering.hash.allows_device() {
+        builder = builder.device_affinity(Affinity::OneDirection);
+    }
     if begins == InitialRegime::Collector && can_wait && args.pace.is_none() && cpus.begins_as_collector(&args.cpus)? {
         builder = builder.policy(Balance::begin_joined());
     }
     let mut rx = cpus.rx.clone();
     let queues: Vec<usize> = inputs.iter().map(|input| input.queues.len()).collect();
+    let names: Vec<String> = inputs.iter().map(|input| input.name.get()).collect();
+    let directories = directory_names(inputs.iter().map(|input| input.kind).zip(names.iter().map(String::as_str)));
+    let devices: Vec<(String, usize)> = directories.into_iter().zip(queues.iter().copied()).collect();
+    let masks = cpus.queue_masks(&devices)?;
+    builder = masks.own.into_iter().fold(builder, |builder, (queue, mask)| builder.queue_rps_cpus(queue, mask));
     let each = sending.rate.filter(|_| can_wait).map(|rate| rate / inputs.len().max(1) as u64);
     for input in inputs {
         let input = match each {
@@ -141,7 +150,7 @@ where
     let pins = takes || outputs.iter().any(|output| output.kind == "af_xdp");
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
-    let control = ControlTree::prepare(args)?;
+    let control = ControlTree::prepare(args, masks.off)?;
     let needed = args.devices.iter().map(Path::new).fold(Needed::default().pinned_memory(pins), Needed::read_file);
     let kept = privileges::drop_except(&written.into_iter().fold(needed, Needed::written_files))?;
     let make_handler = maker(can_wait)?;
@@ -162,16 +171,19 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
     }
     let work = cpus.workers(&args.cpus)?;
     let rx: CpuMask = if cpus.rx.is_empty() { work.clone() } else { cpus.rx.iter().copied().collect() };
-    let rps = cpus.rps.as_ref().unwrap_or(&work);
-    if let Some(cpu) = rps.iter().find(|cpu| !work.contains(*cpu)) {
+    if let Some(cpu) = cpus.masks().flat_map(CpuMask::iter).find(|cpu| !work.contains(*cpu)) {
         return Err(Error::Build(SetError::NotOurCpu { cpu, ours: work.to_string() }.into()));
     }
-    let spread = if rps.is_empty() {
-        "packets stay where they are received".to_owned()
-    } else {
-        format!("packets are spread over {rps}")
+    let spread = |mask: &CpuMask, queue: &str| {
+        if mask.is_empty() {
+            format!("packets{queue} stay where they are received")
+        } else {
+            format!("packets{queue} are spread over {mask}")
+        }
     };
-    Ok(format!("CPUs {work} work, {rx} receive, {spread}\n"))
+    let of_queues = cpus.of_queues.iter().map(|queue| spread(&queue.mask, &format!(" of {}", queue.name)));
+    let spread: Vec<String> = [spread(cpus.rps.as_ref().unwrap_or(&work), "")].into_iter().chain(of_queues).collect();
+    Ok(format!("CPUs {work} work, {rx} receive, {}\n", spread.join(", ")))
 }
 
 /// A builder with the steering options of the command line.

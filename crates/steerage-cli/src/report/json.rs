@@ -135,6 +135,7 @@ struct QueueJson<'a> {
     #[serde(serialize_with = "by_reason")]
     dropped: Drops,
     in_flight: u64,
+    hashed: u64,
     unparsed: u64,
     fragments_full: u64,
     fragments_aged: u64,
@@ -159,6 +160,7 @@ impl<'a> QueueJson<'a> {
             delivered: queue.verdicts.total(),
             dropped: queue.dropped,
             in_flight: queue.in_flight,
+            hashed: queue.hashed,
             unparsed: queue.unparsed,
             fragments_full: queue.fragments_full,
             fragments_aged: queue.fragments_aged,

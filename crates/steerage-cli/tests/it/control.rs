@@ -135,6 +135,19 @@ fn get_and_set_ask_the_only_instance() {
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1, "the socket is left behind");
 }
 
+/// A queue whose mask is empty from the start shows that, as one shows it that was emptied later.
+#[test]
+fn masks_of_the_start_are_shown() {
+    let place = Place::new();
+    let run = place.start(&["--rps-cpus", "rx-0=0", "--rps-cpus", "synthetic/rx-1=6"]);
+    assert_eq!(place.ok(&["get", MASK]), "0\n");
+    assert_eq!(place.ok(&["get", &MASK.replace("rx-0", "rx-1")]), "6\n");
+    assert_eq!(place.ok(&["set", MASK, "f"]), "");
+    assert_eq!(place.ok(&["get", MASK]), "f\n");
+    let report = run.stop(Signal::SIGTERM);
+    assert_eq!((&report["reordered"], &report["queues"][1]["rps_cpus_list"]), (&0.into(), &"1-2".into()));
+}
+
 #[test]
 fn of_several_instances_one_is_chosen() {
     let place = Place::new();

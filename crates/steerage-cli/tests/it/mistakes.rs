@@ -30,6 +30,17 @@ fn a_wrong_command_line_is_2() {
         "count --rps-cpus-list 2 --virtual-cpus 2",
         "count --rps-cpus 1 --rps-cpus-list 0",
         "count --rps-cpus 2 --cpus 0 --virtual-cpus 2",
+        "count --rps-cpus 1 --rps-cpus 2",
+        "count --rps-cpus rx-0=1 --rps-cpus rx-0=2",
+        "count --rps-cpus rx-0=0-1",
+        "count --rps-cpus rx=1",
+        "count --rps-cpus rx-+0=1",
+        "count --rps-cpus rx-1=1",
+        "count --rps-cpus eth1/rx-0=1",
+        "count --rps-cpus rx-0=4 --virtual-cpus 2",
+        "count --rps-cpus-list rx-0=2 --virtual-cpus 2",
+        "count --rps-cpus-list rx-0=1 --rps-cpus 1",
+        "count --rps-cpus-list rx-0=1 --rps-cpus-list synthetic/rx-0=0",
         "count --virtual-cpus 0",
         "count --virtual-cpus 1025",
         "count -c 0",
@@ -78,6 +89,26 @@ fn a_complaint_says_what_to_do() {
     );
     assert_eq!(
         fails(2, "count --rps-cpus 2 --cpus 0 --virtual-cpus 2"),
+        "steerage: CPU 1 of the mask is not at work (that is 0): add it to --cpus or take it out"
+    );
+    assert_eq!(
+        fails(2, "count synthetic:queues=4 --rps-cpus rx-4=1 --virtual-cpus 2"),
+        "steerage: --rps-cpus: there is no queue rx-4: there is rx-0 to rx-3"
+    );
+    assert_eq!(
+        fails(2, "count synthetic:queues=4 synthetic --rps-cpus-list rx-0=1 --virtual-cpus 2"),
+        "steerage: --rps-cpus-list: there is no queue rx-0: there is synthetic/rx-0 to rx-3, synthetic.2/rx-0"
+    );
+    assert_eq!(
+        fails(2, "count --rps-cpus 1 --rps-cpus 2"),
+        "steerage: --rps-cpus: there are two masks for all queues (one queue's is written rx-0=3): keep one"
+    );
+    assert_eq!(
+        fails(2, "count --rps-cpus 0=1"),
+        "steerage: --rps-cpus: `0` is not the name of a queue: write such as rx-0=3 or eth1/rx-0=3"
+    );
+    assert_eq!(
+        fails(2, "count --rps-cpus rx-0=2 --cpus 0 --virtual-cpus 2"),
         "steerage: CPU 1 of the mask is not at work (that is 0): add it to --cpus or take it out"
     );
     assert_eq!(

@@ -107,6 +107,18 @@ CPUs 0-1 work, 0-1 receive, packets are spread over 1
 }
 
 #[test]
+fn a_queue_has_its_mask() {
+    let text = "command = \"count\"\ndevices = \"synthetic:queues=2,packets=100\"\nvirtual-cpus = 3\njson = true\n\
+                rps-cpus = [\"rx-0=2\", \"rx-1=0\"]";
+    let checked = with_file("check", "queues.toml", text, &[]);
+    let line = "CPUs 0-2 work, 0-2 receive, packets are spread over 0-2, packets of rx-0 are spread over 1, packets of rx-1 \
+                stay where they are received\n";
+    assert!(checked.out.ends_with(line), "{checked:?}");
+    let queues = with_file("run", "queues.toml", text, &[]).report()["queues"].clone();
+    assert_eq!((&queues[0]["rps_cpus_list"], &queues[1]["rps_cpus_list"]), (&"1".into(), &"1".into()));
+}
+
+#[test]
 fn a_mistake_is_told_with_its_line() {
     let count = |lines: &str| wrong(&format!("command = \"count\"\n{lines}"), &[]);
     let no_option = "`count` has no such option";
@@ -162,6 +174,8 @@ fn a_mistake_is_told_with_its_line() {
     assert!(pace.starts_with("wrong.toml:2: --pace is for capture files"), "{pace}");
     let mask = count("virtual-cpus = 2\ncpus = \"0\"\nrps-cpus-list = \"1\"");
     assert!(mask.starts_with("wrong.toml:4: CPU 1 of the mask is not at work"), "{mask}");
+    let queue = count("virtual-cpus = 2\nrps-cpus = [\"1\", \"rx-0=x\"]");
+    assert!(queue.starts_with("wrong.toml:3: --rps-cpus: "), "{queue}");
     let syntax = count("json = [true");
     assert!(syntax.starts_with("wrong.toml:2: "), "{syntax}");
 

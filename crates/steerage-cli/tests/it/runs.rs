@@ -66,6 +66,32 @@ fn masks_say_who_works() {
 }
 
 #[test]
+fn queues_have_masks_of_their_own() {
+    let masks = |args: &[&str]| {
+        let report = report(&[args, &["--virtual-cpus", "3", "--policy", "hash", "--check-order"]].concat());
+        let queues = report["queues"].as_array().unwrap();
+        let masks: Vec<String> =
+            queues.iter().map(|queue| queue["rps_cpus_list"].as_str().unwrap().to_owned()).collect();
+        (masks.join(" "), of_cpus(&report, "processed"))
+    };
+    let two = ["count", "synthetic:queues=2,packets=20000", "--rx-cpu", "0"];
+    // The masks hold from the first packet on.
+    let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
+    assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
+    // A queue without a mask of its own has that of all queues, or of none.
+    let (one, processed) = masks(&[&two[..], &["--rps-cpus-list", "rx-1=2", "--rps-cpus-list", "1"]].concat());
+    assert_eq!((one.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
+    assert_eq!(masks(&[&two[..], &["--rps-cpus", "synthetic/rx-1=6"]].concat()).0, "0-2 1-2");
+    // An empty mask turns steering off: the packets stay with the CPU that receives them.
+    let (off, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=0", "--rps-cpus", "rx-1=4"]].concat());
+    assert_eq!((off.as_str(), processed), ("0 2", vec![10_000, 0, 10_000]));
+    // Of several devices each has its name in the control tree.
+    let devices = ["count", "synthetic:packets=10000", "synthetic:packets=20000", "--rx-cpu", "0"];
+    let (second, processed) = masks(&[&devices[..], &["--rps-cpus", "synthetic.2/rx-0=4", "--rps-cpus", "2"]].concat());
+    assert_eq!((second.as_str(), processed), ("1 2", vec![0, 10_000, 20_000]));
+}
+
+#[test]
 fn hashes_by_name() {
     let key = "6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa";
     let hash = |more: &[&str]| {
@@ -119,7 +145,7 @@ fn keys_stand_in_the_order_of_the_schema() {
     let ran = run(&["count", "-c", "10", "--virtual-cpus", "1", "--json"]);
     let mut rest = ran.out.as_str();
     for key in "schema type version started seconds ended_by received received_bytes delivered dropped in_flight filtered \
-                reordered verdicts queues device kind mode queue cpu hash received delivered dropped in_flight unparsed \
+                reordered verdicts queues device kind mode queue cpu hash received delivered dropped in_flight hashed unparsed \
                 cpus cpu polled handed_in processed inline dropped busy_seconds backlog_max wakes_sent wakes_received \
                 input error offset flows"
         .split_whitespace()

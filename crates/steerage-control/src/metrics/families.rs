@@ -99,7 +99,7 @@ pub(super) const WHOLE: [Family<Snapshot>; 9] = [
     gauge("memory_bytes", "Packet memory and rings; never more than at the start.", |all| one(all.memory_bytes)),
 ];
 
-pub(super) const QUEUES: [Family<QueueSnapshot>; 18] = [
+pub(super) const QUEUES: [Family<QueueSnapshot>; 19] = [
     counter("received_packets", "Packets received, those lost before us among them.", |queue| one(queue.received)),
     counter("received_bytes", "Their bytes on the wire, without those lost before us.", |queue| {
         one(queue.received_bytes)
@@ -118,6 +118,7 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 18] = [
     counter("reordered_packets", "Packets handled out of order, where that is checked.", |queue| {
         queue.reordered.map(one).unwrap_or_default()
     }),
+    counter("hashed_packets", "Packets whose flow hash steerage computed on arrival.", |queue| one(queue.hashed)),
     counter("unparsed_packets", "Packets without a flow that is known, steered by their link addresses.", |queue| {
         one(queue.unparsed)
     }),

@@ -36,12 +36,13 @@ struct InForce {
 }
 
 impl Masks {
-    pub(super) fn new(snapshot: &Snapshot, off: bool) -> Self {
-        let in_force = |cpus: &Vec<CpuId>| {
-            let mask = if off { CpuMask::new() } else { cpus.iter().copied().collect() };
+    pub(super) fn new(snapshot: &Snapshot, off: &[usize]) -> Self {
+        let in_force = |(at, cpus): (usize, &Vec<CpuId>)| {
+            let mask = if off.contains(&at) { CpuMask::new() } else { cpus.iter().copied().collect() };
             InForce { mask, cpus: cpus.clone() }
         };
-        Self { queues: snapshot.queues.iter().map(|queue| in_force(&queue.rps_cpus)).collect(), pending: None }
+        let cpus = snapshot.queues.iter().map(|queue| &queue.rps_cpus);
+        Self { queues: cpus.enumerate().map(in_force).collect(), pending: None }
     }
 }
 

@@ -43,10 +43,14 @@ pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
 
 /// The names of the devices' directories: those of interfaces are the kernel's.
 pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String> {
-    let mut directories: Vec<String> = Vec::with_capacity(devices.len());
-    for device in devices {
-        let name = device.name(snapshot);
-        let directory = if device.is_interface { name.to_owned() } else { directory_name(name) };
+    directory_names(devices.iter().map(|device| (device.kind, device.name(snapshot))))
+}
+
+/// The names of the directories of devices with these kinds and names, in the instance's order: inputs first.
+pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>) -> Vec<String> {
+    let mut directories: Vec<String> = Vec::new();
+    for (kind, name) in devices {
+        let directory = if INTERFACES.contains(&kind) { name.to_owned() } else { directory_name(name) };
         let numbered = (2..).map(|nth| format!("{directory}.{nth}"));
         let free = std::iter::once(directory.clone()).chain(numbered).find(|name| !directories.contains(name));
         directories.push(free.expect("one of endlessly many is free"));

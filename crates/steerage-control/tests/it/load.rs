@@ -126,7 +126,7 @@ fn a_write_that_does_not_come_into_force_is_taken_back() {
     let builder = Builder::new().virtual_cpus(2).input(input).policy(Hash).backlog(256).check_order(true);
     let running = builder.build(move |_cpu| Hangs(Arc::clone(&for_handlers))).unwrap().start().unwrap();
     let (machine, uid, settle_max) = (CpuView::new(2), owner(), Duration::from_millis(200));
-    let options = Options { machine, uid, starts_without_steering: false, settle_max };
+    let options = Options { machine, uid, queues_off: Vec::new(), settle_max };
     let tree = Arc::new(Tree::new(running.handle(), options));
     let mut way = Direct(Arc::clone(&tree));
     let [mask, buckets] = ["rps_cpus", "buckets"].map(|name| format!("sys/class/net/synthetic/queues/rx-0/{name}"));

@@ -6,4 +6,5 @@ mod load;
 mod metrics;
 mod rps_cpus;
 mod socket;
+mod softnet;
 mod tree;

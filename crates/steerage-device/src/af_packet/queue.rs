@@ -49,8 +49,8 @@ pub(super) struct Queue {
     name: String,
     interface: Interface,
     promiscuous: bool,
-    /// Frames' hashes are the kernel's.
-    hashes: bool,
+    /// What the kernel's hashes keep together, if it hashes.
+    hash: Option<Affinity>,
     socket: Socket,
     /// Tells of each event of the socket once: a block that is still out would else keep it readable.
     events: Epoll,
@@ -78,7 +78,7 @@ pub(super) struct QueueConfig {
     pub(super) name: String,
     pub(super) interface: Interface,
     pub(super) promiscuous: bool,
-    pub(super) hashes: bool,
+    pub(super) hash: Option<Affinity>,
     pub(super) socket: Socket,
     pub(super) ring: Ring,
     pub(super) timeout: Duration,
@@ -86,7 +86,7 @@ pub(super) struct QueueConfig {
 
 impl Queue {
     pub(super) fn new(config: QueueConfig) -> io::Result<Self> {
-        let QueueConfig { name, interface, promiscuous, hashes, socket, ring, timeout } = config;
+        let QueueConfig { name, interface, promiscuous, hash, socket, ring, timeout } = config;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLERR | EpollFlags::EPOLLET;
         events.add(&socket, EpollEvent::new(flags, 0))?;
@@ -95,7 +95,7 @@ impl Queue {
             name,
             interface,
             promiscuous,
-            hashes,
+            hash,
             socket,
             events,
             ring,
@@ -180,7 +180,7 @@ impl Queue {
                 (at, len) = (at - TAG_BYTES, len + TAG_BYTES);
             }
         }
-        let hash = self.hashes.then_some(FlowHash(frame.hash));
+        let hash = self.hash.map(|_| FlowHash(frame.hash));
         lending.push_hashed(at, len, self.header(frame, len - frame.len), hash)
     }
 
@@ -226,7 +226,7 @@ impl Queue {
             return false;
         }
         let mut completion = Completion::new(page, HEADROOM, len).with_header();
-        if self.hashes {
+        if self.hash.is_some() {
             completion.set_hash(frame.hash);
         }
         out.push(completion, header.wire_len as usize);
@@ -325,7 +325,7 @@ impl Queue {
 impl RxQueue for Queue {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::blocks(self.interface.frame_bytes_max.min(COPY_BYTES_MAX));
-        can.hash = self.hashes.then_some(Affinity::BothDirections);
+        can.hash = self.hash;
         can
     }
 

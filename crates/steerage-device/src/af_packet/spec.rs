@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     AfPacketOptions, BLOCK_TIMEOUT_MAX, BUFFER_MAX, BUFFER_MIN, Direction, QUEUES_MAX, SNAPLEN_MAX, is_interface,
 };
+use crate::device_hash::DEVICE_HASHES;
 use crate::options::SpecError;
 use crate::options::{one_of, read, unknown, within};
 
@@ -77,7 +78,7 @@ fn set(options: &mut AfPacketOptions, option: &str, value: &str) -> Result<(), S
             options.direction = one_of(DEVICE, option, value, &directions)?;
         }
         "snaplen" => options.snaplen = Some(within(DEVICE, option, value, 1, SNAPLEN_MAX)?),
-        "hash" => options.kernel_hash = one_of(DEVICE, option, value, &[("device", true), ("ours", false)])?,
+        "hash" => options.device_hash = one_of(DEVICE, option, value, &DEVICE_HASHES)?,
         _ => return Err(unknown(DEVICE, option, value, &OPTIONS)),
     }
     Ok(())
@@ -86,6 +87,7 @@ fn set(options: &mut AfPacketOptions, option: &str, value: &str) -> Result<(), S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DeviceHash;
 
     fn parsed(spec: &str) -> Result<AfPacketOptions, String> {
         let named = Named::read(spec).ok_or("neither")?;
@@ -99,7 +101,7 @@ mod tests {
         let options = options.unwrap();
         assert_eq!((options.interface.as_str(), options.queues, options.buffer), ("eth1", 2, 1 << 20));
         assert_eq!((options.block_timeout, options.promiscuous), (Duration::from_millis(1), false));
-        assert_eq!((options.direction, options.kernel_hash), (Direction::In, true));
+        assert_eq!((options.direction, options.device_hash), (Direction::In, DeviceHash::Always));
         assert_eq!(parsed("af_packet:eth1").unwrap().queues, 1);
     }
 

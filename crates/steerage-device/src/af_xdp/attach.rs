@@ -13,6 +13,7 @@ use super::program::{Maps, program};
 use super::sys::{self, Link, Map, Program, ProgramInfo};
 use super::take::Take;
 use super::{AfXdpOptions, Mode, PERMISSION};
+use crate::device_hash::DeviceHash;
 
 #[cfg(test)]
 mod tests;
@@ -53,11 +54,12 @@ pub(super) fn attach(
     take: &Take,
     interface: &Interface,
     queues: u32,
+    wants_hash: bool,
 ) -> Result<Noted, DeviceError> {
     let cannot = |operation| move |cause| options.error(operation, cause).advise(PERMISSION);
     let sockets = Map::of_sockets(queues).map_err(cannot("make a map of sockets"))?;
     let counters = Map::of_counters(2 * queues).map_err(cannot("make a map of counters"))?;
-    let attempt = Attempt { options, take, interface, sockets: &sockets, counters: &counters };
+    let attempt = Attempt { options, take, interface, wants_hash, sockets: &sockets, counters: &counters };
     let mut notes = Vec::new();
     let modes: &[sys::Mode] = match options.mode {
         Mode::Auto => &[sys::Mode::Native, sys::Mode::Skb],
@@ -93,6 +95,7 @@ struct Attempt<'a> {
     options: &'a AfXdpOptions,
     take: &'a Take,
     interface: &'a Interface,
+    wants_hash: bool,
     sockets: &'a Map,
     counters: &'a Map,
 }
@@ -100,10 +103,12 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     /// With the hash if it is wanted and to be had; returns whether it is.
     fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(Link, bool), Refused> {
-        if self.options.device_hash {
+        if self.wants_hash {
             match self.with_hash(mode) {
                 Ok(link) => return Ok((link, true)),
                 Err(Refused::For(error)) => return Err(Refused::For(error)),
+                // Who did not ask for it need not know.
+                Err(Refused::Mode(_)) if self.options.device_hash != DeviceHash::Always => {}
                 Err(Refused::Mode(why)) => {
                     let name = &self.options.interface;
                     notes.push(format!("{name}: no hash by the device ({why}); flows are told apart by ours"));

@@ -46,6 +46,8 @@ const IPV6: u32 = 2;
 const ARP: u32 = 4;
 const NEIGHBOUR_DISCOVERY: u32 = 8;
 const HAS_PORTS: u32 = 16;
+/// It is a fragment, or may be one: it has more extension headers than are read. A card may hash a datagram's fragments apart.
+const FRAGMENT: u32 = 32;
 
 const ICMPV6: u32 = 58;
 const IPV6_FRAGMENT: u32 = 44;
@@ -151,7 +153,13 @@ fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
     }
     // More fragments, or not the first: no fragment has ports here, so that a datagram's fragments stay together.
     asm.load(Size::Half, R1, R7, 6);
-    asm.jump_if(R1, When::AnyOf, half(0x3fff), decide);
+    let (fragment, whole) = (asm.label(), asm.label());
+    asm.jump_if(R1, When::AnyOf, half(0x3fff), fragment);
+    asm.jump(whole);
+    asm.bind(fragment);
+    asm.store_number(Size::Word, FRAME, KIND, IPV4 | FRAGMENT);
+    asm.jump(decide);
+    asm.bind(whole);
     asm.load(Size::Byte, R1, R7, 0);
     asm.and(R1, 0xf);
     asm.shift_left(R1, 2);
@@ -178,6 +186,7 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
             asm.jump_if(R9, When::Equal, kind, options);
         }
         asm.jump_if(R9, When::NotEqual, IPV6_FRAGMENT, transport);
+        asm.store_number(Size::Word, FRAME, KIND, IPV6 | FRAGMENT);
         require(asm, 8, decide);
         asm.load(Size::Byte, R9, R7, 0);
         asm.store(Size::Word, FRAME, PROTOCOL, R9);
@@ -195,6 +204,7 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.add_register(R7, R1);
         asm.bind(next);
     }
+    asm.store_number(Size::Word, FRAME, KIND, IPV6 | FRAGMENT);
     // It goes on with the transport, and what is behind still more headers has no ports there.
 }
 
@@ -206,7 +216,7 @@ fn parse_transport(asm: &mut Assembler, decide: Label) {
     }
     asm.jump_if(R9, When::NotEqual, ICMPV6, decide);
     asm.load(Size::Word, R2, FRAME, KIND);
-    asm.jump_if(R2, When::NotEqual, IPV6, decide);
+    asm.jump_if(R2, When::AnyOf, IPV4, decide);
     require(asm, 1, decide);
     asm.load(Size::Byte, R1, R7, 0);
     asm.jump_if(R1, When::Below, DISCOVERY_FIRST, decide);
@@ -318,9 +328,15 @@ fn bit(kind: Kind) -> u32 {
     }
 }
 
-/// Writes the device's hash and its mark in front of the frame, zeros if it has none.
+/// Writes the device's hash and its mark in front of the frame, zeros if it has none. Writes nothing for a fragment, or for what
+/// is not IP: there zeros stand already, and the frame is hashed by us.
 fn note_hash(asm: &mut Assembler, function: u32) {
-    let (redirect, none) = (asm.label(), asm.label());
+    let (redirect, none, whole) = (asm.label(), asm.label(), asm.label());
+    asm.load(Size::Word, R1, FRAME, KIND);
+    asm.jump_if(R1, When::AnyOf, FRAGMENT, redirect);
+    asm.jump_if(R1, When::AnyOf, IPV4 | IPV6, whole);
+    asm.jump(redirect);
+    asm.bind(whole);
     asm.copy(R1, R6);
     asm.set(R2, -(META_BYTES as i32));
     asm.call(ADJUST_META);

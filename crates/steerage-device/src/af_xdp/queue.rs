@@ -60,7 +60,8 @@ struct Begun {
 pub(super) struct Queue {
     device: Arc<Device>,
     number: u32,
-    hashes: bool,
+    /// What the device's hashes keep together, if it sets them.
+    hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
     /// Tells of changes of the interface.
@@ -91,7 +92,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(device: Arc<Device>, number: u32, hashes: bool, tells: bool) -> io::Result<Self> {
+    pub(super) fn new(device: Arc<Device>, number: u32, hash: Option<Affinity>, tells: bool) -> io::Result<Self> {
         let netlink = Netlink::listening()?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         events.add(&netlink, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
@@ -104,7 +105,7 @@ impl Queue {
             mtu: device.frame_bytes - LINK_BYTES,
             device,
             number,
-            hashes,
+            hash,
             stage: Stage::New,
             events,
             netlink,
@@ -135,7 +136,7 @@ impl Queue {
                 self.starved = ready.posted() < POSTED_FEW;
                 break;
             };
-            if self.hashes {
+            if self.hash.is_some() {
                 // Whatever stood there, it is no hash.
                 let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
                 out.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
@@ -155,6 +156,7 @@ impl Queue {
         let (Stage::Open(ready) | Stage::Ending(ready, _)) = &mut self.stage else { return false };
         let filled = ready.filled();
         let mut counts = Counts::default();
+        let hashes = self.hash.is_some();
         for _ in 0..filled {
             if out.len() >= budget {
                 break;
@@ -162,16 +164,16 @@ impl Queue {
             match ready.take() {
                 Some(Ok(part)) if self.begun.frame.is_empty() && !part.goes_on => {
                     let FilledChunk { mut page, offset, len, .. } = part;
-                    let hash = if self.hashes { hash_before(out, &mut page, offset) } else { None };
-                    push(out, page, offset, len as usize, hash, self.hashes);
+                    let hash = if hashes { hash_before(out, &mut page, offset) } else { None };
+                    push(out, page, offset, len as usize, hash);
                     counts.handed += 1;
                 }
-                Some(Ok(part)) => gather(out, &mut self.begun, part, self.hashes, &mut counts),
+                Some(Ok(part)) => gather(out, &mut self.begun, part, hashes, &mut counts),
                 Some(Err(bad)) => {
                     self.invalid += 1;
                     out.spoil(&mut self.begun.frame);
                     if !bad.goes_on {
-                        hand_over(out, &mut self.begun, self.hashes, &mut counts);
+                        hand_over(out, &mut self.begun, &mut counts);
                     }
                 }
                 None => break,
@@ -307,7 +309,7 @@ impl RxQueue for Queue {
         let mut can = Capabilities::pages(self.device.frame_bytes_max())
             .segments(self.device.segments_max())
             .posted(self.device.ring as usize);
-        can.hash = self.hashes.then_some(Affinity::BothDirections);
+        can.hash = self.hash;
         can
     }
 
@@ -403,28 +405,22 @@ fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, hashe
     }
     out.gather(&mut begun.frame, page, offset as usize, len as usize);
     if !goes_on {
-        hand_over(out, begun, hashes, counts);
+        hand_over(out, begun, counts);
     }
 }
 
-fn hand_over(out: &mut Completions<'_>, begun: &mut Begun, hashes: bool, counts: &mut Counts) {
+fn hand_over(out: &mut Completions<'_>, begun: &mut Begun, counts: &mut Counts) {
     let hash = std::mem::take(&mut begun.hash);
-    match out.push_gathered(&mut begun.frame, hash_of(hash, hashes)) {
+    match out.push_gathered(&mut begun.frame, hash) {
         true => counts.handed += 1,
         false => counts.lost += 1,
     }
 }
 
-/// Of what the device gave no hash of, all goes one way.
 #[inline(always)]
-fn hash_of(hash: Option<FlowHash>, hashes: bool) -> Option<FlowHash> {
-    hashes.then(|| hash.unwrap_or(FlowHash(0)))
-}
-
-#[inline(always)]
-fn push(out: &mut Completions<'_>, page: Page, offset: u32, len: usize, hash: Option<FlowHash>, hashes: bool) {
+fn push(out: &mut Completions<'_>, page: Page, offset: u32, len: usize, hash: Option<FlowHash>) {
     let mut frame = Completion::new(page, offset as usize, len);
-    if let Some(hash) = hash_of(hash, hashes) {
+    if let Some(hash) = hash {
         frame.set_hash(hash.0);
     }
     out.push(frame, len);

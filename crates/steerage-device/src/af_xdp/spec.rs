@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::{AfXdpOptions, BUSY_POLL_MAX, Mode, RING_MAX, RING_MIN};
+use crate::device_hash::DEVICE_HASHES;
 use crate::options;
 use crate::options::SpecError;
 
@@ -82,7 +83,7 @@ fn set(options: &mut AfXdpOptions, option: &str, value: &str) -> Result<(), Spec
                 if micros > 0 && time <= BUSY_POLL_MAX { Some(time) } else { return Err(wrong(&what)) };
         }
         "hash" => {
-            options.device_hash = options::one_of(DEVICE, option, value, &[("device", true), ("ours", false)])?;
+            options.device_hash = options::one_of(DEVICE, option, value, &DEVICE_HASHES)?;
         }
         _ => return Err(options::unknown(DEVICE, option, value, &OPTIONS)),
     }
@@ -103,6 +104,7 @@ fn number<T: FromStr>(text: &str, wrong: SpecError) -> Result<T, SpecError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DeviceHash;
 
     fn read(spec: &str) -> Result<AfXdpOptions, String> {
         let named = Named::read(spec).ok_or("something else")?;
@@ -114,7 +116,8 @@ mod tests {
         let options = read("af_xdp:eth1,queues=1-3,mode=skb,ring=512,busy_poll=20,hash=device").unwrap();
         assert_eq!((options.interface.as_str(), options.queues, options.mode), ("eth1", Some(1..=3), Mode::Skb));
         assert_eq!((options.ring, options.busy_poll), (512, Some(Duration::from_micros(20))));
-        assert!(options.device_hash && options.take.is_none());
+        assert!(options.device_hash == DeviceHash::Always && options.take.is_none());
+        assert_eq!(read("af_xdp:eth1,hash=auto").unwrap().device_hash, DeviceHash::IfSafe);
         assert_eq!(read("af_xdp:eth1,queues=2").unwrap().queues, Some(2..=2));
         assert_eq!(read("eth1").unwrap_err(), "something else");
     }

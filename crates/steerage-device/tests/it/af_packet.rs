@@ -13,6 +13,7 @@ use steerage::{
     flow,
     limits::POLL_BUDGET,
 };
+use steerage_device::DeviceHash;
 use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_device::filter::FilterError;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
@@ -304,9 +305,11 @@ fn a_group_of_sockets_shares_by_flow() {
 fn the_kernels_hash_is_taken_where_it_is_asked_for() {
     let Some(net) = Net::new() else { return };
     let ours = queues(&net, &options("near0"));
-    let theirs = queues(&net, &options("near0").kernel_hash(true));
+    let theirs = queues(&net, &options("near0").device_hash(DeviceHash::Always));
+    let safe = queues(&net, &options("near0").device_hash(DeviceHash::IfSafe));
     assert_eq!(ours[0].capabilities().hash, None);
     assert_eq!(theirs[0].capabilities().hash, Some(Affinity::BothDirections));
+    assert_eq!(safe[0].capabilities().hash, Some(Affinity::OneDirection));
 }
 
 /// What the kernel has no room for counts as lost, whatever becomes of the rest.

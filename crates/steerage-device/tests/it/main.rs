@@ -16,6 +16,7 @@ mod common;
 mod examples;
 mod filters;
 mod flows;
+mod hashes;
 mod lent;
 mod limit;
 mod privileges;

@@ -33,7 +33,7 @@ impl Instance {
         let input = steerage_device::open(input).unwrap();
         let builder = Builder::new().virtual_cpus(cpus).input(input).check_order(true).policy(Hash).backlog(256);
         let running = builder.build(|_cpu| Count::default()).unwrap().start().unwrap();
-        let options = Options { machine, uid, starts_without_steering: false, settle_max: SETTLE_MAX };
+        let options = Options { machine, uid, queues_off: Vec::new(), settle_max: SETTLE_MAX };
         Self { tree: Arc::new(Tree::new(running.handle(), options)), running: Some(running) }
     }
 

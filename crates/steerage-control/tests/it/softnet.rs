@@ -1,0 +1,313 @@
+//! `softnet_stat` beside the kernel's: a burst of one flow for a CPU that does not come round to it, by the kernel's RPS in
+//! a namespace, and by ours. Both stop at the first packet that is dropped.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::sync::Mutex;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use steerage::threads::{Armed, Softnet};
+use steerage::{
+    Builder, CpuId, CpuMask, DeviceError, Input,
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
+};
+use steerage_control::{CpuView, Options, SETTLE_MAX, Tree};
+use steerage_fixtures::by_hand::ByHand;
+use steerage_fixtures::handlers::Nothing;
+use steerage_fixtures::namespaces::Namespaces;
+use steerage_fixtures::{skip, until};
+
+use crate::common::owner;
+
+const PROCESSED: usize = 0;
+const DROPPED: usize = 1;
+const TIME_SQUEEZE: usize = 2;
+const RECEIVED_RPS: usize = 9;
+const FLOW_LIMIT_COUNT: usize = 10;
+const BACKLOG_LEN: usize = 11;
+const CPU: usize = 12;
+const INPUT_LEN: usize = 13;
+const PROCESS_LEN: usize = 14;
+
+/// The columns of mechanisms that Linux has no longer.
+const UNUSED: std::ops::Range<usize> = 3..9;
+
+type Row = [u64; 15];
+
+/// The rows, in the format that the kernel has since 6.0 or so: 15 columns of eight hex digits.
+fn rows(text: &str) -> Vec<Row> {
+    let row = |line: &str| {
+        let columns: Vec<&str> = line.split(' ').collect();
+        assert!(columns.iter().all(|column| column.len() == 8), "{line}");
+        let numbers: Vec<u64> = columns.iter().map(|column| u64::from_str_radix(column, 16).unwrap()).collect();
+        let row = Row::try_from(numbers).unwrap_or_else(|_| panic!("not 15 columns: {line}"));
+        assert!(row[UNUSED].iter().all(|column| *column == 0), "{line}");
+        row
+    };
+    text.lines().map(row).collect()
+}
+
+/// How far the counts have moved. The other columns are as they are now.
+fn since(before: &Row, now: &Row) -> Row {
+    let mut moved = *now;
+    for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
+        moved[at] -= before[at];
+    }
+    moved
+}
+
+const KERNELS: &str = "/proc/net/softnet_stat";
+const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
+const FLOW_LIMIT: &str = "/proc/sys/net/core/flow_limit_cpu_bitmap";
+
+fn kernels(cpu: usize) -> Row {
+    let rows = rows(&fs::read_to_string(KERNELS).unwrap());
+    *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
+}
+
+/// Puts the kernel's flow limit back as it was. It is one for all namespaces.
+struct FlowLimit(String);
+
+impl FlowLimit {
+    fn on(cpu: usize) -> Self {
+        let before = Self(fs::read_to_string(FLOW_LIMIT).unwrap());
+        fs::write(FLOW_LIMIT, format!("{:x}", 1_u64 << cpu)).unwrap();
+        before
+    }
+}
+
+impl Drop for FlowLimit {
+    fn drop(&mut self) {
+        fs::write(FLOW_LIMIT, self.0.trim()).unwrap();
+    }
+}
+
+/// One test at a time: the counts are the machine's.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Namespace 0 sends datagrams of 64 KiB to namespace 1, a router, which forwards them to namespace 0 by a link of the least
+/// MTU: each datagram in more than a thousand fragments, all of them in one softirq.
+fn router() -> Option<Namespaces> {
+    let allowed = fs::exists(BACKLOG).unwrap_or(false) && rustix::process::geteuid().is_root();
+    if !allowed || usable().len() < 2 {
+        skip("the kernel's RPS takes root, the first network namespace and two CPUs");
+        return None;
+    }
+    let net = Namespaces::new(2)?;
+    net.veth((0, "near0"), (1, "far0"));
+    net.veth((0, "near1"), (1, "far1"));
+    for (nth, args) in [
+        (0, "link set near0 mtu 65535"),
+        (1, "link set far0 mtu 65535"),
+        (0, "link set near1 mtu 68 address 02:00:00:00:00:05"),
+        (1, "link set far1 mtu 68"),
+        (0, "addr add 10.220.0.1/24 dev near0"),
+        (1, "addr add 10.220.0.2/24 dev far0"),
+        (1, "addr add 10.221.0.2/24 dev far1"),
+        (0, "route add 10.221.0.0/24 via 10.220.0.2"),
+        (1, "neigh replace 10.221.0.1 lladdr 02:00:00:00:00:05 dev far1 nud permanent"),
+    ] {
+        net.must(nth, args);
+    }
+    net.within(1, || fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
+    // Whoever sends lets routers fragment.
+    net.within(0, || fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap());
+    // Nobody asks for link addresses from here on.
+    net.within(0, || send(64));
+    Some(net)
+}
+
+fn usable() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+fn send(bytes: usize) {
+    UdpSocket::bind("0.0.0.0:0").unwrap().send_to(&vec![0; bytes], "10.221.0.1:9").unwrap();
+}
+
+/// Sends a datagram from `on`, which is where the router runs.
+fn send_on(net: &Namespaces, on: usize, bytes: usize) {
+    net.within(0, || {
+        let mut set = CpuSet::new();
+        set.set(on);
+        sched_setaffinity(None, &set).unwrap();
+        send(bytes);
+    });
+}
+
+/// Has the kernel spread what comes by `near1` over `cpu`.
+fn steer_to(net: &Namespaces, cpu: usize) {
+    net.within(0, || {
+        // A thread of its own, so the mount is its own as well.
+        let mask = format!("{:x}", 1_u64 << cpu);
+        in_own_sysfs(|sys| fs::write(format!("{sys}/class/net/near1/queues/rx-0/rps_cpus"), &mask).unwrap());
+    });
+}
+
+/// Calls `with` with a directory where this thread's network namespace is seen.
+fn in_own_sysfs(with: impl FnOnce(&str)) {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+    let place = steerage_fixtures::scratch::Scratch::new();
+    let directory = place.to_str().unwrap();
+    mount("sysfs", directory, "sysfs", MountFlags::empty(), None::<&std::ffi::CStr>).unwrap();
+    with(directory);
+    unmount(directory, UnmountFlags::DETACH).unwrap();
+}
+
+/// How the kernel's row of `cpu` moves by one burst for it, on the CPU itself: it comes round to none of it before the
+/// burst is over. The median of five, since others may use the network meanwhile.
+fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
+    let once = || {
+        // A new one each time, which has no history.
+        let _on = flow_limit.then(|| FlowLimit::on(cpu));
+        let before = kernels(cpu);
+        send_on(net, cpu, 65_000);
+        until("the burst is over", || kernels(cpu)[DROPPED] > before[DROPPED] && kernels(cpu)[BACKLOG_LEN] == 0);
+        since(&before, &kernels(cpu))
+    };
+    let mut moved: Vec<Row> = (0..5).map(|_| once()).collect();
+    let mut median = moved[0];
+    for at in 0..median.len() {
+        moved.sort_by_key(|row| row[at]);
+        median[at] = moved[2][at];
+    }
+    median
+}
+
+/// Frames of one flow, one a poll, while there are any.
+struct OneByOne {
+    left: usize,
+}
+
+impl RxQueue for OneByOne {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        let some = self.left.min(1);
+        self.left -= some;
+        out.fill(some, |_| Some(Filled::whole(60)));
+        Ok(Polled::More)
+    }
+}
+
+/// Our CPUs: 0 receives, and all is for CPU 1.
+struct Ours {
+    tree: Tree,
+    cpus: [Softnet<Nothing, ByHand>; 2],
+    accepted: u64,
+}
+
+impl Ours {
+    /// A burst for CPU 1, which does not come round, until the first packet is dropped.
+    fn burst(flow_limit: bool) -> Self {
+        let backlog: usize = fs::read_to_string(BACKLOG).unwrap().trim().parse().unwrap();
+        let one: CpuMask = [CpuId(1)].into_iter().collect();
+        let input = Input::new("burst", "test", vec![Box::new(OneByOne { left: 10 * backlog })]);
+        let builder = Builder::new().virtual_cpus(2).backlog(backlog).rps_cpus(one.clone()).input(input);
+        let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+        let clock = ByHand::default();
+        let cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+        let mut cpus = <[_; 2]>::try_from(cpus).unwrap();
+        if flow_limit {
+            handle.set_flow_limit_cpus(&one).unwrap();
+        }
+        // It has nothing to do, and sleeps.
+        while cpus[1].arm() == Armed::Work {
+            cpus[1].step();
+        }
+        let dropped = || handle.snapshot().dropped().total();
+        while dropped() == 0 {
+            cpus[0].step();
+        }
+        let accepted = handle.snapshot().received() - dropped();
+        let options =
+            Options { machine: CpuView::new(2), uid: owner(), queues_off: Vec::new(), settle_max: SETTLE_MAX };
+        Self { tree: Tree::new(handle, options), cpus, accepted }
+    }
+
+    fn row(&self) -> Row {
+        let text = self.tree.read(self.tree.find("proc/net/softnet_stat").unwrap()).unwrap();
+        let rows = rows(&text);
+        assert_eq!((rows.len(), rows[0][CPU]), (2, 0));
+        rows[1]
+    }
+
+    /// The CPU comes round to what waits for it.
+    fn come_round(&mut self) {
+        while self.row()[BACKLOG_LEN] > 0 {
+            self.cpus[1].step();
+        }
+    }
+}
+
+/// Both have the same columns, and a burst that is one packet too long moves the same ones by as much.
+#[test]
+fn a_full_backlog_moves_the_kernels_columns() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let Some(net) = router() else { return };
+    let (cpu, backlog) = (usable()[1], fs::read_to_string(BACKLOG).unwrap().trim().parse::<u64>().unwrap());
+    steer_to(&net, cpu);
+    let theirs = kernels_burst(&net, cpu, false);
+    let mut ours = Ours::burst(false);
+
+    // While it waits. The kernel's is over too soon to see it, but its columns say the same three times, too.
+    let waiting = ours.row();
+    assert_eq!((waiting[PROCESSED], waiting[BACKLOG_LEN], waiting[CPU]), (0, ours.accepted, 1));
+    for row in [&waiting, &theirs] {
+        assert_eq!(row[BACKLOG_LEN], row[INPUT_LEN] + row[PROCESS_LEN]);
+    }
+    ours.come_round();
+    let ours = ours.row();
+
+    for at in [DROPPED, TIME_SQUEEZE, FLOW_LIMIT_COUNT, BACKLOG_LEN, INPUT_LEN, PROCESS_LEN] {
+        assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
+    }
+    assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
+    // The kernel drops where more than `netdev_max_backlog` wait already, so it takes one packet more. Besides it processes
+    // the datagram itself, on its way to the router.
+    assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
+}
+
+#[test]
+fn a_flow_limit_moves_the_kernels_columns() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let Some(net) = router() else { return };
+    let cpu = usable()[1];
+    steer_to(&net, cpu);
+    let theirs = kernels_burst(&net, cpu, true);
+    let mut ours = Ours::burst(true);
+    ours.come_round();
+    let ours = ours.row();
+    // What the flow limit drops is among the dropped.
+    for at in [DROPPED, FLOW_LIMIT_COUNT, TIME_SQUEEZE, BACKLOG_LEN] {
+        assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
+    }
+    assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
+    // Far fewer than the backlog has room for, and as many as the kernel's.
+    assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
+}
+
+/// `received_rps` counts the times that another CPU woke this one.
+#[test]
+fn a_wake_by_another_cpu_moves_received_rps() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let Some(net) = router() else { return };
+    let [on, to] = [usable()[0], usable()[1]];
+    steer_to(&net, to);
+    let before = kernels(to);
+    // Once is enough, unless the CPU is awake already.
+    until("an IPI", || {
+        send_on(&net, on, 64);
+        kernels(to)[RECEIVED_RPS] > before[RECEIVED_RPS]
+    });
+    assert!(since(&before, &kernels(to))[PROCESSED] > 0);
+
+    let mut ours = Ours::burst(false);
+    ours.come_round();
+    // It was woken for the first packet, and not again before it came round.
+    assert_eq!(ours.row()[RECEIVED_RPS], 1);
+}

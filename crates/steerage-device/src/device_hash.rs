@@ -1,0 +1,130 @@
+//! Whether an interface's own flow hash is used, and who chose its key.
+//!
+//! A network card that hashes packets does so by a key that its driver sets. Most drivers take the kernel's, which is
+//! drawn at random (`netdev_rss_key`). Others have a key that is published, so anybody can compute which packets get the
+//! same hash. If the card does not hash, the kernel does, by a random key of its own.
+
+use std::fs;
+
+use crate::sys::InterfaceSocket;
+
+/// Which flow hash an interface's packets get: the device's or steerage's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceHash {
+    /// steerage's.
+    #[default]
+    Never,
+    /// The device's, if its key is random and all fragments of a datagram come by one hash or by none. It is vouched for each
+    /// direction of a flow by itself ([`Affinity::OneDirection`](steerage::Affinity::OneDirection)).
+    IfSafe,
+    /// The device's, if it has one. Whoever asks for it vouches for what it keeps together.
+    Always,
+}
+
+/// How it is written behind an interface's name.
+pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
+    [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
+
+/// Who hashes an interface's packets, as far as can be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HashedBy {
+    /// The kernel, by a random key. All fragments of a datagram have the same hash, since it hashes no fragment's ports.
+    Kernel,
+    /// The card. Its key may be random or not, and a first fragment may be hashed by its ports.
+    Card { random_key: bool },
+    /// The interface lies on top of others, so nobody can say.
+    Unknown,
+}
+
+/// Drivers of interfaces that have no card below them, and do not hash.
+const WITHOUT_CARD: [&str; 3] = ["veth", "tun", "dummy"];
+
+/// Who hashes the packets of this interface, if the device's hash is `wanted`.
+pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
+    if wanted == DeviceHash::Never {
+        return HashedBy::Unknown;
+    }
+    let Ok(socket) = InterfaceSocket::open() else { return HashedBy::Unknown };
+    let Ok(driver) = socket.driver(interface) else { return HashedBy::Unknown };
+    // `/proc` may show another network namespace, in which the file is missing.
+    let kernels = fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap_or_default();
+    judge(
+        (&driver.name, driver.has_card),
+        socket.hashes(interface).ok(),
+        socket.rss_key(interface).ok().as_deref(),
+        &key_of(&kernels),
+    )
+}
+
+fn judge(driver: (&str, bool), hashes: Option<bool>, key: Option<&[u8]>, kernels: &[u8]) -> HashedBy {
+    match (driver, hashes) {
+        ((name, false), _) if WITHOUT_CARD.contains(&name) => HashedBy::Kernel,
+        ((_, true), Some(false)) => HashedBy::Kernel,
+        ((_, true), Some(true)) => {
+            // Before the first driver asks for it, the kernel's key is all zeros.
+            let is_drawn = kernels.iter().any(|byte| *byte != 0);
+            let random_key = key.is_some_and(|key| !key.is_empty() && is_drawn && kernels.starts_with(key));
+            HashedBy::Card { random_key }
+        }
+        _ => HashedBy::Unknown,
+    }
+}
+
+/// The bytes of `6d:5a:56`.
+fn key_of(text: &str) -> Vec<u8> {
+    text.trim().split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect()
+}
+
+/// What the user should know about a hash that is used because the user insists.
+pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
+    (by == HashedBy::Card { random_key: false }).then(|| {
+        format!(
+            "{interface}: the key of its hash is not the kernel's random one: who knows the key can aim packets at one CPU \
+             (ethtool -x {interface} shows it)"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key that is published with the RSS specification, and in many drivers.
+    const PUBLISHED: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:\
+                             f2:0c:6a:42:b7:3b:be:ac:01:fa";
+
+    #[test]
+    fn only_the_kernels_key_is_random() {
+        let kernels: Vec<u8> = (1..=52).collect();
+        let card = |key: Option<&[u8]>, kernels: &[u8]| judge(("mlx5_core", true), Some(true), key, kernels);
+        let random = HashedBy::Card { random_key: true };
+        // Drivers take as much of it as their cards need.
+        assert_eq!([card(Some(&kernels), &kernels), card(Some(&kernels[..40]), &kernels)], [random; 2]);
+        let known = HashedBy::Card { random_key: false };
+        assert_eq!(card(Some(&key_of(PUBLISHED)), &kernels), known);
+        assert_eq!(key_of(PUBLISHED).len(), 40);
+        assert_eq!(card(Some(&[0; 40]), &[0; 52]), known);
+        assert_eq!([card(Some(&[]), &kernels), card(None, &kernels), card(Some(&kernels), &[])], [known; 3]);
+    }
+
+    #[test]
+    fn who_hashes_depends_on_the_driver() {
+        assert_eq!(judge(("veth", false), Some(false), None, &[]), HashedBy::Kernel);
+        // A card that does not hash, or whose hashing is switched off.
+        assert_eq!(judge(("virtio_net", true), Some(false), None, &[]), HashedBy::Kernel);
+        // What lies below of these, or how it hashes, cannot be seen.
+        for name in ["802.1Q VLAN Support", "bridge", "bonding", "macvlan", ""] {
+            assert_eq!(judge((name, false), Some(false), None, &[]), HashedBy::Unknown, "{name}");
+        }
+        assert_eq!(judge(("mlx5_core", true), None, None, &[]), HashedBy::Unknown);
+        assert_eq!(hashed_by("no-such-interface", DeviceHash::IfSafe), HashedBy::Unknown);
+    }
+
+    #[test]
+    fn a_key_that_is_known_is_told_about() {
+        assert!(note("eth1", HashedBy::Card { random_key: false }).unwrap().contains("ethtool -x eth1"));
+        assert_eq!(note("eth1", HashedBy::Card { random_key: true }), None);
+        assert_eq!(note("eth1", HashedBy::Kernel), None);
+    }
+}

@@ -1,0 +1,457 @@
+//! The hash that a device sets: its values, what comes together by it, and that the receiving CPU reads no header then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use steerage::threads::Softnet;
+use steerage::{
+    Affinity, Batch, Builder, Cpu, CpuId, DeviceError, Handle, Handler, Hash, Input, Snapshot,
+    device::{Blocks, Capabilities, Claim, Completions, Filled, Opened, Polled, Region, RxQueue},
+    flow::{self, FlowHash, FlowHasher, HashKey, even_share},
+};
+use steerage_device::DeviceHash;
+use steerage_device::af_packet::{AfPacketOptions, Direction};
+use steerage_device::af_xdp::{AfXdpOptions, Mode};
+use steerage_fixtures::by_hand::{self, ByHand};
+use steerage_fixtures::cable::Net;
+use steerage_fixtures::until;
+
+use crate::common::send_raw;
+
+/// A packet as its function got it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Got {
+    frame: Vec<u8>,
+    hash: u32,
+    bucket: u16,
+    cpu: CpuId,
+}
+
+type Log = Arc<Mutex<Vec<Got>>>;
+
+/// Notes each packet; needs no more than each direction of a flow by itself.
+struct Notes {
+    log: Log,
+    reads: bool,
+}
+
+impl Handler for Notes {
+    type Moved = ();
+    type Report = ();
+
+    const AFFINITY: Affinity = Affinity::OneDirection;
+
+    fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
+        let got = batch.iter_mut().map(|packet| Got {
+            frame: if self.reads { packet.data().to_vec() } else { Vec::new() },
+            hash: packet.flow_hash().0,
+            bucket: packet.bucket().bucket,
+            cpu: cpu.id(),
+        });
+        self.log.lock().unwrap().extend(got);
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+fn two_cpus() -> Builder {
+    let mask = [CpuId(1), CpuId(2)].into_iter().collect();
+    Builder::new().virtual_cpus(3).rps_cpus(mask).policy(Hash).check_order(true)
+}
+
+/// The `count` packets of what `send` sends, without the probes, and the ledger at the end.
+fn received(builder: Builder, input: Input, count: usize, send: impl FnOnce(&Handle)) -> (Vec<Got>, Snapshot) {
+    let log = Log::default();
+    let of_cpus = Arc::clone(&log);
+    let built = builder.input_on(input, &[CpuId(0)], None);
+    let running = built.build(move |_| Notes { log: Arc::clone(&of_cpus), reads: true }).unwrap().start().unwrap();
+    let handle = running.handle();
+    send(&handle);
+    let ours = || log.lock().unwrap().iter().filter(|got| !is_probe(got)).count();
+    until("all frames come", || ours() >= count);
+    handle.stop();
+    let ledger = running.join().snapshot;
+    let (probes, got): (Vec<Got>, Vec<Got>) = log.lock().unwrap().drain(..).partition(is_probe);
+    assert_eq!((got.len(), ledger.dropped().total(), ledger.reordered()), (count, 0, Some(0)));
+    // All probes are alike.
+    assert!(probes.windows(2).all(|pair| pair[0] == pair[1]), "{probes:?}");
+    (got, ledger)
+}
+
+/// The near end's interface by AF_PACKET and by AF_XDP.
+fn inputs(net: &Net, hash: DeviceHash) -> [(&'static str, Input); 2] {
+    let listening = AfPacketOptions::new("near0").direction(Direction::In).device_hash(hash);
+    let taking = AfXdpOptions::new("near0").take("all".parse().unwrap()).device_hash(hash).mode(Mode::Native);
+    net.near(|| [("af_packet", listening.open().unwrap().input), ("af_xdp", taking.open().unwrap().input)])
+}
+
+/// By AF_XDP, frames that come before the first poll go to the kernel: sends others until one is received.
+fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
+    if kind == "af_xdp" {
+        until("AF_XDP polls", || {
+            net.far(|| send_raw("far0", &[probe()]));
+            handle.snapshot().received() > 0
+        });
+    }
+}
+
+/// A frame of a protocol that nobody has.
+fn probe() -> Vec<u8> {
+    let mut frame = ethernet(0x88b5);
+    frame.resize(60, 0);
+    frame
+}
+
+fn is_probe(got: &Got) -> bool {
+    got.frame[12..14] == [0x88, 0xb5]
+}
+
+fn ethernet(protocol: u16) -> Vec<u8> {
+    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &protocol.to_be_bytes()].concat()
+}
+
+/// A fragment: its offset in bytes, and whether others follow. A whole packet has neither.
+#[derive(Clone, Copy)]
+struct Part {
+    offset: u16,
+    more: bool,
+}
+
+const WHOLE: Part = Part { offset: 0, more: false };
+
+/// UDP over IPv4, between hosts 10.1.0.`from` and 10.1.0.`to`; of a later fragment the ports are payload.
+fn udp4(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 44];
+    ip.extend(id.to_be_bytes());
+    ip.extend((part.offset / 8 | u16::from(part.more) << 13).to_be_bytes());
+    ip.extend([64, 17, 0, 0, 10, 1, 0, from.0, 10, 1, 0, to.0]);
+    [ethernet(0x0800), ip, udp(from.1, to.1)].concat()
+}
+
+fn udp(from: u16, to: u16) -> Vec<u8> {
+    let mut udp = [from.to_be_bytes(), to.to_be_bytes(), 24_u16.to_be_bytes(), [0, 0]].concat();
+    udp.resize(24, 0);
+    udp
+}
+
+/// UDP over IPv6, in fragments.
+fn udp6(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
+    let address = |host: u8| [&[0xfd, 0, 0, 1][..], &[0; 11], &[host]].concat();
+    let mut ip = vec![0x60, 0, 0, 0, 0, 32, 44, 64];
+    ip.extend(address(from.0));
+    ip.extend(address(to.0));
+    ip.extend([17, 0]);
+    ip.extend((part.offset | u16::from(part.more)).to_be_bytes());
+    ip.extend(u32::from(id).to_be_bytes());
+    [ethernet(0x86dd), ip, udp(from.1, to.1)].concat()
+}
+
+const FLOWS: u16 = 64;
+
+/// A packet of each flow, and one of the other direction of each.
+fn both_directions() -> Vec<Vec<u8>> {
+    let ends = |flow: u16| ((1, 1000 + flow), (2, 53));
+    let each = (0..FLOWS).map(ends);
+    each.flat_map(|(one, other)| [udp4(one, other, 0, WHOLE), udp4(other, one, 0, WHOLE)]).collect()
+}
+
+/// Both devices have the kernel's value of each packet: the same by both, the same for both directions of a flow where the
+/// kernel computed it, another for each flow. The packet goes where the map has the bucket of this value, and nothing is
+/// hashed by us.
+#[test]
+fn the_kernels_values_steer() {
+    let Some(net) = Net::new() else { return };
+    let frames = both_directions();
+    let mut by_device = Vec::new();
+    for (kind, input) in inputs(&net, DeviceHash::IfSafe) {
+        assert_eq!(input.queues[0].capabilities().hash, Some(Affinity::OneDirection), "{kind}");
+        let sent = |handle: &Handle| {
+            wait_for_polls(&net, kind, handle);
+            net.far(|| send_raw("far0", &frames));
+        };
+        let (got, ledger) = received(two_cpus(), input, frames.len(), sent);
+        assert_eq!((ledger.queues[0].hash, got.len()), ("device", frames.len()), "{kind}");
+        let values: BTreeMap<Vec<u8>, u32> = got.iter().map(|got| (got.frame.clone(), got.hash)).collect();
+        for got in &got {
+            let cpu = CpuId(1 + even_share(got.bucket, 2) as u16);
+            assert_eq!((got.cpu, got.bucket), (cpu, flow::bucket_of(FlowHash(got.hash))), "{kind}: {got:?}");
+        }
+        for pair in frames.chunks(2) {
+            assert_eq!(values[&pair[0]], values[&pair[1]], "{kind}: the directions of a flow");
+        }
+        let distinct: BTreeSet<u32> = values.values().copied().collect();
+        assert_eq!(distinct.len(), usize::from(FLOWS), "{kind}");
+        by_device.push(values);
+    }
+    assert_eq!(by_device[0], by_device[1]);
+}
+
+/// Three fragments of a datagram of each flow, for every second flow with the last one first, and of IPv4 and IPv6.
+fn datagrams() -> Vec<[Vec<u8>; 3]> {
+    let parts = [Part { offset: 0, more: true }, Part { offset: 24, more: true }, Part { offset: 48, more: false }];
+    let of = |flow: u16| {
+        let make = if flow % 4 < 2 { udp4 } else { udp6 };
+        let mut fragments = parts.map(|part| make((1, 1000 + flow), (2, 53), flow, part));
+        if flow % 2 == 1 {
+            fragments.reverse();
+        }
+        fragments
+    };
+    (0..FLOWS).map(of).collect()
+}
+
+/// All fragments of a datagram come to one CPU, by the kernel's hash (AF_PACKET) and by ours (AF_XDP).
+#[test]
+fn fragments_of_a_datagram_meet() {
+    let Some(net) = Net::new() else { return };
+    let datagrams = datagrams();
+    // One fragment of each datagram after the other.
+    let frames: Vec<Vec<u8>> = (0..3).flat_map(|nth| datagrams.iter().map(move |parts| parts[nth].clone())).collect();
+    let whole = both_directions();
+    for (kind, input) in inputs(&net, DeviceHash::IfSafe) {
+        let sent = |handle: &Handle| {
+            wait_for_polls(&net, kind, handle);
+            net.far(|| send_raw("far0", &[&frames[..], &whole[..]].concat()));
+        };
+        let all = frames.len() + whole.len();
+        let (got, ledger) = received(two_cpus(), input, all, sent);
+        for parts in &datagrams {
+            let came = got.iter().filter(|got| parts.contains(&got.frame));
+            let cpus: Vec<CpuId> = came.clone().map(|got| got.cpu).collect();
+            assert!(cpus.len() == 3 && cpus.iter().all(|cpu| *cpu == cpus[0]), "{kind}: {cpus:?}");
+            let hashes: BTreeSet<u32> = came.map(|got| got.hash).collect();
+            assert_eq!(hashes.len(), 1, "{kind}: {hashes:?}");
+        }
+        let hashed = ledger.queues[0].hashed;
+        match kind {
+            "af_packet" => assert_eq!(hashed, 0),
+            // The fragments, and the probes.
+            _ => assert_eq!(hashed, ledger.received() - whole.len() as u64),
+        }
+    }
+}
+
+/// By the kernel's own stack: large datagrams of connected and unconnected sockets, which the sender's kernel cuts.
+#[test]
+fn fragments_of_sockets_meet() {
+    use std::net::UdpSocket;
+
+    use steerage_fixtures::cable::{FAR, NEAR};
+
+    let Some(net) = Net::new() else { return };
+    for (kind, input) in inputs(&net, DeviceHash::IfSafe) {
+        let sent = |handle: &Handle| {
+            wait_for_polls(&net, kind, handle);
+            net.far(|| {
+                for nth in 0..FLOWS {
+                    let socket = UdpSocket::bind((FAR, 0)).unwrap();
+                    if nth % 2 == 0 {
+                        socket.connect((NEAR, 9)).unwrap();
+                        socket.send(&[0; 4000]).unwrap();
+                    } else {
+                        socket.send_to(&[0; 4000], (NEAR, 9)).unwrap();
+                    }
+                }
+            });
+        };
+        let (got, _) = received(two_cpus(), input, 3 * usize::from(FLOWS), sent);
+        let mut datagrams = BTreeMap::<(Vec<u8>, Vec<u8>), Vec<CpuId>>::new();
+        for got in got {
+            // The sender's id of the datagram is that of its addresses and protocol.
+            datagrams.entry((got.frame[18..20].to_vec(), got.frame[26..34].to_vec())).or_default().push(got.cpu);
+        }
+        assert_eq!(datagrams.len(), usize::from(FLOWS));
+        for cpus in datagrams.values() {
+            assert!(cpus.len() == 3 && cpus.iter().all(|cpu| *cpu == cpus[0]), "{kind}: {cpus:?}");
+        }
+    }
+}
+
+/// What does not say that it may be used, is not: a function that needs both directions has our hash.
+#[test]
+fn where_directions_must_meet_the_hash_is_ours() {
+    struct BothDirections;
+
+    impl Handler for BothDirections {
+        type Moved = ();
+        type Report = ();
+
+        fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+        fn finish(self, _: &mut Cpu) {}
+    }
+
+    let Some(net) = Net::new() else { return };
+    let hash = |asked, affinity: Option<Affinity>| {
+        inputs(&net, asked).map(|(_, input)| {
+            let builder = Builder::new().virtual_cpus(2).input(input);
+            let builder = affinity.into_iter().fold(builder, Builder::device_affinity);
+            builder.build(|_| BothDirections).unwrap().handle().snapshot().queues[0].hash
+        })
+    };
+    assert!(hash(DeviceHash::IfSafe, None).iter().all(|hash| *hash != "device"));
+    assert!(hash(DeviceHash::Never, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
+    assert_eq!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)), ["device"; 2]);
+    // Whoever insists vouches for it.
+    assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
+}
+
+/// Hands over numbered frames, each of another flow. Every third has no hash.
+struct SomeHashed {
+    next: u16,
+}
+
+impl RxQueue for SomeHashed {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(128).can_wait().hashes(Affinity::OneDirection)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        out.fill(budget, |page| {
+            let frame = numbered(self.next);
+            page[..frame.len()].copy_from_slice(&frame);
+            let hash = set_hash(self.next);
+            self.next += 1;
+            (self.next <= 3000).then(|| Filled::whole(frame.len()).with_hash(hash))
+        });
+        Ok(if self.next >= 3000 { Polled::Ended } else { Polled::More })
+    }
+}
+
+fn numbered(number: u16) -> Vec<u8> {
+    udp4((1, number), (2, 53), 0, WHOLE)
+}
+
+fn set_hash(number: u16) -> Option<FlowHash> {
+    (number % 3 != 0).then(|| FlowHash(u32::from(number).wrapping_mul(0x9e37_79b9)))
+}
+
+/// A frame without a hash is steered by the hash that its packet says that it has, and no frame's hash is replaced.
+#[test]
+fn frames_without_a_hash_get_ours() {
+    let hasher = || FlowHasher::keyed(&HashKey::MICROSOFT);
+    let input = Input::new("some", "test", vec![Box::new(SomeHashed { next: 0 })]);
+    let (got, ledger) = received(two_cpus().hash(hasher()), input, 3000, |_| ());
+    for got in &got {
+        let number = u16::from_be_bytes([got.frame[34], got.frame[35]]);
+        let ours = || hasher().hash(&flow::dissect(&got.frame, flow::LinkType::ETHERNET, flow::Layers::Inner).key);
+        let hash = set_hash(number).unwrap_or_else(ours);
+        let cpu = CpuId(1 + even_share(flow::bucket_of(hash), 2) as u16);
+        assert_eq!((got.hash, got.bucket, got.cpu), (hash.0, flow::bucket_of(hash), cpu), "{number}");
+    }
+    assert_eq!((ledger.queues[0].hash, ledger.queues[0].hashed), ("device", 1000));
+    // They are spread like all others.
+    let unhashed = got.iter().filter(|got| u16::from_be_bytes([got.frame[34], got.frame[35]]) % 3 == 0);
+    let cpus: BTreeSet<CpuId> = unhashed.map(|got| got.cpu).collect();
+    assert_eq!(cpus.len(), 2);
+}
+
+/// A device that sets hashes, and whose hashes are not wanted, has all of its frames hashed by us.
+#[test]
+fn hashes_that_are_not_wanted_are_replaced() {
+    let input = Input::new("some", "test", vec![Box::new(SomeHashed { next: 0 })]);
+    let (got, ledger) = received(two_cpus().device_hash(false), input, 3000, |_| ());
+    assert_eq!((got.len(), ledger.queues[0].hashed), (3000, 3000));
+    assert_ne!(ledger.queues[0].hash, "device");
+}
+
+/// How many frames the device hands over whose memory cannot be read.
+const HIDDEN: usize = 60;
+const HIDDEN_BYTES: usize = 64;
+
+/// Lends frames of memory that nobody may read once they are handed over, until it is closed.
+struct Hidden {
+    blocks: Option<(Blocks, Claim)>,
+    claim: Option<Claim>,
+    done: bool,
+    hashes: bool,
+}
+
+impl RxQueue for Hidden {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::blocks(128).can_wait().hashes(Affinity::OneDirection)
+    }
+
+    fn open(&mut self, _: &Arc<Region>) -> Result<Opened, DeviceError> {
+        let (blocks, claim) = self.blocks.take().unwrap();
+        self.claim = Some(claim);
+        Ok(Opened::lending(blocks))
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        if std::mem::replace(&mut self.done, true) {
+            return Ok(Polled::NotBefore(steerage::Timestamp::from_nanos(u64::MAX)));
+        }
+        let claim = self.claim.as_ref().unwrap();
+        for nth in 0..HIDDEN {
+            let mut frame = out.blocks(claim).unwrap().lend(claim, 0, nth * HIDDEN_BYTES, HIDDEN_BYTES).unwrap();
+            if self.hashes {
+                frame.set_hash((nth as u32).wrapping_mul(0x9e37_79b9));
+            }
+            out.push(frame, HIDDEN_BYTES);
+        }
+        protect(out.blocks(claim).unwrap().readable(claim, 0), libc::PROT_NONE);
+        Ok(Polled::More)
+    }
+
+    fn stop(&mut self) -> bool {
+        false
+    }
+}
+
+/// Says what may be done with the memory of these bytes.
+fn protect(bytes: &[u8], to: i32) {
+    assert_eq!(bytes.as_ptr().addr() % 4096, 0);
+    // SAFETY: the memory stays mapped. While it cannot be read, to read it ends the process, which is the test.
+    let done = unsafe { libc::mprotect(bytes.as_ptr().cast_mut().cast(), bytes.len(), to) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Two CPUs step through it with a device whose frames cannot be read. The receiving CPU steers them by the device's hash,
+/// over both CPUs, and reads nothing of them: to read would end the process.
+#[test]
+fn headers_are_untouched_where_they_are_received() {
+    hide(true);
+}
+
+/// The test before can fail: without hashes the receiving CPU reads the headers, and that ends the process.
+#[test]
+fn headers_are_read_where_there_is_no_hash() {
+    use std::os::unix::process::ExitStatusExt;
+
+    if std::env::var_os("STEERAGE_TEST_HIDDEN").is_some() {
+        return hide(false);
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "hashes::headers_are_read_where_there_is_no_hash", "--test-threads", "1"])
+        .env("STEERAGE_TEST_HIDDEN", "1")
+        .output()
+        .unwrap();
+    assert_eq!(child.status.signal(), Some(libc::SIGSEGV), "{child:?}");
+}
+
+fn hide(hashes: bool) {
+    let blocks = Blocks::map(1, 4096).unwrap();
+    let queue = Hidden { blocks: Some(blocks), claim: None, done: false, hashes };
+    let input = Input::new("hidden", "test", vec![Box::new(queue)]);
+    let log = Log::default();
+    let of_cpus = Arc::clone(&log);
+    let builder = Builder::new().virtual_cpus(2).policy(Hash).input_on(input, &[CpuId(0)], None);
+    let built = builder.build(move |_| Notes { log: Arc::clone(&of_cpus), reads: false }).unwrap();
+    let (parts, handle) = built.split();
+    let clock = ByHand::default();
+    let cpus: Vec<Softnet<Notes, ByHand>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+    let [mut receiver, mut worker] = <[_; 2]>::try_from(cpus).unwrap();
+    while log.lock().unwrap().len() < HIDDEN {
+        receiver.step();
+        worker.step();
+    }
+    let queue = handle.snapshot().queues.swap_remove(0);
+    assert_eq!((queue.hash, queue.hashed, queue.received), ("device", 0, HIDDEN as u64));
+    let cpus: BTreeSet<CpuId> = log.lock().unwrap().iter().map(|got| got.cpu).collect();
+    assert_eq!(cpus.len(), 2, "all on one CPU: nothing had to be hashed");
+    for got in log.lock().unwrap().iter() {
+        assert_eq!(got.cpu, CpuId(even_share(got.bucket, 2) as u16));
+    }
+    by_hand::end(&handle, [&mut receiver, &mut worker]);
+}

@@ -70,7 +70,7 @@ pub const BACKLOG_MAX: usize = steerage_mem::ring::RING_SLOTS_MAX;
 
 /// How many frames of moving buckets a queue can park. A slice of a move has a sixteenth of the buckets, so it parks
 /// about a sixteenth of the frames that arrive while a full backlog is worked off.
-pub const PARKING_LOT_SLOTS: usize = 1024;
+pub const PARKING_LOT_SLOTS: usize = steerage_mem::budget::LOT_SLOTS;
 
 /// How many buckets move at a time: few enough that the frames that arrive for them fit the parking lot.
 pub const SLICE_BUCKETS: usize = BUCKETS / 16;

@@ -15,7 +15,7 @@ use crate::ids::CpuIndex;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 use crate::placement::GroupSnapshot;
 use crate::steering::{State, Steering};
-use steerage_ledger::{Deferred, Facts, Ledgers, Snapshot};
+use steerage_ledger::{Deferred, Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_mem::SharedPool;
 use steerage_mem::signal::Signal;
 use steerage_moves::cpus_in;
@@ -147,7 +147,7 @@ impl Shared {
             page_bytes: self.supply.region().page_bytes() as u64,
             pages: self.supply.pages() as u64,
             pages_free: self.pools[0].free() as u64,
-            memory_bytes: self.supply.budget().bytes + self.lent_bytes,
+            memory: MemoryUse::of(&self.supply, self.lent_bytes),
         };
         drop(state);
         self.ledgers.snapshot(facts)

@@ -27,6 +27,7 @@ pub mod counts;
 mod deferred;
 mod device_name;
 mod drops;
+mod memory;
 mod order_check;
 mod reasons;
 #[allow(missing_docs, reason = "as the counts")]
@@ -43,6 +44,7 @@ pub use counts::{
 pub use deferred::{Deferred, Settled, TxSource};
 pub use device_name::DeviceName;
 pub use drops::{DropCounters, Drops};
+pub use memory::MemoryUse;
 pub use order_check::OrderCheck;
 pub use reasons::{DropReason, MoveCause};
 pub use records::{Ledgers, OutputInfo, QueueInfo};

@@ -10,6 +10,7 @@ use crate::backing::Backing;
 use crate::counts::{MoveCounts, QueueError};
 use crate::deferred::Settled;
 use crate::drops::Drops;
+use crate::memory::MemoryUse;
 use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 
@@ -274,6 +275,8 @@ pub struct Snapshot {
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,
+    /// What this memory is for.
+    pub memory: MemoryUse,
 }
 
 impl Snapshot {
@@ -453,8 +456,8 @@ pub struct Facts<'a> {
     pub pages: u64,
     /// Pages that no queue has.
     pub pages_free: u64,
-    /// Packet memory and rings, in bytes.
-    pub memory_bytes: u64,
+    /// Packet memory and rings.
+    pub memory: MemoryUse,
 }
 
 impl Ledgers {
@@ -478,7 +481,8 @@ impl Ledgers {
             page_bytes: facts.page_bytes,
             pages: facts.pages,
             pages_free: facts.pages_free,
-            memory_bytes: facts.memory_bytes,
+            memory_bytes: facts.memory.bytes(),
+            memory: facts.memory,
         }
     }
 

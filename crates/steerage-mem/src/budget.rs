@@ -16,6 +16,9 @@
 /// The smallest backlog that memory is divided into: one poll.
 pub const BACKLOG_LEAST: usize = 64;
 
+/// How many slots a parking lot has if there is memory for them.
+pub const LOT_SLOTS: usize = 1024;
+
 /// The smallest parking lot, in slots.
 const LOT_LEAST: usize = 128;
 
@@ -76,6 +79,8 @@ pub struct Budget {
     pub parked_pages: usize,
     /// Pages for packets that handlers keep.
     pub kept_pages: usize,
+    /// Pages for local caches.
+    pub cached_pages: usize,
     /// All pages.
     pub pages: usize,
     /// Rings and parking lots, if all of them were in use, in bytes.
@@ -101,7 +106,8 @@ impl Needs {
         let longest = self.queues.iter().filter(in_pages).map(|queue| queue.segments).max().unwrap_or(0);
         let waiting = self.cpus.saturating_mul(backlog);
         let of_live = waiting.saturating_mul(longest).saturating_mul(if live > 1 { 2 } else { 1 });
-        let (mut backlog_pages, mut parked_pages, mut kept_pages) = (0_usize, 0_usize, 0_usize);
+        let (mut backlog_pages, mut parked_pages, mut kept_pages, mut cached_pages) =
+            (0_usize, 0_usize, 0_usize, 0_usize);
         let of_queues: Vec<usize> = self
             .queues
             .iter()
@@ -118,6 +124,7 @@ impl Needs {
                 backlog_pages = backlog_pages.saturating_add(in_rings);
                 parked_pages = parked_pages.saturating_add(parked);
                 kept_pages = kept_pages.saturating_add(kept);
+                cached_pages = cached_pages.saturating_add(cached);
                 in_rings.saturating_add(parked).saturating_add(kept).saturating_add(cached).saturating_add(queue.fixed)
             })
             .collect();
@@ -137,6 +144,7 @@ impl Needs {
             backlog_pages,
             parked_pages,
             kept_pages,
+            cached_pages,
             pages,
             ring_bytes,
             bytes,

@@ -323,22 +323,6 @@ impl Producer {
         slots.wrapping_add((position as u32 & mask) as usize)
     }
 
-    /// Reads slots back that may lie in the buffer before this one. The consumer has left that one if a slot lay in this one.
-    #[cold]
-    #[inline(never)]
-    fn reclaim_from_both(&mut self, first: u64, finished: u64, mut home: impl FnMut(Completion)) {
-        for at in first..finished {
-            // SAFETY: the slot lies in its buffer, and before `finished`: it is ours again.
-            let slot = unsafe { (*self.slot_in_either(at)).with(|slot| *slot) };
-            if slot.page != BLANK {
-                home(Completion::from_slot(slot));
-            }
-        }
-        if finished > self.shared.grown().at() {
-            self.mask_before = 0;
-        }
-    }
-
     /// Stages a frame behind the last one. The consumer sees it after the next [`publish`](Self::publish). A ring with arrival
     /// numbers keeps `arrival` with the slot, and any other ring ignores it. `Err` returns the frame if the limit is reached.
     /// Then [`reclaim`](Self::reclaim) may make room.
@@ -424,17 +408,30 @@ impl Producer {
         let finished = self.shared.finished.load(Ordering::Acquire);
         // Noted first: if `home` panics, pages are lost, but none comes back twice.
         let first = std::mem::replace(&mut self.reclaimed, finished);
-        if self.mask_before == 0 {
-            let (slots, mask) = (self.slots, self.mask);
-            for at in first..finished {
-                // SAFETY: the masked position is under the capacity, and the slot lies before `finished`: it is ours again.
+        let (mut at, mut end, mut slots, mut mask) = (first, finished, self.slots, self.mask);
+        if self.mask_before != 0 {
+            // First those in the buffer before this one.
+            end = self.shared.grown().at().clamp(first, finished);
+            (slots, mask) = (self.shared.slots(self.mask_before as usize + 1), self.mask_before);
+        }
+        loop {
+            while at < end {
+                // SAFETY: the masked position is under the buffer's capacity, and the slot lies before `finished`: it is ours
+                // again.
                 let slot = unsafe { (*slots.add((at as u32 & mask) as usize)).with(|slot| *slot) };
+                at += 1;
                 if slot.page != BLANK {
                     home(Completion::from_slot(slot));
                 }
             }
-        } else {
-            self.reclaim_from_both(first, finished, home);
+            if end == finished {
+                break;
+            }
+            (end, slots, mask) = (finished, self.slots, self.mask);
+        }
+        if self.mask_before != 0 && finished > self.shared.grown().at() {
+            // The consumer has left that buffer.
+            self.mask_before = 0;
         }
         self.make_room();
         finished - first

@@ -21,6 +21,8 @@ pub struct Supply {
     region: Arc<Region>,
     /// By NUMA node.
     pools: Vec<Arc<SharedPool>>,
+    cap: u64,
+    backlog_asked: usize,
     backlog_max: usize,
     state: Mutex<State>,
 }
@@ -60,8 +62,8 @@ impl Supply {
         let (given, mut spare): (Vec<Page>, Vec<Page>) = pages.into_iter().partition(given);
         shuffle(&mut spare);
         let pools = SharedPool::by_node(&region, given);
-        let backlog_max = most.backlog;
-        Ok(Self { region, pools, backlog_max, state: Mutex::new(State { needs, budget, spare }) })
+        let (backlog_asked, backlog_max) = (needs.backlog, most.backlog);
+        Ok(Self { region, pools, cap, backlog_asked, backlog_max, state: Mutex::new(State { needs, budget, spare }) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -87,6 +89,16 @@ impl Supply {
     /// Whether several queues share the limit on the frames that wait for a CPU.
     pub fn shares_backlog(&self) -> bool {
         self.state().needs.shares_backlog()
+    }
+
+    /// The cap on the memory, in bytes.
+    pub fn cap(&self) -> u64 {
+        self.cap
+    }
+
+    /// The backlog that was asked for at the start.
+    pub fn backlog_asked(&self) -> usize {
+        self.backlog_asked
     }
 
     /// The longest backlog that there is memory for.
@@ -127,7 +139,7 @@ impl Supply {
         state.needs.cache_pages = pages.min(now + state.spare.len() / queues.max(1));
         let with_caches = state.needs.with_backlog(state.budget.backlog);
         (state.budget.cache_pages, state.budget.pages) = (with_caches.cache_pages, with_caches.pages);
-        state.budget.bytes = with_caches.bytes;
+        (state.budget.bytes, state.budget.cached_pages) = (with_caches.bytes, with_caches.cached_pages);
         self.give(&mut state);
         state.budget.cache_pages
     }

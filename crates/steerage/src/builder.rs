@@ -226,7 +226,8 @@ impl Builder {
         self
     }
 
-    /// The number of a queue's frames that may wait for a CPU: `netdev_max_backlog`. Default: 1000.
+    /// How many frames may wait for a CPU: `netdev_max_backlog`. The limit holds for all live queues together, and for each queue that
+    /// can wait on its own. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self

@@ -182,8 +182,8 @@ pub use {steerage_testing as testing, steerage_topology as topology};
 /// The ledger: what was received, delivered and dropped, by CPU, queue and output.
 pub mod stats {
     pub use steerage_ledger::{
-        Backing, BucketSnapshot, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, MoveCause,
-        MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
+        Backing, BucketSnapshot, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, MemoryUse,
+        MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
     };
 }
 
@@ -237,9 +237,10 @@ pub mod limits {
     pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};
 }
 
-/// Memory for a program's own tables, and the memory of page caches.
+/// Memory for a program's own tables, and how much packet memory an instance needs.
 pub mod memory {
     pub use steerage_mem::HugeVec;
+    pub use steerage_mem::budget::{Budget, LOT_SLOTS, Needs, QueueNeeds};
     pub use steerage_mem::page_cache::LpcMemory;
     pub use steerage_topology::usable_memory;
 }

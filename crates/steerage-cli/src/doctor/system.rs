@@ -2,13 +2,18 @@
 
 use rustix::io::Errno;
 use steerage::{
-    limits::{LPC_MEMORY_PART, LPC_SIZE_DEFAULT, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN},
-    memory::LpcMemory,
+    CpuMask,
+    limits::{
+        BACKLOG_DEFAULT, CPUS_MAX, KEPT_DEFAULT, LPC_MEMORY_PART, LPC_SIZE_DEFAULT, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN,
+        POLL_BUDGET,
+    },
+    memory::{LOT_SLOTS, LpcMemory, Needs, QueueNeeds},
 };
 
 use super::Finding;
 use super::host::Host;
 use super::probe::{Capability, Probes};
+use crate::units::{counted, size};
 
 const PROGRAM: &str = "\"$(command -v steerage)\"";
 
@@ -31,6 +36,7 @@ pub(super) fn findings(host: &Host, probes: &Probes) -> Vec<Finding> {
         fuse(host, probes),
         huge_pages(host),
         locked_memory(probes),
+        packet_memory(host),
         page_cache(probes.memory),
         hashes(probes),
     ]
@@ -139,6 +145,44 @@ fn locked_memory(probes: &Probes) -> Finding {
     }
 }
 
+/// The packet memory that a run with all CPUs takes at most, with default settings and frames of the usual length.
+fn packet_memory(host: &Host) -> Finding {
+    const ABOUT: &str = "packet memory";
+    let cpus = host.text("sys/devices/system/cpu/present").and_then(|list| CpuMask::parse_list(&list, CPUS_MAX).ok());
+    let cpus = cpus.map_or(1, |cpus| cpus.len()).max(1);
+    let live = QueueNeeds { segments: 1, lends: false, waits: false, fixed: 3 * POLL_BUDGET };
+    let cap = MEMORY_MAX_DEFAULT as u64;
+    let with_queues = |queues: usize| {
+        let needs = Needs {
+            cpus,
+            queues: vec![live; queues],
+            backlog: BACKLOG_DEFAULT,
+            lot_slots: LOT_SLOTS,
+            kept_max: KEPT_DEFAULT,
+            cache_pages: LpcMemory { queues: 1, lpc_size: LPC_SIZE_DEFAULT, page_bytes: PAGE_BYTES_MIN }.pages()
+                as usize,
+            page_bytes: PAGE_BYTES_MIN,
+            slot_bytes: 16,
+            other_pages: 2 * POLL_BUDGET * cpus,
+            other_bytes: 0,
+        };
+        needs.fit_caches(cap).within(cap, BACKLOG_DEFAULT)
+    };
+    let shown = |queues: usize| {
+        let budget = with_queues(queues);
+        let share =
+            if budget.backlog < BACKLOG_DEFAULT { format!(" ({} packets)", budget.backlog) } else { String::new() };
+        format!("{} with {}{share}", size(budget.bytes), counted(queues as u64, "queue"))
+    };
+    let several: Vec<String> = [1, 16, 64].map(shown).into();
+    let found = format!(
+        "for {BACKLOG_DEFAULT} packets waiting for each of {}: {}",
+        counted(cpus as u64, "CPU"),
+        several.join(", ")
+    );
+    Finding::info(ABOUT, found).or(format!("of {} at most: --memory-max, --backlog", size(cap)))
+}
+
 /// The packet memory that the receive queues of a run may keep, with frames of the usual length.
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
@@ -220,6 +264,21 @@ mod tests {
             capabilities.starts_with("without CAP_NET_RAW (listening to interfaces), CAP_NET_ADMIN"),
             "{capabilities}"
         );
+    }
+
+    #[test]
+    fn a_large_machine_has_smaller_shares_and_is_told_so() {
+        let of = |name: &str, present: &str| {
+            packet_memory(&FakeHost::new(name, &[("sys/devices/system/cpu/present", present)]).host())
+        };
+        let small = of("small", "0-1").found;
+        assert!(small.starts_with("for 1000 packets waiting for each of 2 CPUs: ") && !small.contains('('), "{small}");
+        let large = of("large", "0-127").found;
+        assert!(
+            large.contains("each of 128 CPUs") && large.contains("with 16 queues,") && large.contains(" packets)"),
+            "{large}"
+        );
+        assert!(of("none", "").found.contains("each of 1 CPU:"));
     }
 
     #[test]

@@ -7,7 +7,9 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, Serializer};
 use steerage::{
     CpuId, CpuMask, WallTime,
-    stats::{CpuSnapshot, Drops, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts},
+    stats::{
+        CpuSnapshot, Drops, MemoryUse, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts,
+    },
 };
 
 use super::flows::FlowsJson;
@@ -98,6 +100,11 @@ impl<'a> ReportJson<'a> {
                 page_bytes: snapshot.page_bytes,
                 pages: snapshot.pages,
                 pages_free: snapshot.pages_free,
+                cap: snapshot.memory.cap,
+                backlog: snapshot.memory.backlog,
+                backlog_asked: snapshot.memory.backlog_asked,
+                backlog_max: snapshot.memory.backlog_max,
+                by_purpose: PurposeJson::of(&snapshot.memory),
             },
         }
     }
@@ -337,6 +344,29 @@ struct MemoryJson {
     page_bytes: u64,
     pages: u64,
     pages_free: u64,
+    cap: u64,
+    backlog: u64,
+    backlog_asked: u64,
+    backlog_max: u64,
+    by_purpose: PurposeJson,
+}
+
+#[derive(Serialize)]
+struct PurposeJson {
+    backlogs: u64,
+    parked: u64,
+    kept: u64,
+    caches: u64,
+    others: u64,
+    rings: u64,
+    lent: u64,
+}
+
+impl PurposeJson {
+    fn of(memory: &MemoryUse) -> Self {
+        let MemoryUse { backlogs, parked, kept, caches, others, rings, lent, .. } = *memory;
+        Self { backlogs, parked, kept, caches, others, rings, lent }
+    }
 }
 
 pub(super) fn by_reason<S: Serializer>(drops: &Drops, serializer: S) -> Result<S::Ok, S::Error> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use steerage::{
     CpuId, CpuMask,
     limits::DEAD_AFTER,
-    stats::{CpuSnapshot, DropReason, OutputSnapshot, QueueSnapshot},
+    stats::{CpuSnapshot, DropReason, MemoryUse, OutputSnapshot, QueueSnapshot},
 };
 
 use super::{Report, flows, steering};
@@ -89,7 +89,36 @@ pub(super) fn page(report: &Report) -> String {
     };
     push(&mut page, "order", &order);
     push(&mut page, "memory", &format!("{} in {}", size(snapshot.memory_bytes), snapshot.backing));
+    by_purpose(&snapshot.memory).iter().for_each(|line| push(&mut page, "", line));
+    let MemoryUse { backlog, backlog_asked, backlog_max, .. } = snapshot.memory;
+    if backlog_max < backlog_asked {
+        let share = format!("{} packets may wait for a CPU, not {}", grouped(backlog), grouped(backlog_asked));
+        push(&mut page, "", &format!("{share}: --memory-max allows more"));
+    }
     page
+}
+
+/// What the memory is for, as lines that fit the page. Purposes that take less than a tenth of a MiB are left out.
+fn by_purpose(memory: &MemoryUse) -> Vec<String> {
+    let purposes = [
+        ("backlogs", memory.backlogs),
+        ("parking lots", memory.parked),
+        ("kept packets", memory.kept),
+        ("page caches", memory.caches),
+        ("rings", memory.rings),
+        ("devices", memory.lent),
+        ("other pages", memory.others),
+    ];
+    let counts = purposes.into_iter().filter(|(_, bytes)| size(*bytes) != size(0));
+    let mut lines: Vec<String> = Vec::new();
+    for (purpose, bytes) in counts {
+        let next = format!("{purpose} {}", size(bytes));
+        match lines.last_mut() {
+            Some(line) if LABEL_WIDTH + line.len() + 2 + next.len() < WIDTH => *line = format!("{line}, {next}"),
+            _ => lines.push(next),
+        }
+    }
+    lines
 }
 
 fn push(page: &mut String, label: &str, line: &str) {

@@ -1,5 +1,6 @@
 //! The receive path from outside: devices, packet functions and outputs made for one test each.
 
+mod backlogs;
 mod buckets;
 mod control;
 mod deferred;

@@ -1,0 +1,74 @@
+//! What the packet memory is for.
+
+use steerage_mem::Supply;
+
+/// What the packet memory of an instance is for, in bytes. The kernel provides most of it when it is first used.
+///
+/// ```
+/// # mod steerage { pub mod stats { pub use steerage_ledger::*; } }
+/// use steerage::stats::Snapshot;
+///
+/// /// Says how many packets may wait for a CPU, and whether more memory would allow more of them.
+/// fn backlog(now: &Snapshot) -> String {
+///     let memory = &now.memory;
+///     match memory.backlog < memory.backlog_asked {
+///         true => format!("{} packets per CPU: {} bytes allow no more", memory.backlog, memory.cap),
+///         false => format!("{} packets per CPU", memory.backlog),
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryUse {
+    /// Pages for the packets that wait for CPUs.
+    pub backlogs: u64,
+    /// Pages for the packets of moving buckets, in parking lots.
+    pub parked: u64,
+    /// Pages for the packets that functions keep.
+    pub kept: u64,
+    /// Pages in the local page caches of queues. 0 for a single queue, which caches the pages of its own backlogs.
+    pub caches: u64,
+    /// All other pages: those of devices and outputs, of packets that functions originate, and of one poll per queue.
+    pub others: u64,
+    /// Rings, parking lots and tables of fragments.
+    pub rings: u64,
+    /// Memory that devices lend.
+    pub lent: u64,
+    /// The cap on all of it.
+    pub cap: u64,
+    /// How many packets may wait for a CPU. For each CPU this is its share of the memory.
+    pub backlog: u64,
+    /// How many were asked for at the start.
+    pub backlog_asked: u64,
+    /// The largest value that can be set while the instance runs.
+    pub backlog_max: u64,
+}
+
+impl MemoryUse {
+    /// Of an instance whose devices lend `lent` bytes.
+    pub fn of(supply: &Supply, lent: u64) -> Self {
+        let (budget, page) = (supply.budget(), supply.region().page_bytes() as u64);
+        let bytes = |pages: usize| pages as u64 * page;
+        let cached = bytes(budget.cached_pages);
+        let (backlogs, parked, kept) =
+            (bytes(budget.backlog_pages), bytes(budget.parked_pages), bytes(budget.kept_pages));
+        Self {
+            backlogs,
+            parked,
+            kept,
+            caches: cached,
+            others: bytes(budget.pages).saturating_sub(backlogs + parked + kept + cached),
+            rings: budget.bytes.saturating_sub(bytes(budget.pages)),
+            lent,
+            cap: supply.cap(),
+            backlog: budget.backlog as u64,
+            backlog_asked: supply.backlog_asked() as u64,
+            backlog_max: supply.backlog_max() as u64,
+        }
+    }
+
+    /// All of it, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.backlogs + self.parked + self.kept + self.caches + self.others + self.rings + self.lent
+    }
+}

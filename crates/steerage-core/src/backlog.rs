@@ -155,11 +155,11 @@ impl QueueRings {
     pub(crate) fn room_everywhere(&mut self, weight: usize, pages: &mut QueuePages) -> usize {
         let budget = weight.min(self.to.backlog()).min(self.to.lot().limit());
         let mut fits = self.to.lot().room() >= budget as u64;
-        let mut next = self.to.next_without_room(0, weight);
-        while let Some(at) = next {
+        let mut from = 0;
+        while let Some(at) = self.to.next_without_room(from, weight) {
             self.reclaim(at, pages);
             fits &= self.to.has_room(at, budget);
-            next = self.to.next_without_room(at + 1, weight);
+            from = at + 1;
         }
         if fits { budget } else { 0 }
     }
@@ -262,13 +262,16 @@ impl Backlogs {
     /// `held_back`, their backlogs do not count.
     #[inline]
     pub(crate) fn next_to_serve(&mut self, nth: usize, held_back: bool) -> Option<usize> {
-        let own = self.own.len();
-        for (nth, queue) in self.own.iter().enumerate().skip(nth) {
-            if self.rings[*queue].is_due(held_back) {
+        let (own, queues) = (self.own.len(), self.rings.len());
+        for nth in nth..own {
+            if self.rings[self.own[nth]].is_due(held_back) {
                 return Some(nth);
             }
         }
-        let (inbox, queues) = (&self.inboxes[usize::from(self.me)], self.rings.len());
+        if own == queues {
+            return None;
+        }
+        let inbox = &self.inboxes[usize::from(self.me)];
         let mut place = nth.max(own) - own;
         while let Some(found) = inbox.next_by_turns(place, self.rotation, queues) {
             let at = found + self.rotation;

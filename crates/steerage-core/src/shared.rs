@@ -72,11 +72,11 @@ impl Shared {
     /// frames by its inbox.
     pub(crate) fn show(&self, shown: &mut Vec<Shown>, by: CpuIndex) {
         self.sleepers.after_publishing();
-        shown
-            .iter()
-            .filter(|(cpu, _)| *cpu != by)
-            .for_each(|(cpu, queue)| self.inboxes[usize::from(*cpu)].note(*queue));
-        self.wake_sleepers(shown.drain(..).map(|(cpu, _)| cpu), Some(by));
+        for (cpu, queue) in shown.iter().filter(|(cpu, _)| *cpu != by) {
+            self.inboxes[usize::from(*cpu)].note(*queue);
+        }
+        self.wake_sleepers(shown.iter().map(|(cpu, _)| *cpu), Some(by));
+        shown.clear();
     }
 
     fn wake_all(&self) {

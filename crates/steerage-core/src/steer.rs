@@ -10,9 +10,9 @@
 mod tests;
 
 use steerage_flow::{FlowHash, FlowLimits, FragmentTable, LinkType, Timestamp};
-use steerage_mem::Completion;
 use steerage_mem::ring::LISTS_MAX;
 use steerage_mem::round;
+use steerage_mem::{Bits, Completion};
 
 use crate::backlog::{QueueRings, To};
 use crate::hashing::{FrameBatch, QueueHasher};
@@ -38,6 +38,8 @@ enum RingsInUse {
 struct Table {
     ring_of: Box<[CpuIndex; BUCKETS]>,
     buckets_of: Vec<u16>,
+    /// The rings that have buckets, and their number.
+    in_use: Bits,
     rings: usize,
 }
 
@@ -46,13 +48,19 @@ impl Table {
     fn new(rings: usize) -> Self {
         let mut buckets_of = vec![0; rings];
         buckets_of[0] = BUCKETS as u16;
-        Self { ring_of: Box::new([0; BUCKETS]), buckets_of, rings: 1 }
+        let mut in_use = Bits::new(rings);
+        in_use.insert(0);
+        Self { ring_of: Box::new([0; BUCKETS]), buckets_of, in_use, rings: 1 }
     }
 
     fn set(&mut self, bucket: usize, ring: CpuIndex) {
         let before = std::mem::replace(&mut self.ring_of[bucket], ring);
         self.buckets_of[usize::from(before)] -= 1;
-        self.rings -= usize::from(self.buckets_of[usize::from(before)] == 0);
+        if self.buckets_of[usize::from(before)] == 0 {
+            self.in_use.remove(usize::from(before));
+            self.rings -= 1;
+        }
+        self.in_use.insert(usize::from(ring));
         self.rings += usize::from(self.buckets_of[usize::from(ring)] == 0);
         self.buckets_of[usize::from(ring)] += 1;
     }
@@ -174,6 +182,9 @@ impl Steer {
         }
         let staged = polled - frames.len();
         // The remaining frames are staged singly: there are more rings than lists pay for, or some rings are full.
+        if staged < polled {
+            rings.to.touch(&self.table.in_use);
+        }
         for (nth, frame) in (staged..).zip(frames.drain(..)) {
             if nth < prefetch {
                 pages.pool.prefetch(nth);
@@ -204,10 +215,10 @@ impl Steer {
         if link != LinkType::ETHERNET {
             frames.iter_mut().for_each(|frame| frame.set_link(link.code()));
         }
-        let lacks_hash = |frame: &Completion| !self.by_device || frame.hash().is_none();
-        if !self.must_hash() || !frames.iter().any(lacks_hash) {
+        if !self.must_hash() || (self.by_device && Completion::all_hashed(frames)) {
             return;
         }
+        let lacks_hash = |frame: &Completion| !self.by_device || frame.hash().is_none();
         // If the device sets hashes, few frames lack one, and these are hashed one by one.
         let at_once = if self.by_device { 1 } else { frames.len() };
         for frames in frames.chunks_mut(at_once).filter(|frames| lacks_hash(&frames[0])) {
@@ -321,6 +332,7 @@ impl Steer {
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
             rings.stage(target, frame, arrival, to.pages, to.ledger);
         }
+        moves.iter().for_each(|m| rings.to.touch_one(usize::from(m.to)));
         to.ledger.unparked.raise_to(rings.to.lot().tail() - rings.to.lot().occupied());
         if done {
             for m in moves {

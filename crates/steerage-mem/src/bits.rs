@@ -31,6 +31,12 @@ impl Bits {
         self.0[0] |= numbers;
     }
 
+    /// Adds the numbers of a set of the same size.
+    #[inline]
+    pub fn insert_set(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word |= other);
+    }
+
     /// Removes a number.
     #[inline(always)]
     pub fn remove(&mut self, number: usize) {

@@ -72,6 +72,12 @@ impl Inbox {
     /// that order of the first ring from the place `from` on.
     #[inline]
     pub fn next_by_turns(&self, from: usize, first: usize, rings: usize) -> Option<usize> {
+        if rings < 64 {
+            // One word: it is turned so that its lowest bit is `first`.
+            let noted = self.lines[0][0].load(Ordering::Relaxed);
+            let by_turns = (noted >> first | noted << (rings - first)) & ((1 << rings) - 1) & (u64::MAX << from);
+            return (by_turns != 0).then_some(by_turns.trailing_zeros() as usize);
+        }
         let to_the_end = self.next(first + from, rings).map(|ring| ring - first);
         to_the_end.or_else(|| self.next((first + from).saturating_sub(rings), first).map(|ring| ring + rings - first))
     }
@@ -83,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_ring_has_its_turn() {
-        for rings in [1, 5, 64, 130] {
+        for rings in [1, 5, 63, 64, 130] {
             let inbox = Inbox::new(rings);
             (0..rings).filter(|ring| ring % 3 != 1).for_each(|ring| inbox.note(ring));
             for first in 0..rings {

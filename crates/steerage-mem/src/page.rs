@@ -185,6 +185,13 @@ impl Completion {
         self.0.offset as usize
     }
 
+    /// Whether each of these frames has a flow hash.
+    #[inline]
+    pub fn all_hashed(frames: &[Self]) -> bool {
+        // Without a branch, so that the compiler looks at several frames at a time.
+        frames.iter().fold(HASHED, |all, frame| all & frame.0.len_flags) != 0
+    }
+
     /// The flow hash, if it was set.
     #[inline(always)]
     pub fn hash(&self) -> Option<u32> {

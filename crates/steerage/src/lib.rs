@@ -239,9 +239,8 @@ pub mod limits {
 
 /// Memory for a program's own tables, and how much packet memory an instance needs.
 pub mod memory {
-    pub use steerage_mem::HugeVec;
     pub use steerage_mem::budget::{Budget, LOT_SLOTS, Needs, QueueNeeds};
-    pub use steerage_mem::page_cache::LpcMemory;
+    pub use steerage_mem::{HugeVec, page_cache::LpcMemory};
     pub use steerage_topology::usable_memory;
 }
 

@@ -33,6 +33,7 @@ impl Two {
 
     fn stage(&mut self, cpu: usize, frames: usize) {
         let at = self.pages.len() - frames;
+        self.rings.to.touch_one(cpu);
         for page in self.pages.split_off(at) {
             self.rings.stage(cpu, Completion::new(page, 0, 60), 0, &mut self.memory, &self.ledger);
         }

@@ -299,8 +299,9 @@ impl Plan {
                     let device = input.name.get();
                     return Err(BuildError::FrameTooLong { device, asked: frame_bytes_max, most: FRAME_BYTES_MAX });
                 }
+                let wanted = spec.device_hash.or(can.names_buckets.then_some(spec.affinity));
                 let hashed_by_device =
-                    spec.device_hash.is_some_and(|wanted| can.hash.is_some_and(|device| device.satisfies(wanted)));
+                    wanted.is_some_and(|wanted| can.hash.is_some_and(|device| device.satisfies(wanted)));
                 queues.push(PlannedQueue {
                     rx,
                     input: InputId(nth as u16),

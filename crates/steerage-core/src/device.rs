@@ -44,12 +44,15 @@ pub struct Capabilities {
     /// hashed as if the device had none. So a device sets no hash on a fragment of a datagram unless all fragments of the
     /// datagram have the same hash.
     pub hash: Option<Affinity>,
+    /// Whether the device chooses the buckets itself: see [`names_buckets`](Self::names_buckets).
+    pub names_buckets: bool,
 }
 
 impl Capabilities {
     /// A live queue without a hash. Its frames lie in pages of the pool, and the longest has `frame_bytes_max` bytes.
     pub const fn pages(frame_bytes_max: usize) -> Self {
-        Self { frame_bytes_max, lends: false, segments_max: 1, posted_max: 0, can_wait: false, hash: None }
+        let (lends, can_wait, hash, names_buckets) = (false, false, None, false);
+        Self { frame_bytes_max, lends, segments_max: 1, posted_max: 0, can_wait, hash, names_buckets }
     }
 
     /// A live queue without a hash. Its frames lie in blocks that the device lends. Handlers can keep or write to frames of up
@@ -74,6 +77,15 @@ impl Capabilities {
     #[must_use]
     pub const fn can_wait(self) -> Self {
         Self { can_wait: true, ..self }
+    }
+
+    /// The device chooses the bucket of each frame, or of all frames of a poll, and sets the hash of that bucket
+    /// ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on them. Which CPU has the bucket remains a matter of masks and policies, so
+    /// frames of a bucket stay in order. The choice counts whenever it keeps together what the handler needs together, even if the hash
+    /// of no device was asked for: in Zhang's patch of 2009 a driver chose the CPU.
+    #[must_use]
+    pub const fn names_buckets(self, affinity: Affinity) -> Self {
+        Self { hash: Some(affinity), names_buckets: true, ..self }
     }
 
     /// The device sets a hash on frames, not necessarily on all: see [`hash`](Self::hash).

@@ -20,6 +20,14 @@ pub const fn bucket_of(hash: FlowHash) -> u16 {
     (hash.0 >> BUCKET_SHIFT) as u16
 }
 
+/// A hash of this bucket, for a device that chooses buckets itself. Buckets are numbered from 0 to
+/// [`BUCKETS`] - 1. From there on they begin again.
+#[must_use]
+#[inline(always)]
+pub const fn hash_of_bucket(bucket: u16) -> FlowHash {
+    FlowHash((bucket as u32) << BUCKET_SHIFT)
+}
+
 /// The CPU of `bucket`, as an index from 0 to `cpus` - 1, if the buckets are cut into `cpus` equal stretches. Every
 /// mask begins with this map: `hash * cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
 /// [`bucket_of`] has an example.
@@ -31,6 +39,12 @@ pub const fn even_share(bucket: u16, cpus: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hash_of_a_bucket_is_in_it() {
+        assert!((0..BUCKETS as u16).all(|bucket| bucket_of(hash_of_bucket(bucket)) == bucket));
+        assert_eq!(bucket_of(hash_of_bucket(BUCKETS as u16 + 5)), 5);
+    }
 
     #[test]
     fn even_is_what_linux_selects() {

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use steerage_mem::gate::Gate;
 use steerage_mem::park::{Bell, Sleepers};
-use steerage_mem::{Admission, Inbox, Supply};
+use steerage_mem::{Admission, Inbox, SharedPool, Supply, gate::Gate, signal::Signal};
 use steerage_topology::CpuId;
 
 use crate::backlog::Shown;
@@ -16,8 +15,6 @@ use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTE
 use crate::placement::GroupSnapshot;
 use crate::steering::{State, Steering};
 use steerage_ledger::{Deferred, Facts, Ledgers, MemoryUse, Snapshot};
-use steerage_mem::SharedPool;
-use steerage_mem::signal::Signal;
 use steerage_moves::cpus_in;
 
 /// The state that all CPUs of an instance share. It does not include the function that makes handlers, so that a

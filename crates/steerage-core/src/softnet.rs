@@ -272,7 +272,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                     let took = self.platform.now().since(self.round.start);
                     self.sampler.received_in(took, self.ledger());
                 }
-                self.to_handle(0)
+                self.next_to_handle(0)
             }
             Phase::Handle(nth) => {
                 self.handle(nth);
@@ -292,7 +292,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                     self.ledger().time_squeeze.add(1);
                     Phase::Control
                 } else {
-                    self.to_handle(nth + 1)
+                    self.next_to_handle(nth + 1)
                 }
             }
         };
@@ -318,7 +318,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
     }
 
-    fn to_handle(&mut self, nth: usize) -> Phase {
+    fn next_to_handle(&mut self, nth: usize) -> Phase {
         // An instance without outputs holds nothing back.
         let held_back = !self.runner.outputs.is_empty() && self.holds_back();
         self.backlogs.next_to_serve(nth, held_back).map_or(Phase::Control, Phase::Handle)

@@ -13,11 +13,16 @@
 //! If that is too much, the backlog shrinks until everything fits, and parking lots and kept packets with it. So each CPU has a
 //! share of the pages, which is the backlog that is in force.
 
+use crate::page_cache::{LPC_SIZE_MAX, LPC_UNIT_PAGES};
+
 /// The smallest backlog that memory is divided into: one poll.
 pub const BACKLOG_LEAST: usize = 64;
 
 /// How many slots a parking lot has if there is memory for them.
 pub const LOT_SLOTS: usize = 1024;
+
+/// How many times as long as at the start the backlog can become.
+const GROWTH: usize = 16;
 
 /// The smallest parking lot, in slots.
 const LOT_LEAST: usize = 128;
@@ -159,6 +164,17 @@ impl Needs {
         let left = cap.saturating_sub(without.within(cap, without.backlog).bytes) / (without.page_bytes as u64).max(1);
         let each = left as usize / without.queues.len().max(1);
         Self { cache_pages: wanted.min(each), ..without }
+    }
+
+    /// The memory for a backlog [`GROWTH`] times as long, and for the largest local caches, as far as the cap allows that. Backlogs
+    /// come first.
+    pub(crate) fn with_room_for_more(&self, cap: u64) -> Budget {
+        let backlog = self.within(cap, self.backlog).backlog;
+        let longer = self.within(cap, backlog.saturating_mul(GROWTH));
+        let left = cap.saturating_sub(longer.bytes) / (self.page_bytes as u64).max(1);
+        let each = left as usize / self.queues.len().max(1);
+        let cache_pages = (self.cache_pages + each).min(LPC_SIZE_MAX * LPC_UNIT_PAGES).max(self.cache_pages);
+        Self { cache_pages, ..self.clone() }.with_backlog(longer.backlog)
     }
 
     /// The memory for the largest backlog up to `backlog` that keeps to `cap` bytes. If not even a backlog of [`BACKLOG_LEAST`]

@@ -12,9 +12,6 @@ use crate::parts::Part;
 use crate::region::Region;
 use crate::shared_pool::{SharedPool, shuffle};
 
-/// How many times as long as at the start the backlog can become.
-const GROWTH: usize = 16;
-
 /// The packet memory of an instance.
 #[derive(Debug)]
 pub struct Supply {
@@ -51,7 +48,7 @@ impl Supply {
         let budget = needs.within(cap, needs.backlog);
         // Reserved huge pages would be taken when they are mapped.
         let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
-        let most = if grows { needs.within(cap, budget.backlog.saturating_mul(GROWTH)) } else { budget.clone() };
+        let most = if grows { needs.with_room_for_more(cap) } else { budget.clone() };
         let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
         // Every part has a few pages more than were asked for, which are used if there is nothing else to reserve.
         let used = if grows { parts(&budget) } else { parts(&most) };
@@ -173,6 +170,11 @@ mod tests {
         }
     }
 
+    fn needs_of_two() -> Needs {
+        let one = needs(2);
+        Needs { queues: vec![one.queues[0]; 2], ..one }
+    }
+
     fn map(cpus: usize, cap: u64, pinned: bool) -> Supply {
         Supply::map(needs(cpus), cap, pinned, |budget| vec![Part { pages: budget.pages, node: None }]).unwrap()
     }
@@ -198,16 +200,17 @@ mod tests {
     #[test]
     fn caches_grow_into_what_backlogs_leave() {
         let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];
-        let one = needs(2);
-        let two = Needs { queues: vec![one.queues[0]; 2], ..one };
-        let supply = Supply::map(two, 1 << 30, false, parts).unwrap();
+        let supply = Supply::map(needs_of_two(), 1 << 30, false, parts).unwrap();
         let pages = supply.pages();
         assert_eq!((supply.set_cache(100), supply.pages()), (100, pages + 200));
         assert_eq!((supply.set_cache(50), supply.pages()), (50, pages + 200));
         let all = supply.region().pages();
-        assert_eq!(supply.set_backlog(usize::MAX), 1550, "the caches have taken some of the pages");
-        assert!(supply.pages() <= all && supply.pages() > all - 4);
-        assert!(supply.set_cache(usize::MAX) <= 102);
+        assert_eq!((supply.set_cache(32 * 1024), supply.set_backlog(usize::MAX)), (32 * 1024, 1600));
+        assert_eq!((supply.pages(), supply.budget().pages), (all, all));
+        // Under a cap, what the caches take the backlog cannot have.
+        let capped = Supply::map(needs_of_two(), needs_of_two().with_backlog(200).bytes, false, parts).unwrap();
+        assert_eq!((capped.backlog_max(), capped.set_cache(300)), (200, 200));
+        assert_eq!(capped.set_backlog(200), 100);
         assert_eq!(map(2, 1 << 30, false).set_cache(5000), 5000, "a single queue caches the pages of its backlogs");
     }
 

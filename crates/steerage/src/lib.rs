@@ -212,7 +212,7 @@ pub mod device {
 
 /// From a frame's headers to its [`FlowKey`], and to a hash.
 pub mod flow {
-    pub use steerage_core::rps_map::{bucket_of, even_share};
+    pub use steerage_core::rps_map::{bucket_of, even_share, hash_of_bucket};
     pub use steerage_flow::dissect::*;
     pub use steerage_flow::*;
 }

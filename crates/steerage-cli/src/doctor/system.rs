@@ -180,7 +180,7 @@ fn packet_memory(host: &Host) -> Finding {
         counted(cpus as u64, "CPU"),
         several.join(", ")
     );
-    Finding::info(ABOUT, found).or(format!("of {} at most: --memory-max, --backlog", size(cap)))
+    Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
 }
 
 /// The packet memory that the receive queues of a run may keep, with frames of the usual length.
@@ -275,9 +275,11 @@ mod tests {
         assert!(small.starts_with("for 1000 packets waiting for each of 2 CPUs: ") && !small.contains('('), "{small}");
         let large = of("large", "0-127").found;
         assert!(
-            large.contains("each of 128 CPUs") && large.contains("with 16 queues,") && large.contains(" packets)"),
+            large.contains("each of 128 CPUs") && large.contains("with 16 queues,") && !large.contains('('),
             "{large}"
         );
+        let largest = of("largest", "0-1023").found;
+        assert!(largest.contains("each of 1,024 CPUs") && largest.contains("with 16 queues (2"), "{largest}");
         assert!(of("none", "").found.contains("each of 1 CPU:"));
     }
 

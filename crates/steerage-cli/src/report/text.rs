@@ -93,7 +93,7 @@ pub(super) fn page(report: &Report) -> String {
     let MemoryUse { backlog, backlog_asked, backlog_max, .. } = snapshot.memory;
     if backlog_max < backlog_asked {
         let share = format!("{} packets may wait for a CPU, not {}", grouped(backlog), grouped(backlog_asked));
-        push(&mut page, "", &format!("{share}: --memory-max allows more"));
+        push(&mut page, "", &format!("{share}: --memory allows more"));
     }
     page
 }

@@ -136,7 +136,8 @@ fn the_page_for_people() {
             "order       checked, 0 reordered",
         ]
     );
-    assert!(lines[6].starts_with("memory      ") && lines.len() == 7, "{lines:#?}");
+    assert!(lines[6].starts_with("memory      ") && lines[7].starts_with("            backlogs "), "{lines:#?}");
+    assert!(lines[7..].iter().all(|line| line.starts_with("            ") && line.len() <= 80), "{lines:#?}");
 }
 
 /// Whoever reads JSON by eye finds the keys where the schema has them.

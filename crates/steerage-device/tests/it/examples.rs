@@ -7,6 +7,9 @@ mod counter;
 #[path = "../../examples/dns_rates.rs"]
 mod dns_rates;
 #[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/driver_picks.rs"]
+mod driver_picks;
+#[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/firewall.rs"]
 mod firewall;
 #[expect(dead_code, reason = "an example's `main`")]
@@ -89,4 +92,17 @@ fn flows_move_with_their_buckets() {
     assert_eq!(outcome.flows.values().map(|flow| flow.gaps).sum::<u64>(), 0);
     assert!(outcome.flows.values().any(|flow| flow.moves > 0));
     assert_at_rest(&outcome.snapshot, 1_000_000);
+}
+
+/// The device's choice counts although nobody asked for a device's hash: a tenant's packets are on one CPU, whatever their flows.
+#[test]
+fn what_the_driver_picks_stays_together() {
+    const PACKETS: u32 = 20_000;
+    let cpus: steerage::CpuMask = (0..4).map(steerage::CpuId).collect();
+    let outcome = driver_picks::run(driver_picks::Card { next: 0, left: PACKETS }, cpus).unwrap();
+    assert_at_rest(&outcome.snapshot, u64::from(PACKETS));
+    assert_eq!((outcome.snapshot.reordered(), outcome.snapshot.queues[0].hash), (Some(0), "device"));
+    let tenants: Vec<u8> = outcome.reports.iter().flat_map(|(_, tenants)| tenants.iter().copied()).collect();
+    assert_eq!(tenants.len(), usize::from(driver_picks::TENANTS), "a tenant was on two CPUs");
+    assert!(outcome.reports.iter().all(|(_, tenants)| !tenants.is_empty()), "a CPU had no tenant");
 }

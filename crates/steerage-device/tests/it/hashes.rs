@@ -123,7 +123,7 @@ const WHOLE: Part = Part { offset: 0, more: false };
 fn udp4(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 44];
     ip.extend(id.to_be_bytes());
-    ip.extend((part.offset / 8 | u16::from(part.more) << 13).to_be_bytes());
+    ip.extend(((part.offset / 8) | (u16::from(part.more) << 13)).to_be_bytes());
     ip.extend([64, 17, 0, 0, 10, 1, 0, from.0, 10, 1, 0, to.0]);
     [ethernet(0x0800), ip, udp(from.1, to.1)].concat()
 }

@@ -3,6 +3,7 @@
 mod balance;
 mod dead_receiver;
 mod history;
+mod large;
 mod masks;
 mod stalled;
 mod stress;

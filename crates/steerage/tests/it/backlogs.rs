@@ -85,7 +85,7 @@ impl World {
     fn end(mut self) {
         self.handle.stop();
         while !self.handle.is_finished() {
-            self.cpus.iter_mut().for_each(|cpu| drop(cpu.step()));
+            self.cpus.iter_mut().for_each(|cpu| _ = cpu.step());
         }
         assert_at_rest(&self.handle.snapshot());
     }

@@ -1,0 +1,86 @@
+//! The largest server there can be: 1,024 CPUs and 256 queues.
+
+use std::time::Duration;
+
+use steerage::{
+    Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input,
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
+    threads::Softnet,
+};
+use steerage_fixtures::assert_at_rest;
+use steerage_fixtures::by_hand::ByHand;
+
+const CPUS: u16 = 1024;
+const QUEUES: usize = 256;
+const FRAMES: u32 = 600;
+
+/// UDP packets of flows that differ in their ports, 60 bytes each.
+struct Flows {
+    next: u32,
+    left: u32,
+}
+
+impl RxQueue for Flows {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, steerage::DeviceError> {
+        let count = out.fill(budget.min(self.left as usize), |page| {
+            page[..60].fill(0);
+            page[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+            page[17] = 46;
+            (page[23], page[22]) = (17, 64);
+            page[26..30].copy_from_slice(&self.next.to_be_bytes());
+            page[34..38].copy_from_slice(&self.next.wrapping_mul(0x9e37_79b9).to_be_bytes());
+            self.next += 1;
+            Some(Filled::whole(60))
+        });
+        self.left -= count as u32;
+        Ok(if self.left == 0 { Polled::Ended } else { Polled::More })
+    }
+}
+
+struct Counts;
+
+impl Handler for Counts {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, _: &mut Batch<'_>, _: &mut Cpu) {}
+
+    fn finish(self, _: &mut Cpu) {}
+}
+
+/// It is built with the default memory, spreads over all CPUs in order, follows a new mask, and comes to rest. The rings of most of
+/// the 262,144 pairs of queue and CPU are never used.
+#[test]
+fn a_server_of_1024_cpus_and_256_queues() {
+    let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: FRAMES }) as Box<dyn RxQueue>;
+    let input = Input::new("flows", "test", (0..QUEUES).map(queue).collect());
+    let built = Builder::new().virtual_cpus(CPUS.into()).policy(Hash).check_order(true).input(input).build(|_| Counts);
+    let (parts, handle) = built.unwrap().split();
+    let clock = ByHand::default();
+    let mut cpus: Vec<Softnet<Counts, ByHand>> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+    let memory = handle.snapshot().memory;
+    assert!(memory.bytes() <= memory.cap && memory.cap == 1 << 30);
+    assert!((64..1000).contains(&memory.backlog) && memory.backlog_asked == 1000, "{memory:?}");
+
+    let mut rounds = 0;
+    while !handle.is_finished() {
+        cpus.iter_mut().for_each(|cpu| _ = cpu.step());
+        clock.advance(Duration::from_micros(5));
+        rounds += 1;
+        if rounds == 3 {
+            let half: CpuMask = (0..CPUS / 2).map(CpuId).collect();
+            handle.set_rps_cpus(&half).unwrap();
+        }
+        assert!(rounds < 10_000, "it does not end: {:?}", handle.snapshot().groups);
+    }
+    let end = handle.snapshot();
+    assert_eq!((end.received(), end.reordered()), (u64::from(FRAMES) * QUEUES as u64, Some(0)));
+    assert_eq!(end.received(), end.delivered() + end.dropped().total());
+    assert!(end.cpus.iter().all(|cpu| cpu.processed > 0), "a CPU had nothing");
+    assert!(end.moves.buckets > 0);
+    assert_at_rest(&end);
+}

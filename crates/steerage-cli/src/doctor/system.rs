@@ -279,7 +279,7 @@ mod tests {
             "{large}"
         );
         let largest = of("largest", "0-1023").found;
-        assert!(largest.contains("each of 1,024 CPUs") && largest.contains("with 16 queues (2"), "{largest}");
+        assert!(largest.contains("each of 1,024 CPUs") && largest.contains("with 16 queues (1"), "{largest}");
         assert!(of("none", "").found.contains("each of 1 CPU:"));
     }
 

@@ -150,12 +150,12 @@ fn sysctls_are_in_force_when_they_are_read() {
         }
     }
     let limits = instance.handle().limits();
-    assert_eq!((limits.backlog, limits.dev_weight, limits.budget), (256, 64, 600));
+    assert_eq!((limits.backlog, limits.dev_weight, limits.budget), (16 * 256, 64, 600));
     assert_eq!(limits.budget_time.as_micros(), 8000);
     // What was written and is the same already is no change.
     let changes: Vec<(String, String)> =
         instance.tree.events_since(0).into_iter().map(|event| (event.from, event.to)).collect();
-    let expected = [("256", "100"), ("100", "128"), ("128", "256"), ("64", "16"), ("16", "64")];
+    let expected = [("256", "100"), ("100", "128"), ("128", "4096"), ("64", "16"), ("16", "64")];
     assert_eq!(changes[..5], expected.map(|(from, to)| (from.to_owned(), to.to_owned())));
 }
 

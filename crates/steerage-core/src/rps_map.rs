@@ -22,6 +22,16 @@ pub const fn bucket_of(hash: FlowHash) -> u16 {
 
 /// A hash of this bucket, for a device that chooses buckets itself. Buckets are numbered from 0 to
 /// [`BUCKETS`] - 1. From there on they begin again.
+///
+/// ```
+/// # mod steerage { pub mod device { pub use steerage_core::completions::*; } pub mod flow { pub use steerage_core::rps_map::*; } }
+/// use steerage::device::Filled;
+/// use steerage::flow::{bucket_of, hash_of_bucket};
+///
+/// // A frame of 60 bytes that a device puts into bucket 7.
+/// let filled = Filled::whole(60).with_hash(Some(hash_of_bucket(7)));
+/// assert_eq!(filled.hash.map(bucket_of), Some(7));
+/// ```
 #[must_use]
 #[inline(always)]
 pub const fn hash_of_bucket(bucket: u16) -> FlowHash {

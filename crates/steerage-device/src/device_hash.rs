@@ -9,6 +9,16 @@ use std::fs;
 use crate::sys::InterfaceSocket;
 
 /// Which flow hash an interface's packets get: the device's or steerage's.
+///
+/// ```
+/// use steerage_device::DeviceHash;
+/// use steerage_device::af_packet::AfPacketOptions;
+///
+/// /// Listens, and lets the interface hash where that is safe.
+/// fn listen() -> AfPacketOptions {
+///     AfPacketOptions::new("eth1").device_hash(DeviceHash::IfSafe)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceHash {

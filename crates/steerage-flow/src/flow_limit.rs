@@ -47,6 +47,16 @@ impl FlowLimit {
 }
 
 /// The flow limits of some of the CPUs.
+///
+/// ```
+/// use steerage_flow::{FlowHash, FlowLimits};
+///
+/// let mut limits = FlowLimits::default();
+/// limits.set(&[2], 4096);
+/// let over = |limits: &mut FlowLimits, cpu| (0..100).filter(|_| limits.is_over(cpu, FlowHash(7))).count();
+/// // A flow that sends everything may have 64 of the last 128 packets for CPU 2. CPU 1 has no limit.
+/// assert_eq!((over(&mut limits, 2), over(&mut limits, 1)), (36, 0));
+/// ```
 #[derive(Debug, Default)]
 pub struct FlowLimits(Vec<Option<FlowLimit>>);
 

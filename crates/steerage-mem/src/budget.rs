@@ -27,7 +27,7 @@ const GROWTH: usize = 16;
 /// The smallest parking lot, in slots.
 const LOT_LEAST: usize = 128;
 
-/// What one queue needs.
+/// What one queue needs. [`Needs`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueNeeds {
     /// The pages of its longest frame.
@@ -41,6 +41,27 @@ pub struct QueueNeeds {
 }
 
 /// What an instance needs.
+///
+/// ```
+/// use steerage_mem::budget::{LOT_SLOTS, Needs, QueueNeeds};
+///
+/// let queue = QueueNeeds { segments: 1, lends: false, waits: false, fixed: 192 };
+/// let needs = Needs {
+///     cpus: 128,
+///     queues: vec![queue; 64],
+///     backlog: 1000,
+///     lot_slots: LOT_SLOTS,
+///     kept_max: 1024,
+///     cache_pages: 2048,
+///     page_bytes: 2112,
+///     slot_bytes: 16,
+///     other_pages: 0,
+///     other_bytes: 0,
+/// };
+/// let gib = needs.clone().fit_caches(1 << 30).within(1 << 30, 1000);
+/// assert_eq!((gib.backlog, gib.cache_pages), (1000, 703), "the caches are smaller");
+/// assert_eq!(needs.fit_caches(512 << 20).within(512 << 20, 1000).backlog, 485, "and then each CPU's share");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Needs {
     /// The number of CPUs.
@@ -65,7 +86,7 @@ pub struct Needs {
     pub other_bytes: usize,
 }
 
-/// How the memory is divided.
+/// How the memory is divided. [`Needs`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// How many frames may wait for a CPU.

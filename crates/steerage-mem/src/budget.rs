@@ -60,7 +60,7 @@ pub struct QueueNeeds {
 /// };
 /// let gib = needs.clone().fit_caches(1 << 30).within(1 << 30, 1000);
 /// assert_eq!((gib.backlog, gib.cache_pages), (1000, 703), "the caches are smaller");
-/// assert_eq!(needs.fit_caches(512 << 20).within(512 << 20, 1000).backlog, 485, "and then each CPU's share");
+/// assert_eq!(needs.fit_caches(512 << 20).within(512 << 20, 1000).backlog, 512, "and then each CPU's share");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Needs {

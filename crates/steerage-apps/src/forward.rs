@@ -57,7 +57,7 @@ const IDLE_LOOK: Duration = Duration::from_millis(500);
 ///
 /// // The packets of receive queue 0 come by interface 0.
 /// let forwarding = Forwarding::new(vec![0])?;
-/// // Whoever follows the kernel's routes shows a new table when they change.
+/// // A program that follows the kernel's routes shows a new table when they change.
 /// forwarding.show(Table { routes: Arc::new(Routes::default()), ..Table::default() });
 ///
 /// let handlers = Arc::clone(&forwarding);

@@ -28,7 +28,7 @@ pub enum DeviceHash {
     /// The device's, if its key is random and all fragments of a datagram come by one hash or by none. It is vouched for each
     /// direction of a flow by itself ([`Affinity::OneDirection`](steerage::Affinity::OneDirection)).
     IfSafe,
-    /// The device's, if it has one. Whoever asks for it vouches for what it keeps together.
+    /// The device's, if it has one. The user vouches that it keeps together what belongs together.
     Always,
 }
 
@@ -36,7 +36,7 @@ pub enum DeviceHash {
 pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
     [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
 
-/// Who hashes an interface's packets, as far as can be known.
+/// Which part of the system hashes an interface's packets, as far as can be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
     /// The kernel, by a random key. All fragments of a datagram have the same hash, since it hashes no fragment's ports.
@@ -50,7 +50,7 @@ pub(crate) enum HashedBy {
 /// Drivers of interfaces that have no card below them, and do not hash.
 const WITHOUT_CARD: [&str; 3] = ["veth", "tun", "dummy"];
 
-/// Who hashes the packets of this interface, if the device's hash is `wanted`.
+/// Which part of the system hashes the packets of this interface, if the device's hash is `wanted`.
 pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     if wanted == DeviceHash::Never {
         return HashedBy::Unknown;

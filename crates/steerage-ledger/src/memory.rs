@@ -45,7 +45,7 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// Of an instance whose devices lend `lent` bytes.
+    /// The memory of an instance whose devices lend `lent` bytes.
     pub fn of(supply: &Supply, lent: u64) -> Self {
         let (budget, page) = (supply.budget(), supply.region().page_bytes() as u64);
         let bytes = |pages: usize| pages as u64 * page;

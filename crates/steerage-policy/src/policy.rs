@@ -251,7 +251,7 @@ impl Policy for Box<dyn Policy> {
 /// ```
 /// use steerage_policy::{Hash, Policy};
 ///
-/// // Of four CPUs the first receives. All four have packets to handle from the beginning.
+/// // There are four CPUs, and the first receives. All four have packets to handle from the beginning.
 /// assert!(Hash.plan(&[0, 1, 2, 3], 1, &[]).active >= 4);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

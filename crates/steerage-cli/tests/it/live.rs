@@ -64,7 +64,8 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
     let open = open(&net);
     for (way, queues) in [("in", "1"), ("out", "1"), ("inout", "1"), ("in", "2"), ("inout", "2")] {
         let before = counted(&net);
-        let args = ["count", "near0", "-Q", way, "--queues", queues, "--virtual-cpus", "2", "--strict"];
+        let args =
+            ["count", "near0", "-Q", way, "--queues", queues, "--virtual-cpus", "2", "--strict", "--backlog", "10000"];
         let started = start(&net, &args);
         send(&net, 40, 50);
         talk(&net);

@@ -85,7 +85,7 @@ fn queues_have_masks_of_their_own() {
     // An empty mask turns steering off: the packets stay with the CPU that receives them.
     let (off, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=0", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((off.as_str(), processed), ("0 2", vec![10_000, 0, 10_000]));
-    // Of several devices each has its name in the control tree.
+    // If there are several devices, the control tree shows each by its name.
     let devices = ["count", "synthetic:packets=10000", "synthetic:packets=20000", "--rx-cpu", "0"];
     let (second, processed) = masks(&[&devices[..], &["--rps-cpus", "synthetic.2/rx-0=4", "--rps-cpus", "2"]].concat());
     assert_eq!((second.as_str(), processed), ("1 2", vec![0, 10_000, 20_000]));

@@ -49,7 +49,7 @@ fn usr1_reports_and_goes_on() {
 #[test]
 fn int_and_term_end_a_run_well() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let run = endless(&["--json", "--strict"]);
+        let run = endless(&["--json", "--strict", "--backlog", "100000"]);
         run.signal(signal);
         let ran = run.end();
         let report = ran.report();

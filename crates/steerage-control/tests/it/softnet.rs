@@ -110,7 +110,7 @@ fn router() -> Option<Namespaces> {
         net.must(nth, args);
     }
     net.within(1, || fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
-    // Whoever sends lets routers fragment.
+    // The sender lets routers fragment.
     net.within(0, || fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap());
     // Nobody asks for link addresses from here on.
     net.within(0, || send(64));

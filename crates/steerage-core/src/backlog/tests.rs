@@ -105,7 +105,7 @@ fn queues_share_the_backlog_of_a_cpu() {
     assert_eq!(other.rings.ledgers[1].by_producer.backlog_full.get(), 16);
     assert_eq!(other.memory.pool.cached(), 16, "what was dropped is home");
     assert!(one.rings.to.is_half_full(1) && other.rings.to.is_half_full(1) && !one.rings.to.is_half_full(0));
-    // Nothing finds room until the CPU has finished something, whoever sent that.
+    // Nothing finds room until the CPU has finished packets of either queue.
     one.stage(1, 4);
     assert_eq!(one.publish(0), []);
     assert_eq!(one.rings.room_everywhere(POLL_BUDGET, &mut one.memory), 0);

@@ -107,7 +107,7 @@ impl Attempt<'_> {
             match self.with_hash(mode) {
                 Ok(link) => return Ok((link, true)),
                 Err(Refused::For(error)) => return Err(Refused::For(error)),
-                // Who did not ask for it need not know.
+                // A user who did not ask for it need not know.
                 Err(Refused::Mode(_)) if self.options.device_hash != DeviceHash::Always => {}
                 Err(Refused::Mode(why)) => {
                     let name = &self.options.interface;

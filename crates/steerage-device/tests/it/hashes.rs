@@ -292,7 +292,7 @@ fn where_directions_must_meet_the_hash_is_ours() {
     assert!(hash(DeviceHash::IfSafe, None).iter().all(|hash| *hash != "device"));
     assert!(hash(DeviceHash::Never, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
     assert_eq!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)), ["device"; 2]);
-    // Whoever insists vouches for it.
+    // A user who insists on it vouches for it.
     assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
 }
 

@@ -46,11 +46,12 @@ const DROP: Description = Description {
 
 const FRAME_BYTES: [u32; 5] = [64, 256, 512, 1024, 1514];
 
-/// Of small frames, in millions a second: from what early metadata keeps up with far away to what late does not near.
+/// Rates of small frames, in millions per second. Early metadata keeps up with the lowest even if the CPUs are far apart, and late
+/// metadata does not keep up with the highest even if they are near.
 const RATES: [u32; 8] = [4, 6, 8, 12, 16, 20, 25, 30];
 
-/// Of frames that one CPU receives and drops, in millions a second: from the published rate to more than late metadata
-/// keeps up with.
+/// Rates of frames that one CPU receives and drops, in millions per second. The lowest is the published one, and late metadata does
+/// not keep up with the highest.
 const DROP_RATES: [f64; 8] = [1.488_137, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0];
 
 /// What a frame takes, about.

@@ -26,7 +26,7 @@ use crate::handler::{Handler, MakeHandler};
 use crate::hashing::QueueHasher;
 use crate::ids::{CpuIndex, InputId, TxSource};
 use crate::limits::{
-    BUCKETS, CPUS_MAX, HEADROOM, Limits, OUTPUTS_MAX, PAGE_BYTES_MIN, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK,
+    BUCKETS, CPUS_MAX, Limits, OUTPUTS_MAX, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK,
     PUBLISH_AT, PUBLISH_POLLS, QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
 };
 use crate::origin::Origin;
@@ -294,7 +294,7 @@ impl Plan {
                 let mut mask = mask_indices(&self.cpus, mask, owner)?;
                 mask.sort_unstable();
                 let can = rx.capabilities();
-                let frame_bytes_max = can.frame_bytes_max;
+                let frame_bytes_max = can.fit.bytes();
                 if frame_bytes_max > FRAME_BYTES_MAX {
                     let device = input.name.get();
                     return Err(BuildError::FrameTooLong { device, asked: frame_bytes_max, most: FRAME_BYTES_MAX });
@@ -324,8 +324,7 @@ impl Plan {
     /// does not allow that, the limits shrink. Each CPU's pages lie on its own NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
-        let frame_bytes_max = queues.iter().map(|queue| queue.can.frame_bytes_max).max().unwrap_or(0);
-        let page_bytes = page_bytes_for(frame_bytes_max.max(spec.linear_bytes));
+        let page_bytes = queues.iter().map(|queue| queue.can.fit.or_longer(spec.linear_bytes).page_bytes()).max().unwrap_or(0);
         let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
         self.size_caches(in_pages, page_bytes);
         let spec = &self.spec;
@@ -408,13 +407,6 @@ impl Plan {
     }
 }
 
-/// The page size for frames of up to `frame_bytes_max` bytes: a whole number of cache lines, but not a multiple of
-/// 1024 bytes, which would let the first lines of the frames fall into few cache sets.
-fn page_bytes_for(frame_bytes_max: usize) -> usize {
-    let bytes = (HEADROOM + frame_bytes_max).next_multiple_of(64).max(PAGE_BYTES_MIN);
-    if bytes % 1024 == 0 { bytes + 64 } else { bytes }
-}
-
 /// A queue as control knows it from the start.
 struct QueueControl {
     setup: QueueSetup,
@@ -479,7 +471,8 @@ impl Wiring<'_> {
         // on to the shared pool.
         let limits = spec.queue_limits.clamped(lends, self.supply.cache_pages());
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);
-        let pool = PagePool::new(Arc::clone(region), shared, Arc::clone(&kept_pages), limits.local_pages());
+        let pool = PagePool::new(Arc::clone(region), shared, Arc::clone(&kept_pages), limits.local_pages())
+            .frames_at(queue.can.fit.offset());
         let ledger = Arc::new(QueueLedger::new(BUCKETS));
         self.infos.push(QueueInfo {
             device: queue.device,

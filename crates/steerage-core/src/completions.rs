@@ -3,13 +3,12 @@
 
 mod gather;
 
-use crate::limits::HEADROOM;
 use crate::pool::QueuePages;
 use steerage_flow::{FlowHash, LinkType, Timestamp};
 use steerage_ledger::PollCounts;
-use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, FrameHeader, Page, Spot, Tail};
+use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, Fit, FrameHeader, Page, Spot, Tail};
 
-pub use gather::Gather;
+pub use steerage_mem::Gather;
 
 /// Describes what a device wrote to a page: see [`Completions::fill`] and [`Completions::rx_finish`].
 /// The example of [`RxQueue`](crate::rx::RxQueue) returns one for each frame.
@@ -99,6 +98,28 @@ impl Completions<'_> {
         self.pages.pool.take()
     }
 
+    /// Allocates a page for a frame of this size and alignment, which then begins at [`Fit::offset`] of the page. `None` while
+    /// all pages are in use, and if pages are too short for it: a device's [capabilities](crate::device::Capabilities) name the
+    /// longest frame.
+    #[inline]
+    pub fn alloc(&mut self, fit: Fit) -> Option<Page> {
+        if self.fits(fit) { self.take_page() } else { None }
+    }
+
+    /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, and passes each to `post`. Returns how many
+    /// it passed. If that is less than `room`, all pages are in use; the device should poll again later. A device calls this
+    /// once in a poll and posts what [`rx_finish`](Self::rx_finish) returns, so its ring stays full.
+    pub fn refill(&mut self, room: usize, fit: Fit, post: impl FnMut(Page)) -> usize {
+        let (_, pages) = self.pages.pool.take_many(if self.fits(fit) { room } else { 0 });
+        let count = pages.len();
+        pages.for_each(post);
+        count
+    }
+
+    fn fits(&self, fit: Fit) -> bool {
+        fit.page_bytes() <= self.pages.pool.region().page_bytes()
+    }
+
     /// Fills up to `count` pages by this CPU's own stores, for devices that have no pages posted anywhere. `write`
     /// gets the bytes behind a page's headroom and returns what it wrote, or `None` if nothing came. `None` ends the
     /// filling: no packet is made, and the page stays in the pool. If `write` claims to have written more bytes than
@@ -110,12 +131,13 @@ impl Completions<'_> {
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
         let Self { frames, pages, .. } = self;
         let pool = &mut pages.pool;
+        let frame_at = pool.frame_at;
         let (first, mut filled, mut more, mut lost, mut wire_bytes) = (frames.len(), 0, true, 0, 0);
         let (region, pages) = pool.take_many(count);
         // One frame is made for each page, so that the list does not have to check its capacity for each frame. The
         // pages behind the last filled page are removed again below.
         frames.extend(pages.map(|mut page| {
-            let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
+            let bytes = &mut region.page_mut(&mut page)[frame_at..];
             let room = bytes.len();
             let Some(written) = (if more { write(bytes) } else { None }) else {
                 more = false;
@@ -127,7 +149,7 @@ impl Completions<'_> {
             }
             filled += 1;
             wire_bytes += on_the_wire(written.wire_len);
-            let mut frame = Completion::new(page, HEADROOM, written.len);
+            let mut frame = Completion::new(page, frame_at, written.len);
             if let Some(hash) = written.hash {
                 frame.set_hash(hash.0);
             }
@@ -170,8 +192,12 @@ impl Completions<'_> {
         }
         self.counts.wire_bytes += on_the_wire(wire_len);
         if len <= self.copybreak.min(self.frame_bytes_max()) {
-            if let Some(copy) = self.pages.pool.copy_out(&mut page, offset, len) {
-                self.push_hashed(Completion::new(copy, HEADROOM, len), hash);
+            let copied = self.pages.pool.copy_out(|region, to| {
+                to.get_mut(..len)?.copy_from_slice(region.page_mut(&mut page).get(offset..)?.get(..len)?);
+                Some(len)
+            });
+            if let Some(copy) = copied {
+                self.push_hashed(copy, hash);
                 return page;
             }
         }
@@ -196,7 +222,7 @@ impl Completions<'_> {
         self.pages.pool.recycle(page);
     }
 
-    /// The bytes of a page, for filling. The frame begins [`HEADROOM`] bytes into the page.
+    /// The bytes of a page, for filling. The frame begins at [`Fit::offset`] of the page.
     #[inline(always)]
     pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.pages.pool.region().page_mut(page)
@@ -204,7 +230,7 @@ impl Completions<'_> {
 
     /// The length of the longest frame that fits a page behind its headroom, in bytes.
     pub fn frame_bytes_max(&self) -> usize {
-        self.pages.pool.region().page_bytes() - HEADROOM
+        self.pages.pool.region().page_bytes() - self.pages.pool.frame_at
     }
 
     /// Announces that the next poll will fill about `count` pages by this CPU's own stores. Until then these pages

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use steerage_flow::Affinity;
 use steerage_ledger::TxAccount;
-use steerage_mem::{Blocks, Page, Region};
+use steerage_mem::{Blocks, Fit, Page, Region};
 
 pub use steerage_ledger::DeviceName;
 
@@ -18,15 +18,16 @@ pub use steerage_ledger::DeviceName;
 ///
 /// // A ring of 256 posted pages, each of which takes a frame of up to 1514 bytes.
 /// let ring = Capabilities::pages(1514).posted(256);
-/// assert_eq!((ring.frame_bytes_max, ring.posted_max, ring.can_wait), (1514, 256, false));
+/// assert_eq!((ring.fit.bytes(), ring.posted_max, ring.can_wait), (1514, 256, false));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The length of the longest frame, in bytes. If frames have several pages, the length of the longest part. If the
-    /// queue lends its memory, the longest frame that handlers can keep or write to: such a frame is copied to a page
-    /// first.
-    pub frame_bytes_max: usize,
+    /// The length of the longest frame, and where frames begin in their pages if the device writes them by this CPU's own stores
+    /// ([`Completions::fill`](crate::completions::Completions::fill)). If frames have several pages, the length of the longest
+    /// part. If the queue lends its memory, the longest frame that handlers can keep or write to: such a frame is copied to a
+    /// page first.
+    pub fit: Fit,
     /// Whether frames lie in blocks that the device supplies and lends. Otherwise they lie in pages of the pool, with
     /// [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
     pub lends: bool,
@@ -52,7 +53,14 @@ impl Capabilities {
     /// A live queue without a hash. Its frames lie in pages of the pool, and the longest has `frame_bytes_max` bytes.
     pub const fn pages(frame_bytes_max: usize) -> Self {
         let (lends, can_wait, hash, names_buckets) = (false, false, None, false);
-        Self { frame_bytes_max, lends, segments_max: 1, posted_max: 0, can_wait, hash, names_buckets }
+        let fit = Fit::new(frame_bytes_max);
+        Self { fit, lends, segments_max: 1, posted_max: 0, can_wait, hash, names_buckets }
+    }
+
+    /// Frames are to lie in their pages like this.
+    #[must_use]
+    pub const fn fit(self, fit: Fit) -> Self {
+        Self { fit, ..self }
     }
 
     /// A live queue without a hash. Its frames lie in blocks that the device lends. Handlers can keep or write to frames of up

@@ -1,10 +1,10 @@
-//! Packets that outlive their batch, and the parts of packets.
+//! Packets that outlive their batch.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use steerage_flow::{LinkType, WallTime};
-use steerage_mem::FrameHeader;
+use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 
 /// A packet that a handler keeps beyond its batch: owned, writable and `Send`. Its pages go home when it is dropped, on any
 /// thread. [`Packet::keep`](crate::packet::Packet::keep) makes it.
@@ -27,7 +27,18 @@ pub struct Kept(pub(crate) steerage_mem::Kept);
 impl Kept {
     /// The frame's bytes, part by part; no part is empty.
     pub fn segments(&self) -> Segments<'_> {
-        Segments(self.0.segments())
+        self.0.segments()
+    }
+
+    /// Like [`segments`](Self::segments), but writable.
+    pub fn segments_mut(&mut self) -> SegmentsMut<'_> {
+        self.0.segments_mut()
+    }
+
+    /// How much memory the packet occupies, in bytes: all of its pages. A program that keeps many packets can bound their
+    /// memory by this.
+    pub fn truesize(&self) -> usize {
+        self.0.truesize()
     }
 
     /// The length of all parts together, in bytes.
@@ -83,21 +94,6 @@ impl DerefMut for Kept {
 impl AsRef<[u8]> for Kept {
     fn as_ref(&self) -> &[u8] {
         self
-    }
-}
-
-/// The bytes of a frame, part by part; no part is empty.
-/// [`Packet::segments`](crate::packet::Packet::segments) makes it.
-/// The example of [`TxQueue`](crate::tx::TxQueue) adds up their lengths.
-#[derive(Clone, Debug)]
-pub struct Segments<'a>(pub(crate) steerage_mem::Segments<'a>);
-
-impl<'a> Iterator for Segments<'a> {
-    type Item = &'a [u8];
-
-    #[inline]
-    fn next(&mut self) -> Option<&'a [u8]> {
-        self.0.next()
     }
 }
 

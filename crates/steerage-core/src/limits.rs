@@ -122,14 +122,7 @@ pub const KEPT_DEFAULT: usize = 1024;
 /// each packet of a poll as a poll has packets.
 pub const ORIGINATED_MAX: usize = POLL_BUDGET * POLL_BUDGET;
 
-/// Space before a frame in its page, for headers that a function puts in front. It is twice the kernel's
-/// `NET_SKB_PAD`, while XDP promises 256. The headers of a tunnel over IPv6 with options fit.
-pub const HEADROOM: usize = 128;
-
-/// Pages are at least this long, which fits a frame of 1514 bytes, two VLAN tags and the headroom. The length is 33
-/// cache lines and not 32, because at a stride of 2048 bytes the first lines of all frames fall into the same few
-/// cache sets, which makes each packet cost four times as much.
-pub const PAGE_BYTES_MIN: usize = 2112;
+pub use steerage_mem::fit::{HEADROOM, PAGE_BYTES_MIN, TAILROOM};
 
 /// After its time to drain, a CPU may still be about to return for this long. Then the instance ends without it.
 pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);

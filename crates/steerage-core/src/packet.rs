@@ -18,7 +18,8 @@ use steerage_mem::SharedPool;
 use steerage_mem::ring::{Consumer, Frame, Frames};
 use steerage_mem::{FrameHeader, Kept as WrittenCopy, KeptPages, Page};
 
-pub use crate::kept::{Kept, Segments};
+pub use crate::kept::Kept;
+pub use steerage_mem::{Segments, SegmentsMut};
 
 use crate::kept::time_of;
 

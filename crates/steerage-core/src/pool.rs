@@ -62,6 +62,8 @@ pub struct PagePool {
     /// How many frames were copied out of their pages since the counters were last written.
     copied_out: u64,
     pub(crate) counters: Arc<PoolCounters>,
+    /// Where frames begin in their pages.
+    pub(crate) frame_at: usize,
 }
 
 impl PagePool {
@@ -82,7 +84,14 @@ impl PagePool {
             came_home: 0,
             copied_out: 0,
             counters: Arc::default(),
+            frame_at: HEADROOM,
         }
+    }
+
+    /// Frames will begin at this offset of their pages: see [`Fit::offset`](steerage_mem::Fit::offset).
+    #[must_use]
+    pub fn frames_at(self, offset: usize) -> Self {
+        Self { frame_at: offset, ..self }
     }
 
     /// Sets how many pages the local cache keeps. Surplus pages go to the shared pool.
@@ -200,20 +209,17 @@ impl PagePool {
         }
     }
 
-    /// Copies `len` bytes at `offset` of `page` to a newly taken page, and returns that. `None` if no page is free,
-    /// or if the bytes do not lie in `page`.
+    /// Has `copy` copy a frame to a newly taken page, and returns it. `copy` returns the length of what it copied. `None` if
+    /// no page is free, or if `copy` could not copy it.
     #[inline]
-    pub(crate) fn copy_out(&mut self, page: &mut Page, offset: usize, len: usize) -> Option<Page> {
-        let mut copy = self.take()?;
-        let bytes = self.region.page_mut(page).get(offset..).and_then(|from| from.get(..len));
-        let Some(bytes) = bytes else {
-            self.region.release(&mut copy);
-            self.cache.push(copy);
+    pub(crate) fn copy_out(&mut self, copy: impl FnOnce(&Region, &mut [u8]) -> Option<usize>) -> Option<Completion> {
+        let mut page = self.take()?;
+        let Some(len) = copy(&self.region, &mut self.region.page_mut(&mut page)[self.frame_at..]) else {
+            self.put_back(page);
             return None;
         };
-        self.region.page_mut(&mut copy)[HEADROOM..][..len].copy_from_slice(bytes);
         self.copied_out += 1;
-        Some(copy)
+        Some(Completion::new(page, self.frame_at, len))
     }
 
     /// Takes a page home. A page of other memory, which a device may give by mistake, is ignored.
@@ -307,7 +313,7 @@ impl PagePool {
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {
-            self.region.prefetch_write(page, HEADROOM);
+            self.region.prefetch_write(page, self.frame_at);
         }
     }
 }

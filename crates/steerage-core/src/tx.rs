@@ -227,7 +227,7 @@ impl OutgoingPacket<'_> {
     /// The bytes to send, part by part. [`received`](Self::received) returns the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
-        Segments(self.copy.map_or_else(|| self.frame.segments(), Kept::segments))
+        self.copy.map_or_else(|| self.frame.segments(), Kept::segments)
     }
 
     /// Takes the packet together with its pages, in exchange for as many pages from the end of `pages`, so that it

@@ -151,6 +151,25 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
+/// The bytes of a frame for writing, part by part, without empty parts.
+/// [`Frame::segments_mut`](crate::ring::Frame::segments_mut) and [`Kept::segments_mut`](crate::Kept::segments_mut) make it.
+#[derive(Debug)]
+pub struct SegmentsMut<'a> {
+    memory: &'a Memory,
+    parts: Parts<'a>,
+}
+
+impl<'a> Iterator for SegmentsMut<'a> {
+    type Item = &'a mut [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a mut [u8]> {
+        // SAFETY: the code that made this iterator holds the frame mutably for as long. The parts lie in different pages, since a
+        // page has one token and is appended to one frame, so the slices do not overlap.
+        self.parts.by_ref().map(|part| unsafe { self.memory.slice_mut(&part) }).find(|bytes| !bytes.is_empty())
+    }
+}
+
 impl Memory {
     /// The frame's bytes, part by part.
     pub fn segments<'a>(&'a self, frame: &'a Completion) -> Segments<'a> {
@@ -167,6 +186,32 @@ impl Memory {
     /// As [`slice`](Self::slice), of all of the frame's parts.
     pub(crate) unsafe fn segments_of(&self, slot: &Slot) -> Segments<'_> {
         Segments { memory: self, parts: self.pool().parts_of(slot) }
+    }
+
+    /// # Safety
+    /// As [`slice_mut`](Self::slice_mut), of all of the frame's pages, for as long as the iterator or one of its slices lives.
+    pub(crate) unsafe fn segments_mut_of(&self, slot: &Slot) -> SegmentsMut<'_> {
+        SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
+    }
+
+    /// Copies all parts of a frame to the front of `to`. Returns their length, or `None` if they do not fit.
+    pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
+        let mut at = 0;
+        for part in self.segments(frame) {
+            to.get_mut(at..)?.get_mut(..part.len())?.copy_from_slice(part);
+            at += part.len();
+        }
+        Some(at)
+    }
+
+    /// How much memory the frame occupies: all of its pages, whatever it uses of them. A lent frame occupies its own bytes and
+    /// those of its header.
+    pub(crate) fn truesize(&self, slot: &Slot) -> usize {
+        if slot.is_lent() {
+            return slot.len() + if slot.has_header() { FrameHeader::BYTES } else { 0 };
+        }
+        let pages = if slot.is_chained() { self.pool().parts_of(slot).count() } else { 1 };
+        pages * self.pool().page_bytes()
     }
 
     #[inline(always)]

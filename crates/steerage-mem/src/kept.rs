@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::chain::Segments;
+use crate::chain::{Segments, SegmentsMut};
 use crate::generations::Generation;
 use crate::header::FrameHeader;
 use crate::memory::Memory;
@@ -148,6 +148,17 @@ impl Kept {
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: the slot is ours alone, and writing needs `&mut self`.
         unsafe { self.kept_pages.memory.segments_of(&self.slot) }
+    }
+
+    /// The frame's bytes for writing, part by part.
+    pub fn segments_mut(&mut self) -> SegmentsMut<'_> {
+        // SAFETY: as `deref_mut`: all of its pages are ours alone.
+        unsafe { self.kept_pages.memory.segments_mut_of(&self.slot) }
+    }
+
+    /// How much memory the frame occupies, in bytes: all of its pages.
+    pub fn truesize(&self) -> usize {
+        self.kept_pages.memory.truesize(&self.slot)
     }
 
     /// The length of all parts together, in bytes.

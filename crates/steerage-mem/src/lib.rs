@@ -9,7 +9,9 @@
 //! | [`parts`] | the parts of a region, each on its own NUMA node |
 //! | `generations` | debug and fuzz builds only: detects a page that is used after its release |
 //! | [`page`] | [`Page`], the right to write one page, and [`Completion`], a filled one: tokens that cannot be forged |
+//! | [`fit`] | where a frame lies in its page, and the room around it |
 //! | [`chain`], `links` | frames that lie in several pages |
+//! | [`gather`] | frames whose buffers arrive one by one |
 //! | [`blocks`] | memory that holds many frames at once and is lent read-only, and the claim to it |
 //! | [`header`] | the header that a device writes in front of a frame |
 //! | [`posted`] | pages in a ring of the kernel's, whose addresses become tokens again |
@@ -49,7 +51,9 @@ pub mod budget;
 mod bundles;
 pub mod chain;
 pub mod control_lock;
+pub mod fit;
 pub mod gate;
+pub mod gather;
 mod generations;
 pub mod header;
 pub mod huge;
@@ -77,7 +81,9 @@ mod sync;
 pub use admission::Admission;
 pub use bits::Bits;
 pub use blocks::{Blocks, Claim, Homecoming, Spot, Tail};
-pub use chain::{SEGMENTS_MAX, Segments};
+pub use chain::{SEGMENTS_MAX, Segments, SegmentsMut};
+pub use fit::Fit;
+pub use gather::Gather;
 pub use header::FrameHeader;
 pub use huge::HugeVec;
 pub use in_flight::{InFlight, Reaper};

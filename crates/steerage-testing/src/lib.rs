@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use steerage_core::completions::Completions;
 use steerage_core::device::{Capabilities, DeviceError, Opened};
-use steerage_core::limits::{HEADROOM, POLL_BUDGET};
+use steerage_core::limits::POLL_BUDGET;
 use steerage_core::pool::{PagePool, QueuePages};
 use steerage_core::rx::{Polled, RxQueue};
 use steerage_flow::{LinkType, Timestamp};
@@ -97,18 +97,16 @@ impl QueueTester {
     /// # Errors
     /// The queue's own error, or an error if there is no memory.
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
-        let Capabilities { frame_bytes_max, lends, .. } = queue.capabilities();
-        // Pages are whole cache lines, as in the path. Otherwise frames would share lines.
-        let page_bytes = (HEADROOM + frame_bytes_max).next_multiple_of(64);
+        let Capabilities { fit, lends, .. } = queue.capabilities();
         // The tester does not copy lent frames, so it needs no pages for them.
         let pages = if lends { 1 } else { TESTER_PAGES };
-        let (region, pages) = Region::map(pages, page_bytes)
+        let (region, pages) = Region::map(pages, fit.page_bytes())
             .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
         let Opened { blocks, mode, .. } = queue.open(&region)?;
         let memory = Memory::new(Arc::clone(&region), blocks.as_ref().map(|blocks| Arc::clone(blocks.region())));
         let kept_pages = KeptPages::new(memory.clone(), 0);
         let shared = Arc::clone(&SharedPool::by_node(&region, pages)[0]);
-        let pool = PagePool::new(region, shared, kept_pages, TESTER_PAGES);
+        let pool = PagePool::new(region, shared, kept_pages, TESTER_PAGES).frames_at(fit.offset());
         Ok(Self {
             queue,
             pages: QueuePages { pool, blocks, memory },

@@ -198,7 +198,7 @@ pub mod policy {
 /// Packets, their parts, and packets that outlive their batch.
 pub mod packet {
     pub use steerage_core::ids::Verdict;
-    pub use steerage_core::packet::{Batch, Kept, NoRoom, Packet, Packets, Positions, Received, Segments};
+    pub use steerage_core::packet::{Batch, Kept, NoRoom, Packet, Packets, Positions, Received, Segments, SegmentsMut};
 }
 
 /// What a device is: for authors of devices.
@@ -206,7 +206,7 @@ pub mod device {
     pub use steerage_core::{completions::*, device::*, rx::*, tx::*};
     pub use steerage_ledger::{TxAccount, TxSource};
     pub use steerage_mem::{
-        Backing, Blocks, Claim, Completion, FrameHeader, InFlight, Page, Posted, Reaper, Region, RegionError, Spot,
+        Backing, Blocks, Claim, Completion, Fit, FrameHeader, InFlight, Page, Posted, Reaper, Region, RegionError, Spot,
     };
 }
 
@@ -231,7 +231,7 @@ pub mod limits {
         BACKLOG_DEFAULT, BACKLOG_MAX, BUCKETS, CPUS_MAX, DEAD_AFTER, DRAIN_MAX, FLOW_LIMIT_TABLE_LEN,
         FLOW_LIMIT_TABLE_LEN_MAX, HANDLE_BUDGET, HEADROOM, KEPT_DEFAULT, Limits, MEMORY_MAX_DEFAULT, ORIGINATED_MAX,
         OUTPUT_STUCK_AFTER, OUTPUTS_MAX, PAGE_BYTES_MIN, POLL_BUDGET, QUEUES_MAX, QueueLimits, ROUND_BUDGET,
-        ROUND_TIME_MAX,
+        ROUND_TIME_MAX, TAILROOM,
     };
     pub use steerage_mem::page_cache::{LPC_MEMORY_PART, LPC_SIZE_DEFAULT, LPC_SIZE_MAX, LPC_UNIT_PAGES};
     pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};

@@ -2,14 +2,33 @@
 
 use steerage_mem::Kept as WrittenCopy;
 
-use super::{NoRoom, Packet, Segments};
+use super::{NoRoom, Packet, Segments, SegmentsMut};
 
 impl Packet<'_> {
     /// The frame's bytes, part by part; no part is empty. A frame that the device received into several buffers lies
     /// in several pages. [`data`](Self::data) is the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
-        Segments(self.written().map_or_else(|| self.frame.segments(), WrittenCopy::segments))
+        self.written().map_or_else(|| self.frame.segments(), WrittenCopy::segments)
+    }
+
+    /// Like [`segments`](Self::segments), but writable. A frame in lent memory is first copied to a page.
+    ///
+    /// # Errors
+    /// As [`data_mut`](Self::data_mut).
+    pub fn segments_mut(&mut self) -> Result<SegmentsMut<'_>, NoRoom> {
+        self.forget_dissection();
+        if !self.frame.is_lent() {
+            return self.frame.segments_mut().ok_or(NoRoom);
+        }
+        self.copy_mut().map(WrittenCopy::segments_mut)
+    }
+
+    /// How much memory the packet occupies, in bytes: all of its pages, whatever it uses of them. A frame in lent memory
+    /// occupies its own bytes and those of its header, until it is first written to. (`truesize` of the kernel's `sk_buff`,
+    /// which counts the `sk_buff` too. Metadata here needs no memory but the slot's 16 bytes.)
+    pub fn truesize(&self) -> usize {
+        self.written().map_or_else(|| self.frame.truesize(), WrittenCopy::truesize)
     }
 
     /// The frame's length as received, in bytes, over all its parts. (`len` of the kernel's `sk_buff`, `pkt_len` of
@@ -39,7 +58,8 @@ impl Packet<'_> {
         self.written().map_or_else(|| self.frame.room(), WrittenCopy::room).0
     }
 
-    /// How many bytes [`append`](Self::append) has room for: the rest of the page in which the frame ends. In lent
+    /// How many bytes [`append`](Self::append) has room for: the rest of the page in which the frame ends. That is at least
+    /// [`TAILROOM`](crate::limits::TAILROOM) if the frame is no longer than its device said, unless some of it was used. In lent
     /// memory there is none until the frame is first written to.
     pub fn tailroom(&self) -> usize {
         self.written().map_or_else(|| self.frame.room(), WrittenCopy::room).1

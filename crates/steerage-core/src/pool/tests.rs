@@ -199,9 +199,13 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
         Step::CopyOut => {
             if let Some((_, mut page)) = hand.pages.pop() {
                 two.region.page_mut(&mut page)[HEADROOM..HEADROOM + 4].copy_from_slice(b"copy");
-                let copy = pool.copy_out(&mut page, HEADROOM, 4);
+                let copy = pool.copy_out(|region, to| {
+                    to[..4].copy_from_slice(&region.page_mut(&mut page)[HEADROOM..][..4]);
+                    Some(4)
+                });
                 hand.pages.push((of, page));
-                if let Some(mut copy) = copy {
+                if let Some(copy) = copy {
+                    let mut copy = copy.into_page().unwrap();
                     assert_eq!(&two.region.page_mut(&mut copy)[HEADROOM..HEADROOM + 4], b"copy");
                     hand.pages.push((of, copy));
                 }

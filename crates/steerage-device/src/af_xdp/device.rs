@@ -9,7 +9,7 @@ use std::time::Duration;
 use steerage::{
     DeviceError,
     device::{Backing, Region},
-    limits::{HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, SEGMENTS_MAX},
+    limits::{HEADROOM, PAGE_BYTES_MIN, POLL_BUDGET, SEGMENTS_MAX, TAILROOM},
 };
 
 use super::attach::Attached;
@@ -105,7 +105,8 @@ impl Device {
 
     /// What the pages have to hold behind their own headroom: the kernel's is longer. Of a frame that does not fit a chunk, a part.
     pub(super) fn frame_bytes_max(&self) -> usize {
-        (self.frame_bytes + HEADROOM_BYTES).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX) - HEADROOM
+        let chunk_bytes = (HEADROOM_BYTES + self.frame_bytes + TAILROOM).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX);
+        chunk_bytes - HEADROOM - TAILROOM
     }
 
     /// Of how many chunks its longest frame is.

@@ -1,7 +1,7 @@
 //! The frames that a consumer holds.
 
 use super::Consumer;
-use crate::chain::Segments;
+use crate::chain::{Segments, SegmentsMut};
 use crate::header::FrameHeader;
 use crate::page::{BLANK, Completion, Page, Slot};
 use crate::sync::Ordering;
@@ -112,6 +112,22 @@ impl<'a> Frame<'a> {
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: as `bytes`; the slot stands for all of its pages.
         unsafe { self.ring.memory.segments_of(&self.slot) }
+    }
+
+    /// The frame's bytes for writing, part by part. `None` for a lent frame, which others may read.
+    #[inline]
+    pub fn segments_mut(&mut self) -> Option<SegmentsMut<'_>> {
+        if self.slot.is_lent() {
+            return None;
+        }
+        // SAFETY: as `bytes_mut`; the slot stands for all of its pages.
+        Some(unsafe { self.ring.memory.segments_mut_of(&self.slot) })
+    }
+
+    /// How much memory the frame occupies, in bytes: all of its pages, whatever it uses of them. A lent frame occupies its own
+    /// bytes and those of its header.
+    pub fn truesize(&self) -> usize {
+        self.ring.memory.truesize(&self.slot)
     }
 
     /// The length of all parts together, in bytes.

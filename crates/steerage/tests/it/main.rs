@@ -14,6 +14,7 @@ mod lent;
 mod lies;
 mod limits;
 mod originate;
+mod page_contract;
 mod pages;
 mod patience;
 mod resize;

@@ -157,6 +157,7 @@ enum Change {
     TrimFront(usize),
     Truncate(usize),
     Write(usize),
+    WriteEach,
     Linearise,
 }
 
@@ -181,6 +182,10 @@ fn change(packet: &mut Packet<'_>, model: &mut Seen, step: u8, change: Change) -
             model.data.truncate(len);
         }
         Change::Linearise => assert_eq!(packet.linearise()?, model.data),
+        Change::WriteEach => {
+            packet.segments_mut()?.for_each(|part| part.fill(step));
+            model.data.fill(step);
+        }
         Change::Write(at) => {
             let data = packet.data_mut()?;
             if let Some(byte) = data.get_mut(at) {
@@ -269,6 +274,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
         (0..100_usize).prop_map(Change::TrimFront),
         (0..100_usize).prop_map(Change::Truncate),
         (0..60_usize).prop_map(Change::Write),
+        Just(Change::WriteEach),
         Just(Change::Linearise),
     ];
     proptest::collection::vec(one, 1..8)

@@ -1,0 +1,112 @@
+//! Where a frame lies in its page: the promise of headroom, alignment and tailroom that Linux's `build_skb` asks of a driver.
+
+/// The room before a frame in its page, in bytes, for headers that a function puts in front. It is twice the kernel's
+/// `NET_SKB_PAD`, while XDP promises 256. The headers of a tunnel over IPv6 with options fit.
+pub const HEADROOM: usize = 128;
+
+/// The room behind a frame in its page, in bytes, for what a function appends: the padding and the check value of ESP, of MACsec
+/// or of WireGuard have at most 50 bytes together. In Linux that room is the `skb_shared_info`, which is not for data.
+pub const TAILROOM: usize = 64;
+
+/// Pages begin at multiples of this many bytes, a cache line. So no [`Fit`] can ask for more.
+pub const PAGE_ALIGN: usize = 64;
+
+/// Pages are at least this long, which fits a frame of 1514 bytes, two VLAN tags, the headroom and the tailroom. The length is 33
+/// cache lines and not 32, because at a stride of 2048 bytes the first lines of all frames fall into the same few
+/// cache sets, which makes each packet cost four times as much.
+pub const PAGE_BYTES_MIN: usize = 2112;
+
+/// How long a frame may be, and which of its bytes lies at a round address.
+///
+/// Every page begins at a multiple of [`PAGE_ALIGN`], so a frame of the same `Fit` begins at the same
+/// [`offset`](Self::offset) in every page.
+///
+/// ```
+/// use steerage_mem::fit::{Fit, HEADROOM};
+///
+/// // A frame of up to 1514 bytes, in which the byte behind the Ethernet header lies at a multiple of 4.
+/// let fit = Fit::new(1514).aligned(4, 14);
+/// assert_eq!(fit, Fit::new(1514).ip_aligned());
+/// assert_eq!(fit.offset(), HEADROOM + 2); // Linux: NET_SKB_PAD + NET_IP_ALIGN
+/// assert_eq!(Fit::new(3000).page_bytes(), 128 + 3000 + 64 + 8); // whole cache lines
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fit {
+    bytes: usize,
+    offset: usize,
+}
+
+impl Fit {
+    /// A frame of up to `bytes` bytes that begins at a multiple of [`PAGE_ALIGN`], right behind the headroom. A device writes whole
+    /// cache lines then, so this is the best place unless a header has to be aligned.
+    pub const fn new(bytes: usize) -> Self {
+        Self { bytes, offset: HEADROOM }
+    }
+
+    /// The byte at `at` of the frame lies at a multiple of `align` bytes. `align` is reduced to a power of two, at most
+    /// [`PAGE_ALIGN`].
+    #[must_use]
+    pub const fn aligned(self, align: usize, at: usize) -> Self {
+        let mut unit = 1;
+        while unit < PAGE_ALIGN && unit * 2 <= align {
+            unit *= 2;
+        }
+        Self { offset: (HEADROOM + at).next_multiple_of(unit) - at, ..self }
+    }
+
+    /// The IP header behind an Ethernet header lies at a multiple of 4 bytes: Linux's `NET_IP_ALIGN` of 2. On x86 and 64-bit ARM,
+    /// Linux sets it to 0, because there unaligned reads are cheap.
+    #[must_use]
+    pub const fn ip_aligned(self) -> Self {
+        self.aligned(4, 14)
+    }
+
+    /// Frames of up to `bytes` bytes have room too.
+    #[must_use]
+    pub const fn or_longer(self, bytes: usize) -> Self {
+        if bytes > self.bytes { Self { bytes, ..self } } else { self }
+    }
+
+    /// The length of the longest frame, in bytes.
+    pub const fn bytes(self) -> usize {
+        self.bytes
+    }
+
+    /// Where the frame begins in its page: at least [`HEADROOM`].
+    pub const fn offset(self) -> usize {
+        self.offset
+    }
+
+    /// How long a page has to be for the frame and the [`TAILROOM`] behind it: a whole number of cache lines, but not a multiple
+    /// of 1024 bytes, which would let the first lines of the frames fall into few cache sets.
+    pub const fn page_bytes(self) -> usize {
+        let needed = (self.offset + self.bytes + TAILROOM).next_multiple_of(PAGE_ALIGN);
+        let bytes = if needed < PAGE_BYTES_MIN { PAGE_BYTES_MIN } else { needed };
+        if bytes.is_multiple_of(1024) { bytes + PAGE_ALIGN } else { bytes }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Region;
+
+    proptest! {
+        #[test]
+        fn every_page_keeps_the_promise(bytes in 1..10_000_usize, align in 0..200_usize, at in 0..200_usize) {
+            let fit = Fit::new(bytes).aligned(align, at);
+            let (region, pages) = Region::map(3, fit.page_bytes()).unwrap();
+            prop_assert_ne!(fit.page_bytes() % 1024, 0);
+            let unit = if align < 2 { 1 } else { (1 << align.ilog2()).min(PAGE_ALIGN) };
+            prop_assert!((HEADROOM..HEADROOM + unit).contains(&fit.offset()));
+            prop_assert!(region.page_bytes() >= fit.offset() + bytes + TAILROOM);
+            for page in pages {
+                // An address in a region is counted from its base, which is a page of the machine.
+                prop_assert_eq!((region.address(&page).unwrap() as usize + fit.offset() + at) % unit, 0);
+                prop_assert_eq!(region.base().as_ptr() as usize % PAGE_ALIGN, 0);
+            }
+        }
+    }
+}

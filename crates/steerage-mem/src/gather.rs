@@ -1,0 +1,124 @@
+//! Frames that a device receives into several buffers.
+
+use crate::page::{Completion, Page};
+use crate::region::Region;
+
+/// A frame of several buffers, of which some have arrived. A device keeps a `Gather` from buffer to buffer and from
+/// poll to poll, because the last buffer of a frame may arrive in a later poll than the first. When the device is
+/// closed, it gives back the pages that are still in it ([`close`](Self::close)).
+///
+/// The guide has an [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
+#[derive(Debug, Default)]
+pub struct Gather {
+    frame: Option<Completion>,
+    /// Why the frame cannot be handed over any more. Its remaining buffers are skipped.
+    broken: Option<Broken>,
+    /// How many bytes of buffers were skipped.
+    skipped: usize,
+}
+
+/// Why a frame of several buffers is not handed over.
+/// `Completions` of the crate `steerage-core` counts it by this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The device lost a part of it, or it has too many parts or bytes.
+    Lost,
+    /// There was no page for a part of it.
+    NoPage,
+}
+
+/// What became of a frame of several buffers.
+/// [`Gather::finish`] returns it.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    /// The frame, or what had arrived of it when it broke. `None` if nothing had.
+    pub frame: Option<Completion>,
+    /// Set if the frame is not whole: the reason, and how many bytes it would have had, as far as they arrived.
+    pub broken: Option<(Broken, usize)>,
+}
+
+impl Gather {
+    /// Whether no buffer of a frame has arrived yet.
+    pub fn is_empty(&self) -> bool {
+        self.frame.is_none() && self.broken.is_none()
+    }
+
+    /// Adds `len` bytes at `offset` of `page`, a page of `region`. `Err` returns a page that the frame does not need, because it
+    /// is broken or breaks now.
+    ///
+    /// # Errors
+    /// The page itself.
+    pub fn add(&mut self, region: &Region, page: Page, offset: usize, len: usize) -> Result<(), Page> {
+        if self.skips(len) {
+            return Err(page);
+        }
+        let Some(frame) = &mut self.frame else {
+            self.frame = Some(Completion::new(page, offset, len));
+            return Ok(());
+        };
+        region.append(frame, page, offset, len).inspect_err(|_| self.break_off(Broken::Lost, len))
+    }
+
+    /// Whether a buffer of `len` bytes is skipped, because the frame is broken. If so, counts its bytes.
+    pub fn skips(&mut self, len: usize) -> bool {
+        if self.broken.is_some() {
+            self.skipped = self.skipped.saturating_add(len);
+        }
+        self.broken.is_some()
+    }
+
+    /// The frame cannot be handed over any more, and `len` bytes of it are skipped. The first reason counts.
+    pub fn break_off(&mut self, why: Broken, len: usize) {
+        self.broken.get_or_insert(why);
+        self.skipped = self.skipped.saturating_add(len);
+    }
+
+    /// The last buffer has arrived: what came of the frame. The next buffer begins another frame.
+    pub fn finish(&mut self, region: &Region) -> Gathered {
+        let Self { frame, broken, skipped } = std::mem::take(self);
+        let arrived = frame.as_ref().map_or(0, |frame| region.total_len(frame));
+        Gathered { frame, broken: broken.map(|why| (why, arrived.saturating_add(skipped))) }
+    }
+
+    /// Gives up the frame. Its pages, which belong to `region`, are appended to `pages`. For `RxQueue::close`.
+    pub fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
+        if let Some(frame) = std::mem::take(self).frame {
+            region.take_apart(frame, |page, _, _| pages.push(page));
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::SEGMENTS_MAX;
+
+    #[test]
+    fn a_frame_is_whole_or_broken_with_all_of_its_bytes() {
+        let (region, mut pages) = Region::map(SEGMENTS_MAX + 2, 256).unwrap();
+        let mut gather = Gather::default();
+        for _ in 0..3 {
+            gather.add(&region, pages.pop().unwrap(), 0, 100).unwrap();
+        }
+        let whole = gather.finish(&region);
+        assert!(whole.broken.is_none() && gather.is_empty());
+        let whole = whole.frame.unwrap();
+        assert_eq!(region.total_len(&whole), 300);
+        region.take_apart(whole, |page, _, _| pages.push(page));
+
+        for _ in 0..SEGMENTS_MAX {
+            gather.add(&region, pages.pop().unwrap(), 0, 100).unwrap();
+        }
+        let spare = gather.add(&region, pages.pop().unwrap(), 0, 7).unwrap_err();
+        // The first reason counts.
+        gather.break_off(Broken::NoPage, 1);
+        let spare = gather.add(&region, spare, 0, 5).unwrap_err();
+        let broken = gather.finish(&region);
+        assert_eq!(broken.broken, Some((Broken::Lost, SEGMENTS_MAX * 100 + 13)));
+        gather = Gather { frame: broken.frame, ..Gather::default() };
+        gather.close(&region, &mut pages);
+        pages.push(spare);
+        assert_eq!(pages.len(), SEGMENTS_MAX + 2);
+        assert!(gather.is_empty());
+    }
+}

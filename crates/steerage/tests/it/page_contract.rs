@@ -1,0 +1,230 @@
+//! What a device and a handler may rely on in a page: headroom, alignment, tailroom.
+
+use std::sync::{Arc, Mutex};
+
+use steerage::{
+    Batch, Builder, Cpu, DeviceError, Handler, Input,
+    device::{Capabilities, Completions, Filled, Fit, Gather, Page, Polled, RxQueue},
+    limits::{HEADROOM, SEGMENTS_MAX, TAILROOM},
+    stats::{DropReason, Snapshot},
+};
+use steerage_fixtures::assert_at_rest;
+
+const ETHERNET_BYTES: usize = 14;
+/// Frames that fill their pages to the last byte that they may.
+const LONGEST: usize = 2000;
+const FIT: Fit = Fit::new(LONGEST).ip_aligned();
+const RING: usize = 8;
+
+/// What a handler saw of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    /// The address of the byte behind an Ethernet header, modulo 4.
+    ip_at: usize,
+    headroom: usize,
+    tailroom: usize,
+    truesize: usize,
+    parts: usize,
+    len: usize,
+    sum: u64,
+}
+
+struct Looks(Arc<Mutex<Vec<Seen>>>);
+
+impl Handler for Looks {
+    type Moved = ();
+    type Report = ();
+
+    fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
+        for mut packet in batch.iter_mut() {
+            let before: u64 = packet.segments().flatten().map(|byte| u64::from(*byte)).sum();
+            let parts = packet.segments_mut().unwrap().map(|part| part[0] += 1).count();
+            let sum: u64 = packet.segments().flatten().map(|byte| u64::from(*byte)).sum();
+            assert_eq!(sum, before + parts as u64);
+            let data = packet.data();
+            self.0.lock().unwrap().push(Seen {
+                ip_at: (data.as_ptr() as usize + ETHERNET_BYTES) % 4,
+                headroom: packet.headroom(),
+                tailroom: packet.tailroom(),
+                truesize: packet.truesize(),
+                parts,
+                len: packet.total_len(),
+                sum: before,
+            });
+            let truesize = packet.truesize();
+            let mut kept = packet.keep().unwrap();
+            assert_eq!((kept.truesize(), kept.segments_mut().count()), (truesize, parts));
+        }
+    }
+
+    fn finish(self, _cpu: &mut Cpu) {}
+}
+
+fn run(queue: impl RxQueue + 'static, copybreak: usize) -> (Vec<Seen>, Snapshot) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let to = Arc::clone(&seen);
+    let outcome = Builder::new()
+        .virtual_cpus(1)
+        .copybreak(copybreak)
+        .input(Input::new("device", "test", vec![Box::new(queue)]))
+        .build(move |_| Looks(Arc::clone(&to)))
+        .unwrap()
+        .start()
+        .unwrap()
+        .join();
+    assert_at_rest(&outcome.snapshot);
+    let seen = seen.lock().unwrap().clone();
+    (seen, outcome.snapshot)
+}
+
+/// Fills pages in the two ways that a device without a ring has.
+struct Fills;
+
+impl RxQueue for Fills {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(0).fit(FIT)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        let filled = out.fill(1, |page| {
+            page[..LONGEST].fill(1);
+            Some(Filled::whole(LONGEST))
+        });
+        assert_eq!(filled, 1);
+        assert!(out.copy_in(&[1; LONGEST]));
+        // Frames are shorter than this by the headroom, and `fill` offers no more than the page has.
+        assert!(!out.copy_in(&vec![1; out.frame_bytes_max() + 1]));
+        Ok(Polled::Ended)
+    }
+}
+
+#[test]
+fn frames_that_are_written_lie_as_their_device_asked() {
+    let (seen, ledger) = run(Fills, 0);
+    assert_eq!(seen.len(), 2);
+    for one in seen {
+        assert_eq!((one.ip_at, one.headroom, one.len, one.sum), (0, HEADROOM + 2, LONGEST, LONGEST as u64));
+        assert!(one.tailroom >= TAILROOM);
+        assert_eq!(one.truesize, ledger.page_bytes as usize);
+    }
+}
+
+/// A ring of pages. Frames are as long as `lens` says.
+#[derive(Default)]
+struct Ring {
+    posted: Vec<Page>,
+    lens: Vec<usize>,
+}
+
+impl RxQueue for Ring {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(0).fit(FIT).posted(RING)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        assert!(out.alloc(Fit::new(LONGEST + 2 * TAILROOM)).is_none(), "pages are not so long");
+        assert_eq!(out.refill(1, Fit::new(LONGEST + 2 * TAILROOM), |_| panic!("pages are not so long")), 0);
+        let page = out.alloc(FIT).unwrap();
+        out.give_page(page);
+        assert_eq!(out.refill(RING, FIT, |page| self.posted.push(page)), RING);
+        for len in std::mem::take(&mut self.lens) {
+            let mut page = self.posted.remove(0);
+            out.page_mut(&mut page)[FIT.offset()..][..len].fill(1);
+            let number = page.number();
+            let next = out.rx_finish(page, FIT.offset(), Filled::whole(len));
+            assert_eq!(next.number() == number, len <= 256, "a frame that was copied leaves its page in the ring");
+            self.posted.push(next);
+        }
+        Ok(Polled::Ended)
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        assert_eq!(self.posted.len(), RING);
+        pages.append(&mut self.posted);
+    }
+}
+
+#[test]
+fn a_ring_is_refilled_and_its_frames_lie_as_they_fit() {
+    let (seen, ledger) = run(Ring { lens: vec![60, 256, 257, LONGEST], ..Ring::default() }, 256);
+    let lens: Vec<usize> = seen.iter().map(|one| one.len).collect();
+    assert_eq!(lens, [60, 256, 257, LONGEST]);
+    assert_eq!(ledger.queues[0].pool.rx_copybreak, 2);
+    for one in seen {
+        assert_eq!((one.ip_at, one.headroom, one.sum), (0, HEADROOM + 2, one.len as u64));
+        assert!(one.tailroom >= TAILROOM);
+    }
+}
+
+/// Takes all pages. A refill that finds fewer than it asked for says so.
+struct Empties(Vec<Page>);
+
+impl RxQueue for Empties {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(60)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        let fit = Fit::new(60);
+        while let Some(page) = out.alloc(fit) {
+            self.0.push(page);
+        }
+        assert_eq!(out.refill(RING, fit, |page| self.0.push(page)), 0);
+        self.0.drain(..3).for_each(|page| out.give_page(page));
+        assert_eq!(out.refill(RING, fit, |page| self.0.push(page)), 3);
+        Ok(Polled::Ended)
+    }
+
+    fn close(&mut self, pages: &mut Vec<Page>) {
+        pages.append(&mut self.0);
+    }
+}
+
+#[test]
+fn a_refill_says_how_many_pages_there_were() {
+    let (seen, ledger) = run(Empties(Vec::new()), 0);
+    assert_eq!((seen, ledger.received()), (vec![], 0));
+}
+
+/// Frames of several parts.
+#[derive(Default)]
+struct Parts {
+    lens: Vec<Vec<usize>>,
+    begun: Gather,
+}
+
+impl RxQueue for Parts {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64).segments(SEGMENTS_MAX)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        for parts in std::mem::take(&mut self.lens) {
+            for len in parts {
+                let mut page = out.take_page().unwrap();
+                out.page_mut(&mut page)[HEADROOM..][..len].fill(1);
+                out.gather(&mut self.begun, page, HEADROOM, len);
+            }
+            assert!(out.push_gathered(&mut self.begun, None));
+        }
+        Ok(Polled::Ended)
+    }
+}
+
+#[test]
+fn short_frames_of_several_parts_are_copied_to_one_page() {
+    let lens = vec![vec![50, 50], vec![100], vec![40; SEGMENTS_MAX], vec![100, 100, 56], vec![100, 100, 57]];
+    for (copybreak, parts, pages) in
+        [(0, vec![2, 1, SEGMENTS_MAX, 3, 3], 27), (256, vec![1, 1, SEGMENTS_MAX, 1, 3], 24)]
+    {
+        let (seen, ledger) = run(Parts { lens: lens.clone(), ..Parts::default() }, copybreak);
+        let totals = lens.iter().map(|parts| parts.iter().sum::<usize>());
+        for ((one, total), parts) in seen.iter().zip(totals).zip(parts) {
+            assert_eq!((one.len, one.sum, one.parts), (total, total as u64, parts));
+            assert!(one.headroom >= HEADROOM && one.tailroom >= TAILROOM);
+        }
+        assert_eq!(seen.iter().map(|one| one.truesize).sum::<usize>(), pages * ledger.page_bytes as usize);
+        assert_eq!(ledger.queues[0].pool.rx_copybreak, if copybreak > 0 { 2 } else { 0 });
+        assert_eq!((ledger.received(), ledger.dropped().get(DropReason::Device)), (5, 0));
+    }
+}

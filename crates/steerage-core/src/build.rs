@@ -9,7 +9,7 @@ use std::time::Instant;
 use steerage_flow::{Affinity, FragmentTable};
 use steerage_mem::budget::{Needs, QueueNeeds};
 use steerage_mem::gate::Gate;
-use steerage_mem::page_cache::LpcMemory;
+use steerage_mem::page_cache::{LPC_PAGES_MAX, LpcMemory};
 use steerage_mem::park::{Bell, Sleepers};
 use steerage_mem::ring::{Consumer, Gauge, Producer, RingOptions, Rings, parking_lot};
 use steerage_mem::{
@@ -26,8 +26,8 @@ use crate::handler::{Handler, MakeHandler};
 use crate::hashing::QueueHasher;
 use crate::ids::{CpuIndex, InputId, TxSource};
 use crate::limits::{
-    BUCKETS, CPUS_MAX, Limits, OUTPUTS_MAX, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK,
-    PUBLISH_AT, PUBLISH_POLLS, QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
+    BUCKETS, CPUS_MAX, Limits, OUTPUTS_MAX, PARKING_LOT_SLOTS, POLL_BUDGET, POOL_BULK, PUBLISH_AT, PUBLISH_POLLS,
+    QUEUES_MAX, QueueLimits, SLICE_BUCKETS,
 };
 use crate::origin::Origin;
 use crate::placement::{Plan as BucketPlan, PolicyInfo};
@@ -78,7 +78,7 @@ pub struct Spec {
     /// Limits of each queue.
     pub queue_limits: QueueLimits,
     /// The size of each queue's local page cache in units, if the user set it.
-    pub lpc_size: Option<usize>,
+    pub lpc_pages: Option<usize>,
     /// The NUMA nodes of the CPUs.
     pub nodes: NodeMap,
     /// How many packets of a queue handlers may keep.
@@ -324,10 +324,11 @@ impl Plan {
     /// does not allow that, the limits shrink. Each CPU's pages lie on its own NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
-        let page_bytes = queues.iter().map(|queue| queue.can.fit.or_longer(spec.linear_bytes).page_bytes()).max().unwrap_or(0);
-        let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
-        self.size_caches(in_pages, page_bytes);
+        let page_bytes =
+            queues.iter().map(|queue| queue.can.fit.or_longer(spec.linear_bytes).page_bytes()).max().unwrap_or(0);
+        self.size_caches(queues, page_bytes);
         let spec = &self.spec;
+        let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
         // If several queues share a backlog, frames that are staged and not published are not counted there.
         let unpublished = (PUBLISH_POLLS as usize * POLL_BUDGET).min(self.cpus.len() * PUBLISH_AT as usize);
         let unpublished = if in_pages > 1 { unpublished } else { 0 };
@@ -335,7 +336,8 @@ impl Plan {
             let Capabilities { lends, can_wait, posted_max, .. } = queue.can;
             let segments = queue.can.segments_max.clamp(1, SEGMENTS_MAX);
             let own = if lends { 0 } else { segments * (POLL_BUDGET + unpublished) + posted_max };
-            QueueNeeds { segments, lends, waits: can_wait, fixed: own + 2 * POOL_BULK }
+            let caches = self.caches(lends);
+            QueueNeeds { segments, lends, waits: can_wait, caches, fixed: own + 2 * POOL_BULK }
         };
         // Each CPU needs pages to copy lent frames, to send packets that its function originates, and for outputs
         // that send from pages.
@@ -349,7 +351,7 @@ impl Plan {
             backlog: spec.limits.backlog,
             lot_slots: PARKING_LOT_SLOTS,
             kept_max: spec.kept_max,
-            cache_pages: spec.queue_limits.local_pages(),
+            cache_pages: spec.queue_limits.lpc_pages,
             page_bytes,
             slot_bytes: if spec.check_order { 24 } else { 16 },
             other_pages: others.iter().sum(),
@@ -394,16 +396,22 @@ impl Plan {
         if needed <= cap { Ok(()) } else { Err(BuildError::Memory { needed, cap, queues, cpus, backlog }) }
     }
 
+    /// Whether a queue has a local page cache. One that lends its memory has one only if it was asked for.
+    fn caches(&self, lends: bool) -> bool {
+        !lends || self.spec.lpc_pages.is_some()
+    }
+
     /// Decides how many pages queues keep in their local caches, and logs how much memory these can hold.
-    fn size_caches(&mut self, queues: usize, page_bytes: usize) {
+    fn size_caches(&mut self, queues: &[PlannedQueue], page_bytes: usize) {
         let memory = self.spec.usable_memory.min(self.spec.memory_max as u64);
-        let by_default = || LpcMemory::default_size(queues, page_bytes, memory);
-        let limits = &mut self.spec.queue_limits;
-        limits.lpc_size = self.spec.lpc_size.unwrap_or_else(by_default);
-        *limits = limits.clamped(false, usize::MAX);
-        let lpc_size = limits.lpc_size;
-        let bytes = LpcMemory { queues, lpc_size, page_bytes }.bytes();
-        tracing::info!(queues, lpc_size, page_bytes, bytes, "local page caches, of the packet memory at most");
+        let with_caches = || queues.iter().filter(|queue| self.caches(queue.can.lends));
+        let of_cpu = |cpu: usize| with_caches().filter(|queue| usize::from(queue.owner) == cpu).count();
+        let (queues, per_cpu) = (with_caches().count(), (0..self.cpus.len()).map(of_cpu).max().unwrap_or(0));
+        let by_default = || LpcMemory::default_pages(queues, per_cpu, page_bytes, memory);
+        let lpc_pages = self.spec.lpc_pages.unwrap_or_else(by_default).min(LPC_PAGES_MAX);
+        self.spec.queue_limits.lpc_pages = lpc_pages;
+        let bytes = LpcMemory { queues, lpc_pages, page_bytes }.bytes();
+        tracing::info!(queues, lpc_pages, page_bytes, bytes, "local page caches, of the packet memory at most");
     }
 }
 
@@ -467,11 +475,12 @@ impl Wiring<'_> {
         }
         let lot_slots = self.supply.budget().lot_slots;
         let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
-        // Kept copies of lent frames lie in pages that other CPUs took. When such pages come home to this queue, they go
-        // on to the shared pool.
-        let limits = spec.queue_limits.clamped(lends, self.supply.cache_pages());
+        // Kept copies of lent frames lie in pages that other CPUs took. Without a cache, such pages go on to the shared pool
+        // when they come home.
+        let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
+        let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);
-        let pool = PagePool::new(Arc::clone(region), shared, Arc::clone(&kept_pages), limits.local_pages())
+        let pool = PagePool::new(Arc::clone(region), shared, Arc::clone(&kept_pages), limits.lpc_pages)
             .frames_at(queue.can.fit.offset());
         let ledger = Arc::new(QueueLedger::new(BUCKETS));
         self.infos.push(QueueInfo {

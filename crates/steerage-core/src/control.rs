@@ -175,8 +175,7 @@ impl Handle {
         Ok(self.0.change(|state| {
             let mut limits = state.limits.of_queues[queue];
             change(&mut limits);
-            let cache_pages = self.0.supply.set_cache(limits.local_pages());
-            let limits = limits.clamped(self.0.ledgers.queues[queue].lends, cache_pages);
+            limits.lpc_pages = self.0.supply.set_cache(queue, limits.lpc_pages);
             state.set_queue_limits(queue, limits);
             limits
         }))

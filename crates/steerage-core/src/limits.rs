@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use steerage_mem::page_cache::{LPC_SIZE_DEFAULT, LPC_SIZE_MAX, LPC_UNIT_PAGES};
+use steerage_mem::page_cache::LPC_PAGES_PER_CPU;
 
 /// The most frames that one poll takes from a receive queue: NAPI's weight.
 pub const POLL_BUDGET: usize = 64;
@@ -224,12 +224,10 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {
-    /// How many pages the queue keeps in its local cache, in units of [`LPC_UNIT_PAGES`]: ENA's local page cache.
-    /// From 0, which switches the cache off, to [`LPC_SIZE_MAX`]. The default is [`LPC_SIZE_DEFAULT`], or 0 if memory
-    /// is small ([`LPC_MEMORY_PART`](steerage_mem::page_cache::LPC_MEMORY_PART)). The cache needs no memory of its
-    /// own: it holds pages that the queue has used and will use again. A queue whose device lends its own memory has
-    /// no cache.
-    pub lpc_size: usize,
+    /// How many pages the queue keeps in its local cache: ENA's local page cache. From 0, which switches the cache off, to
+    /// [`LPC_PAGES_MAX`](steerage_mem::page_cache::LPC_PAGES_MAX). The default is [`LpcMemory::default_pages`](steerage_mem::page_cache::LpcMemory::default_pages). A queue
+    /// whose device lends its own memory has no cache by default, since only frames that are copied need pages.
+    pub lpc_pages: usize,
     /// Frames of up to this many bytes are copied out of the device's page by [`Completions::rx_finish`], so that the
     /// page stays in the device's ring: ethtool's `rx-copybreak`. The default is 0, which copies no frame.
     ///
@@ -239,19 +237,7 @@ pub struct QueueLimits {
 
 impl QueueLimits {
     /// All defaults.
-    pub const DEFAULT: Self = Self { lpc_size: LPC_SIZE_DEFAULT, copybreak: 0 };
-
-    /// These limits, as far as they apply to the queue: a queue whose device lends its memory (`lends`) has no cache, and there
-    /// are `cache_pages` for the others.
-    pub(crate) fn clamped(self, lends: bool, cache_pages: usize) -> Self {
-        let most = if lends { 0 } else { LPC_SIZE_MAX.min(cache_pages / LPC_UNIT_PAGES) };
-        Self { lpc_size: self.lpc_size.min(most), ..self }
-    }
-
-    /// The size of the local cache, in pages.
-    pub(crate) fn local_pages(self) -> usize {
-        self.lpc_size.min(LPC_SIZE_MAX) * LPC_UNIT_PAGES
-    }
+    pub const DEFAULT: Self = Self { lpc_pages: LPC_PAGES_PER_CPU, copybreak: 0 };
 }
 
 const _: () = {

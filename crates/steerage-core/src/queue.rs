@@ -218,7 +218,7 @@ impl OwnedQueue {
 
     pub(crate) fn set_limits(&mut self, limits: Limits, own: QueueLimits, flow_limited: &[CpuIndex]) {
         (self.limits.weight, self.limits.copybreak) = (limits.dev_weight, own.copybreak);
-        self.pages.pool.set_cache_max(own.local_pages());
+        self.pages.pool.set_cache_max(own.lpc_pages);
         self.rings.to.set_backlog(limits.backlog);
         // A queue that waits for room loses nothing, so it needs no flow limit.
         let flow_limited = if self.limits.can_wait { &[] } else { flow_limited };

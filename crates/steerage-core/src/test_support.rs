@@ -29,7 +29,7 @@ pub(crate) fn spec(cpus: u16) -> Spec {
         affinity,
         limits: Limits::DEFAULT,
         queue_limits: QueueLimits::DEFAULT,
-        lpc_size: None,
+        lpc_pages: None,
         nodes: NodeMap::default(),
         kept_max: KEPT_DEFAULT,
         linear_bytes: 0,

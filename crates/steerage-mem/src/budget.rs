@@ -13,7 +13,7 @@
 //! If that is too much, the backlog shrinks until everything fits, and parking lots and kept packets with it. So each CPU has a
 //! share of the pages, which is the backlog that is in force.
 
-use crate::page_cache::{LPC_SIZE_MAX, LPC_UNIT_PAGES};
+use crate::page_cache::LPC_PAGES_MAX;
 
 /// The smallest backlog that memory is divided into: one poll.
 pub const BACKLOG_LEAST: usize = 64;
@@ -36,8 +36,18 @@ pub struct QueueNeeds {
     pub lends: bool,
     /// It can wait, so it is polled only if its frames have room.
     pub waits: bool,
+    /// It has a local page cache.
+    pub caches: bool,
     /// Pages that it needs whatever the backlog is.
     pub fixed: usize,
+}
+
+impl QueueNeeds {
+    /// Whether its cache needs pages of its own, because the queue does not keep enough pages anyway. `live` is how many live
+    /// queues share the backlogs' pages.
+    fn cache_needs_pages(&self, live: usize) -> bool {
+        self.caches && (self.lends || !self.waits && live > 1)
+    }
 }
 
 /// What an instance needs.
@@ -45,7 +55,7 @@ pub struct QueueNeeds {
 /// ```
 /// use steerage_mem::budget::{LOT_SLOTS, Needs, QueueNeeds};
 ///
-/// let queue = QueueNeeds { segments: 1, lends: false, waits: false, fixed: 192 };
+/// let queue = QueueNeeds { segments: 1, lends: false, waits: false, caches: true, fixed: 192 };
 /// let needs = Needs {
 ///     cpus: 128,
 ///     queues: vec![queue; 64],
@@ -145,7 +155,7 @@ impl Needs {
                     }
                     QueueNeeds { segments, .. } => (of_live.div_ceil(live), lot_slots * segments),
                 };
-                let cached = if live > 1 && in_pages(&queue) { self.cache_pages } else { 0 };
+                let cached = if queue.cache_needs_pages(live) { self.cache_pages } else { 0 };
                 let kept = kept_max.saturating_mul(queue.segments);
                 backlog_pages = backlog_pages.saturating_add(in_rings);
                 parked_pages = parked_pages.saturating_add(parked);
@@ -160,7 +170,8 @@ impl Needs {
         let ring_bytes = rings.saturating_mul((self.queues.len() * self.slot_bytes) as u64);
         let bytes = (pages as u64).saturating_mul(self.page_bytes as u64);
         let bytes = bytes.saturating_add(ring_bytes).saturating_add(self.other_bytes as u64);
-        let cache_pages = if live > 1 { self.cache_pages } else { usize::MAX };
+        let bounded = self.queues.iter().any(|queue| queue.cache_needs_pages(live));
+        let cache_pages = if bounded { self.cache_pages } else { usize::MAX };
         Budget {
             backlog,
             lot_slots,
@@ -194,7 +205,7 @@ impl Needs {
         let longer = self.within(cap, backlog.saturating_mul(GROWTH));
         let left = cap.saturating_sub(longer.bytes) / (self.page_bytes as u64).max(1);
         let each = left as usize / self.queues.len().max(1);
-        let cache_pages = (self.cache_pages + each).min(LPC_SIZE_MAX * LPC_UNIT_PAGES).max(self.cache_pages);
+        let cache_pages = (self.cache_pages + each).min(LPC_PAGES_MAX).max(self.cache_pages);
         Self { cache_pages, ..self.clone() }.with_backlog(longer.backlog)
     }
 
@@ -228,7 +239,7 @@ mod tests {
     fn needs(queues: usize, cpus: usize) -> Needs {
         Needs {
             cpus,
-            queues: vec![QueueNeeds { segments: 1, lends: false, waits: false, fixed: 192 }; queues],
+            queues: vec![QueueNeeds { segments: 1, lends: false, waits: false, caches: true, fixed: 192 }; queues],
             backlog: 1000,
             lot_slots: 1024,
             kept_max: 1024,
@@ -289,7 +300,7 @@ mod tests {
     fn a_queue_that_waits_has_backlogs_of_its_own_and_a_lent_one_needs_none() {
         let mut needs = needs(3, 8);
         needs.queues[0].waits = true;
-        needs.queues[1].lends = true;
+        (needs.queues[1].lends, needs.queues[1].caches) = (true, false);
         needs.queues[2].segments = 2;
         let budget = needs.within(GIB, 1000);
         assert!(needs.shares_backlog(), "with the queue whose device lends");

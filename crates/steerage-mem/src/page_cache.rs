@@ -1,33 +1,37 @@
-//! The sizes of the local page caches of receive queues. Names and units are those of Amazon's ENA driver (LPC).
+//! The sizes of the local page caches of receive queues. The name is that of Amazon's ENA driver (LPC). ENA counts its size in
+//! units of 1024 pages, here it is in pages.
 
-/// The number of pages in a unit of `lpc_size`, the size of a receive queue's local page cache. The value is ENA's (the README
-/// of its Linux driver, "Local Page Cache").
-pub const LPC_UNIT_PAGES: usize = 1024;
+/// How many pages the local caches of all queues that a CPU polls have together by default: ENA's default for one queue.
+///
+/// A queue goes through all pages of its cache, since it takes pages home only when its cache is short of a poll. So these pages
+/// should fit the CPU's own caches and its TLB. With frames of 1,500 bytes, 2,048 pages cost no more than no cache, and 4,096
+/// pages made a run 1.7 times as long (docs/performance.md, "Many queues, frames, and the size of the cache").
+pub const LPC_PAGES_PER_CPU: usize = 2048;
 
-/// The default size of a local page cache, in units: ENA's default.
-pub const LPC_SIZE_DEFAULT: usize = 2;
+/// The maximum size of a local page cache, in pages: ENA's maximum.
+pub const LPC_PAGES_MAX: usize = 32 * 1024;
 
-/// The maximum size of a local page cache, in units: ENA's maximum.
-pub const LPC_SIZE_MAX: usize = 32;
+/// The smallest local page cache of a default size: the pages of one poll. Default sizes are multiples of it.
+pub const LPC_PAGES_LEAST: usize = 64;
 
-/// Local caches are off by default if all of them together would take more than this part of the memory (the limit, or the
-/// machine's memory if that is less). An eighth does not hurt, and is enough for 31 queues with default settings.
+/// By default, all local caches together take at most this part of the memory (the limit, or the machine's memory if that is less).
+/// An eighth does not hurt.
 pub const LPC_MEMORY_PART: u64 = 8;
 
 /// The maximum memory of local page caches: queues x pages x page size. It is known before anything runs.
 ///
 /// ```
-/// use steerage_mem::page_cache::{LPC_SIZE_DEFAULT, LpcMemory};
+/// use steerage_mem::page_cache::LpcMemory;
 ///
-/// let caches = LpcMemory { queues: 4, lpc_size: LPC_SIZE_DEFAULT, page_bytes: 2112 };
+/// let caches = LpcMemory { queues: 4, lpc_pages: 2048, page_bytes: 2112 };
 /// assert_eq!((caches.pages(), caches.bytes()), (8192, 17_301_504));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LpcMemory {
     /// The number of receive queues with a cache.
     pub queues: usize,
-    /// The size of each, in units of [`LPC_UNIT_PAGES`] pages.
-    pub lpc_size: usize,
+    /// The size of each, in pages.
+    pub lpc_pages: usize,
     /// The size of a page, in bytes.
     pub page_bytes: usize,
 }
@@ -35,7 +39,7 @@ pub struct LpcMemory {
 impl LpcMemory {
     /// The pages of all queues together.
     pub fn pages(&self) -> u64 {
-        self.queues as u64 * (self.lpc_size * LPC_UNIT_PAGES) as u64
+        self.queues as u64 * self.lpc_pages as u64
     }
 
     /// The bytes of all queues together.
@@ -43,11 +47,22 @@ impl LpcMemory {
         self.pages().saturating_mul(self.page_bytes as u64)
     }
 
-    /// The default size of each cache: [`LPC_SIZE_DEFAULT`], or 0 if the caches of all queues together would take more than one
-    /// [`LPC_MEMORY_PART`]th of `memory_bytes`.
-    pub fn default_size(queues: usize, page_bytes: usize, memory_bytes: u64) -> usize {
-        let caches = Self { queues, lpc_size: LPC_SIZE_DEFAULT, page_bytes };
-        if caches.bytes() > memory_bytes / LPC_MEMORY_PART { 0 } else { LPC_SIZE_DEFAULT }
+    /// The default size of each cache, in pages: the queues of a CPU share [`LPC_PAGES_PER_CPU`], at least [`LPC_PAGES_LEAST`]
+    /// each, and all caches together take at most one [`LPC_MEMORY_PART`]th of `memory_bytes`. `per_cpu` is how many queues the
+    /// CPU polls that polls the most. 0 if memory is so small that there is no cache.
+    ///
+    /// ```
+    /// use steerage_mem::page_cache::LpcMemory;
+    ///
+    /// let gib = 1 << 30;
+    /// assert_eq!(LpcMemory::default_pages(4, 1, 2112, gib), 2048);
+    /// assert_eq!(LpcMemory::default_pages(64, 16, 2112, gib), 128);
+    /// ```
+    pub fn default_pages(queues: usize, per_cpu: usize, page_bytes: usize, memory_bytes: u64) -> usize {
+        let share = (LPC_PAGES_PER_CPU / per_cpu.max(1)).max(LPC_PAGES_LEAST);
+        let one = Self { queues: queues.max(1), lpc_pages: 1, page_bytes }.bytes().max(1);
+        let affordable = (memory_bytes / LPC_MEMORY_PART / one) as usize;
+        share.min(affordable) / LPC_PAGES_LEAST * LPC_PAGES_LEAST
     }
 }
 
@@ -55,16 +70,24 @@ impl LpcMemory {
 mod tests {
     use super::*;
 
+    const GIB: u64 = 1 << 30;
+    const PAGE_BYTES: usize = 2112;
+
     #[test]
-    fn caches_are_off_where_memory_is_small() {
-        const GIB: u64 = 1 << 30;
-        const PAGE_BYTES_MIN: usize = 2112;
-        let size = |queues, memory| LpcMemory::default_size(queues, PAGE_BYTES_MIN, memory);
-        let of_one = LpcMemory { queues: 1, lpc_size: LPC_SIZE_DEFAULT, page_bytes: PAGE_BYTES_MIN }.bytes();
-        assert_eq!(size(1, of_one * LPC_MEMORY_PART), LPC_SIZE_DEFAULT);
-        assert_eq!(size(1, of_one * LPC_MEMORY_PART - 1), 0);
-        assert_eq!(size(2, of_one * LPC_MEMORY_PART), 0);
-        assert_eq!(size(31, GIB), LPC_SIZE_DEFAULT);
-        assert_eq!(size(32, GIB), 0);
+    fn the_queues_of_a_cpu_share_one_default() {
+        let pages = |queues, per_cpu| LpcMemory::default_pages(queues, per_cpu, PAGE_BYTES, 64 * GIB);
+        assert_eq!(
+            [(1, 1), (8, 1), (8, 4), (32, 16), (64, 32), (64, 64)].map(|(q, c)| pages(q, c)),
+            [2048, 2048, 512, 128, 64, 64]
+        );
+        assert_eq!(pages(3, 3), 640, "a multiple of a poll");
+    }
+
+    #[test]
+    fn caches_shrink_with_the_memory_until_there_are_none() {
+        let pages = |queues, memory| LpcMemory::default_pages(queues, 1, PAGE_BYTES, memory);
+        assert_eq!([31, 32, 128].map(|queues| pages(queues, GIB)), [2048, 1984, 448]);
+        let smallest = (LPC_PAGES_LEAST * PAGE_BYTES) as u64 * LPC_MEMORY_PART;
+        assert_eq!((pages(1, smallest), pages(1, smallest - 1), pages(2, smallest)), (LPC_PAGES_LEAST, 0, 0));
     }
 }

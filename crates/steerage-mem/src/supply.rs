@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::budget::{Budget, Needs};
 use crate::mapping::{RegionError, huge_pages_free};
 use crate::page::Page;
+use crate::page_cache::LPC_PAGES_MAX;
 use crate::parts::Part;
 use crate::region::Region;
 use crate::shared_pool::{SharedPool, shuffle};
@@ -126,19 +127,34 @@ impl Supply {
         state.budget.backlog
     }
 
-    /// A queue's local cache becomes larger. Returns its new size: the largest up to `pages` that there are pages for.
-    pub fn set_cache(&self, pages: usize) -> usize {
+    /// A queue's local cache is to have `pages` pages. Returns its new size: the largest up to `pages` that there are pages for. The
+    /// caches of all queues may become as large.
+    pub fn set_cache(&self, queue: usize, pages: usize) -> usize {
+        let pages = pages.min(LPC_PAGES_MAX);
         let mut state = self.state();
-        let (now, queues) = (state.budget.cache_pages, state.needs.queues.len());
-        if pages <= now {
+        let State { needs, budget, .. } = &mut *state;
+        if pages == 0 || needs.queues[queue].caches && pages <= budget.cache_pages {
             return pages;
         }
-        state.needs.cache_pages = pages.min(now + state.spare.len() / queues.max(1));
-        let with_caches = state.needs.with_backlog(state.budget.backlog);
-        (state.budget.cache_pages, state.budget.pages) = (with_caches.cache_pages, with_caches.pages);
-        (state.budget.bytes, state.budget.cached_pages) = (with_caches.bytes, with_caches.cached_pages);
+        let had_one = std::mem::replace(&mut needs.queues[queue].caches, true);
+        let (most, backlog) = (self.region.pages(), budget.backlog);
+        let with_caches = |cache_pages| Needs { cache_pages, ..needs.clone() }.with_backlog(backlog);
+        let (mut fits, mut wanted) = (0, pages.max(needs.cache_pages));
+        while fits < wanted {
+            let middle = fits + (wanted - fits).div_ceil(2);
+            if with_caches(middle).pages <= most { fits = middle } else { wanted = middle - 1 }
+        }
+        if fits < needs.cache_pages {
+            // The caches of the other queues stay as they are.
+            needs.queues[queue].caches = had_one;
+            return if had_one { budget.cache_pages } else { 0 };
+        }
+        let grown = with_caches(fits);
+        (budget.cache_pages, budget.pages) = (grown.cache_pages, grown.pages);
+        (budget.bytes, budget.cached_pages) = (grown.bytes, grown.cached_pages);
+        needs.cache_pages = fits;
         self.give(&mut state);
-        state.budget.cache_pages
+        pages.min(state.budget.cache_pages)
     }
 
     /// Gives out what the budget needs and was not given out before.
@@ -158,7 +174,7 @@ mod tests {
     fn needs(cpus: usize) -> Needs {
         Needs {
             cpus,
-            queues: vec![QueueNeeds { segments: 1, lends: false, waits: false, fixed: 100 }],
+            queues: vec![QueueNeeds { segments: 1, lends: false, waits: false, caches: true, fixed: 100 }],
             backlog: 100,
             lot_slots: 128,
             kept_max: 0,
@@ -202,16 +218,33 @@ mod tests {
         let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];
         let supply = Supply::map(needs_of_two(), 1 << 30, false, parts).unwrap();
         let pages = supply.pages();
-        assert_eq!((supply.set_cache(100), supply.pages()), (100, pages + 200));
-        assert_eq!((supply.set_cache(50), supply.pages()), (50, pages + 200));
+        assert_eq!((supply.set_cache(0, 100), supply.pages()), (100, pages + 200));
+        assert_eq!((supply.set_cache(1, 50), supply.pages()), (50, pages + 200));
         let all = supply.region().pages();
-        assert_eq!((supply.set_cache(32 * 1024), supply.set_backlog(usize::MAX)), (32 * 1024, 1600));
+        assert_eq!((supply.set_cache(0, 32 * 1024), supply.set_backlog(usize::MAX)), (32 * 1024, 1600));
         assert_eq!((supply.pages(), supply.budget().pages), (all, all));
         // Under a cap, what the caches take the backlog cannot have.
         let capped = Supply::map(needs_of_two(), needs_of_two().with_backlog(200).bytes, false, parts).unwrap();
-        assert_eq!((capped.backlog_max(), capped.set_cache(300)), (200, 200));
+        assert_eq!((capped.backlog_max(), capped.set_cache(0, 300)), (200, 200));
         assert_eq!(capped.set_backlog(200), 100);
-        assert_eq!(map(2, 1 << 30, false).set_cache(5000), 5000, "a single queue caches the pages of its backlogs");
+        assert_eq!(map(2, 1 << 30, false).set_cache(0, 5000), 5000, "a single queue caches the pages of its backlogs");
+    }
+
+    /// Its frames need no pages, so a cache of its own needs some: else the cache would keep those that others were promised.
+    #[test]
+    fn the_cache_of_a_queue_that_lends_has_pages_of_its_own() {
+        let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];
+        let mut needs = needs(2);
+        (needs.queues[0].lends, needs.queues[0].caches, needs.kept_max) = (true, false, 100);
+        let supply = Supply::map(needs, 1 << 30, false, parts).unwrap();
+        let pages = supply.pages();
+        assert_eq!((supply.set_cache(0, 300), supply.pages(), supply.cache_pages()), (300, pages + 300, 300));
+        assert_eq!((supply.set_cache(0, 0), supply.pages()), (0, pages + 300));
+        // Pages that the kernel pins are not reserved, so there are none for a cache.
+        let mut needs = needs_of_two();
+        (needs.queues[0].lends, needs.queues[0].caches) = (true, false);
+        let pinned = Supply::map(needs, 1 << 30, true, parts).unwrap();
+        assert_eq!((pinned.set_cache(0, 300), pinned.set_cache(1, 300)), (0, 300));
     }
 
     #[test]

@@ -252,7 +252,7 @@ fn spec(affinity: Affinity, input: InputSpec, outputs: Vec<tx::Output>) -> Spec 
         affinity,
         limits: Limits::DEFAULT,
         queue_limits: QueueLimits::DEFAULT,
-        lpc_size: Some(0),
+        lpc_pages: Some(0),
         nodes: NodeMap::default(),
         kept_max: KEPT_DEFAULT,
         linear_bytes: 0,

@@ -9,7 +9,6 @@ use steerage_mem::{Completion, KeptPages, Memory, Page, Region, RegionError};
 use steerage_core::limits::{BACKLOG_DEFAULT, HEADROOM, PAGE_BYTES_MIN, POOL_BULK};
 use steerage_core::pool::PagePool;
 use steerage_mem::SharedPool;
-use steerage_mem::page_cache::LPC_UNIT_PAGES;
 
 /// The page pool of a receive queue and a ring to one CPU, without device and steering. Benchmarks use it to measure what a page
 /// costs on its way there and back.
@@ -29,20 +28,12 @@ pub struct PageLoop {
 }
 
 impl PageLoop {
-    /// Makes `queues` queues over one shared pool, each with a local cache of `lpc_size`. Returns each with the consumer of its
-    /// ring, which gives pages back by [`Consumer::finish`].
+    /// Makes `queues` queues over one shared pool, each with a local cache of `local_pages` pages. Returns each with the consumer
+    /// of its ring, which gives pages back by [`Consumer::finish`].
     ///
     /// # Errors
     /// An error if there is no memory.
-    pub fn new(queues: usize, lpc_size: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
-        Self::with_cache(queues, lpc_size * LPC_UNIT_PAGES)
-    }
-
-    /// Like [`new`](Self::new), with local caches of any number of pages.
-    ///
-    /// # Errors
-    /// An error if there is no memory.
-    pub fn with_cache(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
+    pub fn new(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
         let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
         // Memory that was never touched has no physical pages yet, and the first access would wait for the page tables.
@@ -117,8 +108,8 @@ mod tests {
 
     #[test]
     fn pages_go_round_by_the_cache_or_past_it() {
-        for lpc_size in [0, 1] {
-            let mut loops = PageLoop::new(2, lpc_size).unwrap();
+        for local_pages in [0, 1024] {
+            let mut loops = PageLoop::new(2, local_pages).unwrap();
             for _ in 0..100 {
                 for (queue, consumer) in &mut loops {
                     assert_eq!(queue.send(POOL_BULK), POOL_BULK);
@@ -127,13 +118,13 @@ mod tests {
                 }
             }
             let (fast, slow) = loops[0].0.served();
-            assert!(if lpc_size == 0 { fast == 0 } else { fast > 9 * slow }, "{fast} {slow}");
+            assert!(if local_pages == 0 { fast == 0 } else { fast > 9 * slow }, "{fast} {slow}");
         }
     }
 
     #[test]
     fn frames_arrive_as_they_were_written() {
-        let (mut queue, mut consumer) = PageLoop::with_cache(1, 100).unwrap().pop().unwrap();
+        let (mut queue, mut consumer) = PageLoop::new(1, 100).unwrap().pop().unwrap();
         let mut next = 0_u8;
         let sent = queue.send_frames(POOL_BULK, |page| {
             next += 1;

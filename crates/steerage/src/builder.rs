@@ -65,7 +65,7 @@ pub struct Builder {
     device_hash: Option<Option<Affinity>>,
     limits: Limits,
     queue_limits: QueueLimits,
-    lpc_size: Option<usize>,
+    lpc_pages: Option<usize>,
     nodes: Option<NodeMap>,
     kept_max: usize,
     linear_bytes: usize,
@@ -105,7 +105,7 @@ impl Builder {
             device_hash: Some(None),
             limits: Limits::DEFAULT,
             queue_limits: QueueLimits::DEFAULT,
-            lpc_size: None,
+            lpc_pages: None,
             nodes: None,
             kept_max: KEPT_DEFAULT,
             linear_bytes: 0,
@@ -240,11 +240,11 @@ impl Builder {
         self
     }
 
-    /// The size of each queue's local page cache, in units of [`LPC_UNIT_PAGES`](crate::limits::LPC_UNIT_PAGES). 0 switches the cache off.
-    /// Default: [`LPC_SIZE_DEFAULT`](crate::limits::LPC_SIZE_DEFAULT), or 0 if memory is small:
-    /// [`LpcMemory::default_size`](crate::memory::LpcMemory::default_size).
-    pub fn lpc_size(mut self, units: usize) -> Self {
-        self.lpc_size = Some(units);
+    /// The size of each queue's local page cache, in pages. 0 switches the cache off. A queue whose device lends its own memory has
+    /// a cache only if you call this, for frames that are copied.
+    /// Default: [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
+    pub fn lpc_pages(mut self, pages: usize) -> Self {
+        self.lpc_pages = Some(pages);
         self
     }
 
@@ -366,7 +366,7 @@ impl Builder {
             affinity,
             limits: self.limits,
             queue_limits: self.queue_limits,
-            lpc_size: self.lpc_size,
+            lpc_pages: self.lpc_pages,
             nodes: self.nodes.unwrap_or_else(nodes),
             kept_max: self.kept_max,
             linear_bytes: self.linear_bytes,

@@ -233,7 +233,7 @@ pub mod limits {
         OUTPUT_STUCK_AFTER, OUTPUTS_MAX, PAGE_BYTES_MIN, POLL_BUDGET, QUEUES_MAX, QueueLimits, ROUND_BUDGET,
         ROUND_TIME_MAX, TAILROOM,
     };
-    pub use steerage_mem::page_cache::{LPC_MEMORY_PART, LPC_SIZE_DEFAULT, LPC_SIZE_MAX, LPC_UNIT_PAGES};
+    pub use steerage_mem::page_cache::{LPC_MEMORY_PART, LPC_PAGES_LEAST, LPC_PAGES_MAX, LPC_PAGES_PER_CPU};
     pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
-use steerage::limits::{LPC_SIZE_DEFAULT, LPC_UNIT_PAGES, POLL_BUDGET};
+use steerage::limits::{LPC_PAGES_PER_CPU, POLL_BUDGET};
 use steerage::testing::PageLoop;
 use steerage_mem::ring::Consumer;
 
@@ -84,15 +84,15 @@ const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
 /// The default size of a cache, in pages.
-const CACHE_PAGES: usize = LPC_SIZE_DEFAULT * LPC_UNIT_PAGES;
+const CACHE_PAGES: usize = LPC_PAGES_PER_CPU;
 
 const CACHES: [(&str, usize); 2] = [("cache on", CACHE_PAGES), ("cache off", 0)];
 
 /// The sizes of a cache that are compared, in pages.
 const CACHE_SIZES: [usize; 5] = [0, 64, 256, 1024, CACHE_PAGES];
 
-/// The caches of the whole path, in units of [`LPC_UNIT_PAGES`].
-const LPC_SIZES: [(&str, usize); 3] = [("cache on", LPC_SIZE_DEFAULT), ("1024 pages", 1), ("cache off", 0)];
+/// The caches of the whole path, in pages.
+const LPC_PAGES: [(&str, usize); 3] = [("cache on", LPC_PAGES_PER_CPU), ("1024 pages", 1024), ("cache off", 0)];
 
 /// The series that is run a second time.
 const CONTROL: &str = "control, off as well";
@@ -112,8 +112,8 @@ fn whole_path(settings: &Settings) -> Benchmark {
         .metric("cpu_ns", "all CPUs, busy", "ns a packet", false)
         .chart(ChartKind::Bars, "cpu_ns", "What a packet costs, by queues");
     let off = CACHES[1].0;
-    for (name, lpc_size) in LPC_SIZES {
-        if lpc_size > 0 {
+    for (name, lpc_pages) in LPC_PAGES {
+        if lpc_pages > 0 {
             benchmark = benchmark.compare_by("cpu_ns", name, off);
         }
     }
@@ -121,9 +121,9 @@ fn whole_path(settings: &Settings) -> Benchmark {
     let (warm_up, time) = (settings.warm_up / 4, settings.measured);
     benchmark.takes(warm_up + time);
     for queues in settings.points(&MANY_QUEUES) {
-        for (name, lpc_size) in LPC_SIZES.into_iter().chain([(CONTROL, 0)]) {
+        for (name, lpc_pages) in LPC_PAGES.into_iter().chain([(CONTROL, 0)]) {
             let on = settings.cpus.clone();
-            let run = move || path::once(&on, queues as usize, lpc_size, warm_up, time);
+            let run = move || path::once(&on, queues as usize, lpc_pages, warm_up, time);
             benchmark.case(name, Some(queues.into()), count.max(2), run);
         }
     }
@@ -254,7 +254,7 @@ impl Shape {
     }
 
     fn queues(&self) -> Result<Vec<Queue>, BenchError> {
-        let made = PageLoop::with_cache(self.queues, self.cache_pages);
+        let made = PageLoop::new(self.queues, self.cache_pages);
         made.map_err(|error| BenchError::set_up("memory for the pages", error))
     }
 

@@ -2,7 +2,7 @@
 
 use steerage::{
     Builder,
-    limits::{LPC_SIZE_DEFAULT, POLL_BUDGET},
+    limits::{LPC_PAGES_PER_CPU, POLL_BUDGET},
 };
 
 use crate::benchmark::{Benchmark, Description, Settings};
@@ -29,7 +29,7 @@ struct Case {
     name: &'static str,
     frames: FrameOptions,
     targets: usize,
-    lpc_size: usize,
+    lpc_pages: usize,
 }
 
 /// The one that is told in terms of others, and of peers.
@@ -43,7 +43,7 @@ fn cases(frames: u64) -> Vec<Case> {
     let device = FrameOptions { mix: Mix::Uniform, device_hash: true, list: POLL_BUDGET, flows: FLOWS, frames };
     let ours = FrameOptions { device_hash: false, ..device };
     let mixed = FrameOptions { mix: Mix::Mixed, ..ours };
-    let case = |name, frames, targets| Case { name, frames, targets, lpc_size: LPC_SIZE_DEFAULT };
+    let case = |name, frames, targets| Case { name, frames, targets, lpc_pages: LPC_PAGES_PER_CPU };
     vec![
         case(FIRST, device, 1),
         case("no hash needed, 1 target", ours, 1),
@@ -55,7 +55,7 @@ fn cases(frames: u64) -> Vec<Case> {
         case("our hash, 2 targets, mixed", mixed, 2),
         case(FEW_FLOWS, FrameOptions { flows: 1000, ..ours }, 2),
         case(MANY_FLOWS, FrameOptions { flows: 10_000_000, ..ours }, 2),
-        Case { lpc_size: 0, ..case("page cache off, 1 target", device, 1) },
+        Case { lpc_pages: 0, ..case("page cache off, 1 target", device, 1) },
     ]
 }
 
@@ -74,7 +74,7 @@ pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
     benchmark = benchmark.compare(MANY_FLOWS, FEW_FLOWS);
     for case in cases {
         benchmark.case(case.name, None, 2, move || {
-            let builder = Builder::new().lpc_size(case.lpc_size);
+            let builder = Builder::new().lpc_pages(case.lpc_pages);
             let times = run(on, builder, case.frames.input(), frames, case.targets, ReadsHeaders::default)?;
             Ok(times.of_all(frames)?.measurement())
         });

@@ -1,7 +1,7 @@
 //! The options for memory.
 
 use clap::Args;
-use steerage::limits::LPC_SIZE_MAX;
+use steerage::limits::LPC_PAGES_MAX;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Steering")]
@@ -10,16 +10,16 @@ pub(crate) struct MemoryArgs {
     #[arg(long = "memory", value_name = "SIZE", value_parser = size)]
     pub(crate) memory_max: Option<usize>,
 
-    /// Pages that each queue keeps to itself, in units of 1024;
-    /// 0: none [default: 2; 0 where memory is small]
-    #[arg(long, value_name = "UNITS", verbatim_doc_comment, allow_negative_numbers = true, value_parser = lpc_size)]
-    pub(crate) lpc_size: Option<usize>,
+    /// Pages that each queue keeps to itself; 0: none
+    /// [default: 2048, divided among the queues of a CPU]
+    #[arg(long, value_name = "N", verbatim_doc_comment, allow_negative_numbers = true, value_parser = lpc_pages)]
+    pub(crate) lpc_pages: Option<usize>,
 }
 
-/// The size of a local page cache: here 0 is one too.
-fn lpc_size(text: &str) -> Result<usize, String> {
-    let size = text.parse().ok().filter(|size| *size <= LPC_SIZE_MAX);
-    size.ok_or_else(|| format!("write a number from 0 to {LPC_SIZE_MAX}"))
+/// The size of a local page cache. 0 is one too.
+fn lpc_pages(text: &str) -> Result<usize, String> {
+    let pages = text.parse().ok().filter(|pages| *pages <= LPC_PAGES_MAX);
+    pages.ok_or_else(|| format!("write a number from 0 to {LPC_PAGES_MAX}"))
 }
 
 /// Reads `512M` or `1GiB`: powers of 1024, as memory is counted.
@@ -44,9 +44,9 @@ mod tests {
 
     #[test]
     fn a_cache_may_be_of_no_pages() {
-        assert_eq!((lpc_size("0"), lpc_size("32")), (Ok(0), Ok(32)));
-        for wrong in ["", "33", "-1", "2.5", "2M"] {
-            assert_eq!(lpc_size(wrong), Err("write a number from 0 to 32".to_owned()), "{wrong}");
+        assert_eq!((lpc_pages("0"), lpc_pages("32768")), (Ok(0), Ok(32768)));
+        for wrong in ["", "32769", "-1", "2.5", "2M"] {
+            assert_eq!(lpc_pages(wrong), Err("write a number from 0 to 32768".to_owned()), "{wrong}");
         }
     }
 

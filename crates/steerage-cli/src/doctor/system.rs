@@ -4,8 +4,7 @@ use rustix::io::Errno;
 use steerage::{
     CpuMask,
     limits::{
-        BACKLOG_DEFAULT, CPUS_MAX, KEPT_DEFAULT, LPC_MEMORY_PART, LPC_SIZE_DEFAULT, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN,
-        POLL_BUDGET,
+        BACKLOG_DEFAULT, CPUS_MAX, KEPT_DEFAULT, LPC_MEMORY_PART, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN, POLL_BUDGET,
     },
     memory::{LOT_SLOTS, LpcMemory, Needs, QueueNeeds},
 };
@@ -150,7 +149,7 @@ fn packet_memory(host: &Host) -> Finding {
     const ABOUT: &str = "packet memory";
     let cpus = host.text("sys/devices/system/cpu/present").and_then(|list| CpuMask::parse_list(&list, CPUS_MAX).ok());
     let cpus = cpus.map_or(1, |cpus| cpus.len()).max(1);
-    let live = QueueNeeds { segments: 1, lends: false, waits: false, fixed: 3 * POLL_BUDGET };
+    let live = QueueNeeds { segments: 1, lends: false, waits: false, caches: true, fixed: 3 * POLL_BUDGET };
     let cap = MEMORY_MAX_DEFAULT as u64;
     let with_queues = |queues: usize| {
         let needs = Needs {
@@ -159,8 +158,7 @@ fn packet_memory(host: &Host) -> Finding {
             backlog: BACKLOG_DEFAULT,
             lot_slots: LOT_SLOTS,
             kept_max: KEPT_DEFAULT,
-            cache_pages: LpcMemory { queues: 1, lpc_size: LPC_SIZE_DEFAULT, page_bytes: PAGE_BYTES_MIN }.pages()
-                as usize,
+            cache_pages: LpcMemory::default_pages(queues, queues.div_ceil(cpus), PAGE_BYTES_MIN, cap),
             page_bytes: PAGE_BYTES_MIN,
             slot_bytes: 16,
             other_pages: 2 * POLL_BUDGET * cpus,
@@ -187,17 +185,19 @@ fn packet_memory(host: &Host) -> Finding {
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
     let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);
-    let of_queues = |queues, lpc_size| LpcMemory { queues, lpc_size, page_bytes: PAGE_BYTES_MIN };
-    let each = of_queues(1, LPC_SIZE_DEFAULT);
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let size = format!("{:.1} MiB a queue ({} pages of {PAGE_BYTES_MIN} bytes)", mib(each.bytes()), each.pages());
-    let share = format!("{:.1} MiB, 1/{LPC_MEMORY_PART} of the memory", mib(memory / LPC_MEMORY_PART));
-    if LpcMemory::default_size(1, PAGE_BYTES_MIN, memory) == 0 {
-        return Finding::info(ABOUT, format!("off, since {size} would be more than {share}"))
-            .or("to switch it on --lpc-size 1");
+    let mib = |pages: usize| (pages * PAGE_BYTES_MIN) as f64 / f64::from(1 << 20);
+    let each = LpcMemory::default_pages(1, 1, PAGE_BYTES_MIN, memory);
+    if each == 0 {
+        let share = memory as f64 / LPC_MEMORY_PART as f64 / f64::from(1 << 10);
+        return Finding::info(
+            ABOUT,
+            format!("off, since a poll's pages would be more than {share:.0} KiB, 1/{LPC_MEMORY_PART} of the memory"),
+        )
+        .or("to switch it on --lpc-pages 64");
     }
-    Finding::info(ABOUT, format!("up to {size}; off by default where all queues' together would be more than {share}"))
-        .or(format!("other sizes with --lpc-size, {:.1} MiB a queue for each", mib(of_queues(1, 1).bytes())))
+    let found = format!("{:.1} MiB for the queues of each CPU ({each} pages of {PAGE_BYTES_MIN} bytes)", mib(each));
+    let other = format!("other sizes with --lpc-pages, {:.1} MiB a queue for 1024", mib(1024));
+    Finding::info(ABOUT, found).or(other)
 }
 
 fn hashes(probes: &Probes) -> Finding {
@@ -289,14 +289,15 @@ mod tests {
         assert_eq!(
             (large.found.as_str(), large.mend.as_deref()),
             (
-                "up to 4.1 MiB a queue (2048 pages of 2112 bytes); off by default where all queues' together would be more than \
-                 128.0 MiB, 1/8 of the memory",
-                Some("other sizes with --lpc-size, 2.1 MiB a queue for each")
+                "4.1 MiB for the queues of each CPU (2048 pages of 2112 bytes)",
+                Some("other sizes with --lpc-pages, 2.1 MiB a queue for 1024")
             )
         );
         assert_eq!(page_cache(None), large, "a kernel that does not say");
-        let small = page_cache(Some(32 << 20));
-        assert!(small.found.starts_with("off, since 4.1 MiB a queue"), "{}", small.found);
+        let small = page_cache(Some(16 << 20));
+        assert!(small.found.contains("(960 pages"), "{}", small.found);
+        let none = page_cache(Some(1 << 20));
+        assert!(none.found.starts_with("off, since a poll's pages would be more than 128 KiB"), "{}", none.found);
     }
 
     #[test]

@@ -190,8 +190,8 @@ pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
 fn steering_builder(args: &SteeringArgs) -> Result<Builder, Error> {
     let builder = Builder::new().backlog(args.backlog).dev_weight(args.dev_weight);
     let mut builder = hashing(builder, &args.hash, hasher(&args.hash)?);
-    if let Some(units) = args.memory.lpc_size {
-        builder = builder.lpc_size(units);
+    if let Some(pages) = args.memory.lpc_pages {
+        builder = builder.lpc_pages(pages);
     }
     Ok(match args.memory.memory_max {
         Some(bytes) => builder.memory_max(bytes),

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use steerage::{
-    limits::{LPC_SIZE_DEFAULT, Limits, QueueLimits},
+    CpuId,
+    limits::{Limits, QueueLimits},
     memory::LpcMemory,
 };
 
@@ -24,14 +25,15 @@ pub(super) enum Number {
     NetdevMaxBacklog,
     /// Whether any queue of a device keeps pages to itself; to set it sets all of them.
     LocalPageCache(usize),
-    /// How many a queue keeps, in ENA's units.
-    LpcSize(usize),
+    /// How many a queue keeps.
+    LpcPages(usize),
     /// Up to how many bytes a queue's frames are copied out of the device's pages.
     Copybreak(usize),
 }
 
 use Number::{
-    Copybreak, DevWeight, FlowLimitTableLen, LocalPageCache, LpcSize, NetdevBudget, NetdevBudgetUsecs, NetdevMaxBacklog,
+    Copybreak, DevWeight, FlowLimitTableLen, LocalPageCache, LpcPages, NetdevBudget, NetdevBudgetUsecs,
+    NetdevMaxBacklog,
 };
 
 /// Those of `/proc/sys/net/core`, by their names there.
@@ -68,7 +70,7 @@ impl Number {
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
-            NetdevBudgetUsecs | LpcSize(_) | Copybreak(_) => (0, usize::MAX),
+            NetdevBudgetUsecs | LpcPages(_) | Copybreak(_) => (0, usize::MAX),
             LocalPageCache(_) => (0, 1),
         }
     }
@@ -79,10 +81,10 @@ impl Tree {
     pub(super) fn number(&self, which: Number) -> usize {
         match which {
             LocalPageCache(device) => {
-                let kept = |queue: &usize| self.queue_limits(*queue, |_| {}).lpc_size > 0;
+                let kept = |queue: &usize| self.queue_limits(*queue, |_| {}).lpc_pages > 0;
                 usize::from(self.devices[device].queues.iter().any(kept))
             }
-            LpcSize(queue) => self.queue_limits(queue, |_| {}).lpc_size,
+            LpcPages(queue) => self.queue_limits(queue, |_| {}).lpc_pages,
             Copybreak(queue) => self.queue_limits(queue, |_| {}).copybreak,
             of_all => of_all.of(self.handle.limits()),
         }
@@ -92,25 +94,34 @@ impl Tree {
     fn set_number(&self, which: Number, value: usize) {
         match which {
             LocalPageCache(device) => {
+                let by_default = self.default_lpc_pages();
                 for queue in &self.devices[device].queues {
                     // What has a size already keeps it.
-                    self.queue_limits(*queue, |limits| match (value, limits.lpc_size) {
-                        (0, _) => limits.lpc_size = 0,
-                        (_, 0) => limits.lpc_size = LPC_SIZE_DEFAULT,
+                    self.queue_limits(*queue, |limits| match (value, limits.lpc_pages) {
+                        (0, _) => limits.lpc_pages = 0,
+                        (_, 0) => limits.lpc_pages = by_default,
                         _ => {}
                     });
                 }
             }
-            LpcSize(queue) => drop(self.queue_limits(queue, |limits| limits.lpc_size = value)),
+            LpcPages(queue) => drop(self.queue_limits(queue, |limits| limits.lpc_pages = value)),
             Copybreak(queue) => drop(self.queue_limits(queue, |limits| limits.copybreak = value)),
             of_all => drop(self.handle.set_limits(|limits| of_all.set(limits, value))),
         }
     }
 
+    /// The size that each queue's local cache has at the start.
+    fn default_lpc_pages(&self) -> usize {
+        let now = self.handle.snapshot();
+        let of = |cpu: CpuId| now.queues.iter().filter(|queue| queue.cpu == cpu).count();
+        let per_cpu = now.queues.iter().map(|queue| of(queue.cpu)).max().unwrap_or(0);
+        LpcMemory::default_pages(now.queues.len(), per_cpu, now.page_bytes as usize, now.memory.cap)
+    }
+
     /// How much memory the local caches of these queues may keep, as they are sized.
     pub(super) fn lpc_bytes(&self, queues: &[usize]) -> u64 {
         let page_bytes = self.handle.snapshot().page_bytes as usize;
-        let of = |queue: &usize| LpcMemory { queues: 1, lpc_size: self.number(LpcSize(*queue)), page_bytes }.bytes();
+        let of = |queue: &usize| LpcMemory { queues: 1, lpc_pages: self.number(LpcPages(*queue)), page_bytes }.bytes();
         queues.iter().map(of).sum()
     }
 

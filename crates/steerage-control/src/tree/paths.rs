@@ -149,7 +149,7 @@ fn of_device(
         let queue = format!("queues/rx-{}", snapshot.queues[at].queue);
         add(&format!("{queue}/rps_cpus"), Attribute::Mask(at, Form::Bitmap));
         add(&format!("{queue}/rps_cpus_list"), Attribute::Mask(at, Form::List));
-        add(&format!("{queue}/lpc_size"), Attribute::Number(Number::LpcSize(at)));
+        add(&format!("{queue}/lpc_pages"), Attribute::Number(Number::LpcPages(at)));
         add(&format!("{queue}/lpc_bytes"), Attribute::LpcBytes(vec![at]));
         add(&format!("{queue}/copybreak"), Attribute::Number(Number::Copybreak(at)));
         add(&format!("{queue}/buckets"), Attribute::Buckets(at));

@@ -184,25 +184,25 @@ fn the_local_page_cache_is_switched_and_sized() {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let flag = "sys/class/net/synthetic/priv_flags/local_page_cache";
     let queue = |queue: usize, file: &str| format!("sys/class/net/synthetic/queues/rx-{queue}/{file}");
-    let size = |nth: usize| queue(nth, "lpc_size");
+    let size = |nth: usize| queue(nth, "lpc_pages");
     let page_bytes: u64 = tree.read("steerage/memory/page_bytes").unwrap().trim().parse().unwrap();
     let mut is = |flag_is: &str, sizes: [u64; 2]| {
         let mut read = |path: &str| tree.read(path).unwrap().trim().to_owned();
         assert_eq!(read(flag), flag_is);
         assert_eq!([0, 1].map(|nth| read(&size(nth))), sizes.map(|size| size.to_string()));
-        let bytes = sizes.map(|size| size * 1024 * page_bytes);
+        let bytes = sizes.map(|size| size * page_bytes);
         assert_eq!([0, 1].map(|nth| read(&queue(nth, "lpc_bytes"))), bytes.map(|bytes| bytes.to_string()));
         assert_eq!(read("steerage/memory/lpc_bytes"), (bytes[0] + bytes[1]).to_string());
         tree.clone()
     };
-    is("1", [2, 2]).write(&size(1), b"4\n").unwrap();
-    is("1", [2, 4]).write(&size(0), b"0\n").unwrap();
-    is("1", [0, 4]).write(flag, b"1\n").unwrap();
-    is("1", [2, 4]).write(flag, b"0\n").unwrap();
+    is("1", [2048, 2048]).write(&size(1), b"4096\n").unwrap();
+    is("1", [2048, 4096]).write(&size(0), b"0\n").unwrap();
+    is("1", [0, 4096]).write(flag, b"1\n").unwrap();
+    is("1", [2048, 4096]).write(flag, b"0\n").unwrap();
     assert_eq!(is("0", [0, 0]).write(flag, b"2\n"), Err("EINVAL".to_owned()));
     is("0", [0, 0]).write(flag, b"1\n").unwrap();
-    is("1", [2, 2]).write(&size(1), b"33\n").unwrap();
-    is("1", [2, 32]);
+    is("1", [2048, 2048]).write(&size(1), b"32769\n").unwrap();
+    is("1", [2048, 32768]);
     let copybreak = "sys/class/net/synthetic/queues/rx-0/copybreak";
     tree.write(copybreak, b"256").unwrap();
     assert_eq!(tree.read(copybreak).unwrap(), "256\n");

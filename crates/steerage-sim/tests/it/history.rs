@@ -196,8 +196,8 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let limited: CpuMask = [CpuId(0)].into_iter().filter(|_| chance.once_in(2)).collect();
     handle.set_flow_limit_cpus(&limited).unwrap();
     assert_eq!(handle.flow_limit_cpus(), limited);
-    let (queue, units) = (chance.below(queues as u64) as usize, chance.below(3) as usize);
-    assert_eq!(handle.set_queue_limits(queue, |limits| limits.lpc_size = units).unwrap().lpc_size, units);
+    let (queue, pages) = (chance.below(queues as u64) as usize, 1024 * chance.below(3) as usize);
+    assert_eq!(handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages, pages);
 }
 
 /// Runs it to the end; returns its history. `deaths`: whether CPUs may be declared dead, whose buckets others then have.

@@ -68,3 +68,38 @@ fn a_device_with_more_to_come_has_its_frames_back_after_some_polls() {
     let out = out_at_polls(Polled::More);
     assert!(out.iter().all(|out| *out as usize <= RECLAIM_POLLS), "{out:?}");
 }
+
+/// Lends memory, but copies each frame to a page, as AF_PACKET does with frames whose block has to go back.
+struct Copies(usize);
+
+impl RxQueue for Copies {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::blocks(60)
+    }
+
+    fn open(&mut self, _: &Arc<Region>) -> Result<Opened, DeviceError> {
+        Ok(Opened::lending(Blocks::map(1, BLOCK_BYTES).unwrap().0))
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        for _ in 0..budget.min(self.0) {
+            assert!(out.copy_in(&[0; 60]));
+            self.0 -= 1;
+        }
+        Ok(if self.0 == 0 { Polled::Ended } else { Polled::Drained })
+    }
+}
+
+#[test]
+fn a_queue_that_lends_caches_pages_if_asked_to() {
+    for (lpc_pages, cached) in [(None, false), (Some(0), false), (Some(256), true)] {
+        let input = || Input::new("copies", "test", vec![Box::new(Copies(10_000)) as Box<dyn RxQueue>]);
+        let builder = Builder::new().virtual_cpus(1).input(input());
+        let builder = lpc_pages.into_iter().fold(builder, Builder::lpc_pages);
+        let snapshot = builder.build(|_| Nothing).unwrap().start().unwrap().join().snapshot;
+        let pool = snapshot.queues[0].pool;
+        assert_eq!((snapshot.delivered(), pool.alloc_fast + pool.alloc_slow >= 10_000), (10_000, true));
+        assert_eq!(pool.alloc_fast > 9_000, cached, "{pool:?}");
+        assert_eq!(snapshot.pages_free, snapshot.pages);
+    }
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use steerage::{
     Batch, Builder, Cpu, CpuId, DeviceError, Handle, Handler, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
-    limits::{HANDLE_BUDGET, Limits, POLL_BUDGET},
+    limits::{HANDLE_BUDGET, LPC_PAGES_MAX, Limits, POLL_BUDGET},
     threads::{Armed, Softnet, Stepped},
 };
 
@@ -188,10 +188,10 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.end();
 }
 
-/// Of the first queue, with a cache of so many units: how many came from the local cache and from the shared pool, how many went
+/// Of the first queue, with a cache of so many pages: how many came from the local cache and from the shared pool, how many went
 /// home to either.
-fn flow_of_pages(two: &mut Two, lpc_size: usize) -> [u64; 4] {
-    two.handle.set_queue_limits(0, |limits| limits.lpc_size = lpc_size).unwrap();
+fn flow_of_pages(two: &mut Two, lpc_pages: usize) -> [u64; 4] {
+    two.handle.set_queue_limits(0, |limits| limits.lpc_pages = lpc_pages).unwrap();
     let counts = |two: &Two| {
         let pool = two.handle.snapshot().queues[0].pool;
         [pool.alloc_fast, pool.alloc_slow, pool.recycle_cached, pool.recycle_cache_full]
@@ -213,14 +213,14 @@ fn the_local_page_cache_is_switched_while_it_runs() {
     let all = 100 * POLL_BUDGET as u64;
     for _ in 0..2 {
         let most = all * 9 / 10;
-        let [fast, slow, cached, full] = flow_of_pages(&mut two, 2);
+        let [fast, slow, cached, full] = flow_of_pages(&mut two, 2048);
         assert!(fast > most && slow == 0 && cached > most && full == 0, "{fast} {slow} {cached} {full}");
         let [fast, slow, cached, full] = flow_of_pages(&mut two, 0);
         assert!(fast < all / 10 && slow > most && cached == 0 && full > most, "{fast} {slow} {cached} {full}");
     }
-    let most = two.handle.set_queue_limits(1, |limits| limits.lpc_size = usize::MAX).unwrap();
-    assert_eq!((most.lpc_size, most.copybreak), (32, 0));
-    assert_eq!(two.handle.set_queue_limits(0, |_| ()).unwrap().lpc_size, 0, "the other queue's are its own");
+    let most = two.handle.set_queue_limits(1, |limits| limits.lpc_pages = usize::MAX).unwrap();
+    assert_eq!((most.lpc_pages, most.copybreak), (LPC_PAGES_MAX, 0));
+    assert_eq!(two.handle.set_queue_limits(0, |_| ()).unwrap().lpc_pages, 0, "the other queue's are its own");
     assert!(two.handle.set_queue_limits(2, |_| ()).is_err());
     two.end();
 }

@@ -405,7 +405,7 @@ fn with_every_worker_stalled_no_queue_lacks_a_page() {
         .backlog(BACKLOG)
         .kept_max(KEPT_MAX)
         .memory_max(CAP)
-        .lpc_size(steerage::limits::LPC_SIZE_MAX)
+        .lpc_pages(steerage::limits::LPC_PAGES_MAX)
         .input_on(Input::new("endless", "test", queues), &[CpuId(0)], None)
         .build(|_| KeepsAll)
         .unwrap()

@@ -40,14 +40,14 @@ impl RxQueue for Frames {
 pub(super) fn once(
     on: &[usize],
     queues: usize,
-    lpc_size: usize,
+    lpc_pages: usize,
     warm_up: Duration,
     time: Duration,
 ) -> Result<Measurement, BenchError> {
     let cpus: CpuMask = on.iter().map(|cpu| CpuId(*cpu as u16)).collect();
     let rx: Vec<CpuId> = on.iter().cycle().take(queues).map(|cpu| CpuId(*cpu as u16)).collect();
     let all = (0..queues as u64).map(|seed| Box::new(Frames(Rng::with_seed(seed))) as Box<dyn RxQueue>).collect();
-    let builder = Builder::new().cpus(cpus.clone()).rps_cpus(cpus).policy(Hash).lpc_size(lpc_size);
+    let builder = Builder::new().cpus(cpus.clone()).rps_cpus(cpus).policy(Hash).lpc_pages(lpc_pages);
     let builder = builder.input_on(Input::new("frames", "bench", all), &rx, None);
     let running = builder.build(|_| ReadsHeaders::default()).and_then(Instance::start)?;
     let handle = running.handle();

@@ -21,7 +21,6 @@ use crate::softnet::{Softnet, Stepped};
 use crate::test_support::{Still, spec};
 use crate::tx::{Outgoing, Output, Sent, TxQueue};
 use steerage_ledger::Snapshot;
-use steerage_mem::page_cache::LPC_UNIT_PAGES;
 
 const FRAMES: usize = 300;
 const FRAME_BYTES: usize = 60;
@@ -177,7 +176,7 @@ impl Handler for Varied {
 
 /// A run of two CPUs, stepped by hand on this thread, because only this thread's allocations fail. Returns the ledger
 /// and the number of frames that rings still hold.
-fn run(nodes: Option<NodeMap>, lpc_size: usize) -> (Snapshot, u64) {
+fn run(nodes: Option<NodeMap>, lpc_pages: usize) -> (Snapshot, u64) {
     let queues: Vec<Box<dyn RxQueue>> = vec![
         Box::new(Fills(FRAMES)),
         Box::new(Posts { ring: Vec::new(), left: FRAMES }),
@@ -187,7 +186,7 @@ fn run(nodes: Option<NodeMap>, lpc_size: usize) -> (Snapshot, u64) {
     let open = |_: CpuId| Ok(Box::<Swaps>::default() as Box<dyn TxQueue>);
     let mut spec = spec(2);
     (spec.limits.backlog, spec.kept_max) = (POLL_BUDGET, 64);
-    (spec.lpc_size, spec.queue_limits.copybreak) = (Some(lpc_size), 8);
+    (spec.lpc_pages, spec.queue_limits.copybreak) = (Some(lpc_pages), 8);
     spec.nodes = nodes.unwrap_or_default();
     spec.outputs = vec![Output { name: "swaps".into(), kind: "test", open: Box::new(open) }];
     let input = Input::new("varied", "test", queues);
@@ -236,17 +235,17 @@ fn whichever_allocation_fails_nothing_is_lost() {
     quiet_panics();
     let mask = |cpu| [CpuId(cpu)].into_iter().collect();
     let two_nodes = || Some(NodeMap::simulated([mask(0), mask(1)]));
-    for (nodes, lpc_size) in [(None, 2), (None, 0), (two_nodes(), 2)] {
+    for (nodes, lpc_pages) in [(None, 2048), (None, 0), (two_nodes(), 2048)] {
         let (mut k, mut no_page) = (0, 0);
         loop {
             fault::fail(k);
-            let ended = run(nodes.clone(), lpc_size);
+            let ended = run(nodes.clone(), lpc_pages);
             // The first run, with k = 0, is the reference.
             let reached = k == 0 || fault::has_failed();
             fault::fail(0);
             check(k, &ended);
             no_page += ended.0.dropped().get(DropReason::NoPage);
-            assert!(lpc_size * LPC_UNIT_PAGES > 0 || ended.0.queues[0].pool.recycle_cached == 0);
+            assert!(lpc_pages > 0 || ended.0.queues[0].pool.recycle_cached == 0);
             if !reached {
                 break;
             }

@@ -138,9 +138,9 @@ pub fn build<H: Handler>(
     let (mut plan, inputs) = Plan::of(spec)?;
     let mut queues = plan.plan_queues(inputs)?;
     let (outputs, mut sends) = make_outputs(std::mem::take(&mut plan.spec.outputs), &plan.cpus, queues.len())?;
-    let supply = plan.map_memory(&queues, &sends)?;
+    let mut supply = plan.map_memory(&queues, &sends)?;
     let region = Arc::clone(supply.region());
-    let lent_bytes = plan.open_queues(&mut queues, &supply)?;
+    let lent_bytes = plan.open_queues(&mut queues, &mut supply)?;
     let pools = plan.nodes.by_cpu(supply.pools());
     for (outputs, pool) in sends.iter_mut().zip(&pools) {
         outputs.iter_mut().try_for_each(|output| output.open(&region, pool))?;
@@ -358,16 +358,7 @@ impl Plan {
             other_bytes: queues.len() * FragmentTable::BYTES,
         };
         let needs = needs.fit_caches(spec.memory_max as u64);
-        let budget = needs.within(spec.memory_max as u64, spec.limits.backlog);
-        self.fits(budget.bytes, queues.len())?;
-        if budget.backlog < spec.limits.backlog {
-            let (asked, backlog) = (spec.limits.backlog, budget.backlog);
-            tracing::info!(
-                asked,
-                backlog,
-                "each CPU's share of the memory is smaller than the backlog that was asked for"
-            );
-        }
+        self.fits(needs.within(spec.memory_max as u64, spec.limits.backlog).bytes, queues.len())?;
         let parts = |budget: &steerage_mem::budget::Budget| {
             let of_queues = queues.iter().map(|queue| queue.owner).zip(budget.of_queues.iter().copied());
             let wanted = of_queues.chain((0..).zip(others.iter().copied()));
@@ -380,14 +371,22 @@ impl Plan {
                 "cannot place packet memory on its NUMA nodes: {error}; it lies wherever it is first touched"
             );
         }
-        (self.spec.limits.backlog, self.spec.kept_max) = (budget.backlog, budget.kept_max);
         Ok(supply)
     }
 
-    /// Opens the devices' queues. Returns how many bytes of memory they lend.
-    fn open_queues(&self, queues: &mut [PlannedQueue], supply: &Supply) -> Result<u64, BuildError> {
+    /// Opens the devices' queues. What memory they lend is known only now. Under the cap, everything else shrinks by as much.
+    /// Returns how many bytes they lend.
+    fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
-        self.fits(supply.budget().bytes + lent, queues.len())?;
+        supply.lend(lent);
+        let (budget, asked) = (supply.budget(), self.spec.limits.backlog);
+        self.fits(budget.bytes + lent, queues.len())?;
+        (self.spec.limits.backlog, self.spec.kept_max) = (budget.backlog, budget.kept_max);
+        let backlog = budget.backlog;
+        if backlog < asked {
+            let why = "each CPU's share of the memory is smaller than the backlog that was asked for";
+            tracing::info!(asked, backlog, "{why}");
+        }
         Ok(lent)
     }
 

@@ -206,7 +206,9 @@ impl Needs {
         let left = cap.saturating_sub(longer.bytes) / (self.page_bytes as u64).max(1);
         let each = left as usize / self.queues.len().max(1);
         let cache_pages = (self.cache_pages + each).min(LPC_PAGES_MAX).max(self.cache_pages);
-        Self { cache_pages, ..self.clone() }.with_backlog(longer.backlog)
+        // Every queue can be given a cache.
+        let queues = self.queues.iter().map(|queue| QueueNeeds { caches: true, ..*queue }).collect();
+        Self { cache_pages, queues, ..self.clone() }.with_backlog(longer.backlog)
     }
 
     /// The memory for the largest backlog up to `backlog` that keeps to `cap` bytes. If not even a backlog of [`BACKLOG_LEAST`]

@@ -20,6 +20,8 @@ pub struct Supply {
     /// By NUMA node.
     pools: Vec<Arc<SharedPool>>,
     cap: u64,
+    /// The kernel pins the pages, so all of them are in use from the start.
+    pinned: bool,
     backlog_asked: usize,
     backlog_max: usize,
     state: Mutex<State>,
@@ -61,7 +63,31 @@ impl Supply {
         shuffle(&mut spare);
         let pools = SharedPool::by_node(&region, given);
         let (backlog_asked, backlog_max) = (needs.backlog, most.backlog);
-        Ok(Self { region, pools, cap, backlog_asked, backlog_max, state: Mutex::new(State { needs, budget, spare }) })
+        let state = Mutex::new(State { needs, budget, spare });
+        Ok(Self { region, pools, cap, pinned, backlog_asked, backlog_max, state })
+    }
+
+    /// Devices lend `bytes` bytes of memory. All memory together keeps to the cap if it can: the backlog shrinks, and pages that were
+    /// given out are taken back. Call this before the pages are used. Memory that the kernel pins stays as it is.
+    pub fn lend(&mut self, bytes: u64) {
+        let left = self.cap.saturating_sub(bytes);
+        let State { needs, budget, spare } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if self.pinned || needs.with_room_for_more(self.cap).bytes <= left {
+            return;
+        }
+        *needs = needs.clone().fit_caches(left);
+        *budget = needs.within(left, self.backlog_asked);
+        self.backlog_max = needs.with_room_for_more(left).backlog;
+        // From each node as large a part.
+        let given = self.region.pages() - spare.len();
+        let unused = given.saturating_sub(budget.pages);
+        for pool in &self.pools {
+            let numbers = self.region.numbers(pool.node());
+            let part = (numbers.end - numbers.start) as usize;
+            pool.take(spare, unused * part / self.region.pages());
+        }
+        let missing = unused.saturating_sub(given - (self.region.pages() - spare.len()));
+        self.pools[0].take(spare, missing);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -144,7 +170,7 @@ impl Supply {
             let middle = fits + (wanted - fits).div_ceil(2);
             if with_caches(middle).pages <= most { fits = middle } else { wanted = middle - 1 }
         }
-        if fits < needs.cache_pages {
+        if fits < needs.cache_pages || fits == 0 {
             // The caches of the other queues stay as they are.
             needs.queues[queue].caches = had_one;
             return if had_one { budget.cache_pages } else { 0 };
@@ -245,6 +271,31 @@ mod tests {
         (needs.queues[0].lends, needs.queues[0].caches) = (true, false);
         let pinned = Supply::map(needs, 1 << 30, true, parts).unwrap();
         assert_eq!((pinned.set_cache(0, 300), pinned.set_cache(1, 300)), (0, 300));
+    }
+
+    #[test]
+    fn what_devices_lend_comes_off_the_backlog() {
+        let cap = needs(2).with_backlog(100).bytes;
+        let mut supply = map(2, cap, false);
+        supply.lend(0);
+        assert_eq!((supply.pages(), supply.budget().backlog), (428, 100));
+        let lent = cap - needs(2).with_backlog(70).bytes;
+        supply.lend(lent);
+        let budget = supply.budget();
+        assert_eq!((budget.backlog, supply.backlog_max(), budget.bytes + lent), (70, 70, cap));
+        assert_eq!((supply.pages(), supply.pools()[0].free()), (budget.pages, budget.pages));
+        supply.set_backlog(60);
+        assert_eq!((supply.set_backlog(100), supply.pages()), (70, budget.pages));
+        // There is no limit under which this could fit. The caller refuses it.
+        supply.lend(cap);
+        assert!(supply.budget().bytes + cap > cap);
+        // Under a large cap the reserve is smaller, and nothing else.
+        let mut supply = map(2, 1 << 30, false);
+        supply.lend((1 << 30) - needs(2).with_backlog(800).bytes);
+        assert_eq!((supply.pages(), supply.budget().backlog, supply.backlog_max()), (428, 100, 800));
+        let mut pinned = map(2, cap, true);
+        pinned.lend(lent);
+        assert_eq!((pinned.budget().backlog, pinned.pages()), (100, 428));
     }
 
     #[test]

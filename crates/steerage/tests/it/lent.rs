@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use steerage::{
     Builder, DeviceError, Input,
-    device::{Blocks, Capabilities, Claim, Completions, FrameHeader, Opened, Polled, Region, RxQueue},
+    device::{Blocks, Capabilities, Claim, Completions, Filled, FrameHeader, Opened, Polled, Region, RxQueue},
     threads::{Softnet, Stepped},
 };
 use steerage_core::limits::RECLAIM_POLLS;
@@ -101,5 +101,42 @@ fn a_queue_that_lends_caches_pages_if_asked_to() {
         assert_eq!((snapshot.delivered(), pool.alloc_fast + pool.alloc_slow >= 10_000), (10_000, true));
         assert_eq!(pool.alloc_fast > 9_000, cached, "{pool:?}");
         assert_eq!(snapshot.pages_free, snapshot.pages);
+    }
+}
+
+/// What a device lends is known only when it is opened. Everything else shrinks by as much, and the run goes on.
+#[test]
+fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
+    let build = |memory_max: usize| {
+        let queue = || Box::new(Copies(1000)) as Box<dyn RxQueue>;
+        let lends = Input::new("lends", "test", (0..16).map(|_| queue()).collect());
+        let frames = Input::new("pages", "test", vec![Box::new(Fills(1000)) as Box<dyn RxQueue>]);
+        let builder = Builder::new().virtual_cpus(2).memory_max(memory_max).kept_max(16);
+        builder.input(lends).input(frames).build(|_| Nothing)
+    };
+    let full = build(1 << 30).unwrap().start().unwrap().join().snapshot.memory;
+    assert!(full.lent >= 16 * BLOCK_BYTES as u64 && full.backlog == 1000, "{full:?}");
+    let ample = full.bytes() as usize;
+    // Without what is lent, this would do.
+    let outcome = build(ample - full.lent as usize / 2).unwrap().start().unwrap().join();
+    let memory = outcome.snapshot.memory;
+    assert!(memory.bytes() <= memory.cap && memory.lent == full.lent, "{memory:?}");
+    assert!((64..1000).contains(&memory.backlog) && memory.backlog_asked == 1000, "{memory:?}");
+    assert_eq!((outcome.snapshot.received(), outcome.snapshot.pages_free), (17_000, outcome.snapshot.pages));
+    let error = build(full.lent as usize).unwrap_err().to_string();
+    assert!(error.contains("more than the cap of"), "{error}");
+}
+
+/// Fills pages, and can wait.
+struct Fills(usize);
+
+impl RxQueue for Fills {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(60).can_wait()
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        self.0 -= out.fill(budget.min(self.0), |_| Some(Filled::whole(60)));
+        Ok(if self.0 == 0 { Polled::Ended } else { Polled::More })
     }
 }

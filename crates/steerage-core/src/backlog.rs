@@ -272,12 +272,15 @@ impl Backlogs {
             return None;
         }
         let inbox = &self.inboxes[usize::from(self.me)];
+        let wrap = |at: usize| if at < queues { at } else { at - queues };
         let mut place = nth.max(own) - own;
         while let Some(found) = inbox.next_by_turns(place, self.rotation, queues) {
-            let at = found + self.rotation;
-            let ring = &mut self.rings[if at < queues { at } else { at - queues }];
+            let ring = &mut self.rings[wrap(found + self.rotation)];
             if ring.is_due(held_back) {
                 ring.idle_looks = 0;
+                if let Some(then) = inbox.next_by_turns(found + 1, self.rotation, queues) {
+                    self.rings[wrap(then + self.rotation)].consumer.prefetch();
+                }
                 return Some(own + found);
             }
             ring.idle_looks += 1;

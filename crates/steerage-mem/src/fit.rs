@@ -82,7 +82,7 @@ impl Fit {
     pub const fn page_bytes(self) -> usize {
         let needed = (self.offset + self.bytes + TAILROOM).next_multiple_of(PAGE_ALIGN);
         let bytes = if needed < PAGE_BYTES_MIN { PAGE_BYTES_MIN } else { needed };
-        if bytes.is_multiple_of(1024) { bytes + PAGE_ALIGN } else { bytes }
+        if bytes % 1024 == 0 { bytes + PAGE_ALIGN } else { bytes }
     }
 }
 

@@ -31,6 +31,7 @@
 //! larger buffer.
 
 mod frames;
+mod growth;
 mod lists;
 mod slots;
 #[cfg(all(test, not(loom)))]
@@ -46,6 +47,7 @@ use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Slot};
 use crate::region::{prefetch_read, prefetch_write};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell, fence};
+use growth::Grown;
 use slots::SlotMemory;
 
 pub use frames::{Frame, Frames};
@@ -70,25 +72,6 @@ struct RingBuffer {
     nth: usize,
 }
 
-/// Where a ring goes on in another buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Grown(u64);
-
-impl Grown {
-    /// From position `at` on, the ring has `capacity` slots, a power of two. A position of 59 bits lasts for a century.
-    fn new(at: u64, capacity: usize) -> Self {
-        Self(at << 5 | u64::from(capacity.ilog2()))
-    }
-
-    fn at(self) -> u64 {
-        self.0 >> 5
-    }
-
-    fn capacity(self) -> usize {
-        1 << (self.0 & 31)
-    }
-}
-
 /// The fields that the producer writes and the consumer reads. They share a cache line, so reading all of them costs one miss.
 #[derive(Debug)]
 struct ToConsumer {
@@ -110,10 +93,6 @@ impl RingBuffer {
     /// The arrival number of the slot at `position` of the buffer with this mask. `None` if the ring keeps none.
     fn arrival(&self, mask: u32, position: u64) -> Option<&AtomicU64> {
         self.slots.arrival(self.nth, mask as usize + 1, (position as u32 & mask) as usize)
-    }
-
-    fn grown(&self) -> Grown {
-        Grown(self.to_consumer.grown.load(Ordering::Relaxed))
     }
 
     fn revoke_until(&self, tail: u64) {
@@ -234,7 +213,7 @@ impl Producer {
                 published: AtomicU64::new(0),
                 revoke_until: AtomicU64::new(0),
                 wake_at: AtomicU64::new(NO_WISH),
-                grown: AtomicU64::new(Grown::new(0, capacity).0),
+                grown: AtomicU64::new(Grown::new(0, capacity).word()),
             }),
             finished: CachePadded::default(),
             slots,
@@ -272,37 +251,6 @@ impl Producer {
         self.make_room();
     }
 
-    /// Applies the limit. If it is beyond the capacity, the ring grows, unless the consumer has not followed the last time yet.
-    #[inline(always)]
-    fn make_room(&mut self) {
-        if self.limit > self.mask + 1 {
-            self.grow();
-        }
-        self.room_until = self.reclaimed + u64::from(self.limit.min(self.mask + 1));
-    }
-
-    /// Goes on in a buffer that has room for the limit.
-    #[cold]
-    #[inline(never)]
-    fn grow(&mut self) {
-        // The consumer has to see each place at which frames change their buffer.
-        if self.mask_before != 0 && self.staged != self.shared.grown().at() {
-            return;
-        }
-        let capacity = self.limit.next_power_of_two();
-        if self.mask_before == 0 {
-            self.mask_before = self.mask;
-        }
-        self.mask = capacity - 1;
-        self.slots = self.shared.slots(capacity as usize);
-        self.grows_at(self.staged);
-    }
-
-    fn grows_at(&self, position: u64) {
-        let grown = Grown::new(position, self.capacity());
-        self.shared.to_consumer.grown.store(grown.0, Ordering::Relaxed);
-    }
-
     /// The slot at `position`.
     #[inline(always)]
     fn slot(&self, position: u64) -> *const UnsafeCell<Slot> {
@@ -310,17 +258,6 @@ impl Producer {
             return self.slot_in_either(position);
         }
         self.slots.wrapping_add((position as u32 & self.mask) as usize)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn slot_in_either(&self, position: u64) -> *const UnsafeCell<Slot> {
-        let (slots, mask) = if position < self.shared.grown().at() {
-            (self.shared.slots(self.mask_before as usize + 1), self.mask_before)
-        } else {
-            (self.slots, self.mask)
-        };
-        slots.wrapping_add((position as u32 & mask) as usize)
     }
 
     /// Stages a frame behind the last one. The consumer sees it after the next [`publish`](Self::publish). A ring with arrival
@@ -572,21 +509,6 @@ impl Consumer {
             self.taken += count;
         }
         self.in_hand()
-    }
-
-    /// The ring has grown. Goes on in the larger buffer if everything before it is finished. Returns how many of the next `count`
-    /// slots lie in one buffer.
-    #[cold]
-    #[inline(never)]
-    fn follow(&mut self, count: u64) -> u64 {
-        let grown = self.shared.grown();
-        if self.taken < grown.at() {
-            return count.min(grown.at() - self.taken);
-        }
-        self.grown = grown;
-        self.slots = self.shared.slots(grown.capacity());
-        self.mask = grown.capacity() as u32 - 1;
-        count
     }
 
     /// The number of slots that the consumer holds.

@@ -1,0 +1,101 @@
+//! How a ring grows while it is used: from one position on, its frames lie in a larger buffer.
+//!
+//! The producer decides on the position, and publishes it with the slots behind it. The consumer follows when everything before the
+//! position is finished. Until then the producer reads slots back from both buffers, and does not grow the ring again unless
+//! nothing was staged since.
+
+use super::{Consumer, Producer, RingBuffer};
+use crate::page::Slot;
+use crate::sync::{Ordering, UnsafeCell};
+
+/// Where a ring goes on in another buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grown(u64);
+
+impl Grown {
+    /// From position `at` on, the ring has `capacity` slots, a power of two. A position of 59 bits lasts for a century.
+    pub(super) fn new(at: u64, capacity: usize) -> Self {
+        Self(at << 5 | u64::from(capacity.ilog2()))
+    }
+
+    pub(super) fn at(self) -> u64 {
+        self.0 >> 5
+    }
+
+    pub(super) fn capacity(self) -> usize {
+        1 << (self.0 & 31)
+    }
+
+    /// As the ring keeps it.
+    pub(super) fn word(self) -> u64 {
+        self.0
+    }
+}
+
+impl RingBuffer {
+    pub(super) fn grown(&self) -> Grown {
+        // Relaxed: it becomes visible with the slots behind it, by P1.
+        Grown(self.to_consumer.grown.load(Ordering::Relaxed))
+    }
+}
+
+impl Producer {
+    /// Applies the limit. If it is beyond the capacity, the ring grows, unless the consumer has not followed the last time yet.
+    #[inline(always)]
+    pub(super) fn make_room(&mut self) {
+        if self.limit > self.mask + 1 {
+            self.grow();
+        }
+        self.room_until = self.reclaimed + u64::from(self.limit.min(self.mask + 1));
+    }
+
+    /// Goes on in a buffer that has room for the limit.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        // The consumer has to see each place at which frames change their buffer.
+        if self.mask_before != 0 && self.staged != self.shared.grown().at() {
+            return;
+        }
+        let capacity = self.limit.next_power_of_two();
+        if self.mask_before == 0 {
+            self.mask_before = self.mask;
+        }
+        self.mask = capacity - 1;
+        self.slots = self.shared.slots(capacity as usize);
+        self.grows_at(self.staged);
+    }
+
+    pub(super) fn grows_at(&self, position: u64) {
+        let grown = Grown::new(position, self.capacity());
+        self.shared.to_consumer.grown.store(grown.word(), Ordering::Relaxed);
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn slot_in_either(&self, position: u64) -> *const UnsafeCell<Slot> {
+        let (slots, mask) = if position < self.shared.grown().at() {
+            (self.shared.slots(self.mask_before as usize + 1), self.mask_before)
+        } else {
+            (self.slots, self.mask)
+        };
+        slots.wrapping_add((position as u32 & mask) as usize)
+    }
+}
+
+impl Consumer {
+    /// The ring has grown. Goes on in the larger buffer if everything before it is finished. Returns how many of the next `count`
+    /// slots lie in one buffer.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn follow(&mut self, count: u64) -> u64 {
+        let grown = self.shared.grown();
+        if self.taken < grown.at() {
+            return count.min(grown.at() - self.taken);
+        }
+        self.grown = grown;
+        self.slots = self.shared.slots(grown.capacity());
+        self.mask = grown.capacity() as u32 - 1;
+        count
+    }
+}

@@ -24,7 +24,7 @@ pub(super) struct Cpus {
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// How many CPUs a run uses by default.
+    /// The CPUs that a run uses by default.
     #[serde(skip)]
     default: CpuMask,
 }
@@ -65,6 +65,11 @@ impl Cpus {
             count: usable.len(),
             default: topology.default_mask(),
         }
+    }
+
+    /// How many CPUs a run uses by default.
+    pub(super) fn of_a_run(&self) -> usize {
+        self.default.len()
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
 
 fn diagnose(host: &Host, probes: Probes, interface: Option<Interface>) -> Diagnosis {
     let cpus = Cpus::of(&Topology::below(host.path(""), CpuMask::allowed().ok()));
-    let mut findings = system::findings(host, &probes);
+    let mut findings = system::findings(host, &probes, cpus.of_a_run());
     findings.extend(cpus.findings());
     findings.extend(interface.iter().flat_map(Interface::findings));
     Diagnosis {

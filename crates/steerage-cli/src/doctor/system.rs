@@ -2,9 +2,8 @@
 
 use rustix::io::Errno;
 use steerage::{
-    CpuMask,
     limits::{
-        BACKLOG_DEFAULT, CPUS_MAX, KEPT_DEFAULT, LPC_MEMORY_PART, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN, POLL_BUDGET,
+        BACKLOG_DEFAULT, KEPT_DEFAULT, LPC_MEMORY_PART, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN, POLL_BUDGET,
     },
     memory::{LOT_SLOTS, LpcMemory, Needs, QueueNeeds},
 };
@@ -24,8 +23,8 @@ pub(super) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// All findings except those about CPUs and interfaces.
-pub(super) fn findings(host: &Host, probes: &Probes) -> Vec<Finding> {
+/// All findings except those about CPUs and interfaces. A run uses `cpus` CPUs by default.
+pub(super) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(host))),
         capabilities(&probes.capabilities),
@@ -35,7 +34,7 @@ pub(super) fn findings(host: &Host, probes: &Probes) -> Vec<Finding> {
         fuse(host, probes),
         huge_pages(host),
         locked_memory(probes),
-        packet_memory(host),
+        packet_memory(cpus),
         page_cache(probes.memory),
         hashes(probes),
     ]
@@ -144,11 +143,10 @@ fn locked_memory(probes: &Probes) -> Finding {
     }
 }
 
-/// The packet memory that a run with all CPUs takes at most, with default settings and frames of the usual length.
-fn packet_memory(host: &Host) -> Finding {
+/// The packet memory that a run with its default CPUs takes at most, with default settings and frames of the usual length.
+fn packet_memory(cpus: usize) -> Finding {
     const ABOUT: &str = "packet memory";
-    let cpus = host.text("sys/devices/system/cpu/present").and_then(|list| CpuMask::parse_list(&list, CPUS_MAX).ok());
-    let cpus = cpus.map_or(1, |cpus| cpus.len()).max(1);
+    let cpus = cpus.max(1);
     let live = QueueNeeds { segments: 1, lends: false, waits: false, caches: true, fixed: 3 * POLL_BUDGET };
     let cap = MEMORY_MAX_DEFAULT as u64;
     let with_queues = |queues: usize| {
@@ -220,7 +218,7 @@ mod tests {
     use super::*;
 
     fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
-        let findings = findings(host, probes);
+        let findings = findings(host, probes, 2);
         // Each lack comes with advice.
         assert!(findings.iter().all(|one| one.state != State::Lack || one.mend.is_some()));
         findings.into_iter().filter(|one| one.state == State::Lack).map(|one| (one.about, one.found)).collect()
@@ -237,7 +235,7 @@ mod tests {
             ],
         );
         assert_eq!(lacks(&fake.host(), &probes()), []);
-        let all = findings(&fake.host(), &probes());
+        let all = findings(&fake.host(), &probes(), 2);
         assert!(all.iter().any(|one| one.found == "60 of 64 reserved ones of 2 MiB are free"));
         assert!(all.iter().any(|one| one.found == "Linux 6.18.0"));
     }
@@ -259,7 +257,7 @@ mod tests {
         nothing.capabilities.iter_mut().for_each(|capability| capability.held = false);
         let about: Vec<&str> = lacks(&fake.host(), &nothing).iter().map(|(about, _)| *about).collect();
         assert_eq!(about, ["AF_PACKET", "AF_XDP", "filters", "FUSE", "huge pages", "locked memory", "flow hash"]);
-        let capabilities = &findings(&fake.host(), &nothing)[1].found;
+        let capabilities = &findings(&fake.host(), &nothing, 2)[1].found;
         assert!(
             capabilities.starts_with("without CAP_NET_RAW (listening to interfaces), CAP_NET_ADMIN"),
             "{capabilities}"
@@ -268,19 +266,16 @@ mod tests {
 
     #[test]
     fn a_large_machine_has_smaller_shares_and_is_told_so() {
-        let of = |name: &str, present: &str| {
-            packet_memory(&FakeHost::new(name, &[("sys/devices/system/cpu/present", present)]).host())
-        };
-        let small = of("small", "0-1").found;
+        let small = packet_memory(2).found;
         assert!(small.starts_with("for 1000 packets waiting for each of 2 CPUs: ") && !small.contains('('), "{small}");
-        let large = of("large", "0-127").found;
+        let large = packet_memory(128).found;
         assert!(
             large.contains("each of 128 CPUs") && large.contains("with 16 queues,") && !large.contains('('),
             "{large}"
         );
-        let largest = of("largest", "0-1023").found;
+        let largest = packet_memory(1024).found;
         assert!(largest.contains("each of 1,024 CPUs") && largest.contains("with 16 queues (1"), "{largest}");
-        assert!(of("none", "").found.contains("each of 1 CPU:"));
+        assert!(packet_memory(0).found.contains("each of 1 CPU:"));
     }
 
     #[test]
@@ -309,7 +304,7 @@ mod tests {
         let about: Vec<&str> = lacks(&fake.host(), &probes).iter().map(|(about, _)| *about).collect();
         assert_eq!(about, ["AF_XDP", "locked memory"]);
         assert_eq!(
-            findings(&fake.host(), &probes)[1].found,
+            findings(&fake.host(), &probes, 2)[1].found,
             "CAP_NET_RAW; without CAP_NET_ADMIN (attaching XDP programs), CAP_BPF (loading XDP programs), CAP_SYS_NICE \
              (priorities and NUMA placement), CAP_IPC_LOCK (locking memory beyond the limit)"
         );

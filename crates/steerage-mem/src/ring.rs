@@ -345,13 +345,30 @@ impl Producer {
         let finished = self.shared.finished.load(Ordering::Acquire);
         // Noted first: if `home` panics, pages are lost, but none comes back twice.
         let first = std::mem::replace(&mut self.reclaimed, finished);
-        let from = if self.mask_before == 0 { first } else { self.read_back_before(first, finished, &mut home) };
-        for at in from..finished {
-            // SAFETY: the masked position is under the capacity, and the slot lies before `finished`: it is ours again.
-            let slot = unsafe { (*self.slots.add((at as u32 & self.mask) as usize)).with(|slot| *slot) };
-            if slot.page != BLANK {
-                home(Completion::from_slot(slot));
+        let (mut at, mut end, mut slots, mut mask) = (first, finished, self.slots, self.mask);
+        if self.mask_before != 0 {
+            // First those in the buffer before this one.
+            end = self.shared.grown().at().clamp(first, finished);
+            (slots, mask) = (self.shared.slots(self.mask_before as usize + 1), self.mask_before);
+        }
+        loop {
+            while at < end {
+                // SAFETY: the masked position is under the buffer's capacity, and the slot lies before `finished`: it is ours
+                // again.
+                let slot = unsafe { (*slots.add((at as u32 & mask) as usize)).with(|slot| *slot) };
+                at += 1;
+                if slot.page != BLANK {
+                    home(Completion::from_slot(slot));
+                }
             }
+            if end == finished {
+                break;
+            }
+            (end, slots, mask) = (finished, self.slots, self.mask);
+        }
+        if self.mask_before != 0 && finished > self.shared.grown().at() {
+            // The consumer has left that buffer.
+            self.mask_before = 0;
         }
         self.make_room();
         finished - first

@@ -5,7 +5,7 @@
 //! nothing was staged since.
 
 use super::{Consumer, Producer, RingBuffer};
-use crate::page::{BLANK, Completion, Slot};
+use crate::page::Slot;
 use crate::sync::{Ordering, UnsafeCell};
 
 /// Where a ring goes on in another buffer.
@@ -64,26 +64,6 @@ impl Producer {
         self.mask = capacity - 1;
         self.slots = self.shared.slots(capacity as usize);
         self.grows_at(self.staged);
-    }
-
-    /// Reads back the finished slots, from `first` on, that lie in the buffer before this one. Returns the position behind them. If
-    /// the consumer has left that buffer, it is forgotten.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn read_back_before(&mut self, first: u64, finished: u64, home: &mut impl FnMut(Completion)) -> u64 {
-        let (grown_at, mask) = (self.shared.grown().at(), self.mask_before);
-        let (slots, end) = (self.shared.slots(mask as usize + 1), grown_at.clamp(first, finished));
-        for at in first..end {
-            // SAFETY: the masked position is under that buffer's capacity, and the slot lies before `finished`: it is ours again.
-            let slot = unsafe { (*slots.add((at as u32 & mask) as usize)).with(|slot| *slot) };
-            if slot.page != BLANK {
-                home(Completion::from_slot(slot));
-            }
-        }
-        if finished > grown_at {
-            self.mask_before = 0;
-        }
-        end
     }
 
     pub(super) fn grows_at(&self, position: u64) {

@@ -479,8 +479,7 @@ impl Wiring<'_> {
         let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
         let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);
-        let pool = PagePool::new(Arc::clone(region), shared, Arc::clone(&kept_pages), limits.lpc_pages)
-            .frames_at(queue.can.fit.offset());
+        let pool = PagePool::new(Arc::clone(region), shared, Arc::clone(&kept_pages), limits.lpc_pages);
         let ledger = Arc::new(QueueLedger::new(BUCKETS));
         self.infos.push(QueueInfo {
             device: queue.device,

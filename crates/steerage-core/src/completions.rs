@@ -3,6 +3,7 @@
 
 mod gather;
 
+use crate::limits::HEADROOM;
 use crate::pool::QueuePages;
 use steerage_flow::{FlowHash, LinkType, Timestamp};
 use steerage_ledger::PollCounts;
@@ -131,13 +132,12 @@ impl Completions<'_> {
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
         let Self { frames, pages, .. } = self;
         let pool = &mut pages.pool;
-        let frame_at = pool.frame_at;
         let (first, mut filled, mut more, mut lost, mut wire_bytes) = (frames.len(), 0, true, 0, 0);
         let (region, pages) = pool.take_many(count);
         // One frame is made for each page, so that the list does not have to check its capacity for each frame. The
         // pages behind the last filled page are removed again below.
         frames.extend(pages.map(|mut page| {
-            let bytes = &mut region.page_mut(&mut page)[frame_at..];
+            let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
             let room = bytes.len();
             let Some(written) = (if more { write(bytes) } else { None }) else {
                 more = false;
@@ -149,7 +149,7 @@ impl Completions<'_> {
             }
             filled += 1;
             wire_bytes += on_the_wire(written.wire_len);
-            let mut frame = Completion::new(page, frame_at, written.len);
+            let mut frame = Completion::new(page, HEADROOM, written.len);
             if let Some(hash) = written.hash {
                 frame.set_hash(hash.0);
             }
@@ -192,7 +192,7 @@ impl Completions<'_> {
         }
         self.counts.wire_bytes += on_the_wire(wire_len);
         if len <= self.copybreak.min(self.frame_bytes_max()) {
-            let copied = self.pages.pool.copy_out(|region, to| {
+            let copied = self.pages.pool.copy_out(offset, |region, to| {
                 to.get_mut(..len)?.copy_from_slice(region.page_mut(&mut page).get(offset..)?.get(..len)?);
                 Some(len)
             });
@@ -222,7 +222,7 @@ impl Completions<'_> {
         self.pages.pool.recycle(page);
     }
 
-    /// The bytes of a page, for filling. The frame begins at [`Fit::offset`] of the page.
+    /// The bytes of a page, for filling. The frame begins [`HEADROOM`] bytes into the page, or at [`Fit::offset`].
     #[inline(always)]
     pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.pages.pool.region().page_mut(page)
@@ -230,7 +230,7 @@ impl Completions<'_> {
 
     /// The length of the longest frame that fits a page behind its headroom, in bytes.
     pub fn frame_bytes_max(&self) -> usize {
-        self.pages.pool.region().page_bytes() - self.pages.pool.frame_at
+        self.pages.pool.region().page_bytes() - HEADROOM
     }
 
     /// Announces that the next poll will fill about `count` pages by this CPU's own stores. Until then these pages

@@ -23,8 +23,7 @@ pub use steerage_ledger::DeviceName;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The length of the longest frame, and where frames begin in their pages if the device writes them by this CPU's own stores
-    /// ([`Completions::fill`](crate::completions::Completions::fill)). If frames have several pages, the length of the longest
+    /// The length of the longest frame, and where it begins in its page. If frames have several pages, the length of the longest
     /// part. If the queue lends its memory, the longest frame that handlers can keep or write to: such a frame is copied to a
     /// page first.
     pub fit: Fit,

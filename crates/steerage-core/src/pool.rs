@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 use crate::limits::{HEADROOM, POOL_BULK};
 use steerage_ledger::PoolCounters;
+use steerage_mem::fit::PAGE_ALIGN;
 use steerage_mem::{Blocks, Completion, KeptPages, Memory, Page, Region, SEGMENTS_MAX, SharedPool};
 
 /// The pages of one receive queue.
@@ -62,8 +63,6 @@ pub struct PagePool {
     /// How many frames were copied out of their pages since the counters were last written.
     copied_out: u64,
     pub(crate) counters: Arc<PoolCounters>,
-    /// Where frames begin in their pages.
-    pub(crate) frame_at: usize,
 }
 
 impl PagePool {
@@ -84,14 +83,7 @@ impl PagePool {
             came_home: 0,
             copied_out: 0,
             counters: Arc::default(),
-            frame_at: HEADROOM,
         }
-    }
-
-    /// Frames will begin at this offset of their pages: see [`Fit::offset`](steerage_mem::Fit::offset).
-    #[must_use]
-    pub fn frames_at(self, offset: usize) -> Self {
-        Self { frame_at: offset, ..self }
     }
 
     /// Sets how many pages the local cache keeps. Surplus pages go to the shared pool.
@@ -209,17 +201,22 @@ impl PagePool {
         }
     }
 
-    /// Has `copy` copy a frame to a newly taken page, and returns it. `copy` returns the length of what it copied. `None` if
-    /// no page is free, or if `copy` could not copy it.
+    /// Has `copy` copy a frame that begins at `offset` of its page to a newly taken page, and returns the copy, which is aligned
+    /// alike. `copy` returns the length of what it copied. `None` if no page is free, or if `copy` could not copy it.
     #[inline]
-    pub(crate) fn copy_out(&mut self, copy: impl FnOnce(&Region, &mut [u8]) -> Option<usize>) -> Option<Completion> {
+    pub(crate) fn copy_out(
+        &mut self,
+        offset: usize,
+        copy: impl FnOnce(&Region, &mut [u8]) -> Option<usize>,
+    ) -> Option<Completion> {
         let mut page = self.take()?;
-        let Some(len) = copy(&self.region, &mut self.region.page_mut(&mut page)[self.frame_at..]) else {
+        let at = HEADROOM + offset % PAGE_ALIGN;
+        let Some(len) = copy(&self.region, &mut self.region.page_mut(&mut page)[at..]) else {
             self.put_back(page);
             return None;
         };
         self.copied_out += 1;
-        Some(Completion::new(page, self.frame_at, len))
+        Some(Completion::new(page, at, len))
     }
 
     /// Takes a page home. A page of other memory, which a device may give by mistake, is ignored.
@@ -313,7 +310,7 @@ impl PagePool {
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {
-            self.region.prefetch_write(page, self.frame_at);
+            self.region.prefetch_write(page, HEADROOM);
         }
     }
 }

@@ -2,9 +2,7 @@
 
 use rustix::io::Errno;
 use steerage::{
-    limits::{
-        BACKLOG_DEFAULT, KEPT_DEFAULT, LPC_MEMORY_PART, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN, POLL_BUDGET,
-    },
+    limits::{BACKLOG_DEFAULT, KEPT_DEFAULT, LPC_MEMORY_PART, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN, POLL_BUDGET},
     memory::{LOT_SLOTS, LpcMemory, Needs, QueueNeeds},
 };
 

@@ -56,7 +56,8 @@ impl Completions<'_> {
         let Some(mut frame) = gathered.frame else { return false };
         let bytes = self.pages.memory.total_len(&frame);
         if frame.is_chained() && bytes <= self.copybreak {
-            if let Some(copy) = self.pages.pool.copy_out(|_, to| self.pages.memory.copy_to(&frame, to)) {
+            if let Some(copy) = self.pages.pool.copy_out(frame.offset(), |_, to| self.pages.memory.copy_to(&frame, to))
+            {
                 self.pages.take_home(std::mem::replace(&mut frame, copy));
             }
         }

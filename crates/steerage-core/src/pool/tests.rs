@@ -199,7 +199,7 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
         Step::CopyOut => {
             if let Some((_, mut page)) = hand.pages.pop() {
                 two.region.page_mut(&mut page)[HEADROOM..HEADROOM + 4].copy_from_slice(b"copy");
-                let copy = pool.copy_out(|region, to| {
+                let copy = pool.copy_out(HEADROOM, |region, to| {
                     to[..4].copy_from_slice(&region.page_mut(&mut page)[HEADROOM..][..4]);
                     Some(4)
                 });

@@ -11,7 +11,7 @@ mod tests;
 use std::sync::Arc;
 
 use steerage_mem::ring::Consumer;
-use steerage_mem::{Completion, Inbox, KeptPages, Outbox};
+use steerage_mem::{Completion, Inbox, KeptPages, Outbox, Turns};
 
 use crate::hashing::QueueHasher;
 use crate::ids::{CpuIndex, DropReason, InputId};
@@ -184,7 +184,6 @@ pub(crate) struct To<'a> {
 pub(crate) struct Backlog {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
-    pub(crate) owner: CpuIndex,
     pub(crate) consumer: Consumer,
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
@@ -225,6 +224,8 @@ pub(crate) struct Backlogs {
     own: Vec<usize>,
     /// Which of the other queues is served first. It changes with every round.
     rotation: usize,
+    /// How far this round has come with them.
+    turns: Turns,
     /// By CPU.
     inboxes: Arc<[Inbox]>,
     me: CpuIndex,
@@ -234,60 +235,61 @@ impl Backlogs {
     /// The backlogs of the CPU `me`, by the number of the queue. `random` decides which of the other CPUs' queues is served
     /// first.
     pub(crate) fn new(rings: Vec<Backlog>, me: CpuIndex, inboxes: Arc<[Inbox]>, random: impl FnOnce() -> u64) -> Self {
-        let own: Vec<usize> = rings.iter().filter(|ring| ring.owner == me).map(|ring| ring.queue).collect();
-        let rotation = if own.len() < rings.len() { random() as usize % rings.len() } else { 0 };
-        Self { rings, own, rotation, inboxes, me }
+        let rotation = if rings.is_empty() { 0 } else { random() as usize % rings.len() };
+        Self { rings, own: Vec::new(), rotation, turns: Turns::default(), inboxes, me }
     }
 
-    /// Whether the `nth` backlog of this round belongs to one of this CPU's own queues.
-    #[inline]
-    pub(crate) fn is_own(&self, nth: usize) -> bool {
-        nth < self.own.len()
+    /// Sets this CPU's own queues. The inbox has the other queues.
+    #[cold]
+    pub(crate) fn set_own(&mut self, queues: impl Iterator<Item = usize>) {
+        let inbox = &self.inboxes[usize::from(self.me)];
+        self.own.drain(..).for_each(|queue| inbox.note(queue));
+        self.own.extend(queues.inspect(|queue| inbox.clear(*queue)));
     }
 
-    /// The `nth` backlog to be served in this round.
+    /// Whether the backlog at this place belongs to one of this CPU's own queues.
     #[inline]
-    pub(crate) fn nth(&mut self, nth: usize) -> &mut Backlog {
-        let queue = match self.own.get(nth) {
-            Some(queue) => *queue,
-            None => {
-                let at = nth - self.own.len() + self.rotation;
-                if at < self.rings.len() { at } else { at - self.rings.len() }
-            }
-        };
+    pub(crate) fn is_own(&self, place: usize) -> bool {
+        place < self.own.len()
+    }
+
+    /// The backlog at a place. Its own queues come first, then all queues by their numbers.
+    #[inline]
+    pub(crate) fn at(&mut self, place: usize) -> &mut Backlog {
+        let queue = self.own.get(place).copied().unwrap_or_else(|| place - self.own.len());
         &mut self.rings[queue]
     }
 
-    /// The first backlog, from the `nth` of this round on, that has frames. If packets of sources that can wait are
-    /// `held_back`, their backlogs do not count.
+    /// The place of the first backlog that has frames and was not served in this round. `from` is 0 at the start of a round, then the
+    /// place behind the last one. If packets of sources that can wait are `held_back`, their backlogs do not count.
     #[inline]
-    pub(crate) fn next_to_serve(&mut self, nth: usize, held_back: bool) -> Option<usize> {
-        let (own, queues) = (self.own.len(), self.rings.len());
-        for nth in nth..own {
-            if self.rings[self.own[nth]].is_due(held_back) {
-                return Some(nth);
+    pub(crate) fn next_to_serve(&mut self, from: usize, held_back: bool) -> Option<usize> {
+        let own = self.own.len();
+        for place in from..own {
+            if self.rings[self.own[place]].is_due(held_back) {
+                return Some(place);
             }
         }
-        if own == queues {
+        if own == self.rings.len() {
             return None;
         }
         let inbox = &self.inboxes[usize::from(self.me)];
-        let wrap = |at: usize| if at < queues { at } else { at - queues };
-        let mut place = nth.max(own) - own;
-        while let Some(found) = inbox.next_by_turns(place, self.rotation, queues) {
-            let ring = &mut self.rings[wrap(found + self.rotation)];
+        if from <= own {
+            self.turns = inbox.begin(self.rotation);
+        }
+        while let Some(queue) = inbox.next(&mut self.turns) {
+            let ring = &mut self.rings[queue];
             if ring.is_due(held_back) {
                 ring.idle_looks = 0;
-                if let Some(then) = inbox.next_by_turns(found + 1, self.rotation, queues) {
-                    self.rings[wrap(then + self.rotation)].consumer.prefetch();
+                if let Some(then) = self.turns.peek() {
+                    self.rings[then].consumer.prefetch();
                 }
-                return Some(own + found);
+                return Some(own + queue);
             }
             ring.idle_looks += 1;
             if ring.idle_looks >= IDLE_LOOKS {
                 ring.forget(inbox);
             }
-            place = found + 1;
         }
         None
     }

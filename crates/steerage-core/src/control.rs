@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use steerage_topology::{CpuId, CpuMask};
@@ -94,6 +95,22 @@ impl Handle {
         self.set_masks(queue..queue + 1, mask)
     }
 
+    /// Lets another CPU poll a queue from now on. Queues are numbered over all inputs. Nothing is lost or reordered, and buckets stay
+    /// where they are. The present CPU gives the queue away between two rounds, and polls it until then: a CPU that is stuck in its
+    /// handler cannot. If the new CPU does not take it within [`OFFER_WAIT`](crate::limits::OFFER_WAIT), because it is busy for so long,
+    /// the queue stays. [`is_settled`](Self::is_settled) says when that is decided, and the [`snapshot`](Self::snapshot) which CPU it is.
+    /// From then on no policy moves the queue.
+    ///
+    /// # Errors
+    /// Those of [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
+    pub fn set_rx_cpu(&self, queue: usize, cpu: CpuId) -> Result<(), SetError> {
+        self.check_queue(queue)?;
+        let cpu = mask_indices(&self.0.cpus, &CpuMask::from_iter([cpu]), 0)?[0];
+        self.0.ledgers.queues[queue].owner_is_chosen.store(true, Relaxed);
+        self.poll_on(queue, cpu);
+        Ok(())
+    }
+
     fn check_queue(&self, queue: usize) -> Result<(), SetError> {
         let queues = self.0.ledgers.queues.len();
         if queue < queues { Ok(()) } else { Err(SetError::NoSuchQueue { queue, queues }) }
@@ -102,7 +119,7 @@ impl Handle {
     fn set_masks(&self, queues: std::ops::Range<usize>, mask: &CpuMask) -> Result<(), SetError> {
         let mut masks: Vec<(Vec<CpuIndex>, Vec<usize>)> = Vec::new();
         for at in queues {
-            let mut cpus = mask_indices(&self.0.cpus, mask, self.0.ledgers.queues[at].owner)?;
+            let mut cpus = mask_indices(&self.0.cpus, mask, self.0.ledgers.queues[at].owner())?;
             cpus.sort_unstable();
             match masks.iter_mut().find(|(other, _)| *other == cpus) {
                 Some((_, queues)) => queues.push(at),
@@ -257,6 +274,6 @@ impl Handle {
     /// [`OUTPUT_STUCK_AFTER`]: crate::limits::OUTPUT_STUCK_AFTER
     /// [`DropReason::TxLost`]: crate::ids::DropReason::TxLost
     pub fn finish_outputs(&self) {
-        self.0.finish_outputs();
+        self.0.ledgers.finish_outputs(|| self.is_stopping());
     }
 }

@@ -44,7 +44,6 @@ pub mod build;
 pub mod completions;
 pub mod control;
 pub mod device;
-mod dissections;
 pub mod error;
 pub mod handler;
 mod hashing;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use steerage_ledger::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 use steerage_mem::page_cache::LPC_PAGES_PER_CPU;
 
 /// The most frames that one poll takes from a receive queue: NAPI's weight.
@@ -95,21 +96,19 @@ pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 /// and the old CPU is told to discard its backlog (`revoked`).
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);
 
+/// How long a queue waits for the CPU that is to poll it from now on. After that, it stays where it was. It is shorter than
+/// [`MOVE_WAIT`], so that no move that begins meanwhile loses packets.
+pub const OFFER_WAIT: Duration = Duration::from_millis(10);
+
 /// How long a CPU may show no sign of life while a move waits for it. After that it is declared dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a sleeping CPU wakes to check on a move that it takes part in.
 pub const MOVE_LOOK: Duration = Duration::from_micros(500);
 
-/// How often a CPU whose queues have ended checks whether their last frames are finished.
-pub const DRAIN_LOOK: Duration = Duration::from_millis(1);
-
 /// How long an idle CPU keeps polling before it sleeps. On a virtual machine, waking a halted CPU costs the waking
 /// CPU 7 us and takes 22 us. After about twice that time, polling has cost as much as sleeping would have.
 pub const IDLE_POLL: Duration = Duration::from_micros(50);
-
-/// How long a stop waits for the packets that are in flight.
-pub const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// How many pages are taken from or given to the shared pool at a time, so that one atomic exchange
 /// serves a whole poll.
@@ -124,17 +123,9 @@ pub const ORIGINATED_MAX: usize = POLL_BUDGET * POLL_BUDGET;
 
 pub use steerage_mem::fit::{HEADROOM, PAGE_BYTES_MIN, TAILROOM};
 
-/// After its time to drain, a CPU may still be about to return for this long. Then the instance ends without it.
-pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
-
 /// How often a CPU checks whether a full output has room again, while it holds back packets of a source that can
 /// wait. The output's buffer lasts longer than that.
 pub const OUTPUT_LOOK: Duration = Duration::from_millis(1);
-
-/// An output that accepts nothing for this long is considered stuck. From then on neither sources that can wait nor
-/// the end of a run wait for it. The time is long because a program that reads a pipe may well be busy for a second
-/// or two with what it has read.
-pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// How often a join checks whether a stop was requested.
 pub const JOIN_LOOK: Duration = Duration::from_millis(50);
@@ -248,3 +239,6 @@ const _: () = {
     assert!(PARKING_LOT_SLOTS >= 2 * POLL_BUDGET);
     assert!(BACKLOG_DEFAULT <= BACKLOG_MAX);
 };
+
+/// How long a hook may run between two rounds of a CPU. It is a tenth of a round's longest time, so packets hardly notice.
+pub const BETWEEN_ROUNDS_MAX: Duration = Duration::from_micros(200);

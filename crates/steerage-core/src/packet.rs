@@ -7,12 +7,11 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::dissections::Dissections;
 use crate::hashing::QueueHasher;
 use crate::ids::{BucketId, InputId, TxId, Verdict};
 use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX, POOL_BULK};
 use crate::rps_map::bucket_of;
-use steerage_flow::dissect::{Dissection, dissect};
+use steerage_flow::dissect::{Dissection, Dissections, dissect};
 use steerage_flow::{FlowHash, FlowKey, LinkType, WallTime};
 use steerage_mem::SharedPool;
 use steerage_mem::ring::{Consumer, Frame, Frames};

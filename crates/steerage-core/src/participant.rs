@@ -7,6 +7,7 @@
 use std::sync::{Arc, MutexGuard};
 
 use steerage_flow::Timestamp;
+use steerage_mem::round;
 use steerage_moves::{Event, MovePhase, States};
 
 use crate::backlog::Shown;
@@ -17,7 +18,8 @@ use crate::placement::{BetweenRounds, HookStatus};
 use crate::queue::OwnedQueue;
 use crate::sampler::Sampler;
 use crate::shared::Shared;
-use crate::steering::{InTransit, State};
+use crate::sleep::Sleep;
+use crate::steering::{InTransit, Offer, State};
 
 /// What the handler did for the slice that is moving, until the machine has been told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,13 @@ struct HandlerPart {
     phase: MovePhase,
     epoch: u64,
     group: u16,
+}
+
+/// What a CPU has to itself, as far as control may change it.
+pub(crate) struct Own<'a, H: Handler> {
+    pub(crate) queues: &'a mut Vec<OwnedQueue>,
+    pub(crate) sleep: &'a Sleep,
+    pub(crate) runner: &'a mut Runner<H>,
 }
 
 /// Which requests of control a CPU has seen, and whether it still has something to do for them.
@@ -59,6 +68,8 @@ pub(crate) struct Participant<M> {
     wake: Vec<CpuIndex>,
     /// CPUs that got frames.
     shown: Vec<Shown>,
+    /// This CPU has other queues than before.
+    pub(crate) has_other_queues: bool,
 }
 
 impl<M: Send> Participant<M> {
@@ -76,6 +87,7 @@ impl<M: Send> Participant<M> {
             open: Vec::with_capacity(cpus),
             wake: Vec::with_capacity(cpus),
             shown: Vec::with_capacity(rings),
+            has_other_queues: false,
         }
     }
 
@@ -90,13 +102,12 @@ impl<M: Send> Participant<M> {
     #[inline]
     pub(crate) fn take_part<H: Handler<Moved = M>>(
         &mut self,
-        queues: &mut [OwnedQueue],
-        runner: &mut Runner<H>,
+        mut own: Own<'_, H>,
         sampler: &mut Sampler,
         clock: &dyn Fn() -> Timestamp,
     ) -> bool {
-        if self.pending || self.is_behind(runner.shared.steering.version()) {
-            self.follow_control(queues, runner, sampler);
+        if self.pending || self.is_behind(own.runner.shared.steering.version()) {
+            self.follow_control(&mut own, sampler);
             self.run_hook(clock);
         }
         !self.is_void
@@ -105,47 +116,44 @@ impl<M: Send> Participant<M> {
     /// Follows new limits, and does this CPU's part in the slice that is moving, as far as possible now.
     #[cold]
     #[inline(never)]
-    fn follow_control<H: Handler<Moved = M>>(
-        &mut self,
-        queues: &mut [OwnedQueue],
-        runner: &mut Runner<H>,
-        sampler: &mut Sampler,
-    ) {
-        let shared = Arc::clone(&runner.shared);
-        let me = runner.index;
+    fn follow_control<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
+        let shared = Arc::clone(&own.runner.shared);
+        let me = own.runner.index;
         loop {
             // The version is read before the state, so that a later change is noticed in the next round.
             let version = shared.steering.version();
             self.pending = true;
             let Some(mut state) = shared.steering.try_lock() else { return };
             if self.is_void {
-                self.come_back(queues, runner, &mut state);
+                self.come_back(own, &mut state);
             }
             self.seen = version;
             self.pending = false;
+            self.take_queues(own, &mut state);
+            self.offer_queues(own, &mut state);
             self.limits = state.limits.read_by(me);
             sampler.follow(state.policy.measures, state.to_name());
-            for queue in queues.iter_mut() {
+            for queue in own.queues.iter_mut() {
                 queue.set_limits(self.limits, state.limits.of_queues[queue.id], &state.limits.flow_limited);
             }
             self.hook = state.take_hook(me).or(self.hook.take());
             self.tell(me, &mut state);
-            let handler_part = self.move_on(queues, runner, &mut state);
+            let handler_part = self.move_on(own, &mut state);
             // A CPU whose queue takes part in a slice, or waits for one, watches the slice that is moving, because some CPU has
             // to notice if it takes too long.
-            self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
+            self.pending |= own.queues.iter().any(|queue| state.moves.awaits_move(queue.id));
             if self.pending {
-                state.hurry(me, &self.open, &shared.gates, runner.cpu.now);
+                state.hurry(me, &self.open, &shared.gates, own.runner.cpu.now);
             }
             self.publish(&shared, state, me);
             // The handler runs without the lock, because it may need some time. Then control is told.
             let Some(part) = handler_part else { return };
             let is_void = match part.phase {
-                MovePhase::Leave => self.give_up_state(part, runner),
-                _ => self.take_over_state(part, runner),
+                MovePhase::Leave => self.give_up_state(part, own.runner),
+                _ => self.take_over_state(part, own.runner),
             };
             if is_void {
-                self.start_over(runner);
+                self.start_over(own.runner);
             }
         }
     }
@@ -164,6 +172,67 @@ impl<M: Send> Participant<M> {
         shared.steering.publish(state, &mut self.wake);
         if !self.wake.is_empty() {
             shared.wake(self.wake.drain(..), Some(me));
+        }
+    }
+
+    // ---- queues that change their owner
+
+    /// Takes the queues that other CPUs have let go of for this one.
+    fn take_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
+        let me = runner.index;
+        while let Some(Offer { mut queue, to, .. }) = state.take_queue(me, runner.cpu.now) {
+            if to == me {
+                state.on(Event::Owner { queue: queue.id, cpu: me });
+                runner.shared.ledgers.queues[queue.id].set_owner(me);
+            } else {
+                tracing::warn!(queue = queue.id, "CPU {} does not take it", runner.shared.cpus[usize::from(to)]);
+            }
+            {
+                let _outside = round::leave(); // This may take memory.
+                queues.reserve(1);
+                self.shown.reserve((queues.len() + 1) * runner.shared.cpus.len());
+            }
+            // Buckets have moved without it if its owner was declared dead meanwhile.
+            self.go_by_the_map_in_force(&mut queue, runner, state);
+            sleep.add(&mut queue);
+            if runner.shared.is_stopping() {
+                queue.stop();
+            }
+            queues.push(queue);
+            self.has_other_queues = true;
+        }
+    }
+
+    /// Lets go of the queues that other CPUs are to poll. What a queue has received is published before. A queue that takes part in a
+    /// slice stays until that is over.
+    fn offer_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
+        let me = runner.index;
+        for at in (0..queues.len()).rev() {
+            let Some(to) = state.wanted_owner(queues[at].id, me).filter(|_| !queues[at].state.ended) else { continue };
+            if queues[at].is_parked() || state.moves.concerns(queues[at].id) {
+                self.pending = true;
+                continue;
+            }
+            let mut queue = queues.swap_remove(at);
+            queue.frames_polled = 0; // Nothing more comes now, so all is published.
+            queue.publish(usize::from(me), &mut self.shown);
+            sleep.forget(&queue);
+            state.offer(Offer { queue, from: me, to, since: runner.cpu.now });
+            self.has_other_queues = true;
+        }
+        runner.shared.show(&mut self.shown, me);
+        self.pending |= state.has_offered(me);
+    }
+
+    /// A queue goes by the map in force, whatever has moved while its owner was dead.
+    fn go_by_the_map_in_force<H: Handler>(&mut self, queue: &mut OwnedQueue, runner: &Runner<H>, state: &State) {
+        let (map, group) = state.moves.map_of(queue.id);
+        runner.shared.ledgers.queues[queue.id].set_group(group);
+        queue.start_over(map);
+        // If a slice is half finished, this queue must not send to the old CPU again.
+        let slice = state.moves.slice();
+        if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
+            queue.park(slice.epoch, &slice.moves, &mut self.shown);
         }
     }
 
@@ -200,8 +269,7 @@ impl<M: Send> Participant<M> {
     /// handler has to do, if anything.
     fn move_on<H: Handler<Moved = M>>(
         &mut self,
-        queues: &mut [OwnedQueue],
-        runner: &Runner<H>,
+        Own { queues, runner, .. }: &mut Own<'_, H>,
         state: &mut State,
     ) -> Option<HandlerPart> {
         let me = runner.index;
@@ -334,18 +402,9 @@ impl<M: Send> Participant<M> {
     }
 
     /// Tells control that this CPU is back. Its queues continue with the map in force.
-    fn come_back<H: Handler>(&mut self, queues: &mut [OwnedQueue], runner: &Runner<H>, state: &mut State) {
+    fn come_back<H: Handler>(&mut self, Own { queues, runner, .. }: &mut Own<'_, H>, state: &mut State) {
         state.on(Event::Revived(runner.index));
-        for queue in queues {
-            let (map, group) = state.moves.map_of(queue.id);
-            runner.shared.ledgers.queues[queue.id].set_group(group);
-            queue.start_over(map);
-            // If a slice is half finished, this queue must not send to the old CPU again.
-            let slice = state.moves.slice();
-            if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
-                queue.park(slice.epoch, &slice.moves, &mut self.shown);
-            }
-        }
+        queues.iter_mut().for_each(|queue| self.go_by_the_map_in_force(queue, runner, state));
         self.is_void = false;
         runner.shared.gates[usize::from(runner.index)].revive();
     }

@@ -8,7 +8,7 @@ use steerage_flow::Timestamp;
 
 use crate::ids::CpuIndex;
 use crate::limits::BUCKETS;
-pub use steerage_ledger::{Elephant, Findings, GroupSnapshot};
+pub use steerage_ledger::{CostEstimate, Elephant, Findings, GroupSnapshot, RegimeEstimate};
 pub use steerage_moves::{GroupVersion, Plan};
 
 /// The part of an instance that a policy decides on, at one moment.
@@ -59,7 +59,8 @@ pub struct GroupFindings {
     pub elephants: Vec<Elephant>,
 }
 
-/// Something that a CPU runs between two rounds, without a lock, for at most 200 us: for example a part in a measurement that
+/// Something that a CPU runs between two rounds, without a lock, for at most
+/// [`BETWEEN_ROUNDS_MAX`](crate::limits::BETWEEN_ROUNDS_MAX): for example a part in a measurement that
 /// needs this CPU. It must neither wait for a lock nor allocate.
 pub trait BetweenRounds: Send + Sync + fmt::Debug {
     /// Runs on the CPU. `now` is the CPU's clock.

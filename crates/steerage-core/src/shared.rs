@@ -9,12 +9,10 @@ use steerage_mem::{Admission, Inbox, SharedPool, Supply, gate::Gate, signal::Sig
 use steerage_topology::CpuId;
 
 use crate::backlog::Shown;
-use crate::device::DeviceError;
 use crate::ids::CpuIndex;
-use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 use crate::placement::GroupSnapshot;
 use crate::steering::{State, Steering};
-use steerage_ledger::{Deferred, Facts, Ledgers, MemoryUse, Snapshot};
+use steerage_ledger::{Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_moves::cpus_in;
 
 /// The state that all CPUs of an instance share. It does not include the function that makes handlers, so that a
@@ -45,23 +43,20 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Wakes those of `cpus` that sleep, after work for them was published. `by` is the calling CPU, if a CPU calls:
-    /// it is not woken, and its counter of sent wake-ups increases. This is the only place where CPUs are woken.
+    /// Wakes those of `cpus` that sleep, after something other than packets was published for them. `by` is the calling CPU, if a
+    /// CPU calls: it is not woken.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
-        self.wake_sleepers(cpus, by);
+        self.wake_sleepers(cpus, by, false);
     }
 
-    fn wake_sleepers(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
-        let mut woken = 0;
-        for cpu in cpus {
-            if Some(cpu) != by && self.sleepers.must_wake(usize::from(cpu)) {
-                self.bells[usize::from(cpu)].ring();
-                woken += 1;
+    /// This is the only place where CPUs are woken.
+    fn wake_sleepers(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>, for_packets: bool) {
+        for cpu in cpus.into_iter().filter(|cpu| Some(*cpu) != by).map(usize::from) {
+            if self.sleepers.must_wake(cpu) {
+                self.ledgers.count_wake(cpu, by.filter(|_| for_packets).map(usize::from));
+                self.bells[cpu].ring();
             }
-        }
-        if let Some(by) = by.filter(|_| woken > 0) {
-            self.ledgers.cpus[usize::from(by)].wakes_sent.add(woken);
         }
     }
 
@@ -72,7 +67,7 @@ impl Shared {
         for (cpu, queue) in shown.iter().filter(|(cpu, _)| *cpu != by) {
             self.inboxes[usize::from(*cpu)].note(*queue);
         }
-        self.wake_sleepers(shown.iter().map(|(cpu, _)| *cpu), Some(by));
+        self.wake_sleepers(shown.iter().map(|(cpu, _)| *cpu), Some(by), true);
         shown.clear();
     }
 
@@ -177,36 +172,5 @@ impl Shared {
             self.ledgers.queues.iter().for_each(|queue| queue.kept_pages.collect(|page| pages.push(page)));
             self.pools[0].give_back(&mut pages);
         }
-    }
-
-    /// Waits until the outputs that finish packets later have finished them. It waits while they make progress, and
-    /// for at most [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, it waits at most
-    /// [`DRAIN_MAX`] in all. Packets that are left then are lost. Call it when no CPU sends any more.
-    pub(crate) fn finish_outputs(&self) {
-        let deferred =
-            || self.ledgers.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
-        let (mut left, mut since, mut stopping) = (self.ledgers.held_by_outputs(), Instant::now(), None);
-        while left > 0 && since.elapsed() < OUTPUT_STUCK_AFTER {
-            if self.is_stopping() && stopping.get_or_insert_with(Instant::now).elapsed() >= DRAIN_MAX {
-                break;
-            }
-            std::thread::sleep(DRAIN_LOOK);
-            let now_left = self.ledgers.held_by_outputs();
-            if now_left < left {
-                (left, since) = (now_left, Instant::now());
-            }
-        }
-        deferred().for_each(Deferred::ask_to_end);
-        // Outputs that can still report exactly what was sent do so now.
-        let asked = Instant::now();
-        while self.ledgers.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
-            std::thread::sleep(DRAIN_LOOK);
-        }
-        for output in self.ledgers.outputs.iter().filter(|output| output.ledgers.iter().any(|ledger| ledger.held() > 0))
-        {
-            let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
-            output.ledgers[0].failed(&DeviceError::new(output.name.to_string(), "send what it holds", cause));
-        }
-        deferred().for_each(Deferred::close);
     }
 }

@@ -56,9 +56,7 @@ impl Sleep {
     /// The CPU is awake again, whatever the reason.
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
-        if !shared.sleepers.awake(usize::from(me)) {
-            shared.ledgers.cpus[usize::from(me)].wakes_received.add(1);
-        }
+        shared.sleepers.awake(usize::from(me));
         // The bell is silenced in any case: a CPU that cleared the bit during an earlier sleep may have rung the bell
         // only after this CPU was awake again.
         shared.bells[usize::from(me)].hush();
@@ -94,7 +92,16 @@ impl Sleep {
         self.events.insert(events).try_clone()
     }
 
-    /// The queue has ended: removes its device from the epoll.
+    /// Another CPU has given this queue away: adds its device to the epoll.
+    pub(crate) fn add(&self, queue: &mut OwnedQueue) {
+        let Some((events, device)) = self.events.as_ref().zip(queue.device()) else { return };
+        match events.add(device) {
+            Ok(()) => queue.state.listens = true,
+            Err(error) => tracing::warn!(queue = queue.id, "cannot add a device to an epoll: {error}"),
+        }
+    }
+
+    /// The queue has ended, or goes to another CPU: removes its device from the epoll.
     pub(crate) fn forget(&self, queue: &OwnedQueue) {
         if let (Some(events), Some(device)) = (&self.events, queue.device()) {
             if let Err(error) = events.forget(device) {

@@ -19,7 +19,7 @@ use crate::handler::{Cpu, Handler, MakeHandler, Runner};
 use crate::ids::CpuIndex;
 use crate::limits::{DRAIN_MAX, HANDLE_BUDGET, MOVE_LOOK, OUTPUT_LOOK};
 use crate::origin::Origin;
-use crate::participant::Participant;
+use crate::participant::{Own, Participant};
 use crate::platform::{Machine, Platform};
 use crate::queue::OwnedQueue;
 use crate::sampler::Sampler;
@@ -188,8 +188,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let cpu = Cpu { shared: Arc::clone(&shared), id, now: platform.now(), origin, tick_by: None };
         let limits = shared.steering.lock().limits.all;
         let shown = Vec::with_capacity(shared.cpus.len() * queues.len().max(1));
+        let mut backlogs = Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random());
+        backlogs.set_own(queues.iter().map(|queue| queue.id));
         Self {
-            backlogs: Backlogs::new(backlogs, index, Arc::clone(&shared.inboxes), || platform.random()),
+            backlogs,
             runner: Runner::new(index, &shared, make, outputs, cpu),
             control: Participant::new(limits, shared.cpus.len(), shown.capacity(), in_transit),
             sampler: Sampler::new(),
@@ -274,25 +276,25 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                 }
                 self.next_to_handle(0)
             }
-            Phase::Handle(nth) => {
-                self.handle(nth);
-                Phase::Finish(nth)
+            Phase::Handle(place) => {
+                self.handle(place);
+                Phase::Finish(place)
             }
-            Phase::Finish(nth) => {
-                self.finish_batch(nth);
+            Phase::Finish(place) => {
+                self.finish_batch(place);
                 self.runner.cpu.now = self.platform.now();
                 let now = self.runner.cpu.now;
-                if self.sampler.is_timing() && self.sampler.end(self.backlogs.nth(nth), &self.shared, now) {
+                if self.sampler.is_timing() && self.sampler.end(self.backlogs.at(place), &self.shared, now) {
                     // Handle the rest of the batch that the timed packet was taken from.
-                    self.phase = Phase::Handle(nth);
+                    self.phase = Phase::Handle(place);
                     return None;
                 }
                 // Every round handles the CPU's own share and one more backlog, so that no backlog waits for ever.
-                if !self.backlogs.is_own(nth) && self.is_round_over() {
+                if !self.backlogs.is_own(place) && self.is_round_over() {
                     self.ledger().time_squeeze.add(1);
                     Phase::Control
                 } else {
-                    self.next_to_handle(nth + 1)
+                    self.next_to_handle(place + 1)
                 }
             }
         };
@@ -318,10 +320,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
     }
 
-    fn next_to_handle(&mut self, nth: usize) -> Phase {
+    fn next_to_handle(&mut self, place: usize) -> Phase {
         // An instance without outputs holds nothing back.
         let held_back = !self.runner.outputs.is_empty() && self.holds_back();
-        self.backlogs.next_to_serve(nth, held_back).map_or(Phase::Control, Phase::Handle)
+        self.backlogs.next_to_serve(place, held_back).map_or(Phase::Control, Phase::Handle)
     }
 
     /// Whether packets whose source can wait have to wait, because an output is full. So a file is not read faster than
@@ -361,7 +363,13 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.begin_round(now);
         let platform = &self.platform;
         let clock = || platform.now();
-        let goes_on = self.control.take_part(&mut self.queues, &mut self.runner, &mut self.sampler, &clock);
+        let own = Own { queues: &mut self.queues, sleep: &self.sleep, runner: &mut self.runner };
+        let goes_on = self.control.take_part(own, &mut self.sampler, &clock);
+        if std::mem::take(&mut self.control.has_other_queues) {
+            let _outside = round::leave(); // This may take memory.
+            self.backlogs.set_own(self.queues.iter().map(|queue| queue.id));
+            self.round.shown.reserve(self.queues.len() * self.shared.cpus.len());
+        }
         if goes_on && self.runner.next_tick.is_some_and(|due| due <= now) && self.runner.tick().is_err() {
             self.control.start_over(&mut self.runner);
         }
@@ -431,9 +439,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    fn handle(&mut self, nth: usize) {
-        let is_own = self.backlogs.is_own(nth);
-        let backlog = self.backlogs.nth(nth);
+    fn handle(&mut self, place: usize) {
+        let is_own = self.backlogs.is_own(place);
+        let backlog = self.backlogs.at(place);
         let waiting =
             if backlog.is_admitted { self.shared.admissions[usize::from(self.runner.index)].waiting() } else { 0 };
         self.runner.ledger().backlog_max.raise_to(backlog.consumer.waiting().max(waiting));
@@ -467,9 +475,9 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.runner.handle(backlog);
     }
 
-    fn finish_batch(&mut self, nth: usize) {
-        let is_own = self.backlogs.is_own(nth);
-        let backlog = self.backlogs.nth(nth);
+    fn finish_batch(&mut self, place: usize) {
+        let is_own = self.backlogs.is_own(place);
+        let backlog = self.backlogs.at(place);
         let (count, died) = self.runner.finish_batch(backlog);
         let ledger = self.runner.ledger();
         ledger.processed.add(count as u64);
@@ -479,7 +487,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             ledger.handed_in.add(count as u64);
         }
         if backlog.can_wait && !is_own && backlog.consumer.producer_waits() {
-            self.shared.wake([backlog.owner], Some(self.runner.index));
+            let owner = self.shared.ledgers.queues[backlog.queue].owner();
+            self.shared.wake([owner], Some(self.runner.index));
         }
         if died {
             self.control.start_over(&mut self.runner);

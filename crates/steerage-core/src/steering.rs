@@ -13,6 +13,7 @@
 mod deadline;
 mod limits;
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -22,8 +23,9 @@ use steerage_mem::gate::Gate;
 use steerage_moves::{Actions, Ask, Event, Moves, Setup, Transit};
 
 use crate::ids::{BucketId, CpuIndex};
-use crate::limits::{FLOWS_SEEN_MAX, Limits, QueueLimits};
+use crate::limits::{FLOWS_SEEN_MAX, Limits, OFFER_WAIT, QueueLimits};
 use crate::placement::{BetweenRounds, GroupFindings, PolicyInfo};
+use crate::queue::OwnedQueue;
 use limits::LimitsInForce;
 use steerage_mem::control_lock::ControlLock;
 use steerage_mem::signal::Signal;
@@ -51,6 +53,24 @@ pub(crate) struct State {
     flows_seen: Vec<(BucketId, FlowKey)>,
     /// What each CPU should run between two rounds.
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
+    /// Queues that another CPU is to poll: the queue and the CPU.
+    wanted: Vec<(usize, CpuIndex)>,
+    /// Queues that their owners have let go of, and nobody polls until they are taken.
+    offers: Vec<Offer>,
+}
+
+/// A queue on its way to another CPU.
+pub(crate) struct Offer {
+    pub(crate) queue: OwnedQueue,
+    pub(crate) from: CpuIndex,
+    pub(crate) to: CpuIndex,
+    pub(crate) since: Timestamp,
+}
+
+impl fmt::Debug for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Offer of queue {} by {} to {}", self.queue.id, self.from, self.to)
+    }
 }
 
 /// The lock around the state, and a version number that changes with it.
@@ -75,6 +95,8 @@ impl Steering {
         let state = State {
             moves: Moves::new(setup, plan),
             actions: Actions::for_size(cpus, queues.len()),
+            wanted: Vec::with_capacity(queues.len()),
+            offers: Vec::with_capacity(queues.len()),
             deadline: deadline::Deadline::new(cpus),
             queues,
             limits: LimitsInForce::new(limits, queue_limits),
@@ -179,7 +201,53 @@ impl State {
 
     /// Whether all masks and limits are in force for new packets, and no bucket is moving.
     pub(crate) fn is_settled(&self) -> bool {
-        self.moves.is_settled() && self.limits_in_force()
+        let waits = |(queue, to): &(usize, CpuIndex)| {
+            let both = [*to, self.moves.owner_of(*queue)];
+            self.moves.is_open(*queue) && !both.iter().any(|cpu| self.moves.is_dead(*cpu))
+        };
+        let owners_in_force = self.offers.is_empty() && !self.wanted.iter().any(waits);
+        self.moves.is_settled() && self.limits_in_force() && owners_in_force
+    }
+
+    // ---- owners of queues
+
+    /// Another CPU is to poll a queue.
+    pub(crate) fn want_owner(&mut self, queue: usize, cpu: CpuIndex) {
+        self.wanted.retain(|(other, _)| *other != queue);
+        self.wanted.push((queue, cpu));
+        self.actions.wake(self.moves.owner_of(queue));
+        self.actions.changed = true;
+    }
+
+    /// The CPU that is to poll a queue instead of `owner`, if it is alive.
+    pub(crate) fn wanted_owner(&mut self, queue: usize, owner: CpuIndex) -> Option<CpuIndex> {
+        let at = self.wanted.iter().position(|(other, to)| *other == queue && !self.moves.is_dead(*to))?;
+        let (_, to) = self.wanted[at];
+        if to == owner {
+            self.wanted.swap_remove(at);
+        }
+        (to != owner).then_some(to)
+    }
+
+    /// An owner lets go of a queue.
+    pub(crate) fn offer(&mut self, offer: Offer) {
+        self.wanted.retain(|(queue, _)| *queue != offer.queue.id);
+        self.actions.wake(offer.to);
+        self.actions.changed = true;
+        self.offers.push(offer);
+    }
+
+    /// Whether `cpu` has offered a queue that nobody has taken yet.
+    pub(crate) fn has_offered(&self, cpu: CpuIndex) -> bool {
+        self.offers.iter().any(|offer| offer.from == cpu)
+    }
+
+    /// Takes a queue that is offered to `cpu`, or one that it has offered itself, if that was in vain.
+    pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
+        let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
+        let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));
+        let at = self.offers.iter().position(mine)?;
+        Some(self.offers.swap_remove(at))
     }
 
     // ---- limits

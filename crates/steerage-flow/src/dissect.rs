@@ -13,11 +13,14 @@
 //! | `network` | IPv4, IPv6, extensions, fragments |
 //! | `transport` | ports, ICMP |
 //! | `tunnel` | GRE, VXLAN, Geneve, GTP-U |
+//! | `mirror` | ERSPAN, WCCP, TZSP, CAPWAP, Teredo: what carries copies of packets, or packets around something |
 //! | `dissection`, `numbers`, `bytes` | the result; assigned numbers; reading of bytes |
 //!
 mod bytes;
 mod dissection;
+mod dissections;
 mod link;
+mod mirror;
 mod network;
 mod numbers;
 mod plain;
@@ -30,6 +33,7 @@ mod walk;
 use crate::flow_key::FlowKey;
 use crate::link_type::LinkType;
 pub use dissection::{Dissection, End, FRAME_BYTES_MAX, Fragment, Header, HeaderKind, IpLayer, Layers, Tunnel};
+pub use dissections::Dissections;
 pub(crate) use plain::{plain, plain_ip};
 
 /// The flow that a frame belongs to, from its sender's point of view. Apply [`FlowKey::both_directions`] if both
@@ -58,6 +62,21 @@ pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey>
         Some(key) => Some(key),
         None => slowly(frame, link, layers).map(FlowKey::by_words),
     }
+}
+
+/// Whether UDP packets between these ports are read as a tunnel: `docs/flows.md` lists them. For those who read plain packets by
+/// themselves and leave all others to [`dissect`].
+///
+/// ```
+/// use steerage_flow::dissect::is_tunnel;
+///
+/// assert!(is_tunnel(49152, 4789), "VXLAN");
+/// assert!(!is_tunnel(4789, 49152), "only the destination port says so");
+/// ```
+#[must_use]
+#[inline(always)]
+pub fn is_tunnel(from: u16, to: u16) -> bool {
+    numbers::port::may_be_tunnel(from, to) && numbers::port::of_tunnel(from, to).is_some()
 }
 
 /// Fills in a blank dissection in place, because a dissection is too large to be moved about (measured: that takes

@@ -267,10 +267,11 @@ impl FlowKey {
     /// The protocol number. `None` if the key is not IP.
     #[must_use]
     pub const fn protocol(&self) -> Option<u8> {
-        match self.parts() {
-            FlowParts::V4 { protocol, .. } | FlowParts::V6 { protocol, .. } => Some(protocol),
-            _ => None,
+        let [_, b, _, _, e] = self.words;
+        if self.is_v4() {
+            return Some((b >> 48) as u8);
         }
+        if self.is_v6() { Some(e as u8) } else { None }
     }
 
     /// The same key, copied word by word. For a key that a function returns that is *not* inlined, on a path on which
@@ -322,10 +323,16 @@ impl FlowKey {
     const fn big_endian_bytes(&self) -> [u8; BYTES_MAX] {
         let blocks = self.big_endian_words();
         let mut bytes = [0; BYTES_MAX];
-        let mut i = 0;
-        while i < BYTES_MAX {
-            bytes[i] = (blocks[i / 8] >> (56 - 8 * (i % 8))) as u8;
-            i += 1;
+        let mut block = 0;
+        // A word at a time: byte by byte, it was a third of what an unread packet costs `explain`.
+        while block < blocks.len() {
+            let word = blocks[block].to_be_bytes();
+            let mut i = 0;
+            while i < 8 {
+                bytes[8 * block + i] = word[i];
+                i += 1;
+            }
+            block += 1;
         }
         bytes
     }
@@ -385,6 +392,9 @@ const fn v6_socket(high: u64, low: u64, port: u64) -> SocketAddrV6 {
 #[cold]
 #[inline(never)]
 const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
+    if (a >> 56) as u8 != SHORT_LINK {
+        return (a, b);
+    }
     let mut key = FlowKey::short(a, b);
     if let FlowParts::Link { source, destination, ethertype } = key.parts() {
         if greater(source, destination) {

@@ -25,6 +25,9 @@ pub const IPV6_EXTENSIONS_MAX: usize = 8;
 /// handful.
 pub const GTP_EXTENSIONS_MAX: usize = 4;
 
+/// The most tags of a TZSP header that are read. A sensor writes about ten; padding counts as well.
+pub const TZSP_TAGS_MAX: usize = 32;
+
 /// How long the table waits for the fragments of a datagram: Linux's `ipfrag_time`.
 pub const FRAGMENT_TIME: Duration = Duration::from_secs(30);
 

@@ -29,6 +29,8 @@ impl LinkType {
     pub const PPP_HDLC: Self = Self(50);
     /// IPv4 or IPv6.
     pub const RAW: Self = Self(101);
+    /// Cisco's HDLC framing.
+    pub const C_HDLC: Self = Self(104);
     /// A BSD loopback header in network byte order.
     pub const LOOP: Self = Self(108);
     /// Linux cooked capture.
@@ -41,7 +43,7 @@ impl LinkType {
     pub const LINUX_SLL2: Self = Self(276);
 
     /// The supported types. A slot has four bits for an index in this list, and contains 0 (Ethernet) if no type was written.
-    const READ: [Self; 12] = [
+    pub const READ: &[Self] = &[
         Self::ETHERNET,
         Self::RAW,
         Self::IPV4,
@@ -54,7 +56,10 @@ impl LinkType {
         Self::PPP_HDLC,
         Self::NULL,
         Self::LOOP,
+        Self::C_HDLC,
     ];
+
+    const _FIT: () = assert!(Self::READ.len() < 16, "the code behind the last is that of all others");
 
     /// A type that is not supported.
     pub const UNKNOWN: Self = Self(u16::MAX);

@@ -1,4 +1,4 @@
-//! Counters that one thread writes and any thread reads.
+//! Counters that any thread reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,5 +28,22 @@ impl Counter {
     pub fn get(&self) -> u64 {
         // Acquire pairs with the release in `add`.
         self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A count with many writers, for what is rare and takes long anyway, such as waking a CPU.
+#[derive(Debug, Default)]
+pub struct SharedCounter(AtomicU64);
+
+impl SharedCounter {
+    /// Adds to the count.
+    pub fn add(&self, n: u64) {
+        // Relaxed: a count of its own, by which nothing is handed over.
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The count.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }

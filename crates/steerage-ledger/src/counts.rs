@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use steerage_flow::FragmentCounts;
 use steerage_mem::ring::Gauge;
 
-use crate::counter::Counter;
+use crate::counter::{Counter, SharedCounter};
 use crate::deferred::Deferred;
 use crate::drops::DropCounters;
 use crate::reasons::{DropReason, MoveCause};
@@ -224,7 +224,9 @@ pub struct CpuLedger {
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
     pub wakes_sent: Counter,
-    pub wakes_received: Counter,
+    /// Written by the CPUs that wake it.
+    pub wakes_received: SharedCounter,
+    pub wakes_for_control: SharedCounter,
     pub panics: Counter,
     pub deaths: Counter,
     pub originated: Counter,

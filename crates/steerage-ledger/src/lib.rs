@@ -16,8 +16,9 @@
 //! | `tx_account`, `deferred` | packets that an output has taken and not sent yet |
 //! | `order_check` | whether packets complete in the order of their arrival |
 //! | `drops`, `reasons` | lost packets by reason |
+//! | [`limits`] | how long the end of a run waits |
 //! | `backing` | the kind of pages that packet memory lies in |
-//! | `device_name`, `counter` | the name of a device; a count with one writer |
+//! | `device_name`, `device_error`, `counter` | the name of a device; its errors; a count with one writer |
 #![forbid(unsafe_code)]
 
 mod backing;
@@ -25,8 +26,10 @@ mod counter;
 #[allow(missing_docs, reason = "the counts have the names of the snapshots' fields, which are documented")]
 pub mod counts;
 mod deferred;
+mod device_error;
 mod device_name;
 mod drops;
+pub mod limits;
 mod memory;
 mod order_check;
 mod reasons;
@@ -36,12 +39,13 @@ mod snapshot;
 mod tx_account;
 
 pub use backing::Backing;
-pub use counter::Counter;
+pub use counter::{Counter, SharedCounter};
 pub use counts::{
     BucketLoads, ConsumerLedger, CpuLedger, MoveCounts, PollCounts, PoolCounters, ProducerLedger, QueueError,
     QueueLedger, RingLedger, TimedBuckets, TxLedger,
 };
 pub use deferred::{Deferred, Settled, TxSource};
+pub use device_error::DeviceError;
 pub use device_name::DeviceName;
 pub use drops::{DropCounters, Drops};
 pub use memory::MemoryUse;
@@ -49,7 +53,7 @@ pub use order_check::OrderCheck;
 pub use reasons::{DropReason, MoveCause};
 pub use records::{Ledgers, OutputInfo, QueueInfo};
 pub use snapshot::{
-    BucketSnapshot, CpuSnapshot, Elephant, Facts, Findings, GroupSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot,
-    Snapshot, Verdicts,
+    BucketSnapshot, CostEstimate, CpuSnapshot, Elephant, Facts, Findings, GroupSnapshot, OutputSnapshot, PoolSnapshot,
+    QueueSnapshot, RegimeEstimate, Snapshot, Verdicts,
 };
 pub use tx_account::TxAccount;

@@ -1,12 +1,18 @@
 //! The ledgers of an instance: the facts and counts of its queues, outputs and CPUs that other threads may read.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
 
 use steerage_mem::KeptPages;
 
 use crate::counts::{CpuLedger, PoolCounters, QueueError, QueueLedger, RingLedger, TxLedger};
+use crate::deferred::Deferred;
+use crate::device_error::DeviceError;
 use crate::device_name::DeviceName;
+use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 
 /// The facts and counts of a queue that other threads may read.
 #[derive(Debug)]
@@ -15,7 +21,10 @@ pub struct QueueInfo {
     pub kind: &'static str,
     pub mode: &'static str,
     pub number: usize,
-    pub owner: u16,
+    /// The CPU that polls it. Relaxed: whoever reads it to wake that CPU has passed a fence before.
+    pub owner: AtomicU16,
+    /// Somebody has chosen that CPU, so no policy chooses another one. Relaxed: it hands nothing over.
+    pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,
     pub checks_order: bool,
     pub ledger: Arc<QueueLedger>,
@@ -32,6 +41,15 @@ pub struct QueueInfo {
 }
 
 impl QueueInfo {
+    /// The index of the CPU that polls the queue.
+    pub fn owner(&self) -> u16 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    pub fn set_owner(&self, cpu: u16) {
+        self.owner.store(cpu, Ordering::Relaxed);
+    }
+
     /// The queue's steering group, as handlers see it.
     pub fn group(&self) -> u16 {
         self.group.load(Ordering::Relaxed)
@@ -84,6 +102,17 @@ pub struct Ledgers {
 }
 
 impl Ledgers {
+    /// Counts that the CPU with the index `cpu` was woken: because of packets from the CPU `by`, or else for control.
+    pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
+        match by {
+            Some(by) => {
+                self.cpus[by].wakes_sent.add(1);
+                self.cpus[cpu].wakes_received.add(1);
+            }
+            None => self.cpus[cpu].wakes_for_control.add(1),
+        }
+    }
+
     /// The number of frames in rings, parking lots and outputs.
     pub fn held(&self) -> u64 {
         self.queues.iter().map(QueueInfo::held).sum::<u64>() + self.held_by_outputs()
@@ -92,5 +121,34 @@ impl Ledgers {
     /// The number of packets that outputs have taken and not finished.
     pub fn held_by_outputs(&self) -> u64 {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
+    }
+
+    /// Waits until the outputs that finish packets later have finished them. It waits while they make progress, and
+    /// for at most [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, it waits at most
+    /// [`DRAIN_MAX`] in all. Packets that are left then are lost. Call it when no CPU sends any more.
+    pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
+        let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
+        let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);
+        while left > 0 && since.elapsed() < OUTPUT_STUCK_AFTER {
+            if is_stopping() && stopping.get_or_insert_with(Instant::now).elapsed() >= DRAIN_MAX {
+                break;
+            }
+            thread::sleep(DRAIN_LOOK);
+            let now_left = self.held_by_outputs();
+            if now_left < left {
+                (left, since) = (now_left, Instant::now());
+            }
+        }
+        deferred().for_each(Deferred::ask_to_end);
+        // Outputs that can still report exactly what was sent do so now.
+        let asked = Instant::now();
+        while self.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
+            thread::sleep(DRAIN_LOOK);
+        }
+        for output in self.outputs.iter().filter(|output| output.ledgers.iter().any(|ledger| ledger.held() > 0)) {
+            let cause = io::Error::from(io::ErrorKind::TimedOut);
+            output.ledgers[0].failed(&DeviceError::new(output.name.to_string(), "send what it holds", cause));
+        }
+        deferred().for_each(Deferred::close);
     }
 }

@@ -181,10 +181,12 @@ pub struct CpuSnapshot {
     pub backlog: u64,
     /// The most frames that it has ever found waiting on one of its rings.
     pub backlog_max: u64,
-    /// How many times it woke a sleeping CPU.
+    /// How many times it woke a sleeping CPU that it had given packets.
     pub wakes_sent: u64,
-    /// How many times it was woken up.
+    /// How many times another CPU woke it because of packets.
     pub wakes_received: u64,
+    /// How many times it was woken for something else: a change, a move, a stop, or room for packets.
+    pub wakes_for_control: u64,
     /// How many times its handler panicked.
     pub panics: u64,
     /// How many times it was declared dead.
@@ -370,14 +372,62 @@ pub struct Findings {
     /// How long a cache line takes from the CPU that receives to the CPU that joined or is next, by the last measurement. `None` if it
     /// did not matter.
     pub apart: Option<Duration>,
-    /// The time per packet of the packet function at which handing over has paid, at the present distance of the CPUs.
-    pub pays_at: Option<Duration>,
-    /// The time per packet of the packet function at which handing over has not paid.
-    pub fails_at: Option<Duration>,
+    /// The regime in force: `inline`, `collector` or `spread`. Empty if the policy knows no regimes.
+    pub regime: &'static str,
+    /// Why it is in force: `start`, `predicted`, `measured`, `probe-failed` or `quiet`. Empty like `regime`.
+    pub reason: &'static str,
+    /// What a packet costs, as far as the policy has found out.
+    pub costs: Vec<CostEstimate>,
+    /// What each regime is worth. The one in force is the first.
+    pub regimes: Vec<RegimeEstimate>,
     /// The buckets that nearly fill or overfill a CPU, with the share of a CPU that each takes. The heaviest is first.
     pub elephants: Vec<(u16, f64)>,
     /// The number of buckets that a dry run would move now.
     pub would_move: Option<usize>,
+}
+
+/// What one step costs per packet, as a policy estimates it.
+/// [`Snapshot`] has an example.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct CostEstimate {
+    /// The step: `receive`, `hash` and `work`, and on both sides of a hand-over, `give` and `take`.
+    pub step: &'static str,
+    /// The cost in nanoseconds per packet. That of `take` is negative if the other CPU is the faster one.
+    pub nanos: f64,
+    /// The standard deviation of the estimate.
+    pub deviation: f64,
+}
+
+impl CostEstimate {
+    /// An estimate, in nanoseconds per packet.
+    pub fn new(step: &'static str, nanos: f64, deviation: f64) -> Self {
+        Self { step, nanos, deviation }
+    }
+}
+
+/// What a regime is worth, as a policy estimates it.
+/// [`Snapshot`] has an example.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RegimeEstimate {
+    /// The regime: `inline`, `collector` or `spread`.
+    pub regime: &'static str,
+    /// The number of CPUs, those that receive among them.
+    pub cpus: usize,
+    /// The throughput in packets per second, by the costs of a packet and what was measured.
+    pub rate: f64,
+    /// The standard deviation of the estimate.
+    pub deviation: f64,
+    /// The throughput by the costs alone.
+    pub predicted: f64,
+}
+
+impl RegimeEstimate {
+    /// An estimate, in packets per second.
+    pub fn new(regime: &'static str, cpus: usize, rate: f64, deviation: f64, predicted: f64) -> Self {
+        Self { regime, cpus, rate, deviation, predicted }
+    }
 }
 
 /// How a steering group is steered.
@@ -513,6 +563,7 @@ impl Ledgers {
             backlog_max: ledger.backlog_max.get(),
             wakes_sent: ledger.wakes_sent.get(),
             wakes_received: ledger.wakes_received.get(),
+            wakes_for_control: ledger.wakes_for_control.get(),
             panics: ledger.panics.get(),
             deaths: ledger.deaths.get(),
             originated: ledger.originated.get() + originated.packets,
@@ -558,7 +609,7 @@ fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settl
         kind: queue.kind,
         mode: queue.mode,
         queue: queue.number,
-        cpu: cpus[usize::from(queue.owner)],
+        cpu: cpus[usize::from(queue.owner())],
         hash: queue.hash,
         rps_cpus,
         received,

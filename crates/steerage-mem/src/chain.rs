@@ -135,6 +135,13 @@ impl Region {
 }
 
 /// The bytes of a frame, part by part, without empty parts.
+///
+/// ```
+/// /// The sum of a frame's bytes, whichever pages they lie in.
+/// fn sum(frame: steerage_mem::Segments<'_>) -> u64 {
+///     frame.flatten().map(|byte| u64::from(*byte)).sum()
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Segments<'a> {
     memory: &'a Memory,
@@ -153,6 +160,13 @@ impl<'a> Iterator for Segments<'a> {
 
 /// The bytes of a frame for writing, part by part, without empty parts.
 /// [`Frame::segments_mut`](crate::ring::Frame::segments_mut) and [`Kept::segments_mut`](crate::Kept::segments_mut) make it.
+///
+/// ```
+/// /// Hides what a frame says.
+/// fn blank(frame: steerage_mem::SegmentsMut<'_>) {
+///     frame.for_each(|part| part.fill(0));
+/// }
+/// ```
 #[derive(Debug)]
 pub struct SegmentsMut<'a> {
     memory: &'a Memory,

@@ -16,13 +16,16 @@ const WORDS: usize = 8;
 #[derive(Debug)]
 pub struct Inbox {
     lines: Box<[CachePadded<[AtomicU64; WORDS]>]>,
+    /// How many words are in use.
+    words: usize,
 }
 
 impl Inbox {
     /// For rings with the numbers from 0 to `rings` - 1, which are all empty.
     pub fn new(rings: usize) -> Self {
         let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
-        Self { lines: (0..rings.div_ceil(WORDS * 64)).map(|_| line()).collect() }
+        let words = rings.div_ceil(64).max(1);
+        Self { lines: (0..words.div_ceil(WORDS)).map(|_| line()).collect(), words }
     }
 
     fn word(&self, nth: usize) -> &AtomicU64 {
@@ -48,38 +51,46 @@ impl Inbox {
         fence(Ordering::SeqCst);
     }
 
-    /// The first of the rings from `from` to `until` - 1 that may have something in it.
+    /// Begins a look through the rings, from the ring `first` to the one before it.
     #[inline]
-    pub fn next(&self, from: usize, until: usize) -> Option<usize> {
-        if from >= until {
-            return None;
+    pub fn begin(&self, first: usize) -> Turns {
+        let nth = first / 64;
+        let not_before = u64::MAX << (first % 64);
+        let noted = self.word(nth).load(Ordering::Relaxed);
+        Turns { nth, noted: noted & not_before, words_left: self.words, not_before }
+    }
+
+    /// The next ring of that look that may have something in it. A ring that is noted behind the look is found by the next one.
+    #[inline]
+    pub fn next(&self, turns: &mut Turns) -> Option<usize> {
+        while turns.noted == 0 {
+            turns.words_left = turns.words_left.checked_sub(1)?;
+            turns.nth = if turns.nth + 1 < self.words { turns.nth + 1 } else { 0 };
+            let mask = if turns.words_left > 0 { u64::MAX } else { !turns.not_before };
+            turns.noted = self.word(turns.nth).load(Ordering::Relaxed) & mask;
         }
-        let mut nth = from / 64;
-        let mut mask = u64::MAX << (from % 64);
-        while nth * 64 < until {
-            let set = self.word(nth).load(Ordering::Relaxed) & mask;
-            if set != 0 {
-                return Some(nth * 64 + set.trailing_zeros() as usize).filter(|ring| *ring < until);
-            }
-            (nth, mask) = (nth + 1, u64::MAX);
-        }
-        None
+        let found = turns.peek();
+        turns.noted &= turns.noted - 1;
+        found
     }
 }
 
-impl Inbox {
-    /// Like [`next`](Self::next), for `rings` rings that are looked at in the order `first`, `first` + 1, .., 0, 1, ..: the place in
-    /// that order of the first ring from the place `from` on.
+/// A look through an [`Inbox`]. It reads each word of bits once, and the first word twice.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// The word, and which of its rings are still to come.
+    nth: usize,
+    noted: u64,
+    words_left: usize,
+    /// The rings of the first word that come at the beginning. The others come at the end.
+    not_before: u64,
+}
+
+impl Turns {
+    /// The ring that is next, if it is known already.
     #[inline]
-    pub fn next_by_turns(&self, from: usize, first: usize, rings: usize) -> Option<usize> {
-        if rings < 64 {
-            // One word: it is turned so that its lowest bit is `first`.
-            let noted = self.lines[0][0].load(Ordering::Relaxed);
-            let by_turns = (noted >> first | noted << (rings - first)) & ((1 << rings) - 1) & (u64::MAX << from);
-            return (by_turns != 0).then_some(by_turns.trailing_zeros() as usize);
-        }
-        let to_the_end = self.next(first + from, rings).map(|ring| ring - first);
-        to_the_end.or_else(|| self.next((first + from).saturating_sub(rings), first).map(|ring| ring + rings - first))
+    pub fn peek(&self) -> Option<usize> {
+        (self.noted != 0).then(|| self.nth * 64 + self.noted.trailing_zeros() as usize)
     }
 }
 
@@ -87,38 +98,40 @@ impl Inbox {
 mod tests {
     use super::*;
 
+    /// The rings that a look from `first` on finds.
+    fn found(inbox: &Inbox, first: usize) -> Vec<usize> {
+        let mut turns = inbox.begin(first);
+        std::iter::from_fn(|| inbox.next(&mut turns)).collect()
+    }
+
     #[test]
     fn every_ring_has_its_turn() {
-        for rings in [1, 5, 63, 64, 130] {
+        for rings in [1, 5, 63, 64, 65, 130, 512, 513, 1024] {
             let inbox = Inbox::new(rings);
-            (0..rings).filter(|ring| ring % 3 != 1).for_each(|ring| inbox.note(ring));
-            for first in 0..rings {
-                let mut found = Vec::new();
-                while let Some(place) = inbox.next_by_turns(found.last().map_or(0, |last| last + 1), first, rings) {
-                    found.push(place);
-                }
-                let noted = |place: &usize| (place + first) % rings % 3 != 1;
-                assert_eq!(found, (0..rings).filter(noted).collect::<Vec<_>>(), "{rings} rings from {first}");
+            let noted = |ring: &usize| ring % 3 != 1 || ring % 64 == 63;
+            (0..rings).filter(noted).for_each(|ring| inbox.note(ring));
+            for first in (0..rings).filter(|first| rings < 200 || first % 7 == 0) {
+                let all = (first..rings).chain(0..first);
+                assert_eq!(found(&inbox, first), all.filter(noted).collect::<Vec<_>>(), "{rings} rings from {first}");
             }
         }
     }
 
     #[test]
-    fn it_finds_the_rings_that_were_noted() {
-        for rings in [1, 63, 64, 65, 511, 512, 513, 1024] {
-            let inbox = Inbox::new(rings);
-            assert_eq!(inbox.next(0, rings), None);
-            let noted: Vec<usize> = (0..rings).filter(|ring| ring % 61 == 0 || ring % 64 == 63).collect();
-            noted.iter().for_each(|ring| inbox.note(*ring));
-            let mut found = Vec::new();
-            while let Some(ring) = inbox.next(found.last().map_or(0, |last| last + 1), rings) {
-                found.push(ring);
-            }
-            assert_eq!(found, noted, "{rings} rings");
-            let last = *noted.last().unwrap();
-            assert_eq!(inbox.next(last, last), None, "an empty range");
-            inbox.clear(last);
-            assert_eq!(inbox.next(last, rings), None);
-        }
+    fn a_ring_that_was_cleared_is_not_found() {
+        let inbox = Inbox::new(130);
+        assert_eq!(found(&inbox, 7), [0; 0]);
+        [3, 70, 129].iter().for_each(|ring| inbox.note(*ring));
+        inbox.clear(70);
+        assert_eq!(found(&inbox, 70), [129, 3]);
+    }
+
+    #[test]
+    fn the_next_ring_is_known_before_it_is_taken() {
+        let inbox = Inbox::new(8);
+        [2, 5].iter().for_each(|ring| inbox.note(*ring));
+        let mut turns = inbox.begin(4);
+        assert_eq!((turns.peek(), inbox.next(&mut turns), turns.peek()), (Some(5), Some(5), None));
+        assert_eq!((inbox.next(&mut turns), inbox.next(&mut turns)), (Some(2), None));
     }
 }

@@ -87,7 +87,7 @@ pub use gather::Gather;
 pub use header::FrameHeader;
 pub use huge::HugeVec;
 pub use in_flight::{InFlight, Reaper};
-pub use inbox::Inbox;
+pub use inbox::{Inbox, Turns};
 pub use kept::{Kept, KeptPages};
 pub use mapping::{Backing, RegionError};
 pub use memory::Memory;

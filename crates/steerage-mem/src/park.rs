@@ -124,6 +124,15 @@ impl Events {
         Ok(Self(events))
     }
 
+    /// Adds a device, and listens to it.
+    ///
+    /// # Errors
+    /// The kernel's error, for example if the device is there already.
+    pub fn add(&self, device: BorrowedFd<'_>) -> io::Result<()> {
+        use nix::sys::epoll::{EpollEvent, EpollFlags};
+        Ok(self.0.add(device, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
+    }
+
     /// Starts or stops listening to a device.
     ///
     /// # Errors

@@ -83,6 +83,14 @@ pub enum Event<'a> {
     /// A CPU that was declared dead is back. Its queues have the map in force.
     Revived(CpuIndex),
 
+    /// This CPU polls the queue from now on. The CPU that polled it before does not touch it any more.
+    Owner {
+        /// The queue.
+        queue: usize,
+        /// The CPU.
+        cpu: CpuIndex,
+    },
+
     // ---- outcomes
     /// The CPU was declared dead at its gate: what it was handling does not count.
     Died(CpuIndex),

@@ -14,6 +14,7 @@ impl Moves {
             Event::Map { group, map, plan, cause } => self.set_map(group, map, plan, cause),
             Event::Died(cpu) => self.died(cpu, actions),
             Event::Revived(cpu) => self.revived(cpu, actions),
+            Event::Owner { queue, cpu } => self.set_owner(queue, cpu, actions),
             // The other events are parts of the slice that is moving. They make no new wish.
             Event::Overdue { by, open } => return self.overdue(by, open, actions),
             Event::FencesPassed { queue, epoch } => return self.done(queue, epoch, MovePhase::Park, actions),
@@ -340,6 +341,14 @@ impl Moves {
                 }
             }
         }
+        actions.changed = true;
+    }
+    /// Another CPU polls a queue. If the owner before was dead, phases went on without the queue. It then goes by the map in force
+    /// from now on, and parks if that is about to change, so it does not matter which phase it missed.
+    fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
+        self.queues[queue].owner = cpu;
+        // The CPUs that poll come first in the order of the group.
+        self.groups[usize::from(self.queues[queue].group)].version.changed += 1;
         actions.changed = true;
     }
 }

@@ -20,6 +20,7 @@ use crate::elephants::Elephants;
 use crate::limits::{LOOK_EVERY, LOOK_EVERY_MAX};
 use crate::load::{BucketWork, LoadMeter, Looked};
 use crate::policy::{GroupLoad, Policy, Window, Wish};
+use crate::receivers::Receivers;
 
 /// Runs a policy for each steering group of an instance.
 ///
@@ -34,6 +35,7 @@ pub struct PolicyControl {
     load: LoadMeter,
     distances: Distances,
     elephants: Elephants,
+    receivers: Receivers,
     activity: Activity,
     /// The time of the next look. `None`: never.
     due: Option<Timestamp>,
@@ -71,6 +73,7 @@ impl PolicyControl {
             load: LoadMeter::default(),
             distances: Distances::new(cpus_are_real),
             elephants: Elephants::default(),
+            receivers: Receivers::default(),
             activity: Activity::default(),
             due: None,
             interval: LOOK_EVERY,
@@ -84,7 +87,7 @@ impl PolicyControl {
     pub fn set_policy(&mut self, policy: impl Policy + 'static) {
         self.policy = Box::new(policy);
         self.groups.clear();
-        (self.load, self.elephants) = Default::default();
+        (self.load, self.elephants, self.receivers) = Default::default();
         self.handle.name_flows(Vec::new());
         self.begin_all(active);
     }
@@ -178,7 +181,10 @@ impl PolicyControl {
             self.elephants.note(bucket, flow);
         }
         let mut work: Vec<&mut BucketWork> = self.groups.iter_mut().map(|group| &mut group.work).collect();
-        let Some(looked) = self.load.look(now, self.handle.ledgers(), view, &mut work) else { return false };
+        let Some(looked) = self.load.look(now, self.handle.ledgers(), view, &mut work) else {
+            self.receivers.begin_anew();
+            return false;
+        };
         let (mut wishes, mut to_measure) = (Vec::new(), Vec::new());
         for (at, group) in view.groups.iter().enumerate().filter(|(_, group)| !group.queues.is_empty()) {
             wishes.extend(self.look_at_group(now, at, view, &looked).map(|wish| (at, wish)));
@@ -198,7 +204,25 @@ impl PolicyControl {
         if !has_wishes {
             self.measure(now, &to_measure);
         }
-        has_wishes
+        has_wishes || self.place_receivers(now, view)
+    }
+
+    /// Lets another CPU poll a queue whose CPU is slowed by others. Both CPUs swap their buckets. Returns whether there was one.
+    fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
+        if !self.policy.moves_receivers() {
+            return false;
+        }
+        let Some(change) = self.receivers.look(now, view, self.handle.ledgers()) else { return false };
+        tracing::info!(queue = change.queue, from = change.from, to = change.to, "polling moves to another CPU");
+        let groups = view.groups.iter().enumerate();
+        for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
+            let map = change.swapped(&group.map);
+            let plan = plan_of(&map, &group.order);
+            // If the group has changed meanwhile, its policy places the buckets.
+            self.handle.set_map(at, group.version, &map, plan, MoveCause::Balance);
+        }
+        self.handle.poll_on(change.queue, change.to);
+        true
     }
 
     fn look_at_group(&mut self, now: Timestamp, at: usize, view: &View, looked: &Looked) -> Option<Wish> {

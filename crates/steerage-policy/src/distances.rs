@@ -3,7 +3,7 @@
 //! microseconds between two rounds, and pass a cache line back and forth.
 //!
 //! Neither CPU waits long for the other. The answering CPU begins to wait when it comes to its part. The asking CPU goes on
-//! with its rounds until it finds that the other one waits, and gives up after [`DISTANCE_PATIENCE`]. The control only begins a
+//! with its rounds until it finds that the other one waits, and gives up after [`PATIENCE`]. The control only begins a
 //! probe, and collects its result at a later look. A distance that does not change is measured less and less often.
 
 use std::collections::BTreeMap;
@@ -12,14 +12,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use steerage_core::ids::CpuIndex;
+use steerage_core::limits::BETWEEN_ROUNDS_MAX;
 use steerage_core::placement::{BetweenRounds, HookStatus};
 use steerage_flow::Timestamp;
 use steerage_topology::probe::Line;
 
-use crate::limits::{
-    DISTANCE_EVERY, DISTANCE_EVERY_MAX, DISTANCE_PATIENCE, DISTANCE_SAME, DISTANCE_SAMPLES, DISTANCE_STEADY,
-    DISTANCE_TIME, DISTANCE_TRIPS,
-};
+use crate::limits::{FEW, LOOK_EVERY, LOOK_EVERY_MAX, Tuning};
+
+/// The shortest interval between two measurements of the same distance. A measurement takes about 20 us of each of the two CPUs, and
+/// wakes the other one if it sleeps.
+const EVERY: Duration = LOOK_EVERY;
+
+/// The longest time for which two CPUs measure, and for which the answering CPU waits for the first question. The other CPU's round
+/// takes about 10 us if work is so light that the distance matters.
+const TIME: Duration = BETWEEN_ROUNDS_MAX;
+
+/// How long the asking CPU goes on with its rounds until the other one has come. A sleeping CPU of a virtual machine sometimes takes
+/// several hundred microseconds to wake up.
+const PATIENCE: Duration = LOOK_EVERY;
+
+/// A distance is measured again after this part of the time for which it has been the same: so at most that part of the time passes
+/// before a change is seen.
+const STEADY: f64 = Tuning::DEFAULT.budget;
 
 /// Whether two distances between CPUs are the same, apart from measurement error.
 ///
@@ -31,8 +45,13 @@ use crate::limits::{
 /// assert!(!steerage_policy::is_same_distance(near[0], Duration::from_nanos(150)));
 /// ```
 pub fn is_same_distance(one: Duration, other: Duration) -> bool {
+    is_same(one, other, Tuning::DEFAULT.same)
+}
+
+/// Like [`is_same_distance`], by another factor.
+pub(crate) fn is_same(one: Duration, other: Duration, factor: f64) -> bool {
     let (less, more) = (one.min(other).as_nanos() as f64, one.max(other).as_nanos() as f64);
-    more <= less * DISTANCE_SAME
+    more <= less * factor
 }
 
 /// The measured distances, and the present probe.
@@ -92,11 +111,11 @@ impl BetweenRounds for Asks {
     fn run(&self, now: &dyn Fn() -> Timestamp) -> HookStatus {
         let Meeting { line, since, result } = &*self.0;
         let is_ready = line.is_ready();
-        if !is_ready && !line.is_over() && now().since(*since) < DISTANCE_PATIENCE {
+        if !is_ready && !line.is_over() && now().since(*since) < PATIENCE {
             return HookStatus::Again;
         }
         let clock = || now().since(Timestamp::ZERO);
-        let samples = || line.ask::<DISTANCE_SAMPLES>(DISTANCE_TRIPS, &clock, clock() + DISTANCE_TIME);
+        let samples = || line.ask::<{ FEW as usize }>(FEW, &clock, clock() + TIME);
         // A disturbance makes a sample longer, so the shortest one counts.
         let shortest = is_ready.then(samples).flatten().and_then(|samples| samples.into_iter().min());
         line.end();
@@ -109,7 +128,7 @@ impl BetweenRounds for Asks {
 impl BetweenRounds for Answers {
     fn run(&self, now: &dyn Fn() -> Timestamp) -> HookStatus {
         let clock = || now().since(Timestamp::ZERO);
-        self.0.line.answer_until(&clock, clock() + DISTANCE_TIME);
+        self.0.line.answer_until(&clock, clock() + TIME);
         HookStatus::Done
     }
 }
@@ -144,7 +163,7 @@ impl Distances {
         let Some(probe) = self.probe.take() else { return };
         let (meeting, pair) = (&probe.meeting, (probe.asks, probe.answers));
         let measured = match meeting.result.load(Ordering::Relaxed) {
-            PENDING if now.since(meeting.since) < DISTANCE_PATIENCE + DISTANCE_TIME => {
+            PENDING if now.since(meeting.since) < PATIENCE + TIME => {
                 self.probe = Some(probe);
                 return;
             }
@@ -161,14 +180,14 @@ impl Distances {
         let known = self.known.entry(pair).or_default();
         let Some(apart) = measured else {
             known.missed += 1;
-            known.next = at + (DISTANCE_EVERY * (1 << known.missed.min(16))).min(DISTANCE_EVERY_MAX);
+            known.next = at + (EVERY * (1 << known.missed.min(16))).min(LOOK_EVERY_MAX);
             return;
         };
         if !known.apart.is_some_and(|before| is_same_distance(before, apart)) {
             known.since = at;
         }
-        let steady = at.since(known.since) / DISTANCE_STEADY;
-        known.next = at + steady.clamp(DISTANCE_EVERY, DISTANCE_EVERY_MAX);
+        let steady = at.since(known.since).mul_f64(STEADY);
+        known.next = at + steady.clamp(EVERY, LOOK_EVERY_MAX);
         (known.apart, known.missed) = (Some(apart), 0);
     }
 }
@@ -205,15 +224,15 @@ mod tests {
         let mut distances = real();
         let (near, far) = (Duration::from_nanos(45), Duration::from_nanos(210));
         assert_eq!(distances.between(0, 1), None);
-        assert_eq!(play(&mut distances, at(Duration::ZERO), Some(near)), DISTANCE_EVERY);
+        assert_eq!(play(&mut distances, at(Duration::ZERO), Some(near)), EVERY);
         assert_eq!(distances.between(0, 1), Some(near));
-        let later = at(10 * DISTANCE_EVERY_MAX);
-        assert_eq!(play(&mut distances, later, Some(near + near / 2)), DISTANCE_EVERY_MAX * 10 / DISTANCE_STEADY);
-        let later = at(200 * DISTANCE_EVERY_MAX);
-        assert_eq!(play(&mut distances, later, Some(near)), DISTANCE_EVERY_MAX);
-        let later = later + DISTANCE_EVERY_MAX;
+        let later = at(10 * LOOK_EVERY_MAX);
+        assert_eq!(play(&mut distances, later, Some(near + near / 2)), (LOOK_EVERY_MAX * 10).mul_f64(STEADY));
+        let later = at(200 * LOOK_EVERY_MAX);
+        assert_eq!(play(&mut distances, later, Some(near)), LOOK_EVERY_MAX);
+        let later = later + LOOK_EVERY_MAX;
         assert!(distances.begin(0, 1, at(later.since(at(Duration::from_nanos(1))))).is_none(), "it is not due yet");
-        assert_eq!(play(&mut distances, later, Some(far)), DISTANCE_EVERY, "it has changed");
+        assert_eq!(play(&mut distances, later, Some(far)), EVERY, "it has changed");
         assert_eq!(distances.between(0, 1), Some(far));
     }
 
@@ -222,10 +241,10 @@ mod tests {
         let mut distances = real();
         let near = Duration::from_nanos(45);
         play(&mut distances, at(Duration::ZERO), Some(near));
-        let mut now = at(DISTANCE_EVERY);
+        let mut now = at(EVERY);
         for missed in 1..10 {
             let wait = play(&mut distances, now, None);
-            assert_eq!(wait, (DISTANCE_EVERY * (1 << missed)).min(DISTANCE_EVERY_MAX));
+            assert_eq!(wait, (EVERY * (1 << missed)).min(LOOK_EVERY_MAX));
             now = now + wait;
         }
         assert_eq!(distances.between(0, 1), Some(near));
@@ -235,7 +254,7 @@ mod tests {
     fn a_probe_that_never_ends_makes_room_for_another_one() {
         let mut distances = real();
         let parts = distances.begin(0, 1, at(Duration::ZERO));
-        let patience = DISTANCE_PATIENCE + DISTANCE_TIME;
+        let patience = PATIENCE + TIME;
         distances.collect(at(patience - Duration::from_nanos(1)));
         assert!(distances.begin(0, 2, at(patience)).is_none());
         distances.collect(at(patience));
@@ -245,8 +264,8 @@ mod tests {
             assert_eq!(part.run(&|| at(patience)), HookStatus::Done);
         }
         assert_eq!(distances.between(0, 1), None);
-        assert!(real().begin(3, 3, at(DISTANCE_EVERY_MAX)).is_none(), "no CPU is far from itself");
-        assert!(Distances::new(false).begin(0, 1, at(DISTANCE_EVERY_MAX)).is_none(), "virtual CPUs are nowhere");
+        assert!(real().begin(3, 3, at(LOOK_EVERY_MAX)).is_none(), "no CPU is far from itself");
+        assert!(Distances::new(false).begin(0, 1, at(LOOK_EVERY_MAX)).is_none(), "virtual CPUs are nowhere");
     }
 
     #[test]
@@ -254,11 +273,11 @@ mod tests {
         let mut distances = real();
         let [_, (asks, ask)] = distances.begin(0, 1, at(Duration::ZERO)).expect("a probe");
         assert_eq!(asks, 0);
-        assert_eq!(ask.run(&|| at(DISTANCE_PATIENCE / 2)), HookStatus::Again);
-        distances.collect(at(DISTANCE_PATIENCE / 2));
+        assert_eq!(ask.run(&|| at(PATIENCE / 2)), HookStatus::Again);
+        distances.collect(at(PATIENCE / 2));
         assert!(distances.probe.is_some());
-        assert_eq!(ask.run(&|| at(DISTANCE_PATIENCE)), HookStatus::Done);
-        distances.collect(at(DISTANCE_PATIENCE));
+        assert_eq!(ask.run(&|| at(PATIENCE)), HookStatus::Done);
+        distances.collect(at(PATIENCE));
         assert!(distances.probe.is_none() && distances.known[&(0, 1)].missed == 1);
     }
 

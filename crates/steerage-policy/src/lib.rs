@@ -19,6 +19,7 @@
 //! | `control` | [`PolicyControl`]: one policy per steering group, and what they share |
 //! | `balance` | steering by load: [`Balance`] |
 //! | `load`, `distances`, `elephants` | the load meter, the distance between CPUs, and the flow that fills a bucket |
+//! | `receivers` | which CPU polls a queue |
 //! | `activity` | whether the instance is idle |
 //! | `packing` | assigns buckets to CPUs by their loads |
 //! | `policy` | the trait, its input and its output |
@@ -35,6 +36,7 @@ mod load;
 mod names;
 mod packing;
 mod policy;
+mod receivers;
 #[cfg(test)]
 mod tests;
 mod thread;

@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use steerage_core::limits::BUCKETS;
+use steerage_core::limits::{BUCKETS, RECEIVE_TIMED_ONCE_IN};
 use steerage_core::placement::View;
 use steerage_flow::Timestamp;
 use steerage_ledger::{Ledgers, QueueLedger};
 
-use crate::limits::{TIMED_PRIOR, WINDOW_FIRST, WINDOW_MAX, WINDOW_MIN, WINDOW_PART, WINDOW_SAMPLES, WINDOW_WEIGHT};
+use crate::limits::{FEW, LOOK_EVERY, Tuning};
 use crate::policy::CpuLoad;
 
 /// One reading of a CPU's counters.
@@ -47,9 +47,11 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
     let processed = now.processed - before.processed;
     let wanted = (processed + now.dropped - before.dropped) as f64 / processed.max(1) as f64;
     let busy = (now.busy - before.busy) as f64 / nanos;
-    let full = (now.full_rounds - before.full_rounds) as f64 / (now.rounds - before.rounds).max(1) as f64;
+    let rounds = (now.rounds - before.rounds) as f64;
+    let full = (now.full_rounds - before.full_rounds) as f64 / rounds.max(1.0);
     CpuLoad {
         full,
+        timed: rounds / f64::from(RECEIVE_TIMED_ONCE_IN),
         busy: busy * wanted.max(1.0),
         receive: ((now.receive - before.receive) as f64 / nanos).min(busy),
         packets,
@@ -115,14 +117,16 @@ impl Default for BucketWork {
     }
 }
 
+const TUNING: Tuning = Tuning::DEFAULT;
+
 impl BucketWork {
     fn take_in(&mut self, before: &[(&QueueCounts, QueueCounts)], elapsed: Duration) {
-        let weight = if std::mem::replace(&mut self.begun, true) { WINDOW_WEIGHT } else { 1.0 };
+        let weight = if std::mem::replace(&mut self.begun, true) { TUNING.recent } else { 1.0 };
         let seconds = elapsed.as_secs_f64();
         let mut samples = 0;
         let mut packets = vec![0u64; BUCKETS];
-        self.nanos.iter_mut().for_each(|nanos| *nanos *= 1.0 - WINDOW_WEIGHT);
-        self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - WINDOW_WEIGHT);
+        self.nanos.iter_mut().for_each(|nanos| *nanos *= 1.0 - TUNING.recent);
+        self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - TUNING.recent);
         for (before, now) in before {
             samples += now.samples - before.samples;
             for (sum, (now, before)) in packets.iter_mut().zip(now.packets.iter().zip(&before.packets)) {
@@ -149,7 +153,7 @@ impl BucketWork {
         let known = self.nanos.iter().zip(&self.timed).zip(&self.packets);
         known
             .map(|((nanos, timed), packets)| {
-                let longer = (nanos / mean.max(1.0) + TIMED_PRIOR) / (timed + TIMED_PRIOR);
+                let longer = (nanos / mean.max(1.0) + f64::from(FEW)) / (timed + f64::from(FEW));
                 packets * longer
             })
             .collect()
@@ -231,9 +235,11 @@ impl LoadMeter {
             ledgers.queues.iter().zip(&start.queues).map(|(q, then)| q.ledger.samples.get() - then.samples).sum();
         // If one CPU has all buckets, nothing is hashed and sampled, so there is nothing to wait for.
         let active = active_cpus(view, ledgers.cpus.len());
-        let enough = active == 1 || samples >= WINDOW_SAMPLES * active as u64;
-        let least = (now.since(self.changed) / WINDOW_PART).clamp(WINDOW_FIRST, WINDOW_MIN);
-        if elapsed < least || (!enough && elapsed < WINDOW_MAX) {
+        let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
+        // Early windows are short, because the first placement was a guess that should be corrected soon. Later ones are long enough to
+        // ignore another program that takes one of the CPUs for a moment.
+        let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * LOOK_EVERY, TUNING.probe);
+        if elapsed < least || (!enough && elapsed < TUNING.dwell) {
             self.window = Some(start);
             return None;
         }

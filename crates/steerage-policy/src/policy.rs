@@ -24,6 +24,9 @@ pub struct CpuLoad {
     pub busy: f64,
     /// The part of `busy` that was spent on receiving: polling, hashing and handing over.
     pub receive: f64,
+    /// The number of rounds whose receiving was timed, on average: `receive` is extrapolated from them, so it may be wrong by one part in
+    /// so many.
+    pub timed: f64,
     /// The share of rounds that were full, that is, found at least as much work as one round takes. A CPU without full rounds keeps
     /// up, however busy it seems, since small batches take more time per packet.
     pub full: f64,
@@ -198,9 +201,14 @@ pub trait Policy: Send + fmt::Debug {
     /// Looks at the load, and returns another map if buckets should move. Not called while buckets move.
     fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish>;
 
+    /// Whether polling may move to another CPU of the group if the CPU that polls is slowed by other programs, interrupts or guests.
+    fn moves_receivers(&self) -> bool {
+        false
+    }
+
     /// The CPU whose distance to the first CPU of the order should be measured after this look. A measurement takes a few
-    /// microseconds of both CPUs, and wakes up the other one. So a pair is measured at most once per 20 ms
-    /// (`DISTANCE_EVERY`), and less often while its distance stays the same. Nothing is measured
+    /// microseconds of both CPUs, and wakes up the other one. So a pair is measured at most once per [`LOOK_EVERY`], and less often
+    /// while its distance stays the same. Nothing is measured
     /// if the CPUs are not CPUs of this machine, as in the simulator.
     fn asks_distance(&self) -> Option<u16> {
         None
@@ -235,6 +243,10 @@ impl Policy for Box<dyn Policy> {
 
     fn look(&mut self, load: &GroupLoad<'_>) -> Option<Wish> {
         (**self).look(load)
+    }
+
+    fn moves_receivers(&self) -> bool {
+        (**self).moves_receivers()
     }
 
     fn asks_distance(&self) -> Option<u16> {

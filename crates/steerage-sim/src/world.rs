@@ -61,6 +61,8 @@ pub enum Control {
 pub struct Costs {
     /// A phase by itself.
     pub phase: Duration,
+    /// A packet that is received.
+    pub receive: Duration,
     /// A packet in the handler.
     pub packet: Duration,
     /// From the ring of a bell until its CPU runs.
@@ -81,6 +83,7 @@ impl Default for Costs {
     fn default() -> Self {
         Self {
             phase: Duration::from_nanos(100),
+            receive: Duration::ZERO,
             packet: Duration::from_nanos(100),
             wake: Duration::from_micros(20),
             held_up_once_in: 500,
@@ -96,6 +99,8 @@ struct VirtualCpu<H: Handler> {
     softnet: Softnet<H, Virtual>,
     now: Rc<Cell<Timestamp>>,
     state: Doing,
+    /// The share of its time that others take.
+    others: f64,
 }
 
 /// What a virtual CPU does.
@@ -139,7 +144,7 @@ impl<H: Handler> World<H> {
         let enter = |part: steerage::threads::CpuPart<H>| {
             let now = Rc::new(Cell::new(Timestamp::ZERO));
             let platform = Virtual { now: Rc::clone(&now), chance: Chance::new(chance.draw()) };
-            VirtualCpu { softnet: part.enter(platform), now, state: Doing::Running }
+            VirtualCpu { softnet: part.enter(platform), now, state: Doing::Running, others: 0.0 }
         };
         let cpus = parts.into_iter().map(enter).collect();
         let (history, clock) = (DefaultHasher::new(), Timestamp::ZERO);
@@ -156,6 +161,13 @@ impl<H: Handler> World<H> {
     /// To change things while it runs.
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// From now on, others take this share of a CPU's time, from 0 to less than 1. All that the CPU does takes longer.
+    pub fn take_time(&mut self, cpu: usize, share: f64) {
+        self.cpus[cpu].others = share;
+        let id = self.handle.snapshot().cpus[cpu].cpu;
+        self.handle.set_others_time(&[(id, share)]);
     }
 
     /// How many phases have run.
@@ -231,8 +243,10 @@ impl<H: Handler> World<H> {
         }
         let phase = cpu.softnet.phase();
         let before = cpu.softnet.handled();
+        let polled = &self.handle.ledgers().cpus[at].polled;
+        let polled_before = polled.get();
         let stepped = cpu.softnet.advance();
-        let mut took = costs.phase;
+        let mut took = costs.phase + costs.receive * (polled.get() - polled_before) as u32;
         if matches!(phase, Phase::Handle(_)) {
             took += costs.packet * (cpu.softnet.handled() - before) as u32;
             if self.chance.once_in(costs.stalls_once_in) {
@@ -244,6 +258,9 @@ impl<H: Handler> World<H> {
         }
         // A little chance in every phase, so that equals do not go in step.
         took += Duration::from_nanos(self.chance.below(20));
+        if cpu.others > 0.0 {
+            took = took.div_f64(1.0 - cpu.others);
+        }
         cpu.now.set(cpu.now.get() + took);
         match stepped {
             Some(Stepped::Idle) => {

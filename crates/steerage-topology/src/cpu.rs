@@ -1,9 +1,8 @@
 //! CPUs and sets of them, written and read as Linux writes and reads `rps_cpus`.
 //!
 //! The rules are those of `bitmap_parse`, `bitmap_parselist` and the `%*pb` format (Linux, `lib/bitmap-str.c` and
-//! `lib/vsprintf.c`), so that a script written for `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. (One
-//! exception: the kernel overlooks a character before eight digits that is neither digit nor separator, as in
-//! `x00000001`. Here that is not a mask either.)
+//! `lib/vsprintf.c`), so that a script written for `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. They include a
+//! rule that nobody would expect: one character before eight digits is ignored if it is no digit, so `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;
@@ -76,11 +75,15 @@ impl CpuMask {
         let line = up_to_line_end(text);
         let mut mask = Self::new();
         // Read from the right, as the kernel does. The direction decides which of two errors is reported.
-        for (i, chunk) in line.rsplit(is_separator).filter(|chunk| !chunk.is_empty()).enumerate() {
+        let mut left = without_separators_behind(line.as_bytes());
+        for i in 0.. {
+            if left.is_empty() {
+                break;
+            }
             if i >= nr.div_ceil(CHUNK_BITS) {
                 return Err(MaskError::chunks(line, nr));
             }
-            let bits = u64::from(parse_chunk(chunk)?);
+            let bits = u64::from(take_chunk(&mut left)?);
             mask.set_word(i / 2, bits << (i % 2 * CHUNK_BITS));
         }
         match mask.last() {
@@ -274,17 +277,32 @@ fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
 }
 
-/// One chunk of a bitmap: at most 8 hex digits.
-fn parse_chunk(chunk: &str) -> Result<u32, MaskError> {
+/// Takes the last chunk of a bitmap: at most 8 hex digits. After 8 digits the kernel drops the next byte, unless it is a digit,
+/// without looking at it any further. The separators in front of the chunk go with it.
+fn take_chunk(left: &mut &[u8]) -> Result<u32, MaskError> {
+    let all = String::from_utf8_lossy(left);
+    let chunk = || all.rsplit(is_separator).next().unwrap_or_default();
     let mut bits = 0;
-    for (i, c) in chunk.chars().rev().enumerate() {
-        let Some(digit) = c.to_digit(16) else { return Err(MaskError::bitmap(chunk)) };
-        if i >= CHUNK_DIGITS {
-            return Err(MaskError::digits(chunk));
+    for i in 0..=CHUNK_DIGITS {
+        let Some((last, before)) = left.split_last() else { break };
+        match char::from(*last).to_digit(16) {
+            Some(_) if i == CHUNK_DIGITS => return Err(MaskError::digits(chunk())),
+            Some(digit) => bits |= digit << (4 * i),
+            None if i == CHUNK_DIGITS || is_separator((*last).into()) => {}
+            None => return Err(MaskError::bitmap(chunk())),
         }
-        bits |= digit << (4 * i);
+        *left = before;
+        if is_separator((*last).into()) {
+            break;
+        }
     }
+    *left = without_separators_behind(left);
     Ok(bits)
+}
+
+fn without_separators_behind(text: &[u8]) -> &[u8] {
+    let end = text.iter().rposition(|byte| !is_separator((*byte).into())).map_or(0, |last| last + 1);
+    &text[..end]
 }
 
 /// One item of a list: from `first` to `last`, the first `used` CPUs of every `group` CPUs.
@@ -376,7 +394,7 @@ impl MaskError {
 
     fn bitmap(chunk: &str) -> Self {
         let stripped = chunk.strip_prefix("0x").or_else(|| chunk.strip_prefix("0X"));
-        let message = match stripped.filter(|rest| parse_chunk(rest).is_ok() && !rest.is_empty()) {
+        let message = match stripped.filter(|rest| take_chunk(&mut rest.as_bytes()).is_ok() && !rest.is_empty()) {
             Some(rest) => format!("`{}` is not a CPU mask: write hex digits without 0x, such as {rest}", shown(chunk)),
             None => format!("`{}` is not a CPU mask: write hex digits, such as f for CPUs 0 to 3", shown(chunk)),
         };

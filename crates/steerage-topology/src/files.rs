@@ -39,6 +39,13 @@ impl Files {
         CpuMask::parse_list(&self.text(path)?, CPU_IDS_MAX).ok().filter(|cpus| !cpus.is_empty())
     }
 
+    /// The names of the directories in a directory.
+    pub(crate) fn directories(&self, directory: impl AsRef<Path>) -> Vec<String> {
+        let entries = fs::read_dir(self.root.join(directory)).into_iter().flatten().flatten();
+        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        directories.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
     /// The entries of a directory whose names are `prefix` and a number, with that number.
     pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();

@@ -8,6 +8,7 @@
 //! | `pinned` | threads that are pinned to one CPU each, and a watch over their CPUs |
 //! | `watch`, `others` | CPUs that go offline and come back; the time that other programs take from a CPU |
 //! | `machine` | [`Topology`]: which CPUs share a cache, which may be used, in which order they should join |
+//! | `interrupts` | the CPUs that handle the interrupts of a card's receive queues |
 //! | `nodes` | the NUMA node of each CPU: [`NodeMap`] |
 //! | `cgroup`, `memory` | the CPUs, the time and the memory that control groups allow this process |
 //! | `probe` | measures how long a cache line takes from one CPU to another |
@@ -24,6 +25,7 @@ extern crate self as steerage_topology;
 mod cgroup;
 pub mod cpu;
 mod files;
+mod interrupts;
 mod machine;
 mod memory;
 mod nodes;
@@ -35,6 +37,7 @@ mod test_machines;
 mod watch;
 
 pub use cpu::{CpuId, CpuMask, MaskError, MaskErrorKind};
+pub use interrupts::interrupt_cpus;
 pub use machine::{CPUS_MAX, Place, SharedCache, Topology, joining_orders, online};
 pub use memory::usable_memory;
 pub use nodes::{NodeMap, Nodes};

@@ -175,15 +175,15 @@ pub use steerage_policy::{Balance, Hash};
 pub use steerage_topology::{CpuId, CpuMask};
 
 pub use builder::Builder;
-pub use handle::Handle;
-pub use instance::{Instance, Outcome, Running};
+pub use {handle::Handle, instance::Instance, instance::Outcome, instance::Running};
 pub use {steerage_testing as testing, steerage_topology as topology};
 
 /// The ledger: what was received, delivered and dropped, by CPU, queue and output.
 pub mod stats {
     pub use steerage_ledger::{
-        Backing, BucketSnapshot, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot, MemoryUse,
-        MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, Snapshot, Verdicts,
+        Backing, BucketSnapshot, CostEstimate, CpuSnapshot, DropReason, Drops, Elephant, Findings, GroupSnapshot,
+        MemoryUse, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueError, QueueSnapshot, RegimeEstimate,
+        Snapshot, Verdicts,
     };
 }
 

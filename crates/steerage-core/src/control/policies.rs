@@ -76,6 +76,11 @@ impl Handle {
         })
     }
 
+    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does, without a claim that it stays there.
+    pub fn poll_on(&self, queue: usize, cpu: CpuIndex) {
+        self.0.change(|state| state.want_owner(queue, cpu));
+    }
+
     /// Sets the policy's name for reports, and whether CPUs sample their load. What an earlier policy found is forgotten.
     pub fn set_policy_info(&self, policy: PolicyInfo) {
         self.0.change(|state| state.set_policy(policy));

@@ -4,14 +4,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
-use steerage_flow::{FlowHash, LinkType, Timestamp};
+use steerage_flow::{FlowHash, LinkType, Timestamp, dissect::Dissections};
 use steerage_mem::gate::{Dead, Gate};
 use steerage_mem::round;
 use steerage_topology::CpuId;
 
 use super::{Cpu, Handler};
 use crate::backlog::Backlog;
-use crate::dissections::Dissections;
 use crate::ids::{CpuIndex, DropReason, TxId, TxSource};
 use crate::limits::HANDLE_BUDGET;
 use crate::packet::{Actions, Batch, BatchContext, Spare};
@@ -72,7 +71,7 @@ impl<H: Handler> Runner<H> {
             outputs,
             next_tick: Some(Timestamp::ZERO),
             actions: Actions::new(),
-            dissections: Dissections::new(),
+            dissections: Dissections::of_batches(HANDLE_BUDGET),
             spare: Spare::new(Arc::clone(&shared.pools[usize::from(index)])),
             arrivals: Vec::with_capacity(HANDLE_BUDGET),
             ended: Ended::Returned,

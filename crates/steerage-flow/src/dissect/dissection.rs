@@ -174,7 +174,8 @@ pub struct Tunnel {
     /// The kind of tunnel.
     pub kind: HeaderKind,
     /// The identifier of the tunnel: VXLAN's and Geneve's network identifier (24 bits), GTP-U's endpoint identifier,
-    /// GRE's key (in version 1: the call id), the lowest MPLS label (20 bits), or PPPoE's session.
+    /// GRE's key (in version 1: the call id), the lowest MPLS label (20 bits), PPPoE's session, a provider backbone's service (24
+    /// bits), or ERSPAN's session (10 bits).
     pub id: Option<u32>,
 }
 
@@ -227,11 +228,18 @@ pub enum HeaderKind {
     Vxlan,
     Geneve,
     GtpU,
+    Backbone,
+    Macsec,
+    Erspan,
+    Wccp,
+    Teredo,
+    Capwap,
+    Tzsp,
 }
 
 impl HeaderKind {
     /// All kinds, each at the index of its number.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 31] = [
         Self::Ethernet,
         Self::Vlan,
         Self::Snap,
@@ -256,6 +264,13 @@ impl HeaderKind {
         Self::Vxlan,
         Self::Geneve,
         Self::GtpU,
+        Self::Backbone,
+        Self::Macsec,
+        Self::Erspan,
+        Self::Wccp,
+        Self::Teredo,
+        Self::Capwap,
+        Self::Tzsp,
     ];
 }
 
@@ -286,13 +301,20 @@ impl fmt::Display for HeaderKind {
             Self::Vxlan => "VXLAN",
             Self::Geneve => "Geneve",
             Self::GtpU => "GTP-U",
+            Self::Backbone => "PBB",
+            Self::Macsec => "MACsec",
+            Self::Erspan => "ERSPAN",
+            Self::Wccp => "WCCP",
+            Self::Teredo => "Teredo",
+            Self::Capwap => "CAPWAP",
+            Self::Tzsp => "TZSP",
         })
     }
 }
 
 /// Why reading ended.
 /// [`dissect`](super::dissect()) has an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {
     /// Everything that the flow's key needs was read.
@@ -309,6 +331,10 @@ pub enum End {
     UnknownLink,
     /// The payload of the frame or of a tunnel has this EtherType, which is not supported.
     UnknownEtherType(u16),
+    /// The frame has a length in place of an EtherType, and what follows is not supported (IEEE 802.2).
+    UnknownLlc,
+    /// What follows is encrypted.
+    Encrypted,
     /// The PPP payload has this protocol, which is not supported.
     UnknownPpp(u16),
     /// The IP payload has this protocol, which is not read any further. The flow's key consists of addresses and
@@ -328,6 +354,8 @@ impl fmt::Display for End {
             Self::TooDeep => f.write_str("more headers than are read"),
             Self::UnknownLink => f.write_str("a link type that is not read"),
             Self::UnknownEtherType(number) => write!(f, "EtherType {number:#06x}, which is not read"),
+            Self::UnknownLlc => f.write_str("an 802.3 frame with LLC, which is not read"),
+            Self::Encrypted => f.write_str("encrypted from there on"),
             Self::UnknownPpp(number) => write!(f, "PPP protocol {number:#06x}, which is not read"),
             Self::UnknownProtocol(number) => write!(f, "IP protocol {number}, which is not read further"),
             Self::UnknownPayload => f.write_str("a tunnel whose payload is not known"),

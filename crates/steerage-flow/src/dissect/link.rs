@@ -15,9 +15,14 @@ const PPP_IN_HDLC: [u8; 2] = [0xff, 3];
 /// (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
 const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
-/// Device types for which the protocol field of a Linux cooked header is not an EtherType: FRAD, IP in GRE, radiotap,
-/// netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>).
-const ARPHRD_OTHERWISE: [u16; 4] = [770, 778, 803, 824];
+/// Device types for which the protocol field of a Linux cooked header is not an EtherType: FRAD, radiotap, netlink
+/// (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP in GRE (778) it is GRE's protocol type, and those of IP
+/// and MPLS are EtherTypes.
+const ARPHRD_OTHERWISE: [u16; 3] = [770, 803, 824];
+/// The flags of a MACsec tag: it has the sender's identifier; what follows is encrypted; or changed in another way (IEEE 802.1AE,
+/// 9.5).
+const MACSEC_SENDER: u8 = 0x20;
+const MACSEC_CHANGED: u8 = 0x08 | 0x04;
 /// The explicit null labels of IPv4 (0) and IPv6 (2), which state the type of the payload (RFC 3032).
 const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
 
@@ -36,6 +41,7 @@ impl Walk<'_> {
             LinkType::LINUX_SLL2 => self.linux_cooked_2(),
             LinkType::PPP => Ok(Step::Ppp),
             LinkType::PPP_HDLC => self.hdlc(),
+            LinkType::C_HDLC => self.cisco_hdlc(),
             LinkType::NULL => self.bsd_loopback(true),
             LinkType::LOOP => self.bsd_loopback(false),
             _ => Err(End::UnknownLink),
@@ -66,11 +72,14 @@ impl Walk<'_> {
             ethertype::METADATA => self.metadata(),
             ethertype::BRIDGED => Ok(Step::Ethernet),
             ethertype::PPP => Ok(Step::Ppp),
+            ethertype::BACKBONE => self.backbone(),
+            ethertype::MACSEC => self.macsec(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
                 // A type must follow here. A smaller number, which would be a length, becomes the unknown type `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
+            _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),
             _ => Err(End::UnknownEtherType(ethertype)),
         }
     }
@@ -87,6 +96,26 @@ impl Walk<'_> {
         }
         self.tags += 1;
         Ok(Step::EtherType(be16(tag, 2)))
+    }
+
+    /// IEEE 802.1ah: priority and flags in a byte, the service's identifier, and then a whole frame.
+    fn backbone(&mut self) -> Result<Step, End> {
+        let tag = self.take::<4>(HeaderKind::Backbone)?;
+        self.enter(HeaderKind::Backbone, Some(be32(tag, 0) & 0x00ff_ffff));
+        Ok(Step::Ethernet)
+    }
+
+    /// IEEE 802.1AE: flags, a short length, the packet's number, perhaps the sender's identifier. Most are encrypted. Where only a
+    /// checksum protects the packet, its type follows.
+    fn macsec(&mut self) -> Result<Step, End> {
+        let tag = self.take::<6>(HeaderKind::Macsec)?;
+        if tag[0] & MACSEC_CHANGED != 0 {
+            return Err(End::Encrypted);
+        }
+        self.skip(if tag[0] & MACSEC_SENDER != 0 { 8 } else { 0 });
+        let ethertype = *self.peek::<2>().ok_or(End::Truncated)?;
+        self.skip(2);
+        Ok(Step::EtherType(u16::from_be_bytes(ethertype)))
     }
 
     /// RFC 3032: a list of labels, whose last label is marked. The type of the payload is not stated; only the first
@@ -145,7 +174,7 @@ impl Walk<'_> {
             }
             _ => return Err(End::Truncated),
         };
-        self.out.headers.push(HeaderKind::Ppp, start)?;
+        self.note(HeaderKind::Ppp, start)?;
         if let Some(stations) = self.outer_stations() {
             stations.holds = number;
         }
@@ -160,12 +189,14 @@ impl Walk<'_> {
     /// PPP, or Cisco's framing: an address that means unicast or multicast, a zero byte, and an EtherType.
     fn hdlc(&mut self) -> Result<Step, End> {
         match self.peek::<4>() {
-            Some([0x0f | 0x8f, 0, ..]) => {
-                let header = self.take::<4>(HeaderKind::Hdlc)?;
-                Ok(Step::EtherType(be16(header, 2)))
-            }
+            Some([0x0f | 0x8f, 0, ..]) => self.cisco_hdlc(),
             _ => Ok(Step::Ppp),
         }
+    }
+
+    fn cisco_hdlc(&mut self) -> Result<Step, End> {
+        let header = self.take::<4>(HeaderKind::Hdlc)?;
+        Ok(Step::EtherType(be16(header, 2)))
     }
 
     fn linux_cooked(&mut self) -> Result<Step, End> {
@@ -186,7 +217,7 @@ impl Walk<'_> {
     fn cooked(&mut self, protocol: u16, device: u16, source: [u8; 6]) -> Result<Step, End> {
         self.stations = Some(Stations { source, holds: protocol, ..Stations::default() });
         if ARPHRD_OTHERWISE.contains(&device) {
-            return Err(End::UnknownEtherType(protocol));
+            return Err(End::UnknownLink);
         }
         Ok(Step::EtherType(protocol))
     }

@@ -21,6 +21,10 @@ pub(super) mod ethertype {
     pub(crate) const PPP: u16 = 0x880b;
     /// Cisco MetaData, a group tag before the real type.
     pub(crate) const METADATA: u16 = 0x8909;
+    /// IEEE 802.1Q, 9.5: a backbone's tag, before a customer's whole frame (802.1ah).
+    pub(crate) const BACKBONE: u16 = 0x88e7;
+    /// IEEE 802.1AE.
+    pub(crate) const MACSEC: u16 = 0x88e5;
     /// Below this, the field contains the frame's length (IEEE 802.3, 3.2.6).
     pub(crate) const MIN: u16 = 0x0600;
     /// Linux's number for a frame whose field contains a length (`ETH_P_802_2`). It is not a registered type.
@@ -50,6 +54,16 @@ pub(super) mod number {
     pub(crate) const NOTHING: u8 = 59;
 }
 
+/// Protocol types that mean something in GRE alone.
+pub(super) mod gre {
+    /// ERSPAN, types I and II.
+    pub(crate) const ERSPAN: u16 = 0x88be;
+    /// ERSPAN, type III.
+    pub(crate) const ERSPAN_3: u16 = 0x22eb;
+    /// WCCP, a packet that a router redirects to a cache.
+    pub(crate) const WCCP: u16 = 0x883e;
+}
+
 /// PPP protocol numbers (IANA).
 pub(super) mod ppp {
     pub(crate) const IPV4: u16 = 0x0021;
@@ -58,25 +72,60 @@ pub(super) mod ppp {
     pub(crate) const MPLS_MULTICAST: u16 = 0x0283;
 }
 
-/// UDP destination ports of tunnels (IANA). Only the destination port identifies a tunnel; the source port depends on
-/// the flow inside.
+/// UDP ports of tunnels (IANA, but for TZSP).
 pub(super) mod port {
     /// 3GPP TS 29.281, 4.4.2.
     pub(crate) const GTP_U: u16 = 2152;
+    /// RFC 4380.
+    pub(crate) const TEREDO: u16 = 3544;
+    /// RFC 8086.
+    pub(crate) const GRE: u16 = 4754;
     /// RFC 7348.
     pub(crate) const VXLAN: u16 = 4789;
+    /// RFC 5415.
+    pub(crate) const CAPWAP: u16 = 5247;
     /// RFC 8926.
     pub(crate) const GENEVE: u16 = 6081;
     /// RFC 7510.
     pub(crate) const MPLS: u16 = 6635;
-    /// The lowest and the highest of these ports, so that one compare lets nearly all other traffic pass.
-    pub(crate) const MIN: u16 = GTP_U;
-    pub(crate) const MAX: u16 = MPLS;
+    /// Registered for nothing else.
+    pub(crate) const TZSP: u16 = 37008;
 
-    pub(crate) const ALL: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
+    /// Only the destination port identifies these; the source port depends on the flow inside.
+    pub(crate) const TO: [u16; 6] = [GTP_U, GRE, VXLAN, GENEVE, MPLS, TZSP];
+    /// Either port identifies these: one side has this port, and the other side has one of its own, in both directions.
+    pub(crate) const TO_OR_FROM: [u16; 2] = [TEREDO, CAPWAP];
 
+    /// The port that identifies a tunnel, if one of them does.
     #[inline(always)]
-    pub(crate) const fn is_tunnel(port: u16) -> bool {
-        matches!(port, GTP_U | VXLAN | GENEVE | MPLS)
+    pub(crate) const fn of_tunnel(from: u16, to: u16) -> Option<u16> {
+        match (from, to) {
+            (_, GTP_U | GRE | VXLAN | GENEVE | MPLS | TZSP | TEREDO | CAPWAP) => Some(to),
+            (TEREDO | CAPWAP, _) => Some(from),
+            _ => None,
+        }
+    }
+
+    /// Whether a port with this upper byte may identify a tunnel: the destination, and the source at 256 further on.
+    static UPPER_BYTES: [bool; 512] = {
+        let (mut bytes, mut at) = ([false; 512], 0);
+        while at < TO.len() {
+            bytes[(TO[at] >> 8) as usize] = true;
+            at += 1;
+        }
+        at = 0;
+        while at < TO_OR_FROM.len() {
+            bytes[(TO_OR_FROM[at] >> 8) as usize] = true;
+            bytes[256 + (TO_OR_FROM[at] >> 8) as usize] = true;
+            at += 1;
+        }
+        bytes
+    };
+
+    /// False if the ports identify no tunnel, for nearly all packets: two loads.
+    #[inline(always)]
+    pub(crate) fn may_be_tunnel(from: u16, to: u16) -> bool {
+        let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];
+        UPPER_BYTES[usize::from(to)] | UPPER_BYTES[256 + usize::from(from)]
     }
 }

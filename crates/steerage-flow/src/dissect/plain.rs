@@ -11,18 +11,6 @@ use super::transport::PORTS_LEN;
 /// Two addresses and an EtherType.
 const ETHERNET_LEN: usize = 14;
 const VLAN_TAG_LEN: usize = 4;
-/// The upper bytes of the tunnel ports lie in this range, so comparing one byte is enough.
-const PORT_HIGH_MIN: u8 = (port::MIN >> 8) as u8;
-const PORT_HIGH_MAX: u8 = (port::MAX >> 8) as u8;
-/// A bit for each upper byte in that range that a tunnel port has, so that other services in the range cause no call.
-const PORTS_HIGH: u32 = {
-    let (mut bits, mut at) = (0, 0);
-    while at < port::ALL.len() {
-        bits |= 1 << ((port::ALL[at] >> 8) as u8 - PORT_HIGH_MIN);
-        at += 1;
-    }
-    bits
-};
 /// The first byte of an IPv4 header without options: version 4, five words of four bytes.
 const IPV4_PLAIN: u8 = 0x45;
 
@@ -56,19 +44,21 @@ pub(crate) fn plain_ip(packet: &[u8], layers: Layers) -> Option<FlowKey> {
 
 #[inline(always)]
 fn plain_ipv4(header: &[u8; IPV4_LEN + PORTS_LEN], layers: Layers) -> Option<FlowKey> {
-    let (protocol, destination) = (header[9], be16(header, 22));
+    let (protocol, source, destination) = (header[9], be16(header, 20), be16(header, 22));
     let plain = header[0] == IPV4_PLAIN
         && be16(header, 6) & IPV4_FRAGMENT == 0
         && has_common_ports(protocol)
-        && !may_be_tunnel(protocol, destination, layers);
-    plain.then(|| FlowKey::v4_bits((be32(header, 12), be16(header, 20)), (be32(header, 16), destination), protocol))
+        && !(port::may_be_tunnel(source, destination) && is_tunnel(protocol, source, destination, layers));
+    plain.then(|| FlowKey::v4_bits((be32(header, 12), source), (be32(header, 16), destination), protocol))
 }
 
 #[inline(always)]
 fn plain_ipv6(header: &[u8; IPV6_LEN + PORTS_LEN], layers: Layers) -> Option<FlowKey> {
-    let (protocol, destination) = (header[6], be16(header, 42));
-    let plain = header[0] >> 4 == 6 && has_common_ports(protocol) && !may_be_tunnel(protocol, destination, layers);
-    plain.then(|| FlowKey::v6_bits((be128(header, 8), be16(header, 40)), (be128(header, 24), destination), protocol))
+    let (protocol, source, destination) = (header[6], be16(header, 40), be16(header, 42));
+    let plain = header[0] >> 4 == 6
+        && has_common_ports(protocol)
+        && !(port::may_be_tunnel(source, destination) && is_tunnel(protocol, source, destination, layers));
+    plain.then(|| FlowKey::v6_bits((be128(header, 8), source), (be128(header, 24), destination), protocol))
 }
 
 /// SCTP is left to the walk. It is so rare that it should not cost other packets a compare.
@@ -77,18 +67,9 @@ fn has_common_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP)
 }
 
-/// One compare for nearly all packets: neither most services nor the ports of clients lie in the range of the tunnel
-/// ports.
-#[inline(always)]
-fn may_be_tunnel(protocol: u8, destination: u16, layers: Layers) -> bool {
-    let [high, _] = destination.to_be_bytes();
-    let place = high.wrapping_sub(PORT_HIGH_MIN);
-    place <= PORT_HIGH_MAX - PORT_HIGH_MIN && PORTS_HIGH >> place & 1 != 0 && is_tunnel(protocol, destination, layers)
-}
-
 /// A separate function, so that it is out of the way of the common case.
 #[cold]
 #[inline(never)]
-fn is_tunnel(protocol: u8, destination: u16, layers: Layers) -> bool {
-    protocol == protocol::UDP && port::is_tunnel(destination) && layers == Layers::Inner
+fn is_tunnel(protocol: u8, source: u16, destination: u16, layers: Layers) -> bool {
+    protocol == protocol::UDP && port::of_tunnel(source, destination).is_some() && layers == Layers::Inner
 }

@@ -180,7 +180,14 @@ fn no_ip() {
     assert_eq!(shown(&eth(0x0806, &[])), format!("{STATIONS} 0x0806"));
     assert_eq!(shown(&tagged(&[0x8100], 0x0806, &[])), format!("{STATIONS} 0x0806"));
     assert_eq!(shown(&tagged(&[0x8100], 0x0806, &[])[..16]), format!("{STATIONS} 0x8100"));
-    assert_eq!(shown(&eth(38, &[])), format!("{STATIONS} 0x0004"), "spanning tree: a length, no type");
+    for length in [0, 38, 1497, 0x05ff] {
+        let frame = eth(length, &[0x42, 0x42, 3]);
+        assert_eq!(
+            (shown(&frame), ethernet(&frame).end),
+            (format!("{STATIONS} 0x0004"), End::UnknownLlc),
+            "a length, no type"
+        );
+    }
     assert_eq!(shown(&eth(0x0800, &v4(17, &[]))[..33]), format!("{STATIONS} 0x0800"));
     assert_eq!(shown(&MACS[..3]), "bytes 020000");
     assert_eq!(shown(&[]), "bytes ");
@@ -277,6 +284,102 @@ fn tunnels() {
     }
 }
 
+/// The tunnels that carry packets copied, redirected or taken along on their way.
+#[test]
+fn mirrors_and_backbones() {
+    let (inner4, inner6) = (v4(17, &UDP), v6(17, &UDP));
+    let bridged = eth(0x86dd, &inner6);
+    let gre = |flags: u16, kind: u16, rest: &[&[u8]]| {
+        [&flags.to_be_bytes()[..], &kind.to_be_bytes(), &rest.concat()].concat()
+    };
+    let sequence = [0, 0, 0, 9];
+    // Version 1 or 2, VLAN 5, session 0x155.
+    let erspan_2 = [0x10, 5, 0x01, 0x55, 0, 0, 0, 1];
+    let erspan_3 = |flags: [u8; 2]| [&[0x20, 5, 0x01, 0x55, 0, 0, 0, 1, 0, 0][..], &flags].concat();
+    let erspan = Some((HeaderKind::Erspan, Some(0x155)));
+    let teredo_indications = [&[0, 1, 2, 3][..], &[7; 5], &[8; 8], &[0], &[0, 0], &[1; 6]].concat();
+    let capwap = |words: u8, flags: u8| {
+        [&[0, words << 3, 0x42 | flags >> 4, flags << 4, 0, 0, 0, 0][..], &[9; 8][..4 * usize::from(words) - 8]]
+            .concat()
+    };
+    let tags = [10, 1, 0xff, 0, 13, 4, 1, 2, 3, 4, 1];
+    let tzsp = |kind: u8, holds: u8| [&[1, kind, 0, holds][..], &tags, &bridged].concat();
+    let cases: [(u8, Vec<u8>, &str, Option<Told>); 14] = [
+        (47, gre(0, 0x88be, &[&bridged]), FLOW6, Some((HeaderKind::Gre, None))),
+        (47, gre(0x1000, 0x88be, &[&sequence, &erspan_2, &bridged]), FLOW6, erspan),
+        (47, gre(0x1000, 0x22eb, &[&sequence, &erspan_3([0, 0]), &bridged]), FLOW6, erspan),
+        (47, gre(0x1000, 0x22eb, &[&sequence, &erspan_3([0, 1]), &[3; 8], &bridged]), FLOW6, erspan),
+        (47, gre(0x1000, 0x22eb, &[&sequence, &erspan_3([0x08, 0]), &inner4]), FLOW4, erspan),
+        (47, gre(0, 0x883e, &[&inner4]), FLOW4, Some((HeaderKind::Wccp, None))),
+        (47, gre(0, 0x883e, &[&[0, 1, 2, 3], &inner4]), FLOW4, Some((HeaderKind::Wccp, None))),
+        (
+            17,
+            udp_to(port::GRE, &gre(0x2000, 0x0800, &[&[0, 0, 0, 3], &inner4])),
+            FLOW4,
+            Some((HeaderKind::Gre, Some(3))),
+        ),
+        (17, udp_to(port::TEREDO, &inner6), FLOW6, Some((HeaderKind::Teredo, None))),
+        (
+            17,
+            udp_to(port::TEREDO, &[&teredo_indications[..], &inner6].concat()),
+            FLOW6,
+            Some((HeaderKind::Teredo, None)),
+        ),
+        (17, udp_to(port::CAPWAP, &[capwap(2, 0), bridged.clone()].concat()), FLOW6, Some((HeaderKind::Capwap, None))),
+        (17, udp_to(port::CAPWAP, &[capwap(4, 0), bridged.clone()].concat()), FLOW6, Some((HeaderKind::Capwap, None))),
+        (17, udp_to(port::TZSP, &tzsp(0, 1)), FLOW6, Some((HeaderKind::Tzsp, None))),
+        (17, udp_to(port::TZSP, &tzsp(1, 1)), FLOW6, Some((HeaderKind::Tzsp, None))),
+    ];
+    for (protocol, payload, flow, tunnel) in cases {
+        let frame = eth(0x0800, &outer4(protocol, &payload));
+        let found = ethernet(&frame);
+        assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
+        assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
+        // Whatever is cut off, the flow that was read stays.
+        for len in 34..frame.len() {
+            let cut = shown(&frame[..len]);
+            assert!(
+                cut == flow || cut.contains(" 192.0.2.") || cut.contains("10.0.0.1 >") || cut.contains("fd00::1 >"),
+                "{cut}"
+            );
+        }
+    }
+    // The other direction of the two whose other side has a port of its own.
+    for port in port::TO_OR_FROM {
+        let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
+        let mut udp = udp_to(50000, &payload);
+        udp[..2].copy_from_slice(&port.to_be_bytes());
+        assert_eq!(shown4(17, &udp), FLOW6);
+    }
+    for (port, payload, end) in [
+        (port::TZSP, tzsp(0, 18), End::UnknownPayload),
+        (port::TZSP, tzsp(4, 1), End::Complete),
+        (port::TZSP, [&[1, 0, 0, 1][..], &[0; 40]].concat(), End::TooDeep),
+        (port::CAPWAP, [capwap(2, 0x10), bridged.clone()].concat(), End::UnknownPayload),
+        (port::CAPWAP, [capwap(2, 0x08), bridged.clone()].concat(), End::UnknownPayload),
+        (port::CAPWAP, vec![1; 40], End::Encrypted),
+        (port::TEREDO, vec![0x45; 40], End::UnknownPayload),
+    ] {
+        let frame = eth(0x0800, &outer4(17, &udp_to(port, &payload)));
+        assert_eq!((shown(&frame), ethernet(&frame).end), (format!("udp 192.0.2.1:49153 > 192.0.2.2:{port}"), end));
+    }
+
+    let backbone = tagged(&[0x88a8], ethertype::BACKBONE, &[&[0, 0x01, 0x23, 0x45], &bridged[..]].concat());
+    let found = ethernet(&backbone);
+    assert_eq!((found.key.to_string().as_str(), found.end), (FLOW6, End::Complete));
+    assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), Some((HeaderKind::Backbone, Some(0x12345))));
+    assert_eq!(found.vlans, [Some(5), None], "the tags of the outermost frame");
+    let macsec = |flags: u8, rest: &[&[u8]]| {
+        ethernet(&eth(ethertype::MACSEC, &[&[flags, 0, 0, 0, 0, 1], &rest.concat()[..]].concat()))
+    };
+    for (flags, sender) in [(0x00, &[][..]), (0x20, &[2; 8])] {
+        let clear = macsec(flags, &[sender, &[0x08, 0], &inner4]);
+        assert_eq!((clear.key.to_string().as_str(), clear.end), (FLOW4, End::Complete));
+        let secret = macsec(flags | 0x0c, &[sender, &[0x08, 0], &inner4]);
+        assert_eq!((secret.key.to_string(), secret.end), (format!("{STATIONS} 0x88e5"), End::Encrypted));
+    }
+}
+
 /// A payload that cannot be read further belongs to the flow that was read.
 #[test]
 fn unknown_payload_leaves_the_outer_flow() {
@@ -303,7 +406,7 @@ fn other_links() {
     let (packet4, packet6) = (v4(17, &UDP), v6(17, &UDP));
     let cooked = |protocol: u16| [&[0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &protocol.to_be_bytes()[..]].concat();
     let cooked2 = [&[8, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1], &[0; 2][..]].concat();
-    let cases: [(LinkType, Vec<u8>, &[u8], &str); 18] = [
+    let cases: [(LinkType, Vec<u8>, &[u8], &str); 22] = [
         (LinkType::RAW, vec![], &packet4, FLOW4),
         (LinkType::RAW, vec![], &packet6, FLOW6),
         (LinkType::RAW_BSD, vec![], &packet4, FLOW4),
@@ -318,6 +421,11 @@ fn other_links() {
         (LinkType::PPP, vec![0xff, 3, 0, 0x57], &packet6, FLOW6),
         (LinkType::PPP_HDLC, vec![0xff, 3, 0, 0x21], &packet4, FLOW4),
         (LinkType::PPP_HDLC, vec![0x0f, 0, 8, 0], &packet4, FLOW4),
+        (LinkType::C_HDLC, vec![0x0f, 0, 8, 0], &packet4, FLOW4),
+        (LinkType::C_HDLC, vec![0x8f, 0, 0x86, 0xdd], &packet6, FLOW6),
+        // Devices of GRE: 778.
+        (LinkType::LINUX_SLL, [&[0, 0, 3, 10, 0, 6][..], &[0; 8], &[0x86, 0xdd]].concat(), &packet6, FLOW6),
+        (LinkType::LINUX_SLL2, [&[8, 0, 0, 0, 0, 0, 0, 1, 3, 10][..], &[0; 10]].concat(), &packet4, FLOW4),
         (LinkType::NULL, vec![2, 0, 0, 0], &packet4, FLOW4),
         (LinkType::NULL, vec![0, 0, 0, 30], &packet6, FLOW6),
         (LinkType::LOOP, vec![0, 0, 0, 24], &packet6, FLOW6),
@@ -331,7 +439,8 @@ fn other_links() {
         assert_eq!(flow_key(&frame, link, Layers::Inner), Some(found.key));
     }
     let netlink = [&[0, 0, 3, 0x38, 0, 6][..], &[0; 8], &[8, 0], &packet4].concat();
-    assert_eq!(dissect(&netlink, LinkType::LINUX_SLL, Layers::Inner).flow(), None);
+    let found = dissect(&netlink, LinkType::LINUX_SLL, Layers::Inner);
+    assert_eq!((found.flow(), found.end), (None, End::UnknownLink));
     let loopback = [&[2, 0, 0, 0], &packet4[..]].concat();
     assert_eq!(dissect(&loopback, LinkType::LOOP, Layers::Inner).flow(), None, "only one order");
     let unknown = dissect(&packet4, LinkType(147), Layers::Inner);
@@ -366,12 +475,13 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     ];
     let telling = prop::sample::select(vec![0u8, 1, 4, 6, 17, 41, 43, 44, 47, 58, 60, 132, 0x45, 0x60, 0x12, 0xb5]);
     let bytes = prop_oneof![any::<u8>(), telling, Just(0)];
-    (start, prop::collection::vec(bytes, 0..200), any::<prop::sample::Index>(), 0..5_usize).prop_map(
+    (start, prop::collection::vec(bytes, 0..200), any::<prop::sample::Index>(), 0..9_usize).prop_map(
         |(start, bytes, at, tunnel)| {
             let mut frame = [&MACS[..], &start, &bytes].concat();
             // The port of a tunnel at some position, most likely where an IPv4 header ends.
-            let port = [port::VXLAN, port::GENEVE, port::GTP_U, port::MPLS, 53][tunnel].to_be_bytes();
-            let at = if at.index(3) > 0 { 12 + start.len() - 1 + 22 } else { at.index(frame.len()) };
+            let port = [&port::TO[..], &port::TO_OR_FROM, &[53]].concat()[tunnel].to_be_bytes();
+            let ports = 12 + start.len() - 1 + 20;
+            let at = [ports + 2, ports, at.index(frame.len())][at.index(3)];
             if let Some(place) = frame.get_mut(at..at + 2) {
                 place.copy_from_slice(&port);
             }
@@ -381,7 +491,7 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn any_link() -> impl Strategy<Value = LinkType> {
-    prop::sample::select(vec![0, 1, 9, 12, 14, 50, 101, 108, 113, 147, 228, 229, 276]).prop_map(LinkType)
+    prop::sample::select(vec![0, 1, 9, 12, 14, 50, 101, 104, 108, 113, 147, 228, 229, 276]).prop_map(LinkType)
 }
 
 proptest! {

@@ -40,22 +40,26 @@ impl Walk<'_> {
     }
 
     pub(super) fn udp(&mut self) -> Result<Step, End> {
-        let destination = self.ports(HeaderKind::Udp)?;
+        let (source, destination) = self.ports(HeaderKind::Udp)?;
         if self.quoting {
             return Err(End::Complete);
         }
         if self.peek::<{ UDP_LEN - PORTS_LEN }>().is_none() {
             return Err(End::Truncated);
         }
-        if !port::is_tunnel(destination) || self.stays_outside() {
+        let Some(tunnel) = port::of_tunnel(source, destination).filter(|_| !self.stays_outside()) else {
             return self.payload_at(UDP_LEN);
-        }
+        };
         self.out.payload_offset = Some((self.offset() - PORTS_LEN + UDP_LEN) as u32);
         self.skip(UDP_LEN - PORTS_LEN);
-        match destination {
+        match tunnel {
             port::VXLAN => self.vxlan(),
             port::GENEVE => self.geneve(),
             port::GTP_U => self.gtp_u(),
+            port::GRE => self.gre(),
+            port::TEREDO => self.teredo(),
+            port::CAPWAP => self.capwap(),
+            port::TZSP => self.tzsp(),
             _ => Ok(Step::Mpls),
         }
     }
@@ -65,12 +69,11 @@ impl Walk<'_> {
         self.payload_at(SCTP_LEN)
     }
 
-    /// Reads the ports. Returns the destination port.
-    fn ports(&mut self, kind: HeaderKind) -> Result<u16, End> {
+    /// Reads the ports: source and destination.
+    fn ports(&mut self, kind: HeaderKind) -> Result<(u16, u16), End> {
         let bytes = self.take::<PORTS_LEN>(kind)?;
-        let ports = (be16(bytes, 0), be16(bytes, 2));
-        self.flow.ports = ports;
-        Ok(ports.1)
+        self.flow.ports = (be16(bytes, 0), be16(bytes, 2));
+        Ok(self.flow.ports)
     }
 
     /// Called after the ports were read: records that the payload begins `header_len` bytes behind the start of the

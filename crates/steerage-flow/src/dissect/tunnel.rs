@@ -2,7 +2,7 @@
 
 use super::bytes::{be16, be32};
 use super::dissection::{End, HeaderKind};
-use super::numbers::ethertype;
+use super::numbers::{ethertype, gre as protocol_type};
 use super::walk::{Step, Walk};
 use crate::limits::GTP_EXTENSIONS_MAX;
 
@@ -47,7 +47,14 @@ impl Walk<'_> {
         }
         self.skip(words(gre::KEY) + words(gre::SEQUENCE));
         self.enter(HeaderKind::Gre, key);
-        Ok(Step::EtherType(ethertype))
+        match ethertype {
+            // Type I has no header of its own, and no sequence number in GRE's.
+            protocol_type::ERSPAN if flags & gre::SEQUENCE == 0 => Ok(Step::Ethernet),
+            protocol_type::ERSPAN => self.erspan_2(),
+            protocol_type::ERSPAN_3 => self.erspan_3(),
+            protocol_type::WCCP => self.wccp(),
+            other => Ok(Step::EtherType(other)),
+        }
     }
 
     /// RFC 2637, 4.1: length and call id are always present, the sequence number only if there is a payload.

@@ -211,6 +211,11 @@ impl<'a> Walk<'a> {
         Ok(header)
     }
 
+    /// Records a header that begins at `offset`.
+    pub(super) fn note(&mut self, kind: HeaderKind, offset: usize) -> Result<(), End> {
+        self.out.headers.push(kind, offset)
+    }
+
     /// Skips bytes of a header that do not matter. They may lie beyond the end of the frame, which the next read
     /// detects.
     pub(super) fn skip(&mut self, bytes: usize) {

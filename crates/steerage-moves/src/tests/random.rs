@@ -21,6 +21,7 @@ fn request() -> impl Strategy<Value = Request> {
         1 => mask().prop_map(Request::Present),
         1 => plan.prop_map(|(order, active)| Request::Plan(Plan { order, active })),
         2 => proptest::collection::vec(0..CPUS, usize::from(BUCKETS)).prop_map(Request::Map),
+        2 => (0..QUEUES, 0..CPUS).prop_map(|(queue, cpu)| Request::Owner(queue, cpu)),
     ]
 }
 

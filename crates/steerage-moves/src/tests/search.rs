@@ -139,6 +139,12 @@ fn a_mask_changes_for_both_queues() {
 }
 
 #[test]
+fn a_queue_gets_another_owner_while_a_mask_changes() {
+    let requests = vec![Request::Owner(0, 2), Request::Mask(vec![0, 1], vec![1, 2])];
+    visit("owner", &scenario([queue(0, &[0, 1]), queue(1, &[0, 1])], requests));
+}
+
+#[test]
 fn a_queue_joins_another_group() {
     let change = Request::Mask(vec![0], vec![1, 2]);
     visit("join", &scenario([queue(0, &[0]), queue(1, &[1, 2])], vec![change]));

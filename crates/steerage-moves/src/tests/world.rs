@@ -35,6 +35,8 @@ pub(super) enum Request {
     Present(Vec<CpuIndex>),
     Plan(Plan),
     Map(Vec<CpuIndex>),
+    /// Another CPU is to poll the queue.
+    Owner(usize, CpuIndex),
 }
 
 /// The state of one queue's flows of a bucket in a handler, which knows it by its group: group, bucket, queue.
@@ -79,6 +81,10 @@ pub(super) struct World {
     known: BTreeSet<FlowState>,
     /// The mask that was last asked for, for each queue.
     masks: Vec<Vec<CpuIndex>>,
+    /// For each queue, the CPU that is to poll it.
+    wanted: Vec<Option<CpuIndex>>,
+    /// For each queue, the CPU that may take it from its owner. Nobody polls it meanwhile.
+    offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
 }
@@ -100,6 +106,10 @@ pub(super) enum Step {
     Hurry(CpuIndex, Option<CpuIndex>),
     /// The owner closes the queue.
     Close(usize),
+    /// The owner lets go of the queue, for the CPU that is to poll it.
+    Offer(usize),
+    /// The CPU takes the queue, or takes it back.
+    Adopt(CpuIndex, usize),
 }
 
 impl Step {
@@ -107,8 +117,10 @@ impl Step {
     pub(super) fn actor(self, world: &World) -> Option<CpuIndex> {
         match self {
             Self::Request => None,
-            Self::Receive(queue) | Self::Close(queue) => Some(world.moves.owner_of(queue)),
-            Self::Take(cpu, _) | Self::Return(cpu) | Self::Follow(cpu) | Self::Hurry(cpu, _) => Some(cpu),
+            Self::Receive(queue) | Self::Close(queue) | Self::Offer(queue) => Some(world.moves.owner_of(queue)),
+            Self::Adopt(cpu, _) | Self::Take(cpu, _) | Self::Return(cpu) | Self::Follow(cpu) | Self::Hurry(cpu, _) => {
+                Some(cpu)
+            }
         }
     }
 }
@@ -153,6 +165,8 @@ impl World {
             in_transit: (0, Vec::new()),
             known: BTreeSet::new(),
             masks: queues.iter().map(|queue| queue.mask.clone()).collect(),
+            wanted: vec![None; queues.len()],
+            offered: vec![None; queues.len()],
             requests_done: 0,
             deaths: 0,
         }
@@ -167,6 +181,15 @@ impl World {
         }
         for (at, queue) in self.queues.iter().enumerate() {
             let owner = self.moves.owner_of(at);
+            if let Some(to) = self.offered[at] {
+                let takers = [Some(to), Some(owner).filter(|owner| *owner != to)].into_iter().flatten();
+                steps.extend(takers.filter(|cpu| self.is_free(*cpu)).map(|cpu| Step::Adopt(cpu, at)));
+                continue;
+            }
+            let is_quiet = queue.parked.is_none() && !self.moves.concerns(at) && !queue.has_ended();
+            if self.is_free(owner) && is_quiet && self.wanted[at].is_some_and(|to| !self.moves.is_dead(to)) {
+                steps.push(Step::Offer(at));
+            }
             // A source that can wait is not polled while its frames have no place to go; here, while they are parked.
             let waits = scenario.queues[at].can_wait && queue.parked.is_some();
             if self.is_free(owner) && queue.fates.contains(&Fate::ToCome) && !waits {
@@ -212,7 +235,8 @@ impl World {
     }
 
     fn owned(&self, cpu: CpuIndex) -> impl Iterator<Item = usize> + '_ {
-        (0..self.queues.len()).filter(move |queue| self.moves.owner_of(*queue) == cpu && !self.queues[*queue].is_closed)
+        let is_there = |queue: usize| !self.queues[queue].is_closed && self.offered[queue].is_none();
+        (0..self.queues.len()).filter(move |queue| self.moves.owner_of(*queue) == cpu && is_there(*queue))
     }
 
     fn has_something_to_follow(&self, cpu: CpuIndex) -> bool {
@@ -232,6 +256,7 @@ impl World {
         let fates = self.queues.iter().flat_map(|queue| &queue.fates);
         self.requests_done == scenario.requests.len()
             && self.moves.is_settled()
+            && self.offered.iter().all(Option::is_none)
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
@@ -270,6 +295,8 @@ impl World {
                 self.queues[queue].is_closed = true;
                 self.on(Event::Closed { queue });
             }
+            Step::Offer(queue) => self.offered[queue] = self.wanted[queue].take(),
+            Step::Adopt(cpu, queue) => self.adopt(cpu, queue),
         }
         self.check(scenario);
     }
@@ -288,7 +315,10 @@ impl World {
                 self.forget_flows_of(queue);
             }
         }
-        for queue in (0..self.queues.len()).filter(|queue| is_wish && self.moves.awaits_move(*queue)) {
+        let has_its_owner = |queue: &usize| self.offered[*queue].is_none();
+        for queue in
+            (0..self.queues.len()).filter(|queue| is_wish && self.moves.awaits_move(*queue)).filter(has_its_owner)
+        {
             let owner = self.moves.owner_of(queue);
             assert!(actions.wake.contains(&owner), "CPU {owner} is not woken to watch the move");
         }
@@ -322,6 +352,10 @@ impl World {
                 self.on(Event::Map { group: 0, map, plan: Plan::all(), cause: MoveCause::Balance })
             }
             Request::Map(_) => Vec::new(),
+            Request::Owner(queue, cpu) => {
+                self.wanted[*queue] = Some(*cpu).filter(|cpu| *cpu != self.moves.owner_of(*queue));
+                Vec::new()
+            }
         };
     }
 
@@ -458,7 +492,8 @@ impl World {
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];
-        let sends = !self.queues[at].is_closed && !self.moves.is_dead(self.moves.owner_of(at));
+        let is_there = !self.queues[at].is_closed && self.offered[at].is_none();
+        let sends = is_there && !self.moves.is_dead(self.moves.owner_of(at));
         if let (Target::Cpu(cpu), true, None) = (target, sends, self.moves.slice()) {
             assert_eq!(cpu, map[usize::from(bucket)], "queue {at} sends bucket {bucket} by an old map");
         }
@@ -472,7 +507,7 @@ impl Hash for World {
             (&group.version, &group.mask, &group.map, &group.want).hash(hasher);
         }
         for queue in &moves.queues {
-            (queue.group, queue.joining, &queue.map, queue.open).hash(hasher);
+            (queue.group, queue.joining, &queue.map, queue.open, queue.owner).hash(hasher);
         }
         let slice = &moves.slice;
         (moves.is_moving, moves.next_bucket, &moves.dead, &moves.absent).hash(hasher);
@@ -482,6 +517,6 @@ impl Hash for World {
             slice.moves.iter().for_each(|m| (m.bucket, m.from, m.to, m.has_state).hash(hasher));
         }
         (&self.queues, &self.cpus, &self.in_transit, &self.known).hash(hasher);
-        (self.requests_done, self.deaths).hash(hasher);
+        (self.requests_done, self.deaths, &self.wanted, &self.offered).hash(hasher);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::balance::Balance;
-use crate::limits::{LOOK_EVERY, WINDOW_MIN, WINDOW_WEIGHT};
+use crate::limits::{LOOK_EVERY, Tuning};
 use crate::packing::Loads;
 use crate::policy::{CpuLoad, GroupLoad, Policy, Window};
 use steerage_core::ids::MoveCause;
@@ -14,6 +14,15 @@ use steerage_flow::Timestamp;
 pub(super) struct Chance(u64);
 
 impl Chance {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Nearly normally distributed, with a deviation of 1.
+    pub(super) fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.share()).sum::<f64>() - 6.0
+    }
+
     pub(super) fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -65,6 +74,8 @@ pub(super) struct Model {
     /// The time since the last window.
     window: Duration,
     pub(super) now: Timestamp,
+    /// What was handled in the last look, and what was offered, in CPUs.
+    pub(super) handled: (f64, f64),
     /// Buckets moved, and flows in them, by cause.
     pub(super) wishes: Vec<(MoveCause, usize, usize)>,
 }
@@ -80,7 +91,7 @@ impl Model {
             map,
             flows: Vec::new(),
             receive: 0.0,
-            cost: 1.0,
+            cost: 2.0,
             hand_over: 0.0,
             far: 1.0,
             tell_apart: 0.0,
@@ -92,6 +103,7 @@ impl Model {
             late: Duration::ZERO,
             window: Duration::ZERO,
             now: Timestamp::ZERO,
+            handled: (0.0, 0.0),
             wishes: Vec::new(),
         }
     }
@@ -116,15 +128,22 @@ impl Model {
         base
     }
 
+    /// What receiving takes of CPU 0, with hashing and handing over.
+    fn received(&self, buckets: &[f64]) -> f64 {
+        let several = self.active().len() > 1;
+        let apart: f64 = if several { self.tell_apart * buckets.iter().sum::<f64>() } else { 0.0 };
+        let handed =
+            |(cpu, load): (&u16, &f64)| if *cpu == 0 { 0.0 } else { self.hand_over * self.farness(*cpu) * load };
+        self.receive + apart + self.map.iter().zip(buckets).map(handed).sum::<f64>()
+    }
+
     /// What each CPU really has to do.
     pub(super) fn loads(&self, buckets: &[f64]) -> Vec<f64> {
-        let several = self.active().len() > 1;
-        let mut loads = self.base();
+        let mut loads = vec![0.0; self.cpus];
+        loads[0] = self.received(buckets);
         for (cpu, load) in self.map.iter().zip(buckets) {
             let handed = if *cpu == 0 { 0.0 } else { self.hand_over * self.farness(*cpu) * load };
-            let apart = if several { self.tell_apart * load } else { 0.0 };
-            loads[usize::from(*cpu)] += load + handed + apart;
-            loads[0] += handed;
+            loads[usize::from(*cpu)] += load + handed;
         }
         loads
     }
@@ -160,9 +179,16 @@ impl Model {
             let flow = ends.partition_point(|end| *end <= at).min(self.flows.len() - 1);
             seen[usize::from(self.flows[flow].0)] += total / SAMPLES as f64;
         }
-        self.samples = self.samples * (1.0 - WINDOW_WEIGHT) + SAMPLES as f64;
-        let weight = if self.sampled.iter().all(|load| *load == 0.0) { 1.0 } else { WINDOW_WEIGHT };
+        self.samples = self.samples * (1.0 - Tuning::DEFAULT.recent) + SAMPLES as f64;
+        let weight = if self.sampled.iter().all(|load| *load == 0.0) { 1.0 } else { Tuning::DEFAULT.recent };
         self.sampled.iter_mut().zip(seen).for_each(|(known, seen)| *known += weight * (seen - *known));
+    }
+
+    /// One look. Returns which part of what is offered was handled.
+    pub(super) fn throughput_of_look(&mut self) -> f64 {
+        self.look();
+        let (handled, offered) = self.handled;
+        handled / offered
     }
 
     /// One look. Returns why buckets moved, if they did.
@@ -173,7 +199,7 @@ impl Model {
         self.now = self.now + elapsed;
         self.window += elapsed;
         let buckets = self.buckets();
-        let loads = self.loads(&buckets);
+        let (loads, received) = (self.loads(&buckets), self.received(&buckets));
         // Who receives can do no more than all, and does not know what it was not given; the others get less then.
         let asks =
             self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
@@ -181,17 +207,20 @@ impl Model {
         let busy = |cpu: usize| loads[cpu] * slowed;
         let mut work = vec![0.0; self.cpus];
         self.map.iter().zip(&buckets).for_each(|(cpu, load)| work[usize::from(*cpu)] += load);
+        let done = (0..self.cpus).map(|cpu| work[cpu] * slowed / busy(cpu).max(1.0)).sum();
+        self.handled = (done, buckets.iter().sum());
         let cpus: Vec<CpuLoad> = (0..self.cpus)
             .map(|cpu| CpuLoad {
                 busy: busy(cpu),
                 full: if busy(cpu) > 0.9 { 1.0 } else { 0.0 },
-                receive: if cpu == 0 { (self.receive * slowed).min(1.0) } else { 0.0 },
+                receive: if cpu == 0 { (received * slowed).min(1.0) } else { 0.0 },
+                timed: 1000.0,
                 others: self.others[cpu],
-                packets: (work[cpu] * slowed / busy(cpu).max(1.0) * 1e6 / self.cost * elapsed.as_secs_f64()
-                    / LOOK_EVERY.as_secs_f64()) as u64,
+                packets: (work[cpu] * slowed / busy(cpu).max(1.0) * 1e6 / self.cost * elapsed.as_secs_f64() * 1.0)
+                    as u64,
             })
             .collect();
-        let shares = (self.window >= WINDOW_MIN).then(|| {
+        let shares = (self.window >= Tuning::DEFAULT.probe).then(|| {
             self.window = Duration::ZERO;
             self.sample();
             let mut of_cpu = vec![0.0; self.cpus];

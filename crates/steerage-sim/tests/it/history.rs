@@ -12,7 +12,7 @@ use steerage::{
     flow::{FlowHasher, HashKey},
     limits::BUCKETS,
     policy::{GroupLoad, Plan, Policy, Wish},
-    stats::{DropReason, Findings, MoveCause},
+    stats::{DropReason, Findings, MoveCause, Snapshot},
 };
 use steerage_fixtures::quiet_panics;
 use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Wire, Witness, WitnessHandler, World};
@@ -186,6 +186,21 @@ fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     }
 }
 
+/// Another CPU polls a queue from now on.
+fn change_a_receiver(handle: &Handle, run: &Run, chance: &mut Chance) {
+    let (queue, cpu) = (chance.below(run.traffic.queues as u64), chance.below(run.cpus as u64));
+    handle.set_rx_cpu(queue as usize, CpuId(cpu as u16)).unwrap();
+}
+
+/// How many queues ended on another CPU than they began on.
+static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
+
+fn count_receivers(ledger: &Snapshot, run: &Run) {
+    let began_on = |queue: usize| CpuId((queue % run.cpus) as u16);
+    let elsewhere = ledger.queues.iter().enumerate().filter(|(at, queue)| queue.cpu != began_on(*at));
+    HANDED_OVER.fetch_add(elsewhere.count() as u64, SeqCst);
+}
+
 fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let mut below = |most: u64| 1 + chance.below(most) as usize;
     let (backlog, dev_weight, budget) = (below(128), below(64), below(300));
@@ -218,11 +233,15 @@ fn play(run: &Run, deaths: bool) -> u64 {
         if chance.once_in(4 * run.masks_once_in) {
             change_limits(handle, queues, chance);
         }
+        if chance.once_in(run.masks_once_in) {
+            change_a_receiver(handle, run, chance);
+        }
     });
     let (history, handle) = (world.history(), world.handle().clone());
     world.finish();
     let ledger = handle.snapshot();
     let seed = run.seed;
+    count_receivers(&ledger, run);
     JOINED_BY_LOAD.fetch_add(ledger.groups.iter().map(|group| group.findings.joined).sum(), SeqCst);
     assert_eq!(ledger.in_flight(), 0, "seed {seed}: {ledger:#?}");
     assert_eq!(handle.held(), 0, "seed {seed}: rings hold what the ledger does not know");
@@ -328,6 +347,11 @@ fn many_small_histories() {
         run.mood.panics_once_in = 0;
         play(&run, false);
     }
+    let handed_over = HANDED_OVER.load(SeqCst);
+    assert!(
+        handed_over > 50 || std::env::var("STEERAGE_SEED").is_ok(),
+        "queues hardly changed their CPU: {handed_over}"
+    );
 }
 
 /// The default mode: one CPU does all and hashes nothing, others join when there is too much to do and leave again, and masks
@@ -423,6 +447,7 @@ fn stalls_are_waited_for_and_revoked() {
         world.run(STEPS_MAX, |handle, _, chance| {
             if chance.once_in(500) {
                 change_a_mask(handle, &run, chance);
+                change_a_receiver(handle, &run, chance);
             }
         });
         let ledger = world.handle().snapshot();
@@ -459,6 +484,7 @@ fn the_dead_are_left_and_come_back() {
         world.run(STEPS_MAX, |handle, _, chance| {
             if chance.once_in(run.masks_once_in) {
                 change_a_mask(handle, &run, chance);
+                change_a_receiver(handle, &run, chance);
             }
         });
         let handle = world.handle().clone();

@@ -5,5 +5,6 @@ mod dead_receiver;
 mod history;
 mod large;
 mod masks;
+mod receiver;
 mod stalled;
 mod stress;

@@ -49,6 +49,22 @@ fn what_is_not_hex_is_invalid() {
     }
 }
 
+/// After 8 digits the kernel takes a byte without looking what it is. See `bitmap_get_x32_reverse` in the kernel's lib/bitmap-str.c.
+#[test]
+fn a_byte_before_eight_digits_is_ignored() {
+    assert_eq!(bitmap("x00000001", 8), ok("0"));
+    assert_eq!(bitmap("-00000001", 64), ok("0"));
+    assert_eq!(bitmap("5x00000001", 64), ok("0,32,34"));
+    assert_eq!(bitmap("5,x00000001", 64), ok("0,32,34"));
+    assert_eq!(bitmap("x00000005 y00000001", 64), ok("0,32,34"));
+    assert_eq!(bitmap("x0000001", 8), Err(Invalid));
+    assert_eq!(bitmap("yx00000001", 64), Err(Invalid));
+    assert_eq!(bitmap("yx00000001", 8), Err(Overflow));
+    assert_eq!(bitmap("1x00000001", 8), Err(Overflow));
+    assert_eq!(bitmap("0x00000001", 64), ok("0"));
+    assert_eq!(bitmap("\u{fc}00000001", 64), Err(Invalid));
+}
+
 #[test]
 fn nothing_is_the_zero_mask_and_a_success() {
     for text in ["", ",", "\n", " , ,\n"] {

@@ -1,7 +1,7 @@
 //! What is known of each bucket: who has it, how much came for it, how often it moved.
 
 use steerage::{
-    Affinity, Balance, Builder, CpuId, CpuMask, DeviceError, Hash, Input,
+    Affinity, Builder, CpuId, CpuMask, DeviceError, Hash, Input,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     flow::{FlowHash, bucket_of},
     limits::BUCKETS,
@@ -71,21 +71,4 @@ fn load_and_moves() {
     assert!(handle.buckets(1).is_none());
 
     by_hand::end(&handle, [&mut first, &mut second]);
-}
-
-/// One CPU receives, the next one has all of the work from the first packet on, by no move.
-#[test]
-fn what_begins_joined() {
-    let input = Input::new("three", "test", vec![Box::new(Three(0))]);
-    let builder = Builder::new().virtual_cpus(3).policy(Balance::begin_joined()).input_on(input, &[CpuId(0)], None);
-    let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
-    assert!(handle.buckets(0).unwrap().iter().all(|bucket| (bucket.cpu, bucket.moves) == (CpuId(1), 0)));
-    let mut cpus: Vec<Softnet<Nothing, ByHand>> = parts.into_iter().map(|part| part.enter(ByHand::default())).collect();
-    for _ in 0..100 {
-        cpus.iter_mut().for_each(|cpu| _ = cpu.step());
-    }
-    let snapshot = handle.snapshot();
-    let processed: Vec<bool> = snapshot.cpus.iter().map(|cpu| cpu.processed > 0).collect();
-    assert_eq!(processed, [false, true, false]);
-    assert_eq!((&snapshot.groups[0].active[..], snapshot.groups[0].findings.joined), (&[CpuId(1)][..], 1));
 }

@@ -20,3 +20,4 @@ mod patience;
 mod resize;
 mod running;
 mod transmit;
+mod wakes;

@@ -132,24 +132,36 @@ impl World {
     fn come_back(&mut self, cpu: CpuIndex) {
         self.on(Event::Revived(cpu));
         let owned: Vec<usize> = self.owned(cpu).collect();
-        for at in owned {
-            let queue = &mut self.queues[at];
-            for packet in std::mem::take(&mut queue.lot) {
-                queue.end(packet, Fate::Dropped);
-            }
-            let (map, group) = self.moves.map_of(at);
-            queue.table = map.iter().map(|cpu| Target::Cpu(*cpu)).collect();
-            queue.group = group;
-            (queue.parked, queue.lot_is_shut) = (None, false);
-            queue.fences.clear();
-            if let Some(slice) = self.moves.slice().filter(|s| s.phase != MovePhase::Release && s.includes(at)) {
-                queue.park(slice.epoch, slice.moves.iter().map(|m| (m.bucket, m.from)));
-            }
-        }
+        owned.into_iter().for_each(|at| self.go_by_the_map_in_force(at));
         let cpu = &mut self.cpus[usize::from(cpu)];
         cpu.is_declared_dead = false;
         cpu.to_tell = Told::Nothing;
         cpu.carries.clear();
+    }
+
+    /// A queue continues with the map in force, whatever has moved while nobody polled it.
+    fn go_by_the_map_in_force(&mut self, at: usize) {
+        let queue = &mut self.queues[at];
+        for packet in std::mem::take(&mut queue.lot) {
+            queue.end(packet, Fate::Dropped);
+        }
+        let (map, group) = self.moves.map_of(at);
+        queue.table = map.iter().map(|cpu| Target::Cpu(*cpu)).collect();
+        queue.group = group;
+        (queue.parked, queue.lot_is_shut) = (None, false);
+        queue.fences.clear();
+        if let Some(slice) = self.moves.slice().filter(|s| s.phase != MovePhase::Release && s.includes(at)) {
+            queue.park(slice.epoch, slice.moves.iter().map(|m| (m.bucket, m.from)));
+        }
+    }
+
+    /// The CPU polls the queue from now on. The one that polled it before may have been declared dead since it let go.
+    pub(super) fn adopt(&mut self, cpu: CpuIndex, queue: usize) {
+        self.offered[queue] = None;
+        if self.moves.owner_of(queue) != cpu {
+            self.on(Event::Owner { queue, cpu });
+        }
+        self.go_by_the_map_in_force(queue);
     }
 
     pub(super) fn hurry(&mut self, cpu: CpuIndex, victim: Option<CpuIndex>, scenario: &Scenario) {

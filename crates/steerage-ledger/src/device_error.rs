@@ -1,0 +1,77 @@
+//! What went wrong with a device.
+
+use std::fmt;
+use std::io;
+
+/// An error of a device, in one line that says what to do.
+///
+/// ```
+/// # mod steerage { pub use steerage_ledger::DeviceError; }
+/// use std::io::{Error, ErrorKind};
+/// use steerage::DeviceError;
+///
+/// let cause = Error::from(ErrorKind::PermissionDenied);
+/// let error = DeviceError::new("eth1", "open a packet socket", cause).advise("run it as root");
+/// assert_eq!(error.to_string(), "eth1: cannot open a packet socket: permission denied; run it as root");
+/// ```
+#[non_exhaustive]
+pub struct DeviceError {
+    /// The device's name as the user gave it.
+    pub device: String,
+    /// The operation that failed: completes the sentence "cannot ...".
+    pub operation: &'static str,
+    /// The error of the kernel, or of the input's format.
+    pub cause: io::Error,
+    /// The offset in the input at which it happened, in bytes.
+    pub offset: Option<u64>,
+    /// Advice on how to solve the problem: a clause, or an empty string.
+    pub advice: &'static str,
+}
+
+impl DeviceError {
+    /// An error on `device` while trying to `operation`.
+    pub fn new(device: impl Into<String>, operation: &'static str, cause: io::Error) -> Self {
+        Self { device: device.into(), operation, cause, offset: None, advice: "" }
+    }
+
+    /// Adds the offset at which it happened.
+    #[must_use]
+    pub fn at(mut self, offset: u64) -> Self {
+        self.offset = Some(offset);
+        self
+    }
+
+    /// Adds what the user can do about it.
+    #[must_use]
+    pub fn advise(mut self, advice: &'static str) -> Self {
+        self.advice = advice;
+        self
+    }
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: cannot {}", self.device, self.operation)?;
+        if let Some(offset) = self.offset {
+            write!(f, " at byte {offset}")?;
+        }
+        write!(f, ": {}", self.cause)?;
+        if !self.advice.is_empty() {
+            write!(f, "; {}", self.advice)?;
+        }
+        Ok(())
+    }
+}
+
+/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main` returns.
+impl fmt::Debug for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for DeviceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}

@@ -1,0 +1,226 @@
+//! What a packet costs, in nanoseconds, and how well that is known. One filter serves all estimates: an observation is a
+//! weighted sum of costs, and corrects each of them by the share of the error that its own uncertainty explains (a Kalman
+//! filter without covariances).
+
+use std::time::Duration;
+
+use crate::distances::is_same;
+use crate::limits::Tuning;
+
+/// A number and its uncertainty.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Estimate {
+    pub(crate) mean: f64,
+    /// The variance. Infinite if nothing is known.
+    pub(crate) var: f64,
+}
+
+impl Estimate {
+    pub(crate) const UNKNOWN: Self = Self { mean: 0.0, var: f64::INFINITY };
+
+    pub(crate) fn new(mean: f64, sd: f64) -> Self {
+        Self { mean, var: sd * sd }
+    }
+
+    pub(crate) fn sd(self) -> f64 {
+        self.var.sqrt()
+    }
+
+    pub(crate) fn is_known(self) -> bool {
+        self.var.is_finite()
+    }
+
+    /// Takes in a direct observation of the number.
+    pub(crate) fn observe(&mut self, seen: f64, noise: f64) {
+        observe(&mut [(self, 1.0)], seen, noise);
+    }
+
+    /// The mean of two independent estimates of the same number, weighted by their inverse variances.
+    pub(crate) fn with(self, other: Self) -> Self {
+        match (self.is_known(), other.is_known()) {
+            (_, false) => self,
+            (false, true) => other,
+            (true, true) => {
+                let var = self.var + other.var;
+                let weight = if var > 0.0 { self.var / var } else { 0.5 };
+                Self { mean: self.mean + (other.mean - self.mean) * weight, var: self.var * (1.0 - weight) }
+            }
+        }
+    }
+
+    /// Makes the estimate less certain, as time passes: its relative deviation grows with the square root of time.
+    pub(crate) fn forget(&mut self, seconds: f64, drift: f64) {
+        self.var += (self.mean * drift).powi(2) * seconds;
+    }
+}
+
+/// Takes in the observation that the weighted sum of these numbers is `seen`, with a deviation of `noise`. Returns by how many
+/// standard deviations it differs from what was expected, or `None` if nothing was expected.
+pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
+    let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
+    let error = seen - expected;
+    let unknown = parts.iter().filter(|(part, weight)| !part.is_known() && *weight != 0.0).count() as f64;
+    if unknown > 0.0 {
+        // The unknown numbers share what the known ones leave over.
+        let known: f64 = parts.iter().filter(|(part, _)| part.is_known()).map(|(part, a)| part.var * a * a).sum();
+        for (part, weight) in parts.iter_mut().filter(|(part, weight)| !part.is_known() && *weight != 0.0) {
+            part.mean = (error / unknown / *weight).max(0.0);
+            part.var = (known + noise * noise) / (*weight * *weight);
+        }
+        return None;
+    }
+    let var: f64 = parts.iter().map(|(part, weight)| part.var * weight * weight).sum::<f64>() + noise * noise;
+    if var <= 0.0 {
+        return None;
+    }
+    for (part, weight) in parts.iter_mut() {
+        let gain = part.var * *weight / var;
+        part.mean += gain * error;
+        part.var *= 1.0 - gain * *weight;
+    }
+    Some(error / var.sqrt())
+}
+
+/// Like [`observe`], for costs of which some have just begun to matter. If the observation is more than `sure` deviations off, those
+/// were wrong altogether, each by up to its bound, and the observation decides. Costs with a bound of 0 are not in question.
+pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
+    let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
+    let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();
+    if observe(parts, seen, noise).is_some_and(|off| off.abs() > sure) {
+        for (((part, weight), before), bound) in parts.iter_mut().zip(before).zip(bounds) {
+            let wrong = (error / *weight).abs().min(*bound);
+            **part = Estimate { mean: before.mean, var: before.var.max(wrong * wrong) };
+        }
+        observe(parts, seen, noise);
+    }
+}
+
+/// The cost of handing over between CPUs at one distance.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crossing {
+    /// How long a cache line takes. `None` if it was not measured.
+    pub(crate) apart: Option<Duration>,
+    /// What each side was assumed to cost.
+    pub(crate) prior: f64,
+    /// The cost of a packet for the CPU that hands it over.
+    pub(crate) give: Estimate,
+    /// What a packet costs the CPU that takes it, more than it would cost the owner.
+    pub(crate) take: Estimate,
+}
+
+/// The costs of a packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Costs {
+    /// Receiving, if one CPU has all buckets, so that nothing is hashed.
+    pub(crate) receive: Estimate,
+    /// What receiving costs besides, if packets are hashed.
+    pub(crate) hash: Estimate,
+    /// The packet function.
+    pub(crate) work: Estimate,
+    /// Handing over, by distance. The first entry is for CPUs whose distance was not measured.
+    pub(crate) crossings: Vec<Crossing>,
+    /// By CPU: how many times as long it takes as the owners do. A neighbour on the same core makes a CPU slow, or a lower clock.
+    pub(crate) slowness: Vec<Estimate>,
+}
+
+impl Costs {
+    pub(crate) fn new(tuning: &Tuning) -> Self {
+        let mut costs = Self {
+            receive: Estimate::UNKNOWN,
+            hash: Estimate::UNKNOWN,
+            work: Estimate::UNKNOWN,
+            crossings: Vec::new(),
+            slowness: Vec::new(),
+        };
+        costs.class(None, tuning);
+        costs.hash = costs.crossings[0].give;
+        costs
+    }
+
+    /// The index of the crossing for this distance. A distance that is not the same as any known one gets a new entry.
+    pub(crate) fn class(&mut self, apart: Option<Duration>, tuning: &Tuning) -> usize {
+        if let Some(known) = self.known_class(apart, tuning) {
+            return known;
+        }
+        let nanos = apart.unwrap_or(tuning.line).as_nanos() as f64 * tuning.hand_over;
+        let prior = Estimate::new(nanos, nanos);
+        self.crossings.push(Crossing { apart, prior: nanos, give: prior, take: prior });
+        self.crossings.len() - 1
+    }
+
+    pub(crate) fn known_class(&self, apart: Option<Duration>, tuning: &Tuning) -> Option<usize> {
+        self.crossings.iter().position(|known| match (known.apart, apart) {
+            (Some(known), Some(apart)) => is_same(known, apart, tuning.same),
+            (known, apart) => known == apart,
+        })
+    }
+
+    pub(crate) fn forget(&mut self, seconds: f64, drift: f64) {
+        self.all_mut().for_each(|cost| cost.forget(seconds, drift));
+        self.slowness.iter_mut().for_each(|slowness| slowness.forget(seconds, drift));
+    }
+
+    /// Makes room for so many CPUs. A CPU of which nothing is known is as fast as the owners.
+    pub(crate) fn cpus(&mut self, count: usize, tuning: &Tuning) {
+        self.slowness.resize(count, Estimate::new(1.0, tuning.noise));
+    }
+
+    /// Every cost, in a fixed order.
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Estimate> {
+        let crossings = self.crossings.iter_mut().flat_map(|crossing| [&mut crossing.give, &mut crossing.take]);
+        [&mut self.receive, &mut self.hash, &mut self.work].into_iter().chain(crossings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uncertain_part_of_a_sum_takes_the_error() {
+        let (mut sure, mut vague) = (Estimate::new(100.0, 1.0), Estimate::new(20.0, 20.0));
+        let surprise = observe(&mut [(&mut sure, 1.0), (&mut vague, 0.5)], 140.0, 1.0).unwrap();
+        assert!((sure.mean - 100.0).abs() < 0.5, "{sure:?}");
+        assert!((vague.mean - 79.0).abs() < 2.0 && vague.sd() < 4.0, "{vague:?}");
+        assert!((surprise - 30.0 / 102.0_f64.sqrt()).abs() < 0.01, "{surprise}");
+    }
+
+    #[test]
+    fn a_new_cost_that_is_wrong_altogether_takes_the_whole_error() {
+        let (mut old, mut new) = (Estimate::new(1000.0, 30.0), Estimate::new(15.0, 15.0));
+        observe_new(&mut [(&mut old, 1.0), (&mut new, 1.0)], &[0.0, f64::INFINITY], 4000.0, 200.0, 4.0);
+        assert!((old.mean - 1000.0).abs() < 5.0 && (new.mean - 3000.0).abs() < 30.0, "{old:?} {new:?}");
+    }
+
+    #[test]
+    fn the_first_observation_of_an_unknown_cost_is_taken_as_it_is() {
+        let (mut receive, mut give) = (Estimate::UNKNOWN, Estimate::new(20.0, 10.0));
+        assert_eq!(observe(&mut [(&mut receive, 1.0), (&mut give, 1.0)], 100.0, 5.0), None);
+        assert_eq!((receive.mean, receive.var), (80.0, 125.0));
+        assert_eq!(give, Estimate::new(20.0, 10.0));
+    }
+
+    #[test]
+    fn many_observations_make_it_certain_and_time_makes_it_uncertain() {
+        let mut estimate = Estimate::UNKNOWN;
+        (0..25).for_each(|_| estimate.observe(50.0, 2.5));
+        assert!((estimate.sd() - 0.5).abs() < 0.01, "{estimate:?}");
+        estimate.forget(100.0, 0.02);
+        assert!((estimate.sd() - 10.0).abs() < 0.1, "{estimate:?}");
+        let both = estimate.with(Estimate::new(40.0, 10.0));
+        assert!((both.mean - 45.0).abs() < 0.1 && (both.sd() - 10.0 / 2.0_f64.sqrt()).abs() < 0.1, "{both:?}");
+        assert_eq!(estimate.with(Estimate::UNKNOWN), estimate);
+        assert_eq!(Estimate::UNKNOWN.with(estimate), estimate);
+    }
+
+    #[test]
+    fn each_distance_has_costs_of_its_own() {
+        let (tuning, nanos) = (Tuning::default(), Duration::from_nanos);
+        let mut costs = Costs::new(&tuning);
+        let near = costs.class(Some(nanos(50)), &tuning);
+        let far = costs.class(Some(nanos(200)), &tuning);
+        assert_eq!([costs.class(None, &tuning), near, far], [0, 1, 2]);
+        assert_eq!(costs.class(Some(nanos(60)), &tuning), near);
+        assert!(costs.crossings[far].give.mean > 3.0 * costs.crossings[near].give.mean);
+    }
+}

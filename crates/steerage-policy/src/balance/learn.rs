@@ -1,0 +1,297 @@
+//! What the looks teach: the costs of a packet, the throughput of regimes that were in force, and from both the value of each
+//! regime.
+
+use std::time::Duration;
+
+use super::costs::{Costs, Estimate, observe, observe_new};
+use super::regime::{Kind, Prediction, Regime, Workers, predict};
+use super::seen::Seen;
+use crate::limits::{FEW, Tuning};
+
+/// A regime in its place: which CPUs take part, and how far away each of them is.
+#[derive(Clone, Debug, PartialEq)]
+struct Place {
+    kind: Kind,
+    /// The CPUs besides the owners, in ascending order, with the index of their crossing.
+    others: Vec<(u16, usize)>,
+}
+
+/// A regime that could be in force.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    pub(super) regime: Regime,
+    /// Its throughput in packets per nanosecond, by all that is known.
+    pub(super) value: Estimate,
+    /// The value is a multiple of the present throughput, whose error it shares.
+    pub(super) is_relative: bool,
+    /// Its throughput by the costs alone.
+    pub(super) predicted: Estimate,
+    /// The share of the packets of all owners together, and of each other CPU, in the order of the regime.
+    pub(super) shares: (f64, Vec<f64>),
+}
+
+/// All that is known.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) costs: Costs,
+    measured: Vec<(Place, Estimate)>,
+    /// How many looks in a row differed from the measured throughput by more than chance explains.
+    surprises: u32,
+}
+
+impl Known {
+    pub(super) fn new(tuning: &Tuning) -> Self {
+        Self { costs: Costs::new(tuning), measured: Vec::new(), surprises: 0 }
+    }
+
+    /// Makes everything less certain, as time passes.
+    pub(super) fn forget(&mut self, time: Duration, tuning: &Tuning) {
+        let seconds = time.as_secs_f64();
+        self.costs.forget(seconds, tuning.drift);
+        self.measured.iter_mut().for_each(|(_, rate)| rate.forget(seconds, tuning.drift));
+        // What is as uncertain as it is large says nothing.
+        self.measured.retain(|(_, rate)| rate.sd() < rate.mean);
+    }
+
+    /// The work or the CPUs have changed: what was measured is void, and costs may be anything.
+    pub(super) fn start_over(&mut self) {
+        self.measured.clear();
+        self.surprises = 0;
+        self.costs.slowness.clear();
+        let scale = self.costs.receive.mean + self.costs.work.mean;
+        self.costs.all_mut().filter(|cost| cost.is_known()).for_each(|cost| cost.var = scale * scale);
+    }
+
+    /// The throughput of this regime has to be measured anew.
+    pub(super) fn measure_anew(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) {
+        *self.measured(seen, regime, tuning) = Estimate::UNKNOWN;
+    }
+
+    /// What was measured of a regime.
+    pub(super) fn measured(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> &mut Estimate {
+        let place = self.place(seen, regime, tuning);
+        let at = self.measured.iter().position(|(known, _)| *known == place).unwrap_or_else(|| {
+            self.measured.push((place, Estimate::UNKNOWN));
+            self.measured.len() - 1
+        });
+        &mut self.measured[at].1
+    }
+
+    fn class(&mut self, seen: &Seen<'_>, cpu: u16, tuning: &Tuning) -> usize {
+        self.costs.class(seen.load.apart[usize::from(cpu)], tuning)
+    }
+
+    /// The index of the crossing for this distance. Distances without one count as not measured.
+    pub(super) fn class_of(&self, apart: Option<Duration>, tuning: &Tuning) -> usize {
+        self.costs.known_class(apart, tuning).unwrap_or(0)
+    }
+
+    fn place(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> Place {
+        let mut others: Vec<(u16, usize)> =
+            regime.others.iter().map(|cpu| (*cpu, self.class(seen, *cpu, tuning))).collect();
+        others.sort_unstable();
+        Place { kind: regime.kind, others }
+    }
+
+    /// Takes in a throughput of the present regime. Returns whether the workload has changed.
+    pub(super) fn learn_rate(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> bool {
+        let measured = self.measured(seen, &seen.regime, tuning);
+        let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
+        // This many deviations are no chance, and two looks in a row are no disturbance.
+        let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
+        self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
+        self.surprises > 1
+    }
+
+    /// Whether the last look differed from what was measured by more than chance explains, so that decisions wait for the next one.
+    pub(super) fn is_surprised(&self) -> bool {
+        self.surprises > 0
+    }
+
+    /// Takes in a throughput of the present regime that was enough, so that nobody knows what it could be. It counts if more was
+    /// done than thought possible.
+    pub(super) fn learn_enough(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
+        let value = self.choice(seen, seen.regime.clone(), tuning).value;
+        if value.is_known() && seen.rate > value.mean {
+            self.measured(seen, &seen.regime, tuning).observe(seen.rate, tuning.noise * seen.rate);
+        }
+    }
+
+    /// Takes in what the packets of this look cost.
+    pub(super) fn learn_costs(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
+        let total = seen.offered;
+        if total <= 0.0 {
+            return;
+        }
+        let regime = &seen.regime;
+        let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
+        // Small batches cost more per packet. They only count while little is known. Returns the error of a cost that was `seen`, and of
+        // which only a part of the rounds were timed.
+        let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
+            let is_vague =
+                known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
+            (is_full || is_vague).then(|| (seen * if is_full { tuning.noise } else { 1.0 }).hypot(timed))
+        };
+        // In the first looks at these CPUs at this distance, only what they cost besides can be wrong by much.
+        let measured = *self.measured(seen, &seen.regime, tuning);
+        let is_new = !measured.is_known() || measured.sd() * tuning.sure > measured.mean * tuning.noise;
+        let sure = if is_new { tuning.sure * tuning.sure } else { f64::INFINITY };
+        let is_full = seen.is_full(seen.owners, tuning);
+        let Costs { receive, hash, work, crossings, slowness } = &mut self.costs;
+        let received = seen.time(seen.owners, |cpu| cpu.receive) / total;
+        // What one timed round stands for, of the time for one packet.
+        let busy = seen.time(seen.owners, |cpu| cpu.busy) / total;
+        let likely = received.max(receive.mean);
+        let timed = if likely > 0.0 { likely.min(busy) } else { busy } / seen.timed(seen.owners);
+        if let Some(noise) = noise(is_full, received, timed, &[*receive]) {
+            let mut given = vec![0.0; crossings.len()];
+            for (cpu, class) in regime.others.iter().zip(&classes) {
+                let cpu_offered = seen.rate_of(&[*cpu]) * seen.cpu(*cpu).busy.max(1.0);
+                given[*class] += cpu_offered / total;
+            }
+            let given = crossings.iter_mut().zip(given).filter(|(_, share)| *share > 0.0);
+            let mut parts: Vec<(&mut Estimate, f64)> = vec![(receive, 1.0)];
+            if regime.kind == Kind::Spread {
+                parts.push((hash, 1.0));
+            }
+            let mut bounds = vec![0.0; parts.len()];
+            parts.extend(given.map(|(crossing, share)| (&mut crossing.give, share)));
+            bounds.resize(parts.len(), f64::INFINITY);
+            observe_new(&mut parts, &bounds, received, noise, sure);
+        }
+        let own = seen.rate_of(seen.owners);
+        if own > total * tuning.noise {
+            let worked = seen.time(seen.owners, |cpu| cpu.busy - cpu.receive) / own;
+            if let Some(noise) = noise(is_full, worked, timed * total / own, &[*work]) {
+                work.observe(worked, noise);
+            }
+        }
+        for (cpu, class) in regime.others.iter().zip(&classes) {
+            let rate = seen.rate_of(&[*cpu]);
+            if rate <= 0.0 {
+                continue;
+            }
+            let is_full = seen.is_full(&[*cpu], tuning);
+            let worked = seen.time(&[*cpu], |cpu| cpu.busy) / rate;
+            let prior = crossings[*class].prior;
+            let (take, slowness) = (&mut crossings[*class].take, &mut slowness[usize::from(*cpu)]);
+            let known = [*work, Estimate { mean: work.mean, ..*take }];
+            if let Some(noise) = noise(is_full, worked, 0.0, &known) {
+                // The product of a cost and a factor, near where it is now.
+                let (factor, cost) = (slowness.mean, work.mean + take.mean);
+                let parts = &mut [(&mut *work, factor), (take, factor), (slowness, cost)];
+                // A hand-over may cost some times what was assumed. What is beyond that is this CPU's own.
+                let bounds = [0.0, prior * tuning.sure * tuning.sure, f64::INFINITY];
+                observe_new(parts, &bounds, worked + factor * cost, noise, sure);
+            }
+        }
+        // Errors are shared by what is uncertain, but nothing costs less than no time. A CPU that is faster than the owners has a
+        // slowness below 1.
+        self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
+    }
+
+    /// How many CPUs as fast as the owners this one is as good as.
+    fn capacity(&self, seen: &Seen<'_>, cpu: u16) -> f64 {
+        seen.capacity(cpu) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
+    }
+
+    /// The capacity of the CPUs besides the owners, by class, and the relative variance of the sum.
+    fn workers(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> (Vec<Workers>, f64) {
+        let mut workers: Vec<Workers> = Vec::new();
+        let (mut all, mut var) = (0.0, 0.0);
+        for cpu in &regime.others {
+            let class = self.class(seen, *cpu, tuning);
+            let capacity = self.capacity(seen, *cpu);
+            all += capacity;
+            let slowness = self.costs.slowness[usize::from(*cpu)];
+            var += capacity.powi(2) * slowness.var / slowness.mean.powi(2);
+            match workers.iter_mut().find(|workers| workers.class == class) {
+                Some(workers) => workers.capacity += capacity,
+                None => workers.push(Workers { capacity, class }),
+            }
+        }
+        (workers, if all > 0.0 { var / (all * all) } else { 0.0 })
+    }
+
+    /// What a regime is worth.
+    pub(super) fn choice(&mut self, seen: &Seen<'_>, regime: Regime, tuning: &Tuning) -> Choice {
+        let (workers, slowness_var) = self.workers(seen, &regime, tuning);
+        let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu)).sum();
+        let Prediction { mut rate, kept, kept_most } = predict(&self.costs, regime.kind, owners, &workers, None);
+        // The model leaves out caches, threads that share a core, and much more.
+        rate.var += rate.mean.powi(2) * (tuning.noise.powi(2) + slowness_var);
+        let predicted = rate;
+        let here = *self.measured(seen, &seen.regime, tuning);
+        let mut is_relative = false;
+        if regime.kind == Kind::Spread && seen.regime.kind == Kind::Spread && here.is_known() && rate.is_known() {
+            // What the model leaves out (uneven buckets too, or a flow that fills a CPU) holds for any number of CPUs, and so do costs
+            // that are little known. Only the ratio is predicted then. The model is as good as its noise if the number of CPUs doubles.
+            let (now, _) = self.workers(seen, &seen.regime, tuning);
+            let ratio = predict(&self.costs, Kind::Spread, owners, &workers, Some(&now)).rate;
+            let cpus = |others: usize| (seen.owners.len() + others) as f64;
+            let off = (cpus(regime.others.len()) / cpus(seen.regime.others.len())).log2() * tuning.noise;
+            let var = ratio.var / ratio.mean.powi(2) + off * off;
+            let mean = here.mean * ratio.mean;
+            rate = Estimate { mean, var: var * mean * mean };
+            is_relative = true;
+        }
+        let place = self.place(seen, &regime, tuning);
+        let measured = self.measured.iter().find(|(known, _)| *known == place).map(|(_, rate)| *rate);
+        let measured = measured.unwrap_or(Estimate::UNKNOWN);
+        let value = rate.with(measured);
+        is_relative &= !measured.is_known();
+        // One other CPU that takes everything would be a collector that hashes. To spread over it is only worth trying if the owners may
+        // turn out to have time for a part of the work.
+        let kept = if regime.others.len() == 1 { kept_most } else { kept };
+        let mut shares = Vec::new();
+        for cpu in &regime.others {
+            let class = self.class(seen, *cpu, tuning);
+            let cost = self.costs.work.mean + self.costs.crossings[class].take.mean;
+            shares.push(self.capacity(seen, *cpu) / cost.max(1.0));
+        }
+        let all: f64 = shares.iter().sum();
+        let even = 1.0 / shares.len().max(1) as f64;
+        shares.iter_mut().for_each(|share| *share = (1.0 - kept) * if all > 0.0 { *share / all } else { even });
+        Choice { regime, value, is_relative, predicted, shares: (kept, shares) }
+    }
+
+    /// All regimes that could be in force, those with few CPUs first. For each number of CPUs, only the best set is among them.
+    pub(super) fn choices(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<Choice> {
+        let candidates = self.candidates(seen, tuning);
+        let mut regimes = vec![Regime::inline()];
+        regimes.extend(candidates.first().map(|cpu| Regime { kind: Kind::Collector, others: vec![*cpu] }));
+        let spread = |count| Regime { kind: Kind::Spread, others: candidates[..count].to_vec() };
+        regimes.extend(counts(candidates.len(), seen.regime.others.len()).map(spread));
+        let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
+        // To spread over one other CPU what that one takes alone is the collector regime, but for the hash.
+        let is_spread = |choice: &Choice| choice.regime.kind == Kind::Spread;
+        choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
+    }
+
+    /// The CPUs besides the owners, those first that relieve the owners most. CPUs that have buckets only give way to CPUs that are
+    /// better by more than noise.
+    fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
+        let mut candidates: Vec<(f64, u16)> = Vec::new();
+        for cpu in &seen.load.order[seen.owners.len()..] {
+            let class = self.class(seen, *cpu, tuning);
+            let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
+            let stays = if seen.regime.others.contains(cpu) { 1.0 + tuning.noise } else { 1.0 };
+            // The hand-over costs both sides. Its sum orders CPUs even where none of them would help.
+            let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
+            candidates.push((self.capacity(seen, *cpu) * stays / cost, *cpu));
+        }
+        candidates.sort_by(|a, b| b.0.total_cmp(&a.0));
+        candidates.into_iter().map(|(_, cpu)| cpu).collect()
+    }
+}
+
+/// The numbers of other CPUs that are considered: all small ones, and steps of an eighth above. One CPU more or less of
+/// many is no decision.
+fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
+    let step = |count: &usize| Some(count + 1 + count / FEW as usize);
+    let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);
+    let mut counts: Vec<usize> = steps.chain([most, now]).filter(|count| (1..=most).contains(count)).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    counts.into_iter()
+}

@@ -1,0 +1,76 @@
+//! What the policy reports: the costs, the value of each regime, and why the present one is in force.
+
+use super::Balance;
+use super::learn::Choice;
+use super::regime::Kind;
+use super::seen::Seen;
+use steerage_core::placement::{CostEstimate, RegimeEstimate};
+
+/// Why the present regime is in force.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reason {
+    /// The group began with it.
+    Start,
+    /// Its value was certainly better.
+    Predicted,
+    /// It was better when it was probed.
+    Measured,
+    /// Another regime was probed and was no better.
+    ProbeFailed,
+    /// Fewer CPUs are enough for the peak of the last time.
+    Quiet,
+}
+
+impl Reason {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Predicted => "predicted",
+            Self::Measured => "measured",
+            Self::ProbeFailed => "probe-failed",
+            Self::Quiet => "quiet",
+        }
+    }
+}
+
+impl Balance {
+    /// Updates the report. It is about the regime in force, the regimes of one CPU and two, and the best one.
+    pub(super) fn report(&mut self, seen: &Seen<'_>) {
+        let estimate = |choice: &Choice| {
+            let per_second = |rate: f64| rate * 1e9;
+            RegimeEstimate::new(
+                choice.regime.kind.name(),
+                seen.owners.len() + choice.regime.others.len(),
+                per_second(choice.value.mean),
+                per_second(choice.value.sd()),
+                per_second(choice.predicted.mean),
+            )
+        };
+        self.findings.regime = seen.regime.kind.name();
+        self.findings.reason = self.reason.name();
+        let present = self.known.choice(seen, seen.regime.clone(), &self.tuning);
+        let choices = self.known.choices(seen, &self.tuning);
+        let others = choices.into_iter().filter(|choice| choice.regime != seen.regime);
+        let (spread, single): (Vec<Choice>, Vec<Choice>) =
+            others.partition(|choice| choice.regime.kind == Kind::Spread);
+        let best = spread.into_iter().max_by(|a, b| a.value.mean.total_cmp(&b.value.mean));
+        let shown = [present].into_iter().chain(single).chain(best);
+        self.findings.regimes =
+            shown.filter(|choice| choice.value.is_known()).map(|choice| estimate(&choice)).collect();
+        let costs = &self.known.costs;
+        // The crossing of the CPUs that take part, or of the next one to join.
+        let cpu = seen.regime.others.first().or(seen.load.order.get(seen.owners.len()));
+        let apart = cpu.and_then(|cpu| seen.load.apart[usize::from(*cpu)]);
+        self.findings.apart = apart;
+        let crossing = &costs.crossings[self.known.class_of(apart, &self.tuning)];
+        let steps = [
+            ("receive", costs.receive),
+            ("hash", costs.hash),
+            ("work", costs.work),
+            ("give", crossing.give),
+            ("take", crossing.take),
+        ];
+        let known = steps.into_iter().filter(|(_, cost)| costs.work.is_known() && cost.is_known());
+        self.findings.costs = known.map(|(step, cost)| CostEstimate::new(step, cost.mean, cost.sd())).collect();
+    }
+}

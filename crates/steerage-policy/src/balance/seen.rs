@@ -1,0 +1,76 @@
+//! One look, as the model sees it.
+
+use super::regime::{Kind, Regime};
+use crate::limits::Tuning;
+use crate::policy::{CpuLoad, GroupLoad};
+
+/// One look at a group, as the model sees it.
+#[derive(Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) load: &'a GroupLoad<'a>,
+    /// The CPUs that receive, and the others that have buckets.
+    pub(super) owners: &'a [u16],
+    pub(super) regime: Regime,
+    /// Packets per nanosecond that were handled.
+    pub(super) rate: f64,
+    /// The same, with those that were dropped because a backlog was full.
+    pub(super) offered: f64,
+    /// The receiving CPUs or all others are short of time.
+    pub(super) is_short: bool,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn of(load: &'a GroupLoad<'a>, tuning: &Tuning) -> Self {
+        let (owners, rest) = load.order.split_at(load.owners.min(load.order.len()));
+        let mut has_buckets = vec![false; load.cpus.len()];
+        load.map.iter().for_each(|cpu| has_buckets[usize::from(*cpu)] = true);
+        let others: Vec<u16> = rest.iter().copied().filter(|cpu| has_buckets[usize::from(*cpu)]).collect();
+        let kind = match others[..] {
+            [] => Kind::Inline,
+            [_] if owners.iter().all(|cpu| !has_buckets[usize::from(*cpu)]) => Kind::Collector,
+            _ => Kind::Spread,
+        };
+        let is_short = |cpus: &[u16]| {
+            let mean = |of: fn(&CpuLoad) -> f64| {
+                cpus.iter().map(|cpu| of(&load.cpus[usize::from(*cpu)]).min(1.0)).sum::<f64>() / cpus.len() as f64
+            };
+            !cpus.is_empty() && mean(|cpu| cpu.busy) >= tuning.fill && mean(|cpu| cpu.full) >= tuning.full
+        };
+        let nanos = load.elapsed.as_nanos().max(1) as f64;
+        let packets: u64 = load.cpus.iter().map(|cpu| cpu.packets).sum();
+        let offered: f64 = load.cpus.iter().map(|cpu| cpu.packets as f64 * cpu.busy.max(1.0)).sum();
+        let is_short = is_short(owners) || is_short(&others);
+        let regime = Regime { kind, others };
+        Self { load, owners, regime, rate: packets as f64 / nanos, offered: offered / nanos, is_short }
+    }
+
+    pub(super) fn cpu(&self, cpu: u16) -> &CpuLoad {
+        &self.load.cpus[usize::from(cpu)]
+    }
+
+    /// The share of a CPU's time that other programs and guests leave.
+    pub(super) fn capacity(&self, cpu: u16) -> f64 {
+        (1.0 - self.cpu(cpu).others).clamp(0.0, 1.0)
+    }
+
+    /// The time that these CPUs spent, in CPUs, without what others took meanwhile.
+    pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
+        cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * self.capacity(*cpu)).sum()
+    }
+
+    /// The number of rounds behind the time of receiving of these CPUs.
+    pub(super) fn timed(&self, cpus: &[u16]) -> f64 {
+        cpus.iter().map(|cpu| self.cpu(*cpu).timed).sum::<f64>().max(f64::MIN_POSITIVE)
+    }
+
+    /// The packets per nanosecond that these CPUs handled.
+    pub(super) fn rate_of(&self, cpus: &[u16]) -> f64 {
+        let packets: u64 = cpus.iter().map(|cpu| self.cpu(*cpu).packets).sum();
+        packets as f64 / self.load.elapsed.as_nanos().max(1) as f64
+    }
+
+    pub(super) fn is_full(&self, cpus: &[u16], tuning: &Tuning) -> bool {
+        let full: f64 = cpus.iter().map(|cpu| self.cpu(*cpu).full).sum();
+        full >= tuning.full * cpus.len() as f64
+    }
+}

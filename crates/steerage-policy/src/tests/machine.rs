@@ -1,0 +1,364 @@
+//! A machine in nanoseconds: CPUs in two packages, threads that share a core, CPUs that are slow or stolen, and traffic that comes as
+//! fast as it is taken, at a rate, or in bursts. It knows the best of all masks.
+
+use std::time::Duration;
+
+use super::model::Chance;
+use crate::balance::Balance;
+use crate::limits::{LOOK_EVERY, Tuning};
+use crate::policy::{CpuLoad, GroupLoad, Policy, Window};
+use steerage_core::ids::MoveCause;
+use steerage_core::limits::BUCKETS;
+use steerage_flow::Timestamp;
+
+/// What a packet costs, in nanoseconds, as measured in docs/performance.md: near, and far.
+const HASH: f64 = 9.0;
+const GIVE: [f64; 2] = [9.0, 28.0];
+const TAKE: [f64; 2] = [10.0, 26.0];
+
+/// A machine whose CPU 0 polls the only queue.
+pub(super) struct Machine {
+    pub(super) policy: Balance,
+    pub(super) map: Box<[u16; BUCKETS]>,
+    pub(super) receive: f64,
+    pub(super) work: f64,
+    /// Which CPUs are far from CPU 0.
+    pub(super) is_far: Vec<bool>,
+    /// The speed of each CPU. The policy does not know it.
+    pub(super) speed: Vec<f64>,
+    /// The time that others take of each CPU. The policy knows it.
+    pub(super) stolen: Vec<f64>,
+    /// CPUs 2n and 2n + 1 share a core: if both are busy, each is slower by this factor.
+    pub(super) shared_core: f64,
+    /// The share of the packets in each bucket, and how much longer than the mean they take.
+    pub(super) share: Vec<f64>,
+    pub(super) heavy: Vec<f64>,
+    /// The input waits until there is room, as a file does. Otherwise what does not fit is dropped.
+    pub(super) waits: bool,
+    /// Packets per nanosecond that are offered at a time.
+    pub(super) offered: fn(&Machine, Timestamp) -> f64,
+    pub(super) rate: f64,
+    pub(super) period: Duration,
+    /// The share of full rounds of a CPU that is busy, and from which load on a CPU has full rounds.
+    pub(super) full: f64,
+    pub(super) full_from: f64,
+    /// The relative error of each look.
+    pub(super) noise: f64,
+    pub(super) chance: Chance,
+    pub(super) now: Timestamp,
+    busy: Vec<f64>,
+    /// The busy time, the time of receiving and the packets of each CPU in the present window, by look.
+    sums: Vec<CpuLoad>,
+    looks: f64,
+    window: Duration,
+    is_moving: bool,
+    /// When CPUs joined or left, or all work moved.
+    pub(super) changes: Vec<(Timestamp, MoveCause, usize)>,
+}
+
+/// What a look of the machine did, in packets per nanosecond.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Done {
+    pub(super) handled: f64,
+    pub(super) best: f64,
+}
+
+impl Machine {
+    pub(super) fn new(cpus: usize, work: f64, tuning: Tuning) -> Self {
+        Self {
+            policy: Balance::with(tuning, false),
+            map: Box::new([0; BUCKETS]),
+            receive: 30.0,
+            work,
+            is_far: (0..cpus).map(|cpu| cpu >= cpus.div_ceil(2) && cpus > 2).collect(),
+            speed: vec![1.0; cpus],
+            stolen: vec![0.0; cpus],
+            shared_core: 1.0,
+            share: vec![1.0 / BUCKETS as f64; BUCKETS],
+            heavy: vec![1.0; BUCKETS],
+            waits: true,
+            offered: |_, _| f64::INFINITY,
+            rate: 0.0,
+            period: Duration::ZERO,
+            full: 1.0,
+            full_from: 0.9,
+            noise: 0.03,
+            chance: Chance::new(cpus as u64 + work as u64),
+            now: Timestamp::ZERO,
+            busy: vec![0.0; cpus],
+            sums: vec![CpuLoad::default(); cpus],
+            looks: 0.0,
+            window: Duration::ZERO,
+            is_moving: false,
+            changes: Vec::new(),
+        }
+    }
+
+    /// Packets are of 100,000 flows, by Zipf's law with this exponent.
+    pub(super) fn zipf(mut self, exponent: f64) -> Self {
+        self.share.fill(0.0);
+        for rank in 1..=100_000 {
+            self.share[self.chance.below(BUCKETS)] += (rank as f64).powf(-exponent);
+        }
+        let all: f64 = self.share.iter().sum();
+        self.share.iter_mut().for_each(|share| *share /= all);
+        self
+    }
+
+    /// One bucket has this part of the packets.
+    pub(super) fn elephant(mut self, part: f64) -> Self {
+        self.share.iter_mut().for_each(|share| *share *= 1.0 - part);
+        self.share[77] += part;
+        self
+    }
+
+    /// The packets of some buckets take much longer than those of others: log-normal, with a deviation of 1.
+    pub(super) fn heavy_tailed(mut self) -> Self {
+        for heavy in &mut self.heavy {
+            *heavy = self.chance.normal().exp();
+        }
+        let mean: f64 = self.heavy.iter().zip(&self.share).map(|(heavy, share)| heavy * share).sum();
+        self.heavy.iter_mut().for_each(|heavy| *heavy /= mean);
+        self
+    }
+
+    /// Comes for half of each period, at this rate in packets per nanosecond.
+    pub(super) fn bursts(mut self, period: Duration, rate: f64) -> Self {
+        (self.period, self.rate, self.waits) = (period * 2, rate, false);
+        self.offered = |machine, now| {
+            let phase = now.as_nanos() % machine.period.as_nanos() as u64;
+            // The look at this time is about the interval before.
+            let is_on = (phase.max(1) - 1) < machine.period.as_nanos() as u64 / 2;
+            if is_on { machine.rate } else { 0.0 }
+        };
+        self
+    }
+
+    pub(super) fn at_rate(mut self, rate: f64) -> Self {
+        (self.rate, self.waits) = (rate, false);
+        self.offered = |machine, _| machine.rate;
+        self
+    }
+
+    pub(super) fn cpus(&self) -> usize {
+        self.speed.len()
+    }
+
+    /// The throughput of one CPU that does everything.
+    pub(super) fn inline(&self) -> f64 {
+        1.0 / (self.receive + self.work)
+    }
+
+    pub(super) fn active(&self) -> Vec<u16> {
+        (0..self.cpus() as u16).filter(|cpu| self.map.contains(cpu)).collect()
+    }
+
+    /// By how much longer a CPU takes, if these are busy.
+    fn slowness(&self, cpu: usize, busy: &[f64]) -> f64 {
+        let sibling = busy.get(cpu ^ 1).copied().unwrap_or(0.0).min(1.0);
+        let shared = 1.0 + (1.0 / self.shared_core - 1.0) * sibling;
+        shared / (self.speed[cpu] * (1.0 - self.stolen[cpu]))
+    }
+
+    fn take(&self, cpu: usize) -> f64 {
+        if cpu == 0 { 0.0 } else { TAKE[usize::from(self.is_far[cpu])] }
+    }
+
+    /// The time of each CPU per packet of the whole, given its share of packets and of the packet function's time: `(all, receiving)`.
+    fn times(&self, shares: &[(f64, f64)], busy: &[f64]) -> Vec<(f64, f64)> {
+        let is_hashed = shares.iter().all(|(packets, _)| *packets < 1.0 - 1e-9);
+        let given: f64 = (1..shares.len()).map(|cpu| shares[cpu].0 * GIVE[usize::from(self.is_far[cpu])]).sum();
+        let times = shares.iter().enumerate().map(|(cpu, (packets, work))| {
+            let receives = if cpu == 0 { self.receive + given + if is_hashed { HASH } else { 0.0 } } else { 0.0 };
+            let slow = self.slowness(cpu, busy);
+            ((receives + work * self.work + packets * self.take(cpu)) * slow, receives * slow)
+        });
+        times.collect()
+    }
+
+    /// The packets per nanosecond that are handled of `offered`, by CPU, and what is received.
+    fn rates(&self, shares: &[(f64, f64)], times: &[(f64, f64)], offered: f64) -> (Vec<f64>, f64) {
+        let most = times.iter().map(|(all, _)| *all).fold(0.0, f64::max);
+        let received = offered.min(1.0 / if self.waits { most } else { times[0].0 });
+        let rate =
+            |((packets, _), (all, _)): (&(f64, f64), &(f64, f64))| packets * received / (received * all).max(1.0);
+        (shares.iter().zip(times).map(rate).collect(), received)
+    }
+
+    fn shares(&self) -> Vec<(f64, f64)> {
+        let mut shares = vec![(0.0, 0.0); self.cpus()];
+        for ((cpu, share), heavy) in self.map.iter().zip(&self.share).zip(&self.heavy) {
+            let (packets, work) = &mut shares[usize::from(*cpu)];
+            *packets += share;
+            *work += share * heavy;
+        }
+        shares
+    }
+
+    /// The best of all regimes and numbers of CPUs, for what is offered. Work can be divided at will, except for the largest
+    /// bucket.
+    pub(super) fn best(&self, offered: f64) -> f64 {
+        let by = |merit: &dyn Fn(usize) -> f64| {
+            let mut order: Vec<usize> = (1..self.cpus()).collect();
+            order.sort_by(|a, b| merit(*a).total_cmp(&merit(*b)));
+            order
+        };
+        let idle = vec![0.0; self.cpus()];
+        let time = |cpu: usize| self.slowness(cpu, &idle) * (self.work + self.take(cpu));
+        let whole_cores = |cpu: usize| time(cpu) + if cpu % 2 == 1 && self.shared_core < 1.0 { 1e9 } else { 0.0 };
+        let mut best: f64 = 0.0;
+        for order in [by(&time), by(&whole_cores)] {
+            for count in
+                (0..self.cpus()).filter(|count| count % (1 + self.cpus() / 16) == 0 || count + 1 == self.cpus())
+            {
+                best = best.max(self.best_of(&order[..count], offered));
+            }
+        }
+        best
+    }
+
+    fn best_of(&self, others: &[usize], offered: f64) -> f64 {
+        let mut busy = vec![0.0; self.cpus()];
+        [0].iter().chain(others).for_each(|cpu| busy[*cpu] = 1.0);
+        let speeds: Vec<f64> =
+            others.iter().map(|cpu| 1.0 / (self.slowness(*cpu, &busy) * (self.work + self.take(*cpu)))).collect();
+        let all: f64 = speeds.iter().sum();
+        let largest = self.share.iter().zip(&self.heavy).map(|(share, heavy)| share * heavy).fold(0.0, f64::max);
+        let steps = if others.is_empty() { 0 } else { 50 };
+        let mut best: f64 = 0.0;
+        for step in 0..=steps {
+            let handed = if steps == 0 { 0.0 } else { f64::from(step) / f64::from(steps) };
+            let mut shares = vec![(0.0, 0.0); self.cpus()];
+            shares[0] = (1.0 - handed, 1.0 - handed);
+            for (cpu, speed) in others.iter().zip(&speeds) {
+                shares[*cpu] = (handed * speed / all, handed * speed / all);
+            }
+            let times = self.times(&shares, &busy);
+            let (rates, received) = self.rates(&shares, &times, offered);
+            // The CPU with the largest bucket limits the throughput. A mask cannot change which CPU that is.
+            let time = |cpu: usize| self.slowness(cpu, &busy) * (self.work + self.take(cpu));
+            let bound = 1.0 / (largest * (0..self.cpus()).map(time).fold(0.0, f64::max));
+            let sum: f64 = rates.iter().sum();
+            best = best.max(if self.waits { sum.min(bound) } else { sum - (received - bound).max(0.0) * largest });
+        }
+        best
+    }
+
+    /// One look.
+    pub(super) fn look(&mut self) -> Done {
+        self.now = self.now + LOOK_EVERY;
+        self.window += LOOK_EVERY;
+        let nanos = LOOK_EVERY.as_nanos() as f64;
+        let offered = (self.offered)(self, self.now);
+        let shares = self.shares();
+        let error = |chance: &mut Chance, noise: f64| 1.0 + noise * chance.normal();
+        let slow = error(&mut self.chance, self.noise);
+        let mut times = self.times(&shares, &self.busy);
+        times.iter_mut().for_each(|(all, receive)| (*all, *receive) = (*all * slow, *receive * slow));
+        let (mut rates, received) = self.rates(&shares, &times, offered);
+        // What is measured of each CPU differs a little from what it did.
+        times.iter_mut().for_each(|(all, receive)| {
+            let slow = error(&mut self.chance, self.noise / 3.0);
+            (*all, *receive) = (*all * slow, *receive * slow);
+        });
+        let has_moved = std::mem::take(&mut self.is_moving);
+        if has_moved {
+            // Buckets that move are parked for a while.
+            rates.iter_mut().for_each(|rate| *rate *= 0.7);
+        }
+        let cpus: Vec<CpuLoad> = (0..self.cpus())
+            .map(|cpu| {
+                let (all, receive) = times[cpu];
+                let busy = received * all;
+                CpuLoad {
+                    busy,
+                    full: if busy > self.full_from { self.full } else { 0.0 },
+                    receive: (received * receive).min(busy),
+                    timed: 1000.0,
+                    others: self.stolen[cpu],
+                    packets: (rates[cpu] * nanos) as u64,
+                }
+            })
+            .collect();
+        self.busy = cpus.iter().map(|cpu| cpu.busy.min(1.0)).collect();
+        self.is_moving = has_moved;
+        let closed = self.close_window(&cpus);
+        self.is_moving = false;
+        let apart: Vec<Option<Duration>> =
+            self.is_far.iter().map(|far| Some(Duration::from_nanos(if *far { 200 } else { 55 }))).collect();
+        let mut order: Vec<u16> = (0..self.cpus() as u16).collect();
+        if self.shared_core < 1.0 {
+            // As the topology has it: whole cores first.
+            order.sort_by_key(|cpu| (cpu % 2, *cpu));
+        }
+        let window = closed.as_ref().map(|(cpus, buckets)| Window { cpus, buckets, samples: 60_000 });
+        let mut load = GroupLoad::new(&order, 1, &self.map, &cpus, &apart);
+        (load.now, load.window) = (self.now, window);
+        if let Some(wish) = self.policy.look(&load) {
+            self.is_moving = true;
+            // Whether CPU 0 works as well is a question of shares.
+            let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
+            let before = others(self.active());
+            self.map = wish.map;
+            let now = others(self.active());
+            if before != now {
+                self.changes.push((self.now, wish.cause, now.len()));
+            }
+        }
+        Done { handled: rates.iter().sum(), best: offered }
+    }
+
+    /// The work of buckets as the load meter knows it, at the end of a window.
+    fn close_window(&mut self, cpus: &[CpuLoad]) -> Option<(Vec<CpuLoad>, Vec<f64>)> {
+        for (sum, now) in self.sums.iter_mut().zip(cpus) {
+            (sum.busy, sum.receive, sum.full) = (sum.busy + now.busy, sum.receive + now.receive, sum.full + now.full);
+            sum.packets += now.packets;
+        }
+        self.looks += 1.0;
+        if self.is_moving {
+            // Two maps.
+            self.window = Duration::ZERO;
+        }
+        if self.window < Tuning::DEFAULT.probe {
+            if self.window.is_zero() {
+                (self.sums, self.looks) = (vec![CpuLoad::default(); cpus.len()], 0.0);
+            }
+            return None;
+        }
+        self.window = Duration::ZERO;
+        let mut sums = std::mem::replace(&mut self.sums, vec![CpuLoad::default(); cpus.len()]);
+        let looks = std::mem::take(&mut self.looks);
+        for (sum, now) in sums.iter_mut().zip(cpus) {
+            (sum.busy, sum.receive, sum.full) = (sum.busy / looks, sum.receive / looks, sum.full / looks);
+            sum.others = now.others;
+        }
+        let mut seen: Vec<f64> = Vec::with_capacity(BUCKETS);
+        for (share, heavy) in self.share.iter().zip(&self.heavy) {
+            let error = self.chance.normal() / (share * 200_000.0).max(1.0).sqrt();
+            seen.push(share * heavy * (1.0 + error).max(0.0));
+        }
+        let mut of_cpu = vec![0.0; cpus.len()];
+        self.map.iter().zip(&seen).for_each(|(cpu, work)| of_cpu[usize::from(*cpu)] += work);
+        for (cpu, work) in self.map.iter().zip(&mut seen) {
+            let load = &sums[usize::from(*cpu)];
+            *work *= (load.busy - load.receive) / of_cpu[usize::from(*cpu)].max(f64::MIN_POSITIVE);
+        }
+        Some((sums, seen))
+    }
+
+    /// What was handled during `time`, as a part of what the best mask would have handled.
+    pub(super) fn run(&mut self, time: Duration) -> f64 {
+        let (mut handled, mut best, mut known) = (0.0, 0.0, Vec::<(u64, f64)>::new());
+        for _ in 0..time.as_nanos() / LOOK_EVERY.as_nanos() {
+            let done = self.look();
+            handled += done.handled;
+            let offered = done.best;
+            let at = known.iter().position(|(key, _)| *key == offered.to_bits()).unwrap_or_else(|| {
+                known.push((offered.to_bits(), self.best(offered)));
+                known.len() - 1
+            });
+            best += known[at].1;
+        }
+        handled / best
+    }
+}

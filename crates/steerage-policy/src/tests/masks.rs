@@ -1,0 +1,116 @@
+//! The policy against the best of all masks, on machines of 2 to 64 CPUs.
+
+use std::time::Duration;
+
+use super::machine::Machine;
+use crate::limits::Tuning;
+use crate::policy::Policy;
+
+/// Long enough for a second probe: there is one in ten seconds.
+const SETTLE: Duration = Duration::from_secs(14);
+const STEADY: Duration = Duration::from_secs(6);
+
+/// At least this part of what the best mask would do.
+const ENOUGH: f64 = 0.97;
+
+type Case = (&'static str, fn(usize, f64) -> Machine);
+
+fn machine(cpus: usize, work: f64) -> Machine {
+    Machine::new(cpus, work, Tuning::default())
+}
+
+const CASES: [Case; 13] = [
+    ("plain", |cpus, work| machine(cpus, work)),
+    ("zipf", |cpus, work| machine(cpus, work).zipf(1.0)),
+    ("live", |cpus, work| {
+        let machine = machine(cpus, work).zipf(0.8);
+        let rate = machine.inline() * cpus as f64 * 2.0;
+        machine.at_rate(rate)
+    }),
+    ("half", |cpus, work| {
+        let machine = machine(cpus, work).zipf(0.8);
+        let rate = machine.best(f64::INFINITY) * 0.5;
+        machine.at_rate(rate)
+    }),
+    ("shared cores", |cpus, work| {
+        let mut machine = machine(cpus, work).zipf(0.8);
+        machine.shared_core = 0.65;
+        machine
+    }),
+    ("a slow CPU", |cpus, work| {
+        let mut machine = machine(cpus, work).zipf(0.8);
+        machine.speed[1] = 0.5;
+        machine
+    }),
+    ("a stolen CPU", |cpus, work| {
+        let mut machine = machine(cpus, work).zipf(0.8);
+        machine.stolen[1] = 0.5;
+        machine
+    }),
+    ("heavy-tailed", |cpus, work| machine(cpus, work).heavy_tailed()),
+    ("elephant", |cpus, work| machine(cpus, work).zipf(0.8).elephant(0.3)),
+    ("bursts of 10 ms", |cpus, work| bursts(cpus, work, 10)),
+    ("bursts of 100 ms", |cpus, work| bursts(cpus, work, 100)),
+    ("bursts of 1 s", |cpus, work| bursts(cpus, work, 1000)),
+    ("bursts of 10 s", |cpus, work| bursts(cpus, work, 10_000)),
+];
+
+fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
+    let machine = machine(cpus, work).zipf(0.8);
+    let rate = machine.best(f64::INFINITY) * 0.9;
+    machine.bursts(Duration::from_millis(millis), rate)
+}
+
+/// Runs all cases on a machine of so many CPUs.
+fn all_cases(cpus: usize) {
+    let mut missed = Vec::new();
+    for (name, make) in CASES {
+        for work in [20.0, 100.0, 400.0, 2000.0] {
+            let mut machine = make(cpus, work);
+            let (settle, steady) = match name {
+                "bursts of 10 s" => (Duration::from_secs(40), Duration::from_secs(40)),
+                // Only trying shows that fewer CPUs are better, and the budget has enough for a probe in ten seconds.
+                "shared cores" | "heavy-tailed" => (Duration::from_secs(60), STEADY),
+                "bursts of 100 ms" | "a slow CPU" => (Duration::from_secs(30), STEADY),
+                _ => (SETTLE, STEADY),
+            };
+            machine.run(settle);
+            let before = machine.changes.len();
+            let part = machine.run(steady);
+            let changes = machine.changes.len() - before;
+            if part < ENOUGH || changes as u64 > steady.as_secs() {
+                missed.push(format!(
+                    "{name}, work {work}: {part:.3}, {changes} changes in {steady:?}, {} CPUs, uneven {:?}",
+                    machine.active().len(),
+                    machine.policy.findings().uneven
+                ));
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{cpus} CPUs:\n{}", missed.join("\n"));
+}
+
+#[test]
+fn two_cpus_do_what_the_best_mask_does() {
+    all_cases(2);
+}
+
+#[test]
+fn four_cpus_do_what_the_best_mask_does() {
+    all_cases(4);
+}
+
+#[test]
+fn eight_cpus_do_what_the_best_mask_does() {
+    all_cases(8);
+}
+
+#[test]
+fn sixteen_cpus_do_what_the_best_mask_does() {
+    all_cases(16);
+}
+
+#[test]
+fn sixty_four_cpus_do_what_the_best_mask_does() {
+    all_cases(64);
+}

@@ -1,0 +1,138 @@
+//! How often a CPU that sleeps is woken, and how that is counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use steerage::{
+    Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Snapshot,
+    device::{Capabilities, Completions, Filled, Polled, RxQueue},
+    threads::{Armed, Softnet},
+};
+use steerage_fixtures::by_hand::ByHand;
+use steerage_fixtures::handlers::Nothing;
+
+/// Each poll takes as many frames as the test wants, each of another flow.
+struct Bursts {
+    wanted: Arc<AtomicUsize>,
+    flow: u16,
+}
+
+impl RxQueue for Bursts {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        let some = self.wanted.swap(0, Ordering::Relaxed).min(budget);
+        let flow = &mut self.flow;
+        out.fill(some, |page| {
+            *flow += 1;
+            let frame = udp(*flow);
+            page[..frame.len()].copy_from_slice(&frame);
+            Some(Filled::whole(frame.len()))
+        });
+        Ok(if some > 0 { Polled::More } else { Polled::NotBefore(out.now() + Duration::from_secs(1)) })
+    }
+}
+
+/// Ethernet, IPv4 and UDP from that port.
+fn udp(port: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 9, 0, 8, 0, 0]);
+    frame
+}
+
+/// CPU 0 receives, CPUs 1 and 2 have all packets.
+struct Three {
+    cpus: [Softnet<Nothing, ByHand>; 3],
+    handle: Handle,
+    wanted: Arc<AtomicUsize>,
+}
+
+impl Three {
+    fn new() -> Self {
+        let wanted = Arc::new(AtomicUsize::new(0));
+        let queue = Bursts { wanted: Arc::clone(&wanted), flow: 0 };
+        let input = Input::new("bursts", "test", vec![Box::new(queue)]);
+        let builder = Builder::new().virtual_cpus(3).rps_cpus(cpus(&[1, 2])).policy(Hash).input(input);
+        let (parts, handle) = builder.build(|_| Nothing).unwrap().split();
+        let clock = ByHand::default();
+        let cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
+        let Ok(cpus) = cpus.try_into() else { panic!("three CPUs") };
+        Self { cpus, handle, wanted }
+    }
+
+    /// Lets a CPU do all that it has to, and puts it to sleep.
+    fn sleeps(&mut self, cpu: usize) {
+        while self.cpus[cpu].arm() == Armed::Work {
+            self.cpus[cpu].step();
+        }
+        assert!(!self.cpus[cpu].is_woken());
+    }
+
+    /// One poll of so many packets.
+    fn receive(&mut self, packets: usize) {
+        let received = || self.handle.snapshot().received();
+        let before = received();
+        self.wanted.store(packets, Ordering::Relaxed);
+        self.cpus[0].step();
+        assert_eq!(received() - before, packets as u64);
+    }
+
+    /// Wake-ups for packets that CPU 0 sent, and that CPUs 1 and 2 received; and those for control.
+    fn wakes(&self) -> (u64, [u64; 2], [u64; 3]) {
+        let Snapshot { cpus, .. } = self.handle.snapshot();
+        (
+            cpus[0].wakes_sent,
+            [cpus[1].wakes_received, cpus[2].wakes_received],
+            [0, 1, 2].map(|cpu: usize| cpus[cpu].wakes_for_control),
+        )
+    }
+}
+
+fn cpus(ids: &[u16]) -> CpuMask {
+    ids.iter().copied().map(CpuId).collect()
+}
+
+#[test]
+fn a_cpu_that_sleeps_is_woken_once_for_all_packets_of_a_poll() {
+    let mut three = Three::new();
+    three.sleeps(1);
+    three.sleeps(2);
+    let control = three.wakes().2;
+    three.receive(64);
+    assert_eq!(three.wakes(), (2, [1, 1], control), "64 packets, of which both CPUs have some");
+    assert!(three.cpus[1].is_woken() && three.cpus[2].is_woken());
+    // It has not come round yet, so it is not woken again.
+    three.receive(64);
+    assert_eq!(three.wakes(), (2, [1, 1], control));
+    // One sleeps again, the other is awake.
+    three.sleeps(1);
+    three.cpus[2].step();
+    three.receive(64);
+    assert_eq!(three.wakes(), (3, [2, 1], control));
+    let cpus = &three.handle.snapshot().cpus;
+    assert!(cpus.iter().map(|cpu| cpu.wakes_sent).eq([3, 0, 0]), "sent as often as received");
+}
+
+#[test]
+fn changes_and_the_stop_wake_but_not_for_packets() {
+    let mut three = Three::new();
+    (0..3).for_each(|cpu| three.sleeps(cpu));
+    let (sent, received, before) = three.wakes();
+    three.handle.set_rps_cpus(&cpus(&[1])).unwrap();
+    let (_, _, changed) = three.wakes();
+    assert!(changed.iter().sum::<u64>() > before.iter().sum(), "a change wakes");
+    (0..3).for_each(|cpu| three.sleeps(cpu));
+    let before = three.wakes().2;
+    three.handle.stop();
+    let (sent_at_end, received_at_end, stopped) = three.wakes();
+    assert_eq!((sent_at_end, received_at_end), (sent, received), "there was no packet");
+    // A CPU that another one has woken meanwhile is awake.
+    let by_the_stop = [0, 1, 2].map(|cpu: usize| stopped[cpu] - before[cpu]);
+    assert!(by_the_stop.iter().all(|wakes| *wakes <= 1) && by_the_stop.contains(&1), "{by_the_stop:?}");
+    assert_eq!((sent, received), (0, [0, 0]));
+}

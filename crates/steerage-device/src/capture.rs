@@ -20,13 +20,21 @@
 
 mod classic;
 mod clock;
+mod encode;
 mod files;
 mod info;
 mod links;
+mod listen;
+mod opener;
+mod options;
 mod pace;
 mod pcapng;
+mod pipe;
 mod save;
+mod sift;
 mod source;
+mod stream;
+mod strip;
 mod walk;
 mod window;
 mod writer;
@@ -43,19 +51,25 @@ use steerage::{
     limits::POLL_BUDGET,
 };
 
+pub use encode::StreamFormat;
 pub use info::CaptureInfo;
 pub use links::link_name;
+pub use listen::{fifo, listen};
+pub use options::CaptureOptions;
 pub use pace::{Pace, ParsePaceError};
 pub use save::{create, create_when_read};
+pub use stream::{Inner, LinksSeen, Stream, StreamOptions, Unwrap, stream};
+pub use strip::strip_tunnels;
 
 use classic::Classic;
-use files::{Files, Open};
+use files::{Files, Kinds, Open};
 use pace::Paced;
 use pcapng::Pcapng;
 use source::Source;
 use walk::{Met, Stop, Walk, Wrong};
 use window::{Filled, Window};
 
+use crate::filter::{FileFilters, FilterError};
 use crate::memory::{GIVEN, OPEN_ONCE};
 
 /// How much of a file is read at a time. Large enough that a system call costs next to nothing a packet, small enough that
@@ -136,6 +150,9 @@ pub struct Capture {
     /// The link type noted last.
     noted: Option<LinkType>,
     paced: Option<Paced>,
+    /// The kinds of frames that the files are known to hold.
+    kinds: Kinds,
+    filters: Option<FileFilters>,
     info: Arc<CaptureInfo>,
 }
 
@@ -151,6 +168,15 @@ impl Format {
         match self {
             Self::Classic(classic) => Some(classic.link()),
             Self::Pcapng(_) => None,
+        }
+    }
+
+    /// The format in which its packets are written again.
+    fn written(&self) -> StreamFormat {
+        match self {
+            Self::Classic(classic) if classic.has_nanos() => StreamFormat::PcapNanos,
+            Self::Classic(_) => StreamFormat::Pcap,
+            Self::Pcapng(_) => StreamFormat::Pcapng,
         }
     }
 }
@@ -171,22 +197,33 @@ impl Capture {
     pub fn open_all(paths: &[impl AsRef<Path>]) -> Result<Self, DeviceError> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let (mut files, known) = Files::new(&paths)?;
-        let info = Arc::new(CaptureInfo::new(known.bytes));
+        let info = Arc::new(CaptureInfo::new(known.bytes, known.format));
         let first = files.next(&info).unwrap_or_else(|| {
             let cause = io::Error::new(io::ErrorKind::NotFound, "there are none");
             Err(DeviceError::new("no files", "open the capture", cause).advise(GIVE))
         })?;
         let mut capture = Self::new(name_of(&paths), files, first, info);
         capture.link = known.link.unwrap_or(capture.link);
+        capture.kinds = known.kinds;
         Ok(capture)
     }
 
     /// A capture from anything that can be read, which must not block: it says [`io::ErrorKind::WouldBlock`] where there
     /// is nothing yet, and is then asked again at once. That it is no capture is found out when it is polled.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
-        let (name, info) = (name.into(), Arc::new(CaptureInfo::new(None)));
+        let (name, info) = (name.into(), Arc::new(CaptureInfo::new(None, None)));
         let source = Source::new(source::Input::Reader(Box::new(reader)), Arc::clone(&info));
         Self::new(name.clone(), Files::none(), Open { name, source }, info)
+    }
+
+    /// Begins anew with another reader, as if nothing had been read, in the memory that there is. All frames must have returned. For
+    /// fuzzing, where memory takes longer to make than a small file takes to read.
+    #[doc(hidden)]
+    pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
+        self.info = Arc::new(CaptureInfo::new(None, None));
+        self.source = Source::new(source::Input::Reader(Box::new(reader)), Arc::clone(&self.info));
+        self.window.begin_anew();
+        (self.format, self.link, self.noted, self.paced) = (None, LinkType::ETHERNET, None, None);
     }
 
     fn new(name: String, files: Files, first: Open, info: Arc<CaptureInfo>) -> Self {
@@ -201,6 +238,8 @@ impl Capture {
             link: LinkType::ETHERNET,
             noted: None,
             paced: None,
+            kinds: Kinds::UNKNOWN,
+            filters: None,
             info,
         }
     }
@@ -211,6 +250,27 @@ impl Capture {
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
+    }
+
+    /// The same without the frames that do not match `text`: an expression of tcpdump, or the numbers that `tcpdump -ddd` prints.
+    /// [`Filter::compile`](crate::filter::Filter::compile) has the details. The frames are those that `tcpdump -r FILE` would
+    /// show. [`CaptureInfo::filtered`] counts the others. They do not count as received.
+    ///
+    /// An expression is compiled for each link type that the files hold: by `tcpdump`, as a child process, so call this before you
+    /// [drop privileges](crate::privileges) and before you start threads. Numbers are a program for one link type.
+    ///
+    /// # Errors
+    /// [`FilterError`] if the text is not a filter for these files, or there is no `tcpdump` to compile it.
+    ///
+    /// ```no_run
+    /// use steerage_device::capture::Capture;
+    ///
+    /// let input = Capture::open("evening.pcapng")?.filtered("not port 22")?.into_input();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn filtered(self, text: &str) -> Result<Self, FilterError> {
+        let filters = FileFilters::compile(text, &self.kinds.known, self.kinds.others)?;
+        Ok(Self { filters: Some(filters), ..self })
     }
 
     /// What is known of it, now and while it is read.
@@ -238,8 +298,8 @@ impl Capture {
         let at = at.saturating_sub(lending.offset());
         let mut walk = Walk { lending, at, room, until, link, met: Met::NOTHING };
         let stop = match &mut self.format {
-            Some(Format::Classic(classic)) => classic.walk(&mut walk),
-            Some(Format::Pcapng(pcapng)) => pcapng.walk(&mut walk),
+            Some(Format::Classic(classic)) => classic.walk(&mut walk, self.filters.as_mut()),
+            Some(Format::Pcapng(pcapng)) => pcapng.walk(&mut walk, self.filters.as_mut()),
             none => match recognise(walk.bytes(), self.window.ended()) {
                 Ok(Some((format, header_bytes))) => {
                     walk.at += header_bytes;
@@ -254,6 +314,9 @@ impl Capture {
         self.window.walked_to(walk.lending.offset() + walk.at);
         if met.packets > 0 {
             self.take_note(&met, link, now);
+        }
+        if met.filtered > 0 {
+            self.info.add_filtered(met.filtered);
         }
         Ok(stop)
     }
@@ -315,7 +378,7 @@ impl Capture {
             let room = (full - out.len()).min(POLL_BUDGET);
             let needs = match self.walk(out, room)? {
                 Stop::Full => continue,
-                Stop::OtherLink => return Ok(Polled::More),
+                Stop::OtherLink | Stop::Filtered => return Ok(Polled::More),
                 Stop::NotYet { nanos } => {
                     let due = self.paced.as_ref().map(|paced| paced.due(nanos));
                     return Ok(due.map_or(Polled::More, Polled::NotBefore));
@@ -356,6 +419,9 @@ impl RxQueue for Capture {
         if self.claim.is_some() {
             return Err(error(io::Error::other(GIVEN)).advise(OPEN_ONCE));
         }
+        self.files.open_aside().map_err(|cause| {
+            DeviceError::new(&self.name, "start a thread to open its files", cause).advise("let it have another thread")
+        })?;
         let (blocks, claim) = Blocks::map(BLOCKS, BLOCK_BYTES).map_err(|e| error(io::Error::other(e)))?;
         self.claim = Some(claim);
         Ok(Opened::lending(blocks))

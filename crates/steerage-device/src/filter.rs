@@ -1,19 +1,26 @@
-//! Filters of live interfaces, which run in the kernel: programs of classic BPF, as tcpdump compiles them from its
-//! expressions.
+//! Filters: programs of classic BPF, as tcpdump compiles them from its expressions. For live interfaces they run in the kernel,
+//! for frames of capture files here ([`FrameFilter`]).
 //!
 //! There is no compiler here. The language is libpcap's, and a second compiler that differs from it in details would
 //! let wrong packets through without notice. So tcpdump itself compiles, now or earlier: the numbers that `tcpdump
-//! -ddd` prints are a filter too. In both cases the program is checked by the kernel's rules before a socket gets it.
+//! -ddd` prints are a filter too. In both cases the program is checked by the kernel's rules before a socket or a frame meets
+//! it.
 
 mod check;
+mod for_files;
 mod numbers;
+mod run;
 mod tcpdump;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 
 use steerage::LinkType;
+
+pub(crate) use for_files::{FileFilters, FrameKind};
+pub use run::FrameFilter;
 
 /// The longest text of a filter, in bytes: far more than the kernel's longest program takes as numbers (4096 lines of at
 /// most 28 bytes are 112 KiB), and short enough for an argument of a program (128 KiB).
@@ -94,21 +101,8 @@ impl Filter {
     /// # Ok::<(), steerage_device::filter::FilterError>(())
     /// ```
     pub fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Self, FilterError> {
-        let from_file;
-        let text = match text.trim_start().strip_prefix('@') {
-            Some(path) => {
-                from_file = read(path).map_err(|cause| FilterError::File { path: path.to_owned(), cause })?;
-                &from_file
-            }
-            None => text,
-        };
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(FilterError::Numbers(format!(
-                "it is longer than {} KiB: use a shorter one",
-                TEXT_BYTES_MAX >> 10
-            )));
-        }
-        if numbers::looks_like(text) { text.parse() } else { tcpdump::compile(text, interface, link) }
+        let text = written(text)?;
+        if numbers::looks_like(&text) { text.parse() } else { tcpdump::compile(&text, interface, link) }
     }
 
     /// [`compile`](Self::compile) for an interface of this machine, by the link type that the interface has.
@@ -133,6 +127,19 @@ fn link_type_of(interface: &str) -> LinkType {
         Some(kind) if !ETHERNET.contains(&kind) => LinkType::RAW,
         _ => LinkType::ETHERNET,
     }
+}
+
+/// The filter that `text` is or names: `@FILE` is what is in that file.
+fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
+    let text = match text.trim_start().strip_prefix('@') {
+        Some(path) => read(path).map_err(|cause| FilterError::File { path: path.to_owned(), cause })?.into(),
+        None => Cow::from(text),
+    };
+    if text.len() > TEXT_BYTES_MAX {
+        let what = format!("it is longer than {} KiB: use a shorter one", TEXT_BYTES_MAX >> 10);
+        return Err(FilterError::Numbers(what));
+    }
+    Ok(text)
 }
 
 /// Reads a file that may be anything: no more of it than a filter can be.
@@ -172,6 +179,11 @@ pub enum FilterError {
     },
     /// Frames of this link type are not filtered.
     Link(LinkType),
+    /// The program asks for what only the kernel knows of a packet.
+    KernelOnly {
+        /// The instruction, from 0.
+        at: usize,
+    },
     /// The file with the filter cannot be read.
     File {
         /// Its name.
@@ -193,7 +205,7 @@ pub enum FilterError {
 impl FilterError {
     /// Whether the filter is written wrong, rather than something missing.
     pub fn is_mistake(&self) -> bool {
-        matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. })
+        matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. } | Self::KernelOnly { .. })
     }
 }
 
@@ -211,6 +223,11 @@ impl fmt::Display for FilterError {
                 write!(f, "tcpdump refuses the filter `{text}`: {said}; man pcap-filter has the language")
             }
             Self::Link(link) => write!(f, "frames of link type {} are not filtered: leave the filter out", link.0),
+            Self::KernelOnly { at } => write!(
+                f,
+                "instruction {at} of the filter asks for what only the kernel knows of a packet: for capture files, compile it \
+                 with tcpdump -r FILE -ddd"
+            ),
             Self::File { path, cause } => write!(f, "cannot read the filter in {}: {cause}", path.escape_debug()),
             Self::NoTcpdump => f.write_str(
                 "there is no tcpdump to compile the filter: install the package tcpdump, or give the numbers that \

@@ -7,18 +7,20 @@
 //! | [`capture`] | capture files: pcap or pcapng, compressed or not, and pipes |
 //! | [`synthetic`] | generated frames, with a number for each flow and frame |
 //! | [`tap`] | TUN and TAP: interfaces of the kernel whose other end is here, to receive and to send |
-//! | [`filter`] | filters for interfaces, in tcpdump's language |
+//! | [`filter`] | filters for interfaces and capture files, in tcpdump's language |
 //! | [`privileges`] | dropping capabilities once the devices are open |
 //! | [`output`] | where packets go: capture files, TUN and TAP, interfaces |
 //! | [`rate`] | a wrapper that limits the rate in frames per second |
 //! | [`fault`] | a wrapper that loses, duplicates, reorders, corrupts and delays frames |
+//! | [`drain`] | a wrapper that ends the input once its packets have been dealt with elsewhere |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
 //! [`open`] opens a device from the text that a user writes. A device is a [`steerage::device::RxQueue`] for each of its queues.
 //! [`steerage::testing::QueueTester`] tests it.
 //!
 //! Architecture invariant: no device knows about CPUs, hashes or handlers, and none has a clock or a thread of its own. The
-//! one exception is a thread for each capture file that is written, since writing a file may block.
+//! exceptions are a thread for each capture file and stream that is written, since writing may block, and one that opens the files of
+//! a capture, so that no thread that handles packets has to open any.
 // The exceptions are the `sys` modules: one for the system calls of each device, and one for those that they share.
 #![deny(unsafe_code)]
 
@@ -26,6 +28,7 @@ pub mod af_packet;
 pub mod af_xdp;
 pub mod capture;
 mod device_hash;
+pub mod drain;
 pub mod fault;
 pub mod filter;
 mod interface_name;
@@ -53,7 +56,7 @@ pub use device_hash::DeviceHash;
 
 use af_packet::{AfPacketOptions, Named};
 use af_xdp::AfXdpOptions;
-use capture::{Capture, CaptureInfo, Pace};
+use capture::{Capture, CaptureInfo, CaptureOptions};
 use filter::FilterError;
 use limit::Limit;
 use options::SpecError;
@@ -108,6 +111,16 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     let cause = io::Error::new(io::ErrorKind::NotFound, "there is neither a file nor an interface of that name");
     let error = DeviceError::new(name, "open it", cause);
     Err(OpenError::Device(error.advise("`ls` shows the files here, `ip link` the interfaces")))
+}
+
+/// Whether what `spec` names can have a filter: an interface that is listened to, or a capture file. Nothing is opened.
+///
+/// ```
+/// assert!(steerage_device::takes_filter("evening.pcap"));
+/// assert!(!steerage_device::takes_filter("synthetic:packets=10"));
+/// ```
+pub fn takes_filter(spec: &str) -> bool {
+    !is_synthetic(spec) && !tap::is_spec(spec) && af_xdp::Named::read(spec).is_none()
 }
 
 /// Looks at what `spec` says without opening it.
@@ -166,12 +179,12 @@ impl Opened {
 }
 
 /// Opens what each of `specs` names, as [`open`] does. All capture files are one device with one queue, which hands them
-/// over one after the other, in the order given and at `pace` if there is one.
+/// over one after the other, in the order given and as `files` says.
 ///
 /// # Errors
-/// As [`open`].
-pub fn open_all(specs: &[impl AsRef<str>], pace: Option<Pace>) -> Result<Opened, OpenError> {
-    open_all_with(specs, pace, |interface| Ok(AfPacketOptions::new(interface)))
+/// As [`open`], and those of the filter of `files`.
+pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Opened, OpenError> {
+    open_all_with(specs, files, |interface| Ok(AfPacketOptions::new(interface)))
 }
 
 /// Like [`open_all`], but `live` gives the options of each interface that is listened to, by the interface's name. The options in
@@ -184,8 +197,10 @@ pub fn open_all(specs: &[impl AsRef<str>], pace: Option<Pace>) -> Result<Opened,
 ///
 /// ```no_run
 /// use steerage_device::af_packet::AfPacketOptions;
+/// use steerage_device::capture::CaptureOptions;
 ///
-/// let opened = steerage_device::open_all_with(&["eth0", "eth1"], None, |interface| {
+/// let files = CaptureOptions::new().filter("not port 22");
+/// let opened = steerage_device::open_all_with(&["eth0", "eth1", "evening.pcap"], &files, |interface| {
 ///     Ok(AfPacketOptions::new(interface).filtered("not port 22")?)
 /// })?;
 /// opened.notes.iter().for_each(|note| eprintln!("{note}"));
@@ -193,10 +208,10 @@ pub fn open_all(specs: &[impl AsRef<str>], pace: Option<Pace>) -> Result<Opened,
 /// ```
 pub fn open_all_with(
     specs: &[impl AsRef<str>],
-    pace: Option<Pace>,
+    files: &CaptureOptions,
     live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
 ) -> Result<Opened, OpenError> {
-    open_all_taking(specs, pace, live, |interface| AfXdpOptions::new(interface))
+    open_all_taking(specs, files, live, |interface| AfXdpOptions::new(interface))
 }
 
 /// The same, with packets taken from each `af_xdp:NAME,option=value,...` as `taking`, given its name, says.
@@ -205,11 +220,11 @@ pub fn open_all_with(
 /// As [`open`], and those of `live`.
 pub fn open_all_taking(
     specs: &[impl AsRef<str>],
-    pace: Option<Pace>,
+    files: &CaptureOptions,
     mut live: impl FnMut(&str) -> Result<AfPacketOptions, OpenError>,
     mut taking: impl FnMut(&str) -> AfXdpOptions,
 ) -> Result<Opened, OpenError> {
-    let (mut plans, mut files) = (Vec::with_capacity(specs.len()), Vec::new());
+    let (mut plans, mut paths) = (Vec::with_capacity(specs.len()), Vec::new());
     for spec in specs.iter().map(AsRef::as_ref) {
         plans.push(if is_synthetic(spec) || tap::is_spec(spec) {
             Plan::Spec(spec)
@@ -219,11 +234,14 @@ pub fn open_all_taking(
             Plan::Listen(named.apply(live(named.interface)?).map_err(OpenError::Spec)?)
         } else {
             could_be_a_file(spec)?;
-            files.push(spec);
+            paths.push(spec);
             Plan::Files
         });
     }
-    let mut opened = Opened { inputs: Vec::new(), capture: None, notes: Vec::new() };
+    // First, because that may run the filter's compiler.
+    let mut capture = if paths.is_empty() { None } else { Some(files.open(&paths)?) };
+    let info = capture.as_ref().map(Capture::info);
+    let mut opened = Opened { inputs: Vec::new(), capture: info, notes: Vec::new() };
     for plan in plans {
         match plan {
             Plan::Spec(spec) => opened.inputs.push(open(spec)?),
@@ -237,15 +255,8 @@ pub fn open_all_taking(
                 opened.inputs.push(listening.input);
                 opened.notes.extend(listening.notes);
             }
-            Plan::Files if opened.capture.is_some() => {}
-            Plan::Files => {
-                let capture = Capture::open_all(&files).map_err(OpenError::Device)?;
-                opened.capture = Some(capture.info());
-                opened.inputs.push(match pace {
-                    Some(pace) => capture.paced(pace).into_input(),
-                    None => capture.into_input(),
-                });
-            }
+            // All files are one device, in the place of the first.
+            Plan::Files => opened.inputs.extend(capture.take().map(Capture::into_input)),
         }
     }
     Ok(opened)

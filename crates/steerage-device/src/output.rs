@@ -15,8 +15,13 @@ use crate::tap::{self, TapOptions};
 /// What an output that is a capture file begins with.
 const PCAP: &str = "pcap:";
 
+/// What an output begins with that is a FIFO, or a TCP connection of whoever connects.
+const FIFO: &str = "fifo:";
+const TCP_LISTEN: &str = "tcp-listen:";
+
 /// What to write.
-const KINDS: &str = "write pcap:FILE, tap:NAME, tun:NAME, af_xdp:IFACE, or the name of an interface";
+const KINDS: &str =
+    "write pcap:FILE, fifo:PATH, tcp-listen:ADDR, tap:NAME, tun:NAME, af_xdp:IFACE, or the name of an interface";
 
 /// The most outputs that one spec may stand for.
 const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
@@ -56,7 +61,7 @@ impl fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
-/// The outputs that `spec` stands for: `pcap:FILE`, `tap:NAME`, `tun:NAME`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's
+/// The outputs that `spec` stands for: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`, `tap:NAME`, `tun:NAME`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's
 /// bare name, where numbers in braces stand for each of them, as in `pcap:part{0..3}.pcapng`.
 ///
 /// # Errors
@@ -85,8 +90,8 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
 }
 
 fn is_output(spec: &str) -> bool {
-    match spec.strip_prefix(PCAP) {
-        Some(path) => !path.is_empty(),
+    match [PCAP, FIFO, TCP_LISTEN].iter().find_map(|kind| spec.strip_prefix(kind)) {
+        Some(place) => !place.is_empty(),
         None => tap::is_spec(spec) || af_xdp::Named::read(spec).is_some() || Named::read(spec).is_some(),
     }
 }
@@ -119,7 +124,7 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
 }
 
 /// Like [`open_for`], but a FIFO that has no reader yet does not block without a word. While it has none, `waits` is called again and
-/// again with the FIFO's path and the number of calls before. It returns whether to go on waiting.
+/// again with the FIFO's path, or the address at which nobody has connected, and the number of calls before. It returns whether to go on waiting.
 ///
 /// # Errors
 /// As [`open`], and if it is not to wait.
@@ -136,6 +141,12 @@ pub fn open_when_read(
     if tap::is_spec(spec) {
         let tap = TapOptions::parse(spec).map_err(OutputError::Option)?.open();
         return tap.map(|tap| tap.output()).map_err(OutputError::Device);
+    }
+    if let Some(path) = spec.strip_prefix(FIFO).filter(|path| !path.is_empty()) {
+        return capture::fifo(path, |asked| waits(path, asked)).map_err(OutputError::Device);
+    }
+    if let Some(address) = spec.strip_prefix(TCP_LISTEN).filter(|address| !address.is_empty()) {
+        return capture::listen(address, |asked| waits(address, asked)).map_err(OutputError::Device);
     }
     match spec.strip_prefix(PCAP) {
         Some(path) if !path.is_empty() => {
@@ -161,7 +172,19 @@ mod tests {
         assert_eq!(expand("lo").unwrap(), ["lo"]);
         assert!(expand("no-such-{0..3}").is_err() && open("pcap:").is_err() && open("af_packet:lo,queues=2").is_err());
         assert_eq!(expand("pcap:{0..255}").unwrap().len(), 256);
-        for wrong in ["", "a", "pcap:", "pcap:{", "pcap:{}", "pcap:{1}", "pcap:{1..}", "pcap:{2..1}", "pcap:{0..256}"] {
+        for wrong in [
+            "",
+            "a",
+            "pcap:",
+            "pcap:{",
+            "pcap:{}",
+            "pcap:{1}",
+            "pcap:{1..}",
+            "pcap:{2..1}",
+            "pcap:{0..256}",
+            "fifo:",
+            "tcp-listen:",
+        ] {
             assert!(expand(wrong).is_err(), "{wrong}");
         }
     }

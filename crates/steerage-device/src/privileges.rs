@@ -65,8 +65,8 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 
 /// Like [`drop_all`], but keeps the capabilities that `needed` takes, and only if this thread has them and cannot do without.
 ///
-/// Start the thread that writes files after this, and map pinned memory. Then call [`Kept::drop_start_up`], before you start the
-/// threads that handle packets.
+/// Start the thread that writes files after this, and build the instance. Then call [`Kept::drop_start_up`], before you start the
+/// instance.
 ///
 /// # Errors
 /// As for [`drop_all`].
@@ -88,14 +88,12 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     set(have, CapabilitySet::empty())?;
     let is_readable = |path: &&Path| may(path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
-    let writing = match needed.written {
-        Some(name) if !may(directory_of(name), Access::WRITE_OK | Access::EXEC_OK) => WRITE & have,
-        _ => CapabilitySet::empty(),
-    };
+    let is_writable = |name: &&Path| may(directory_of(name), Access::WRITE_OK | Access::EXEC_OK);
+    let writing = if needed.written.iter().all(is_writable) { CapabilitySet::empty() } else { WRITE & have };
     let pinning = if needed.pins { PIN & have } else { CapabilitySet::empty() };
     set(reading | writing | pinning, reading | writing | pinning)?;
     tracing::info!(kept = ?(reading | writing), "privileges are given up");
-    Ok(Kept { reading })
+    Ok(Kept { _private: () })
 }
 
 /// What a run still needs after its devices are open: nothing by default.
@@ -103,12 +101,13 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
 #[derive(Clone, Debug, Default)]
 pub struct Needed<'a> {
     read: Vec<&'a Path>,
-    written: Option<&'a Path>,
+    written: Vec<&'a Path>,
     pins: bool,
 }
 
 impl<'a> Needed<'a> {
-    /// A file that is opened later, such as a capture file whose turn comes. All threads keep the capability to read it.
+    /// A file that is opened later, such as a capture file whose turn comes. The capability to read it is kept until
+    /// [`Kept::drop_start_up`]. The thread that opens captures starts by then, when the instance is built, and keeps it to the end.
     #[must_use]
     pub fn read_file(mut self, path: &'a Path) -> Self {
         self.read.push(path);
@@ -119,7 +118,7 @@ impl<'a> Needed<'a> {
     /// capability to write them is kept until [`Kept::drop_start_up`], for a thread that handles no packets.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
-        self.written = Some(name);
+        self.written.push(name);
         self
     }
 
@@ -136,17 +135,17 @@ impl<'a> Needed<'a> {
 #[derive(Debug)]
 #[must_use = "call drop_start_up"]
 pub struct Kept {
-    /// The capabilities that all threads keep to the end.
-    reading: CapabilitySet,
+    _private: (),
 }
 
 impl Kept {
-    /// Drops the capabilities for writing files and pinning memory, once the writing thread runs and the memory is pinned.
+    /// Drops all capabilities of this thread, once the instance is built: the threads that open and write files run by then, and
+    /// memory is pinned.
     ///
     /// # Errors
     /// As for [`drop_all`].
     pub fn drop_start_up(self) -> Result<(), PrivilegesError> {
-        set(self.reading, self.reading)
+        set(CapabilitySet::empty(), CapabilitySet::empty())
     }
 }
 

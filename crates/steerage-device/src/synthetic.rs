@@ -17,6 +17,7 @@
 //! | `mix` | kinds of flows, equally many of each: `udp4`, `tcp4`, `udp6`, `tcp6`, `vlan` | `udp4` | up to [`MIX_MAX`] |
 //! | `queues` | receive queues; a flow is in one of them | 1 | 1 to 1024, and to the number of flows |
 //! | `buffer` | bytes of a receive buffer: a longer frame comes in several, a chain of pages | frames are whole | [`BUFFER_MIN`] to [`SIZE_MAX`], and a frame in 18 at most |
+//! | `profile` | conversations instead of numbered frames: `office`. Only `packets` and `seed` go with it | none | see below |
 //!
 //! # The frames
 //!
@@ -28,6 +29,22 @@
 //! between 32768 and 65535; all go to port 9 (discard) of 198.18.0.1 or 2001:db8:0:2::1. It is in queue
 //! `f % queues` and of kind number `f / queues % kinds`. TCP flows are in the midst of sending: every segment
 //! continues the one before.
+//!
+//! # The profile `office`
+//!
+//! With `profile=office` the frames are those of conversations, in both directions and with times, such as a capture at an
+//! office's router has. [`parse_payload`] finds no numbers in them.
+//!
+//! - 48 clients (10.20.0.0/16, 2001:db8:20::/48), a quarter of them in VLAN 10, a quarter in VLAN 20. Every third
+//!   conversation is over IPv6.
+//! - Each conversation begins with a DNS query and its reply (A or AAAA). On average, 14 out of 16 continue with a web page
+//!   over TCP and 1 with a call (RTP). In 1 the name does not exist.
+//! - TCP has handshakes with options, HTTP in segments of up to the MSS, acknowledgements, and an orderly end.
+//! - The first conversation uploads to port 9 (discard) and never ends: the elephant, with more than half of all bytes.
+//! - The times begin at 2026-01-01 09:00 UTC, with 12 new conversations per second. They do not delay the frames, which are made
+//!   as fast as they are taken.
+//!
+//! Checksums are correct, and no segment is lost. The last frame cuts open conversations off, as in any capture.
 //!
 //! # Timing
 //!
@@ -41,6 +58,8 @@
 //! 8 bytes per flow; with `zipf` 16, and 20 during the start.
 
 mod frame;
+mod office;
+mod profile;
 mod queue;
 mod sample;
 mod schedule;
@@ -51,8 +70,10 @@ use steerage::{Input, device::RxQueue};
 pub use crate::options::SpecError;
 use crate::options::setters;
 pub use frame::{Kind, MAGIC, parse_payload};
+pub use profile::Profile;
 pub use schedule::RING;
 
+use office::OfficeQueue;
 use queue::SyntheticQueue;
 use sample::Sampler;
 
@@ -112,6 +133,8 @@ pub struct SyntheticOptions {
     pub queues: usize,
     /// Bytes of a receive buffer. `None`: every frame has one that is long enough.
     pub buffer: Option<usize>,
+    /// Conversations of this profile instead of numbered frames. Of the other options only `packets` and `seed` count then.
+    pub profile: Option<Profile>,
 }
 
 impl Default for SyntheticOptions {
@@ -127,6 +150,7 @@ impl Default for SyntheticOptions {
             mix: vec![Kind::Udp4],
             queues: 1,
             buffer: None,
+            profile: None,
         }
     }
 }
@@ -169,6 +193,8 @@ impl SyntheticOptions {
         queues: usize;
         /// The bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every frame has one that is long enough.
         buffer: usize => Some;
+        /// Conversations of this profile. Only the number of packets and the seed count then. Default: numbered frames.
+        profile: Profile => Some;
     }
 
     /// Makes the device, with its tables.
@@ -177,6 +203,10 @@ impl SyntheticOptions {
     /// [`SpecError`] for an option outside of what is allowed.
     pub fn open(&self) -> Result<Input, SpecError> {
         self.check()?;
+        if self.profile == Some(Profile::Office) {
+            let queue = OfficeQueue::new(self.seed, self.packets);
+            return Ok(Input::new(self.name.as_str(), "synthetic", vec![Box::new(queue)]));
+        }
         let samplers: Vec<Sampler> = (0..self.queues).map(|queue| Sampler::new(self, queue)).collect();
         let weights: Vec<f64> = samplers.iter().map(Sampler::weight).collect();
         let bounds = share_bounds(&weights);

@@ -21,8 +21,17 @@ pub fn folder() -> PathBuf {
 
 /// The captures of that folder; none, with the reason on standard error, if there is no such folder.
 pub fn captures() -> Vec<PathBuf> {
+    captures_in(&folder())
+}
+
+/// The same with those that show a defect which was found once.
+pub fn all_captures() -> Vec<PathBuf> {
     let folder = folder();
-    let Ok(entries) = fs::read_dir(&folder) else {
+    [captures_in(&folder), captures_in(&folder.join("repro"))].concat()
+}
+
+fn captures_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else {
         let _ = writeln!(io::stderr(), "skipped: there is no {}", folder.display());
         return Vec::new();
     };

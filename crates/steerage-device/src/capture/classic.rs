@@ -9,8 +9,10 @@ use steerage::{
     device::{FrameHeader, Spot},
 };
 
-use super::walk::{Found, Stop, Walk, Wrong};
+use super::sift::Sifting;
+use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{CUT, DAMAGED, PACKET_BYTES_MAX};
+use crate::filter::FileFilters;
 
 /// The file header's size.
 pub(super) const HEADER_BYTES: usize = 24;
@@ -22,8 +24,9 @@ const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 /// With micro- and with nanoseconds; big-endian, and reversed where the file is little-endian.
 const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// The only version since 1998.
-const VERSION: (u16, u16) = (2, 4);
+/// The versions that are read: 2.4 since 1998, and those before it, whose records have the same size.
+const VERSION_MAJOR: u16 = 2;
+const VERSION_MINOR_MAX: u16 = 4;
 
 /// The link type's bits in its field; above are those about frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
@@ -33,11 +36,39 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     MAGICS.contains(&u32::from_be_bytes(bytes)) || MAGICS.contains(&u32::from_le_bytes(bytes))
 }
 
+/// In which order a record has its two lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lengths {
+    /// The captured length first.
+    InOrder,
+    /// In either order: no captured length is larger than the original one. (Some writers of version 2.3.)
+    Either,
+    /// The original length first: up to version 2.2.
+    Swapped,
+}
+
+impl Lengths {
+    fn of_version(minor: u16) -> Self {
+        match minor {
+            0..=2 => Self::Swapped,
+            3 => Self::Either,
+            _ => Self::InOrder,
+        }
+    }
+
+    /// The captured and the original length.
+    #[cold]
+    fn of_old_version(self, first: u32, second: u32) -> (u32, u32) {
+        if self == Self::Swapped || first > second { (second, first) } else { (first, second) }
+    }
+}
+
 /// A walk over the records.
 #[derive(Debug)]
 pub(super) struct Classic {
     big_endian: bool,
     link: LinkType,
+    lengths: Lengths,
     /// 1 or 1000.
     nanos_a_fraction: u64,
 }
@@ -50,14 +81,25 @@ impl Classic {
             return Err(Wrong::new(text, CUT));
         };
         let (major, minor) = (header.version_major, header.version_minor);
-        if (major, minor) != VERSION {
-            let text = format!("it says it is of version {major}.{minor}, and only 2.4 is known");
+        if major != VERSION_MAJOR || minor > VERSION_MINOR_MAX {
+            let text = format!("it says it is of version {major}.{minor}, and only 2.0 to 2.4 are known");
             return Err(Wrong::new(text, "rewrite it with `editcap -F pcap`"));
         }
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
         // By the magic number itself: a big-endian file is one that reads as it is written.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
-        Ok(Self { big_endian, link, nanos_a_fraction: if header.is_nanosecond_precision() { 1 } else { 1000 } })
+        let lengths = Lengths::of_version(minor);
+        Ok(Self {
+            big_endian,
+            link,
+            lengths,
+            nanos_a_fraction: if header.is_nanosecond_precision() { 1 } else { 1000 },
+        })
+    }
+
+    /// Whether its times are in nanoseconds.
+    pub(super) fn has_nanos(&self) -> bool {
+        self.nanos_a_fraction == 1
     }
 
     /// The link type of all its packets.
@@ -65,25 +107,34 @@ impl Classic {
         self.link
     }
 
-    /// Hands over the packets that are there, as far as there is room.
-    pub(super) fn walk(&self, walk: &mut Walk<'_>) -> Stop {
+    pub(super) fn is_big_endian(&self) -> bool {
+        self.big_endian
+    }
+
+    /// Hands over the packets that are there and wanted, as far as there is room.
+    pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
-        // The byte order as a constant: a load and at most a swap, and no branch.
-        match self.big_endian {
-            true => self.records(walk, u32::from_be_bytes),
-            false => self.records(walk, u32::from_le_bytes),
+        // The byte order as a constant: a load and at most a swap, and no branch. Likewise whether there is a filter.
+        match (self.big_endian, filters) {
+            (true, None) => self.records(walk, All, u32::from_be_bytes),
+            (false, None) => self.records(walk, All, u32::from_le_bytes),
+            (true, Some(filters)) => self.records(walk, Sifting::new(filters, true), u32::from_be_bytes),
+            (false, Some(filters)) => self.records(walk, Sifting::new(filters, false), u32::from_le_bytes),
         }
     }
 
     #[inline(never)]
-    fn records(&self, walk: &mut Walk<'_>, number: impl Fn([u8; 4]) -> u32) -> Stop {
+    fn records(&self, walk: &mut Walk<'_>, mut sieve: impl Sieve, number: impl Fn([u8; 4]) -> u32) -> Stop {
         let (until, mut met) = (walk.until, walk.met);
         let stop = walk.push_each(|rest| {
             let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
                 return Err(Stop::Short { needs: RECORD_HEADER_BYTES });
             };
             let word = |at: usize| number([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-            let (captured, original) = (word(8), word(12));
+            let (captured, original) = match self.lengths {
+                Lengths::InOrder => (word(8), word(12)),
+                lengths => lengths.of_old_version(word(8), word(12)),
+            };
             if captured as usize > PACKET_BYTES_MAX {
                 return Err(Stop::Wrong(too_long(captured)));
             }
@@ -93,14 +144,19 @@ impl Classic {
             }
             // Cannot overflow: 2^32 seconds are a quarter of what 64 bits of nanoseconds hold.
             let nanos = u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)) * self.nanos_a_fraction;
+            // Some writers leave the original length 0; no frame was shorter than what was captured of it.
+            let wire_len = original.max(captured);
+            let Some(len) = sieve.wanted(&rest[RECORD_HEADER_BYTES..needs], self.link, wire_len)? else {
+                met.filtered += 1;
+                return Ok(Found::Other { bytes: needs });
+            };
             if nanos > until {
                 return Err(Stop::NotYet { nanos });
             }
             met.packet_at(nanos);
-            // Some writers leave the original length 0; no frame was shorter than what was captured of it.
-            let wire_len = original.max(captured);
             let header = FrameHeader { nanos, wire_len, link: self.link.0, interface: 0 };
-            Ok(Found::Packet { spot: Spot::new(RECORD_HEADER_BYTES, captured as usize, header), behind: 0 })
+            let behind = captured as usize - len;
+            Ok(Found::Packet { spot: Spot::new(RECORD_HEADER_BYTES, len, header), behind })
         });
         walk.met = met;
         stop

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use steerage::{LinkType, WallTime};
 
+use super::encode::StreamFormat;
 use super::walk::Met;
 
 /// What is known of a capture device so far: shared between the queue, which fills it in, and whoever asks, from any
@@ -15,21 +16,27 @@ use super::walk::Met;
 pub struct CaptureInfo {
     // Relaxed throughout: each is a number of its own that the queue alone changes. No other memory hangs on them.
     packets: AtomicU64,
+    filtered: AtomicU64,
+    bad_times: AtomicU64,
     earliest: AtomicU64,
     latest: AtomicU64,
     bytes_read: AtomicU64,
     bytes_total: Option<u64>,
+    format: Option<StreamFormat>,
     links: Mutex<Vec<LinkType>>,
 }
 
 impl CaptureInfo {
-    pub(super) fn new(bytes_total: Option<u64>) -> Self {
+    pub(super) fn new(bytes_total: Option<u64>, format: Option<StreamFormat>) -> Self {
         Self {
             packets: AtomicU64::new(0),
+            filtered: AtomicU64::new(0),
+            bad_times: AtomicU64::new(0),
             earliest: AtomicU64::new(Met::NOTHING.earliest),
             latest: AtomicU64::new(Met::NOTHING.latest),
             bytes_read: AtomicU64::new(0),
             bytes_total,
+            format,
             links: Mutex::default(),
         }
     }
@@ -37,6 +44,16 @@ impl CaptureInfo {
     /// Packets handed over.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
+    }
+
+    /// Packets that the [filter](super::Capture::filtered) took out.
+    pub fn filtered(&self) -> u64 {
+        self.filtered.load(Ordering::Relaxed)
+    }
+
+    /// Packets whose time stamp is not one of the years 1970 to 2554. They have no time.
+    pub fn bad_times(&self) -> u64 {
+        self.bad_times.load(Ordering::Relaxed)
     }
 
     /// The earliest and the latest time of a packet. `None` where none had a time.
@@ -67,13 +84,24 @@ impl CaptureInfo {
         self.bytes_total
     }
 
+    /// The format that can hold what is in the files: theirs if they have one in common. `None` where it is not known before they
+    /// are read, as of a pipe.
+    pub fn format(&self) -> Option<StreamFormat> {
+        self.format
+    }
+
     pub(super) fn add_bytes_read(&self, bytes: u64) {
         self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_filtered(&self, packets: u64) {
+        self.filtered.store(self.filtered() + packets, Ordering::Relaxed);
     }
 
     /// Takes note of what a walk has met.
     pub(super) fn add(&self, met: &Met) {
         self.packets.store(self.packets() + met.packets, Ordering::Relaxed);
+        self.bad_times.store(self.bad_times() + met.bad_times, Ordering::Relaxed);
         let earliest = self.earliest.load(Ordering::Relaxed).min(met.earliest);
         self.earliest.store(earliest, Ordering::Relaxed);
         let latest = self.latest.load(Ordering::Relaxed).max(met.latest);

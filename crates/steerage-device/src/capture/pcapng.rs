@@ -16,8 +16,10 @@ use steerage::{
 };
 
 use super::clock::Clock;
-use super::walk::{Found, Stop, Walk, Wrong};
+use super::sift::Sifting;
+use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{DAMAGED, INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
+use crate::filter::{FileFilters, FrameKind};
 
 /// The plain packet block, obsolete since enhanced ones came, still in old files.
 const PB_MAGIC: u32 = 2;
@@ -58,6 +60,8 @@ struct Interface {
     /// In bytes; 0: no limit.
     snap_bytes: u32,
     clock: Clock,
+    /// Its times are whole microseconds.
+    has_microseconds: bool,
 }
 
 /// What a block came to: a packet, where it lies in the block and what is known of it.
@@ -65,20 +69,35 @@ struct Packet {
     at: usize,
     len: usize,
     header: FrameHeader,
+    /// Its block has a time, which is none that can be told.
+    bad_time: bool,
 }
 
 impl Pcapng {
-    /// Hands over the packets that are there, as far as there is room and they are of one link type.
+    /// Hands over the packets that are there and wanted, as far as there is room and they are of one link type.
+    pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
+        match filters {
+            None => self.blocks(walk, All),
+            Some(filters) => self.blocks(walk, Sifting::new(filters, self.big_endian)),
+        }
+    }
+
     #[inline(never)]
-    pub(super) fn walk(&mut self, walk: &mut Walk<'_>) -> Stop {
+    fn blocks(&mut self, walk: &mut Walk<'_>, mut sieve: impl Sieve) -> Stop {
         let (until, mut link, mut met) = (walk.until, walk.link, walk.met);
         let stop = walk.push_each(|rest| {
             let block = self.block(rest)?;
             let bytes = block.len();
-            let Some(Packet { at, len, header }) = self.read(block).map_err(Stop::Wrong)? else {
+            let Some(Packet { at, len, header, bad_time }) = self.read(block).map_err(Stop::Wrong)? else {
                 return Ok(Found::Other { bytes });
             };
             let its_link = LinkType(header.link);
+            sieve.section(self.big_endian);
+            let Some(wanted) = sieve.wanted(block.get(at..at + len).unwrap_or_default(), its_link, header.wire_len)?
+            else {
+                met.filtered += 1;
+                return Ok(Found::Other { bytes });
+            };
             if *link.get_or_insert(its_link) != its_link {
                 return Err(Stop::OtherLink);
             }
@@ -88,12 +107,43 @@ impl Pcapng {
             }
             match has_time {
                 true => met.packet_at(header.nanos),
-                false => met.packets += 1,
+                false => {
+                    met.packets += 1;
+                    met.bad_times += u64::from(bad_time);
+                }
             }
-            Ok(Found::Packet { spot: Spot::new(at, len, header), behind: bytes - at - len })
+            Ok(Found::Packet { spot: Spot::new(at, wanted, header), behind: bytes - at - wanted })
         });
         (walk.link, walk.met) = (link, met);
         stop
+    }
+
+    /// Whether the interfaces that are described in front of the first packet have whole microseconds.
+    pub(super) fn has_microseconds(&mut self, mut head: &[u8]) -> bool {
+        while let Ok(block) = self.block(head) {
+            // Damage is found once the file is read.
+            if is_packet(self.u32_at(block, 0)) || self.read(block).is_err() {
+                break;
+            }
+            head = &head[block.len()..];
+        }
+        !self.interfaces.is_empty() && self.interfaces.iter().all(|interface| interface.has_microseconds)
+    }
+
+    /// The kinds of the frames of the interfaces that a file's head describes, up to a block that is not whole or wrong.
+    pub(super) fn kinds(head: &[u8]) -> Vec<FrameKind> {
+        let (mut walk, mut rest, mut kinds) = (Self::default(), head, Vec::new());
+        while let Ok(block) = walk.block(rest) {
+            let known = walk.interfaces.len();
+            if walk.read(block).is_err() {
+                break;
+            }
+            if let Some(interface) = walk.interfaces.get(known) {
+                kinds.push(FrameKind::new(interface.link, walk.big_endian));
+            }
+            rest = rest.get(block.len()..).unwrap_or_default();
+        }
+        kinds
     }
 
     /// The block with which `rest` begins, whole, its lengths checked.
@@ -144,13 +194,14 @@ impl Pcapng {
         }
         let interface = self.interface(number)?;
         let ticks = u64::from(self.u32_at(block, 12)) << 32 | u64::from(self.u32_at(block, 16));
-        let nanos = interface.clock.nanos(ticks).ok_or_else(out_of_time)?;
+        let known = interface.clock.nanos(ticks);
+        let (nanos, bad_time) = (known.unwrap_or(FrameHeader::NO_TIME), known.is_none());
         let (len, original) = (self.u32_at(block, 20), self.u32_at(block, 24));
         // There are no more interfaces than 16 bits can number.
         let header =
             FrameHeader { nanos, wire_len: original.max(len), link: interface.link.0, interface: number as u16 };
         check_room(block, EPB_HEADER_BYTES, len)?;
-        Ok(Packet { at: EPB_HEADER_BYTES, len: len as usize, header })
+        Ok(Packet { at: EPB_HEADER_BYTES, len: len as usize, header, bad_time })
     }
 
     /// A simple packet is of the section's first interface and has no time.
@@ -163,7 +214,7 @@ impl Pcapng {
         let len = if snap_bytes == 0 { original } else { original.min(snap_bytes) };
         check_room(block, SPB_HEADER_BYTES, len)?;
         let header = FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: original, link: link.0, interface: 0 };
-        Ok(Packet { at: SPB_HEADER_BYTES, len: len as usize, header })
+        Ok(Packet { at: SPB_HEADER_BYTES, len: len as usize, header, bad_time: false })
     }
 
     fn interface(&self, number: u32) -> Result<Interface, Wrong> {
@@ -190,7 +241,9 @@ impl Pcapng {
         let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());
         let offset = offset.map(if self.big_endian { i64::from_be_bytes } else { i64::from_le_bytes });
         let clock = Clock::new(resolution, offset);
-        self.interfaces.push(Interface { link, snap_bytes: interface.snaplen, clock });
+        // Powers of ten, or of two if the highest bit is set.
+        let has_microseconds = resolution.is_none_or(|power| power <= 6);
+        self.interfaces.push(Interface { link, snap_bytes: interface.snaplen, clock, has_microseconds });
         Ok(())
     }
 
@@ -235,14 +288,13 @@ fn shorter_than_its_header(block: &[u8]) -> Wrong {
     damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
 }
 
-#[cold]
-fn out_of_time() -> Wrong {
-    damaged("a packet's time stamp is not one of the years 1970 to 2554".to_owned())
-}
-
 /// The blocks that are not skipped.
 fn is_read(kind: u32) -> bool {
-    matches!(kind, SHB_MAGIC | IDB_MAGIC | EPB_MAGIC | SPB_MAGIC | PB_MAGIC)
+    matches!(kind, SHB_MAGIC | IDB_MAGIC) || is_packet(kind)
+}
+
+fn is_packet(kind: u32) -> bool {
+    matches!(kind, EPB_MAGIC | SPB_MAGIC | PB_MAGIC)
 }
 
 fn is_big_endian(section_header: &[u8; BLOCK_BYTES_MIN]) -> Result<bool, Wrong> {

@@ -1,9 +1,9 @@
-//! Capture files as outputs: pcapng by draft-ietf-opsawg-pcapng, in the machine's byte order, with times in
-//! nanoseconds.
+//! Capture files as outputs: pcapng with times in nanoseconds, unless a [stream](super::stream) asks for another format.
 //!
 //! Each file has a thread that writes it ([`writer`](super::writer)). CPUs leave their packets with it a batch at a
 //! time, so packets stand in the file in the order in which they were sent, whichever CPU has a flow.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,31 +11,18 @@ use std::time::{Duration, SystemTime};
 
 use steerage::{
     DeviceError, LinkType, Output, WallTime,
-    device::{Outgoing, OutgoingPacket, Sent, TxCapabilities, TxQueue, TxResources},
-    packet::Received,
+    device::{Outgoing, Sent, TxCapabilities, TxQueue, TxResources},
+    packet::{Received, Segments},
 };
 use steerage_file::{Opened, Readers};
 
 use super::PACKET_BYTES_MAX;
-use super::writer::{Batch, Lane, Writer};
-
-/// Block types and options.
-const SECTION: u32 = 0x0a0d_0d0a;
-const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-const INTERFACE: u32 = 1;
-const PACKET: u32 = 6;
-const IF_TSRESOL: u16 = 9;
-/// Of a second: 10 to the minus 9th.
-const NANOSECONDS: u8 = 9;
-
-/// The length of a packet block's head, in front of the packet's bytes: type, length, interface, time in two halves, and the packet's two lengths.
-const PACKET_HEAD: usize = 28;
+use super::encode::{Interface, PacketHead, StreamFormat};
+use super::stream::{LinksSeen, Unwrap};
+use super::writer::{BUFFER_BYTES, Entry, Lane, Writer, WriterOptions};
 
 /// The pause between two attempts to open a FIFO that has no reader yet.
 const READER_LOOK: Duration = Duration::from_millis(20);
-
-/// What a packet takes besides its bytes, and their padding.
-const PACKET_OVERHEAD: usize = 32 + 3;
 
 /// Creates a capture file to transmit packets to; one that is there is replaced. Where there is a FIFO, it is written to, once
 /// somebody reads it: this waits for a reader.
@@ -71,21 +58,27 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
         asked += 1;
     };
     let (Opened::File(file) | Opened::Special(file)) = opened.map_err(|error| failed("create", error))?;
-    let section = section();
-    (&file).write_all(&section).map_err(|error| failed("write to", error))?;
-    let writer = Arc::new(Writer::new(name.clone()));
-    let shared = Arc::new(SavedFile { writer, links: Mutex::default(), epoch: now() });
+    let format = StreamFormat::Pcapng;
+    let head = format.file_head();
+    (&file).write_all(&head).map_err(|error| failed("write to", error))?;
+    let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
+    let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
+    Ok(output(name, "pcap", Arc::new(shared), file, head.len() as u64))
+}
+
+/// The output whose queues write to `file`, which has `written` bytes already.
+pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, file: File, written: u64) -> Output {
     // The thread begins with the first queue: not before the program has given up its privileges.
     let mut unwritten = Some(file);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
-        let save = Save { file: Arc::clone(&shared), lane, links: Vec::new(), bytes: Vec::with_capacity(1 << 16) };
+        let save = Save { file: Arc::clone(&shared), lane, interfaces: Vec::new() };
         if let Some(file) = unwritten.take() {
-            shared.writer.start(file, section.len() as u64)?;
+            shared.writer.start(file, written)?;
         }
         Ok(Box::new(save) as Box<dyn TxQueue>)
     });
-    Ok(Output::new(name, "pcap", open))
+    Output::new(name, kind, open)
 }
 
 fn now() -> WallTime {
@@ -95,25 +88,52 @@ fn now() -> WallTime {
 
 /// A file that all CPUs write to.
 #[derive(Debug)]
-struct SavedFile {
-    writer: Arc<Writer>,
-    /// The link types that the file has an interface of, by the interface's number. Locked when a CPU meets one that is new
-    /// to it.
-    links: Mutex<Vec<LinkType>>,
+pub(super) struct SavedFile {
+    pub(super) writer: Arc<Writer>,
+    format: StreamFormat,
+    /// The file's interfaces, by their numbers. Locked when a CPU meets one that is new to it.
+    interfaces: Mutex<Vec<Interface>>,
     /// When the path's clock began.
     epoch: WallTime,
+    /// What is written of each packet, if not the whole of it.
+    unwrap: Option<Unwrap>,
+    /// If it is one of several streams: the link types that all of them have met.
+    pub(super) seen: Option<Arc<LinksSeen>>,
 }
 
 impl SavedFile {
-    /// The interface of a link type. It is in the file before any packet of it is.
-    fn interface_of(&self, link: LinkType) -> u32 {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = links.iter().position(|known| *known == link) {
-            return known as u32;
+    pub(super) fn new(writer: Arc<Writer>, format: StreamFormat) -> Self {
+        Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
+    }
+
+    /// The same as a stream of several, with the same `seen`, which hands on what `unwrap` finds.
+    pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
+        Self { seen: Some(seen), unwrap, ..self }
+    }
+
+    /// The number of an interface. It is in the file before any packet of it is. `None` if the format allows another link type
+    /// only.
+    pub(super) fn number_of(&self, interface: Interface) -> Option<u32> {
+        if self.seen.as_ref().is_some_and(|seen| !seen.see(interface.link) && !self.format.takes_several_links()) {
+            return None;
         }
-        self.writer.append(&interface(link));
-        links.push(link);
-        links.len() as u32 - 1
+        let mut interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = interfaces.iter().position(|known| *known == interface) {
+            return Some(known as u32);
+        }
+        if !interfaces.is_empty() && !self.format.takes_several_links() {
+            return None;
+        }
+        self.writer.append(&self.format.interface_head(interface));
+        interfaces.push(interface);
+        Some(interfaces.len() as u32 - 1)
+    }
+
+    /// Writes the head for `link` if there is none yet, so that a file without packets can be read too.
+    pub(super) fn begin(&self, link: LinkType) {
+        if self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            self.number_of(self.format.interface(link, 0));
+        }
     }
 }
 
@@ -122,9 +142,8 @@ impl SavedFile {
 struct Save {
     file: Arc<SavedFile>,
     lane: Arc<Lane>,
-    /// What is known of the file's interfaces.
-    links: Vec<(LinkType, u32)>,
-    bytes: Vec<u8>,
+    /// What is known of the file's interfaces. `None` for link types that are refused.
+    interfaces: Vec<(Interface, Option<u32>)>,
 }
 
 impl TxQueue for Save {
@@ -148,29 +167,56 @@ impl TxQueue for Save {
         if !self.file.writer.takes(&self.lane) {
             return Ok(sent);
         }
-        let handled = self.file.epoch.as_nanos() + packets.now().as_nanos();
-        let mut captured = 0;
-        self.bytes.clear();
+        let Self { file, lane, interfaces } = self;
+        let (format, unwrap) = (file.format, file.unwrap);
+        let (handled, source) = (file.epoch.as_nanos() + packets.now().as_nanos(), packets.source());
+        let (mut entry, mut failed): (Option<Entry<'_>>, _) = (None, false);
         while let Some(packet) = packets.next_packet() {
-            let Received { total_len, link, time, wire_len, .. } = packet.received();
-            if total_len > PACKET_BYTES_MAX {
-                sent.refused += 1;
-                continue;
-            }
-            let known = self.links.iter().find(|(known, _)| *known == link).map(|(_, number)| *number);
-            let interface = known.unwrap_or_else(|| {
-                let number = self.file.interface_of(link);
-                self.links.push((link, number));
-                number
-            });
+            let Received { data, total_len, link, time, wire_len, .. } = packet.received();
             let nanos = time.map_or(handled, WallTime::as_nanos);
-            packet_block(&mut self.bytes, interface, nanos, &packet, (total_len, wire_len));
-            sent.deferred += 1;
-            captured += total_len as u64;
-        }
-        if sent.deferred > 0 {
-            let (source, packets, blocks) = (packets.source(), sent.deferred, self.bytes.as_slice());
-            self.file.writer.push(&self.lane, &Batch { source, packets, bytes: captured, blocks })?;
+            let inner = unwrap.and_then(|unwrap| unwrap(data, link));
+            let (link, from, front) = match &inner {
+                Some(inner) => (inner.link, inner.from.min(total_len), inner.front()),
+                None => (link, 0, &[][..]),
+            };
+            let interface = format.interface(link, nanos);
+            let number = match interfaces.iter().find(|(known, _)| *known == interface) {
+                Some((_, number)) => *number,
+                None => {
+                    // It stands in the file before the packet does.
+                    entry = None;
+                    let number = file.number_of(interface);
+                    interfaces.push((interface, number));
+                    number
+                }
+            };
+            if let (None, Some(_), false) = (&entry, number, failed) {
+                match file.writer.begin(lane, source) {
+                    Ok(begun) => entry = Some(begun),
+                    // If a reader ends, that is no error of the run. The code that started the reader reports it.
+                    Err(_) if file.seen.is_some() => failed = true,
+                    Err(error) => return Err(error),
+                }
+            }
+            let written = match (number, &mut entry) {
+                (Some(number), Some(entry)) if total_len <= PACKET_BYTES_MAX => {
+                    let (captured, wire) =
+                        (total_len - from + front.len(), wire_len.max(total_len) - from + front.len());
+                    let head = PacketHead { interface: (number, interface), nanos, captured, wire };
+                    let parts = std::iter::once(front).chain(parts_behind(packet.segments(), from));
+                    let written = format.packet(entry.blocks(), head, parts);
+                    if written {
+                        entry.count(captured as u64);
+                    }
+                    written
+                }
+                _ => false,
+            };
+            if written {
+                sent.deferred += 1;
+            } else {
+                sent.refused += 1;
+            }
         }
         Ok(sent)
     }
@@ -187,60 +233,12 @@ impl Drop for Save {
     }
 }
 
-/// The packets that stand whole in blocks, the bytes captured of them, and where the last whole block ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Whole {
-    pub(super) packets: u64,
-    pub(super) bytes: u64,
-    pub(super) len: usize,
-}
-
-/// Looks through blocks that were made here and may be cut off.
-pub(super) fn whole_packets(blocks: &[u8]) -> Whole {
-    let word = |at: usize| blocks.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    let mut whole = Whole::default();
-    while let (Some(kind), Some(len)) = (word(whole.len), word(whole.len + 4)) {
-        let end = whole.len + len as usize;
-        if end > blocks.len() {
-            break;
-        }
-        if kind == PACKET {
-            whole.packets += 1;
-            whole.bytes += u64::from(word(whole.len + PACKET_HEAD - 8).unwrap_or(0));
-        }
-        whole.len = end;
-    }
-    whole
-}
-
-/// A block of that type, with its length before and behind.
-fn block(kind: u32, body: &[&[u8]]) -> Vec<u8> {
-    let body = body.concat();
-    let len = (12 + body.len() as u32).to_ne_bytes();
-    [&kind.to_ne_bytes()[..], &len, &body, &len].concat()
-}
-
-fn section() -> Vec<u8> {
-    let (version, unknown_length) = ([1_u16, 0].map(u16::to_ne_bytes).concat(), (-1_i64).to_ne_bytes());
-    block(SECTION, &[&BYTE_ORDER.to_ne_bytes(), &version, &unknown_length])
-}
-
-fn interface(link: LinkType) -> Vec<u8> {
-    let no_snap_length = 0_u32.to_ne_bytes();
-    let resolution = [&IF_TSRESOL.to_ne_bytes()[..], &1_u16.to_ne_bytes(), &[NANOSECONDS, 0, 0, 0]].concat();
-    let end_of_options = [0; 4];
-    block(INTERFACE, &[&link.0.to_ne_bytes(), &[0; 2], &no_snap_length, &resolution, &end_of_options])
-}
-
-fn packet_block(bytes: &mut Vec<u8>, interface: u32, nanos: u64, packet: &OutgoingPacket<'_>, lens: (usize, usize)) {
-    let (total_len, wire_len) = lens;
-    let padded = total_len.next_multiple_of(4);
-    let len = (32 + padded) as u32;
-    bytes.reserve(PACKET_OVERHEAD + total_len);
-    let head: [u32; PACKET_HEAD / 4] =
-        [PACKET, len, interface, (nanos >> 32) as u32, nanos as u32, total_len as u32, wire_len as u32];
-    head.iter().for_each(|word| bytes.extend_from_slice(&word.to_ne_bytes()));
-    packet.segments().for_each(|part| bytes.extend_from_slice(part));
-    bytes.resize(bytes.len() + padded - total_len, 0);
-    bytes.extend_from_slice(&len.to_ne_bytes());
+/// The parts of a packet without its first `from` bytes.
+fn parts_behind(segments: Segments<'_>, from: usize) -> impl Iterator<Item = &[u8]> {
+    let mut skipped = 0;
+    segments.map(move |part| {
+        let skip = (from - skipped).min(part.len());
+        skipped += skip;
+        &part[skip..]
+    })
 }

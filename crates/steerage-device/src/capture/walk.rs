@@ -27,13 +27,17 @@ pub(super) struct Walk<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     pub(super) packets: u64,
+    /// Packets that the filter took out.
+    pub(super) filtered: u64,
+    /// Packets whose time stamp is out of range, so that they have no time.
+    pub(super) bad_times: u64,
     /// In nanoseconds since 1970; `earliest > latest` where no packet had a time.
     pub(super) earliest: u64,
     pub(super) latest: u64,
 }
 
 impl Met {
-    pub(super) const NOTHING: Self = Self { packets: 0, earliest: u64::MAX, latest: 0 };
+    pub(super) const NOTHING: Self = Self { packets: 0, filtered: 0, bad_times: 0, earliest: u64::MAX, latest: 0 };
 
     /// Counts a packet with a time.
     #[inline(always)]
@@ -69,6 +73,29 @@ impl Walk<'_> {
     }
 }
 
+/// Decides which frames are handed over.
+pub(super) trait Sieve {
+    /// How many bytes of the frame are wanted. `None` if it is taken out.
+    ///
+    /// # Errors
+    /// Why the frame cannot be looked at, or that as many were taken out as one walk may.
+    fn wanted(&mut self, frame: &[u8], link: LinkType, wire_len: u32) -> Result<Option<usize>, Stop>;
+
+    /// The frames that follow are of a section in this byte order.
+    #[inline(always)]
+    fn section(&mut self, _big_endian: bool) {}
+}
+
+/// Everything is wanted, whole.
+pub(super) struct All;
+
+impl Sieve for All {
+    #[inline(always)]
+    fn wanted(&mut self, frame: &[u8], _: LinkType, _: u32) -> Result<Option<usize>, Stop> {
+        Ok(Some(frame.len()))
+    }
+}
+
 /// What the bytes to be walked begin with.
 pub(super) enum Found {
     /// A packet, and so many bytes behind it that are of no interest.
@@ -96,6 +123,8 @@ pub(super) enum Stop {
     OtherLink,
     /// The next frame is not due before this time.
     NotYet { nanos: u64 },
+    /// The filter took out as many frames as one poll looks at.
+    Filtered,
     /// What follows is no record.
     Wrong(Wrong),
 }

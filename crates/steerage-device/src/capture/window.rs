@@ -53,6 +53,12 @@ impl Window {
         Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false }
     }
 
+    /// As it was when it was new.
+    pub(super) fn begin_anew(&mut self) {
+        let carry = std::mem::take(&mut self.carry);
+        *self = Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false };
+    }
+
     /// The next file begins.
     pub(super) fn begin_file(&mut self) {
         (self.at, self.offset, self.skip, self.ended) = (self.end, 0, 0, false);

@@ -4,29 +4,31 @@
 //! time, and the lock that it takes for this is never held while something is written. Each CPU has a share of the buffer. A CPU
 //! whose share is full loses its packets for this output only (`tx_full`).
 //!
-//! Packets count as sent once they are written. If the output fails, or its reader takes nothing until the run gives up, the file
-//! is cut after its last whole packet, and whatever was not written counts as lost (`tx_lost`).
+//! Packets count as sent once they are written or, if the file is a pipe that is watched, once they are read. If the output
+//! fails, or its reader takes nothing until the run gives up, a file is cut after its last whole packet, and whatever was not
+//! written counts as lost (`tx_lost`).
+
+mod thread;
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::{
     DeviceError,
     device::{TxAccount, TxSource},
     limits::OUTPUT_STUCK_AFTER,
 };
 
-use super::save::{Whole, whole_packets};
+use super::encode::StreamFormat;
+use super::pipe;
+use thread::Writing;
 
 /// How much may wait to be written, of all CPUs together: so much lasts for a disk that is away for 25 ms at 10 Gbit/s.
-const BUFFER_BYTES: usize = 32 << 20;
+pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The least share of it that a CPU has: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
@@ -34,11 +36,23 @@ const SHARE_MIN: usize = 256 << 10;
 /// How much is written at a time, if there is so much: a system call then costs nothing per packet.
 const WRITE_BYTES: usize = 256 << 10;
 
+/// The room that a chunk has for a batch of full Ethernet frames. A chunk is enlarged if a batch takes more.
+const BATCH_BYTES: usize = 100 << 10;
+
 /// How long less than that waits for more to come.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// How often a writer checks whether the run still waits for an output that takes nothing.
-const STUCK_LOOK_MILLIS: u8 = 20;
+/// How a file is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriterOptions {
+    pub(super) format: StreamFormat,
+    /// How much may wait to be written, of all CPUs together.
+    pub(super) buffer_bytes: usize,
+    /// Inputs that can wait do so for as long as it takes, even if the reader takes nothing.
+    pub(super) patient: bool,
+    /// The file is a pipe whose reader is watched: packets count as sent once they are read.
+    pub(super) watched: bool,
+}
 
 /// What one CPU has in the buffer.
 #[derive(Debug, Default)]
@@ -67,13 +81,17 @@ struct Chunk {
     sent: Vec<Sent>,
 }
 
-/// A batch that is to be written.
+/// A batch that is being appended. The buffer is locked meanwhile. What was appended is handed to the writer when this is dropped.
 #[derive(Debug)]
-pub(super) struct Batch<'a> {
-    pub(super) source: TxSource,
-    pub(super) packets: u64,
-    pub(super) bytes: u64,
-    pub(super) blocks: &'a [u8],
+pub(super) struct Entry<'a> {
+    writer: &'a Writer,
+    lane: &'a Arc<Lane>,
+    source: TxSource,
+    buffer: MutexGuard<'a, Buffer>,
+    /// Where the batch begins in the last chunk.
+    start: usize,
+    packets: u64,
+    bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +115,17 @@ struct Buffer {
 #[derive(Debug)]
 pub(super) struct Writer {
     name: String,
+    options: WriterOptions,
+    /// What is written to. `None` before the start and after the end.
+    file: Mutex<Option<Arc<File>>>,
+    /// Bytes written, of whatever kind. Relaxed, as the three below: nothing is handed over by them.
+    written: AtomicU64,
+    /// Bytes that wait, without the chunk that is being written.
+    waiting: AtomicUsize,
+    /// The thread has finished.
+    ended: AtomicBool,
+    /// No packet comes any more, although CPUs could still send some.
+    input_ended: AtomicBool,
     buffer: Mutex<Buffer>,
     wake: Condvar,
     /// Over how many CPUs the buffer is shared out.
@@ -108,17 +137,72 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(name: String) -> Self {
-        let (buffer, wake, lanes, stuck_since) = Default::default();
-        Self { name, buffer, wake, lanes, start: Instant::now(), stuck_since }
+    pub(super) fn new(name: String, options: WriterOptions) -> Self {
+        let (buffer, wake, lanes, stuck_since, file) = Default::default();
+        let (written, waiting, ended, input_ended) = Default::default();
+        Self {
+            name,
+            options,
+            file,
+            written,
+            waiting,
+            ended,
+            input_ended,
+            buffer,
+            wake,
+            lanes,
+            start: Instant::now(),
+            stuck_since,
+        }
     }
 
     /// Starts the thread. `written` bytes are in the file already.
     pub(super) fn start(self: &Arc<Self>, file: File, written: u64) -> Result<(), DeviceError> {
+        let file = Arc::new(file);
+        self.written.store(written, Ordering::Relaxed);
+        *self.file() = Some(Arc::clone(&file));
+        let writing = Writing::new(file, written, self.options.watched);
         let writer = Arc::clone(self);
-        let body = move || Writing { can_be_cut: is_file(&file), file, written }.run(&writer);
-        let started = thread::Builder::new().name("pcap".to_owned()).spawn(body);
+        let body = move || {
+            writing.run(&writer);
+            // The last holder closes it.
+            writer.file().take();
+            writer.ended.store(true, Ordering::Release);
+        };
+        let started = std::thread::Builder::new().name("pcap".to_owned()).spawn(body);
         started.map(drop).map_err(|error| DeviceError::new(self.name.clone(), "start a thread to write to", error))
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<Arc<File>>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes written so far, and those of them that are in the pipe.
+    pub(super) fn written(&self) -> (u64, usize) {
+        let unread = self.file().as_deref().filter(|_| self.options.watched).map_or(0, pipe::unread);
+        (self.written.load(Ordering::Relaxed), unread)
+    }
+
+    /// Bytes that wait to be written, as of the last batch.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether the thread has finished, and closed the file. Pairs with the store at its end.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Nothing is sent any more: what is there is written, and the file closed.
+    pub(super) fn end_input(&self) {
+        let mut buffer = self.lock();
+        self.input_ended.store(true, Ordering::Relaxed);
+        self.wake_writer(&mut buffer);
+    }
+
+    /// Why it failed, if it did.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.lock().failed.clone()
     }
 
     /// A CPU's way in.
@@ -137,31 +221,22 @@ impl Writer {
 
     /// Appends what belongs to no packet.
     pub(super) fn append(&self, bytes: &[u8]) {
-        self.lock().chunk_for(bytes.len()).bytes.extend_from_slice(bytes);
+        let mut buffer = self.lock();
+        buffer.chunk_for(bytes.len()).bytes.extend_from_slice(bytes);
+        buffer.bytes += bytes.len();
     }
 
-    /// Appends a batch. If the output has failed, the error says why.
-    pub(super) fn push(&self, lane: &Arc<Lane>, batch: &Batch<'_>) -> Result<(), DeviceError> {
+    /// Begins to append a batch. If the output has failed, the error says why.
+    pub(super) fn begin<'a>(&'a self, lane: &'a Arc<Lane>, source: TxSource) -> Result<Entry<'a>, DeviceError> {
         let mut buffer = self.lock();
+        if self.input_ended.load(Ordering::Relaxed) {
+            return Err(self.error(io::Error::other("it has ended")));
+        }
         if let Some(why) = &buffer.failed {
             return Err(self.error(io::Error::other(why.clone())));
         }
-        lane.held.fetch_add(batch.blocks.len(), Ordering::Relaxed);
-        let chunk = buffer.chunk_for(batch.blocks.len());
-        chunk.bytes.extend_from_slice(batch.blocks);
-        let Batch { source, packets, bytes, .. } = *batch;
-        chunk.sent.push(Sent {
-            lane: Arc::clone(lane),
-            source,
-            packets,
-            bytes,
-            end: chunk.bytes.len(),
-            len: batch.blocks.len(),
-        });
-        if buffer.wakes_at.is_some_and(|wakes_at| buffer.bytes >= wakes_at) {
-            self.wake_writer(&mut buffer);
-        }
-        Ok(())
+        let start = buffer.chunk_for(BATCH_BYTES).bytes.len();
+        Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
     /// Has what waits written now.
@@ -181,7 +256,7 @@ impl Writer {
 
     /// Each CPU's share of the buffer.
     fn share(&self) -> usize {
-        (BUFFER_BYTES / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
+        (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
     /// Whether a batch of that CPU can still be taken.
@@ -196,7 +271,9 @@ impl Writer {
 
     fn is_stuck(&self) -> bool {
         let since = self.stuck_since.load(Ordering::Relaxed);
-        since > 0 && self.millis().saturating_sub(since) >= OUTPUT_STUCK_AFTER.as_millis() as u64
+        !self.options.patient
+            && since > 0
+            && self.millis().saturating_sub(since) >= OUTPUT_STUCK_AFTER.as_millis() as u64
     }
 
     /// Since the start, and never 0.
@@ -220,14 +297,17 @@ impl Writer {
         buffer.spare.extend(used);
         let mut lingered = false;
         loop {
-            if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || buffer.senders == 0) && buffer.bytes > 0) {
+            // Changed under the lock of the buffer.
+            let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
+            if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;
                 let chunk = buffer.waiting.pop_front()?;
                 buffer.bytes -= chunk.bytes.len();
+                self.waiting.store(buffer.bytes, Ordering::Relaxed);
                 return Some(chunk);
             }
             buffer.hurry = false;
-            if buffer.senders == 0 {
+            if over {
                 return None;
             }
             let nothing = buffer.bytes == 0;
@@ -242,16 +322,17 @@ impl Writer {
         }
     }
 
-    /// It is over before its time: what waits is lost, and nothing more is taken.
-    fn fail(&self, chunk: &Chunk, cause: io::Error) {
+    /// It is over before its time: what waits is lost, and nothing more is taken. `chunk` was being written.
+    fn fail(&self, chunk: Option<&Chunk>, cause: io::Error) {
         let error = self.error(cause);
         tracing::error!(device = %self.name, "{error}");
         let mut buffer = self.lock();
         buffer.failed = Some(error.cause.to_string());
         let waiting = std::mem::take(&mut buffer.waiting);
         buffer.bytes = 0;
+        self.waiting.store(0, Ordering::Relaxed);
         drop(buffer);
-        if let Some(account) = chunk.sent.first().and_then(|sent| sent.lane.account.get()) {
+        if let Some(account) = chunk.and_then(|chunk| chunk.sent.first()).and_then(|sent| sent.lane.account.get()) {
             account.failed(&error);
         }
         for sent in waiting.iter().flat_map(|chunk| &chunk.sent) {
@@ -271,9 +352,8 @@ impl Lane {
 }
 
 impl Buffer {
-    /// A chunk with room for so many bytes, counted as waiting.
+    /// The last chunk, with room for so many bytes.
     fn chunk_for(&mut self, bytes: usize) -> &mut Chunk {
-        self.bytes += bytes;
         let fits = self.waiting.back().is_some_and(|chunk| chunk.bytes.len() + bytes <= WRITE_BYTES);
         if !fits {
             let spare = self.spare.pop();
@@ -281,8 +361,45 @@ impl Buffer {
             self.waiting.push_back(spare.unwrap_or_else(new));
         }
         // There is one: it fits, or was pushed just now.
+        self.last_chunk()
+    }
+
+    fn last_chunk(&mut self) -> &mut Chunk {
         let last = self.waiting.len() - 1;
         &mut self.waiting[last]
+    }
+}
+
+impl Entry<'_> {
+    /// What is written of a packet is appended to these bytes.
+    #[inline]
+    pub(super) fn blocks(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer.last_chunk().bytes
+    }
+
+    /// A packet was appended, with so many bytes of its own.
+    #[inline]
+    pub(super) fn count(&mut self, bytes: u64) {
+        self.packets += 1;
+        self.bytes += bytes;
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        let Self { writer, lane, source, start, packets, bytes, ref mut buffer } = *self;
+        let chunk = buffer.last_chunk();
+        let end = chunk.bytes.len();
+        let len = end - start;
+        if packets > 0 {
+            chunk.sent.push(Sent { lane: Arc::clone(lane), source, packets, bytes, end, len });
+            lane.held.fetch_add(len, Ordering::Relaxed);
+        }
+        buffer.bytes += len;
+        writer.waiting.store(buffer.bytes, Ordering::Relaxed);
+        if buffer.wakes_at.is_some_and(|wakes_at| buffer.bytes >= wakes_at) {
+            writer.wake_writer(buffer);
+        }
     }
 }
 
@@ -319,92 +436,4 @@ impl Sent {
             account.lost(self.source, packets);
         }
     }
-}
-
-/// What the thread has to itself.
-struct Writing {
-    file: File,
-    can_be_cut: bool,
-    /// Bytes of whole chunks, and what was in the file before.
-    written: u64,
-}
-
-/// Where a chunk could not be written any further.
-struct Stopped {
-    /// Bytes and batches before it.
-    at: usize,
-    settled: usize,
-    cause: io::Error,
-}
-
-impl Writing {
-    fn run(mut self, writer: &Writer) {
-        let mut used = None;
-        while let Some(chunk) = writer.next(used.take()) {
-            if let Err(stopped) = self.write(&chunk, writer) {
-                return self.give_up(&chunk, stopped, writer);
-            }
-            chunk.let_go();
-            used = chunk.emptied();
-        }
-    }
-
-    fn write(&mut self, chunk: &Chunk, writer: &Writer) -> Result<(), Stopped> {
-        let (mut at, mut settled) = (0, 0);
-        writer.stuck_since.store(writer.millis(), Ordering::Relaxed);
-        while at < chunk.bytes.len() {
-            let result = if chunk.is_over() { Err(self.too_late()) } else { (&self.file).write(&chunk.bytes[at..]) };
-            match result {
-                Ok(0) => return Err(Stopped { at, settled, cause: io::ErrorKind::WriteZero.into() }),
-                Ok(bytes) => {
-                    writer.stuck_since.store(writer.millis(), Ordering::Relaxed);
-                    at += bytes;
-                    while let Some(sent) = chunk.sent.get(settled).filter(|sent| sent.end <= at) {
-                        sent.count_sent(sent.packets, sent.bytes);
-                        settled += 1;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
-                Err(cause) => return Err(Stopped { at, settled, cause }),
-            }
-        }
-        writer.stuck_since.store(0, Ordering::Relaxed);
-        self.written += at as u64;
-        Ok(())
-    }
-
-    /// Until there may be room in the FIFO, or it is to be looked whether anybody still waits for that.
-    fn wait(&self) {
-        // Whatever goes wrong, the next write says it.
-        let _ = poll(&mut [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)], PollTimeout::from(STUCK_LOOK_MILLIS));
-    }
-
-    fn too_late(&self) -> io::Error {
-        let why = if self.can_be_cut { "it is too slow" } else { "its reader takes nothing any more" };
-        io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
-    }
-
-    /// Counts what of the chunk was written as sent and the rest as lost, and cuts a file after its last whole packet.
-    fn give_up(&self, chunk: &Chunk, stopped: Stopped, writer: &Writer) {
-        let Stopped { at, settled, cause } = stopped;
-        if self.can_be_cut {
-            let whole = whole_packets(&chunk.bytes[..at]).len as u64;
-            if let Err(error) = self.file.set_len(self.written + whole) {
-                tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
-            }
-        }
-        for sent in &chunk.sent[settled..] {
-            let Whole { packets, bytes, .. } =
-                whole_packets(chunk.bytes.get(sent.end - sent.len..at).unwrap_or_default());
-            sent.count_sent(packets, bytes);
-            sent.count_lost(sent.packets - packets);
-        }
-        chunk.let_go();
-        writer.fail(chunk, cause);
-    }
-}
-
-fn is_file(file: &File) -> bool {
-    file.metadata().is_ok_and(|metadata| metadata.is_file())
 }

@@ -12,14 +12,24 @@ const MAGIC: u32 = 0xfd2f_b528;
 /// And the 15 that follow: frames to be skipped.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
-/// The most memory that a frame may ask for: what `ruzstd` allows. `zstd` itself asks for 8 MiB at level 19, and for up
-/// to 128 MiB only by `--ultra` or `--long`.
-pub(super) const WINDOW_BYTES_MAX: u64 = 100 << 20;
+/// The largest window, which is how far back unpacked bytes may be repeated: what `zstd -d` allows. It packs with 8 MiB at level 19,
+/// and with up to 128 MiB by `--ultra` or `--long`.
+const WINDOW_BYTES_MAX: u64 = 128 << 20;
+
+/// The largest window that the decoder sees. It would allocate the whole window at once, whatever the frame holds, and twice as much
+/// if its size is a power of two. The header of a larger window is changed to this size, and what it needs beyond that is [held back](Zstd::held_back).
+const TOLD_WINDOW_BYTES: u64 = 1 << 20;
+/// The same as a frame header has it: the power of two above 1 KiB, and no eighths (RFC 8878, 3.1.1.1.2).
+const TOLD_WINDOW: u8 = 10 << 3;
 
 /// Magic and descriptor: as many bytes as tell the frame header's length.
 const DESCRIPTOR_END: usize = 5;
+/// How many bytes a dictionary's number has, by the descriptor.
+const DICTIONARY_BYTES: [usize; 4] = [0, 1, 2, 4];
 const BLOCK_HEADER_BYTES: usize = 3;
 const CHECKSUM_BYTES: usize = 4;
+/// The descriptor's bit that says there is a checksum.
+const CHECKSUM_FLAG: u8 = 4;
 
 /// The most a block can unpack to, and be.
 const BLOCK_BYTES_MAX: usize = 128 << 10;
@@ -35,6 +45,9 @@ pub(super) struct Zstd<R> {
     feed: R,
     frame: FrameDecoder,
     next: NextPart,
+    /// How many unpacked bytes stay in the decoder beyond the window that it was told of: until the frame's end, the decoder repeats
+    /// from whatever it still holds.
+    held_back: usize,
     /// The bytes of what comes next, as far as they have come.
     pending: Vec<u8>,
 }
@@ -57,7 +70,7 @@ enum NextPart {
 impl<R: BufRead> Zstd<R> {
     pub(super) fn new(feed: R) -> Self {
         let pending = Vec::with_capacity(BLOCK_HEADER_BYTES + BLOCK_BYTES_MAX + CHECKSUM_BYTES);
-        Self { feed, frame: FrameDecoder::new(), next: NextPart::FrameHeader, pending }
+        Self { feed, frame: FrameDecoder::new(), next: NextPart::FrameHeader, held_back: 0, pending }
     }
 
     pub(super) fn feed(&self) -> &R {
@@ -126,16 +139,27 @@ impl<R: BufRead> Zstd<R> {
             return Err(damaged("zstd: what follows is no frame"));
         }
         self.need(frame_header_bytes(descriptor))?;
-        let window = window_bytes(&self.pending);
-        if window > WINDOW_BYTES_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("zstd: it asks for {window} bytes of memory, more than {WINDOW_BYTES_MAX}"),
-            ));
+        let (window, dictionary) = (window_bytes(&self.pending), dictionary(&self.pending));
+        if dictionary != 0 {
+            return Err(unsupported(format!(
+                "it was packed with dictionary {dictionary}: unpack it with zstd -dc -D DICTIONARY FILE | steerage count -"
+            )));
         }
-        self.frame.reset(&self.pending[..]).map_err(unpacking)?;
+        if window > WINDOW_BYTES_MAX {
+            return Err(unsupported(format!(
+                "it needs a window of {window} bytes, more than {WINDOW_BYTES_MAX}: unpack it with \
+                 zstd -dc --long=31 FILE | steerage count -"
+            )));
+        }
+        let told = if window > TOLD_WINDOW_BYTES {
+            let header = [a, b, c, d, descriptor & CHECKSUM_FLAG, TOLD_WINDOW];
+            self.frame.reset(&header[..]).map(|()| TOLD_WINDOW_BYTES)
+        } else {
+            self.frame.reset(&self.pending[..]).map(|()| window)
+        };
+        self.held_back = (window - told.map_err(unpacking)?) as usize;
         self.pending.clear();
-        Ok(NextPart::Block { checksum: descriptor & 4 != 0 })
+        Ok(NextPart::Block { checksum: descriptor & CHECKSUM_FLAG != 0 })
     }
 
     fn block(&mut self, checksum: bool) -> io::Result<NextPart> {
@@ -157,7 +181,9 @@ impl<R: BufRead> Zstd<R> {
 impl<R: BufRead> Read for Zstd<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         while !to.is_empty() {
-            let read = self.frame.read(to)?;
+            let held_back = if self.frame.is_finished() { 0 } else { self.held_back };
+            let free = self.frame.can_collect().saturating_sub(held_back).min(to.len());
+            let read = self.frame.read(&mut to[..free])?;
             if read > 0 {
                 return Ok(read);
             }
@@ -169,11 +195,21 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
+/// The number of the dictionary that a frame was packed with, by its header, which is whole. 0 for none.
+fn dictionary(header: &[u8]) -> u32 {
+    let descriptor = header[DESCRIPTOR_END - 1];
+    let from = DESCRIPTOR_END + usize::from(descriptor & 0x20 == 0);
+    let bytes = DICTIONARY_BYTES[usize::from(descriptor & 3)];
+    let mut number = [0; 4];
+    number[..bytes].copy_from_slice(&header[from..from + bytes]);
+    u32::from_le_bytes(number)
+}
+
 /// The frame header's length, magic included, by its descriptor: with a byte for the window unless there is one segment,
 /// a dictionary's number and the content's size.
 fn frame_header_bytes(descriptor: u8) -> usize {
     let single = descriptor & 0x20 != 0;
-    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let dictionary = DICTIONARY_BYTES[usize::from(descriptor & 3)];
     let size = match descriptor >> 6 {
         0 => usize::from(single),
         power => 1 << power,
@@ -201,6 +237,11 @@ fn window_bytes(header: &[u8]) -> u64 {
 
 fn cut() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
+}
+
+/// It is sound, and cannot be unpacked here.
+fn unsupported(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("zstd: {text}"))
 }
 
 fn damaged(text: &'static str) -> io::Error {

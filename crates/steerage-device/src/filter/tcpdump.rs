@@ -1,7 +1,7 @@
 //! Runs tcpdump as the compiler: a child process that prints a program.
 
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use steerage::LinkType;
 
-use super::{Filter, FilterError, SHOWN_CHARS_MAX, shown};
+use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
@@ -25,6 +25,13 @@ const SAID_CHARS_MAX: usize = 240;
 
 /// The longest packet that a filter lets through whole, in bytes: tcpdump's own most, and more than any frame has.
 const WHOLE: &str = "262144";
+const WHOLE_BYTES: u32 = 262_144;
+
+/// How many run at a time, where an expression is compiled for several kinds of frames.
+const AT_A_TIME: usize = 8;
+
+/// What tcpdump says before it compiles for a file.
+const READING: &str = "reading from file ";
 
 /// The only word of the language that asks for something a file's frame has in it and a live one has beside it: the kernel
 /// takes tags out of frames. Compiled without the interface it finds nothing.
@@ -33,6 +40,32 @@ const NEEDS_INTERFACE: &str = "vlan";
 /// Compiles an expression.
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
+}
+
+/// Compiles an expression for frames of files, for each of these kinds. Each gets what `tcpdump -r` would filter such a file with.
+pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<Filter, FilterError>> {
+    let compiler = Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX };
+    if text.contains('\0') {
+        return kinds.iter().map(|_| Err(refused(text, "it has a zero byte"))).collect();
+    }
+    let begin = |kind: &FrameKind| compiler.begin(&["-r", "-"], text, &file_header(*kind));
+    let mut compiled = Vec::with_capacity(kinds.len());
+    for some in kinds.chunks(AT_A_TIME) {
+        let running: Vec<_> = some.iter().map(begin).collect();
+        compiled.extend(running.into_iter().map(|child| compiler.end(child?, text)));
+    }
+    compiled
+}
+
+/// A capture file of this kind without packets: its header.
+fn file_header(kind: FrameKind) -> Vec<u8> {
+    let (link, magic, version) = (u32::from(kind.link.0), 0xa1b2_c3d4_u32, [2_u16, 4]);
+    let words = [magic, 0, 0, 0, WHOLE_BYTES, link];
+    let bytes = |word: u32| if kind.big_endian { word.to_be_bytes() } else { word.to_le_bytes() };
+    let mut header: Vec<u8> = words.into_iter().flat_map(bytes).collect();
+    let halves = version.map(|half| if kind.big_endian { half.to_be_bytes() } else { half.to_le_bytes() });
+    header[4..8].copy_from_slice(halves.as_flattened());
+    header
 }
 
 /// What is run, and for how long.
@@ -64,14 +97,29 @@ impl Compiler<'_> {
 
     /// Runs it and reads the program that it prints.
     fn run(&self, options: &[&str], text: &str) -> Result<Filter, FilterError> {
+        self.end(self.begin(options, text, &[])?, text)
+    }
+
+    /// Starts it with so much to read, less than a pipe holds.
+    fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
         // -s: whole packets, whatever its default; --: what follows is no option, however it begins.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|cause| match cause.kind() {
-            io::ErrorKind::NotFound => FilterError::NoTcpdump,
-            _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
-        })?;
+        command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|cause| match cause.kind() {
+                io::ErrorKind::NotFound => FilterError::NoTcpdump,
+                _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
+            })?;
+        if let Some(mut pipe) = child.stdin.take() {
+            // If it does not read this, it says why.
+            let _ = pipe.write_all(input);
+        }
+        Ok(child)
+    }
+
+    /// Reads the program that it prints.
+    fn end(&self, mut child: Child, text: &str) -> Result<Filter, FilterError> {
         let printed = output(&mut child, self.time_max);
         // It has ended, or is to: that it printed a whole program is how we know that it went well.
         let _ = child.kill();
@@ -115,7 +163,8 @@ fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Rece
 /// Its error in one line, without its name and its warnings.
 fn said(err: &str) -> String {
     let lines = err.lines().map(|line| line.strip_prefix("tcpdump: ").unwrap_or(line).trim());
-    let told: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("Warning:")).collect();
+    let is_error = |line: &&str| !line.is_empty() && !line.starts_with("Warning:") && !line.starts_with(READING);
+    let told: Vec<&str> = lines.filter(is_error).collect();
     if told.is_empty() { "it printed nothing".to_owned() } else { shown(&told.join(" "), SAID_CHARS_MAX) }
 }
 

@@ -14,18 +14,18 @@ const HEAD_BYTES: usize = 96;
 /// The same for the kinds that fit one cache line: the next line then needn't be fetched.
 const LINE_BYTES: usize = 64;
 
-const ETHERNET_BYTES: usize = 14;
-const VLAN_BYTES: usize = 4;
-const IPV4_BYTES: usize = 20;
-const IPV6_BYTES: usize = 40;
-const UDP_BYTES: usize = 8;
-const TCP_BYTES: usize = 20;
+pub(super) const ETHERNET_BYTES: usize = 14;
+pub(super) const VLAN_BYTES: usize = 4;
+pub(super) const IPV4_BYTES: usize = 20;
+pub(super) const IPV6_BYTES: usize = 40;
+pub(super) const UDP_BYTES: usize = 8;
+pub(super) const TCP_BYTES: usize = 20;
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-const ETHERTYPE_VLAN: u16 = 0x8100;
-const PROTOCOL_TCP: u8 = 6;
-const PROTOCOL_UDP: u8 = 17;
+pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
+pub(super) const PROTOCOL_TCP: u8 = 6;
+pub(super) const PROTOCOL_UDP: u8 = 17;
 
 /// Addresses of the kind that nobody owns (the second bit of the first byte).
 const MAC_TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -318,19 +318,19 @@ fn write_l4(bytes: &mut [u8], len: usize, kind: Kind) {
 }
 
 #[inline(always)]
-fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
+pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&value);
 }
 
 /// The sum of the 16-bit words of `bytes`, the last filled up with zero (RFC 1071).
-fn sum(bytes: &[u8]) -> u64 {
+pub(super) fn sum(bytes: &[u8]) -> u64 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low));
     bytes.chunks(2).map(word).sum()
 }
 
 /// The Internet checksum of a sum (RFC 1071). 32-bit words may be added whole: 2^16 is 1 in its arithmetic.
 #[inline(always)]
-fn checksum(sum: u64) -> u16 {
+pub(super) fn checksum(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);

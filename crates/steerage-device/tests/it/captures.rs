@@ -17,7 +17,7 @@ use crate::common::{POLLS_MAX, drain};
 
 #[test]
 fn real_captures_hold_what_tshark_finds() {
-    for path in tshark::captures() {
+    for path in tshark::all_captures() {
         let arguments = ["-n", "-T", "fields", "-e", "frame.cap_len", "-e", "frame.len", "-r"];
         let Some(expected) = tshark::output("tshark", &arguments, &path) else { return };
         let expected: Vec<Vec<u64>> =

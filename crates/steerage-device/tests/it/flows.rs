@@ -3,12 +3,14 @@
 
 use std::net::IpAddr;
 
+use steerage::LinkType;
 use steerage::flow::protocol;
 use steerage::flow::{self, Layers};
 use steerage_device::capture::Capture;
-use steerage_fixtures::tshark::{PAYLOAD, captures, tshark};
+use steerage_fixtures::tshark::{PAYLOAD, all_captures, tshark};
 
 use crate::common::drain_with_links;
+use crate::common::files::{MAGICS, pcap, temporary};
 
 const FIELDS: [&str; 12] = [
     "frame.protocols",
@@ -77,10 +79,88 @@ fn read(found: &flow::Dissection) -> Known {
     Known { addresses: Some(addresses), protocol: key.protocol(), ports }
 }
 
+/// IPv4 with this protocol, from 192.0.2.`host`.
+fn ipv4(host: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let [high, low] = (20 + payload.len() as u16).to_be_bytes();
+    let header = [0x45, 0, high, low, 0, 1, 0x40, 0, 64, protocol, 0, 0, 192, 0, 2, host, 192, 0, 2, 99];
+    [&header, payload].concat()
+}
+
+fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
+    let [high, low] = (payload.len() as u16).to_be_bytes();
+    let mut header = [0; 40];
+    (header[0], header[4], header[5], header[6], header[7]) = (0x60, high, low, next, 64);
+    (header[8], header[9], header[23]) = (0x20, 0x01, 7);
+    (header[24], header[25], header[39]) = (0x20, 0x01, 8);
+    [&header, payload].concat()
+}
+
+/// UDP without a checksum.
+fn udp(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
+    let length = 8 + payload.len() as u16;
+    [&[from, to, length, 0].map(u16::to_be_bytes).concat(), payload].concat()
+}
+
+fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8][..], &ethertype.to_be_bytes(), payload].concat()
+}
+
+/// Packets that somebody took along, one for each encapsulation, and the name that tshark has for it.
+fn taken_along() -> Vec<(&'static str, Vec<u8>)> {
+    let (four, six) = (ipv4(1, 17, &udp(1025, 9, b"four")), ipv6(17, &udp(1026, 9, b"six.")));
+    let (bridged, gre) = (ethernet(0x0800, &four), |head: &[u8], rest: &[u8]| ipv4(50, 47, &[head, rest].concat()));
+    let sequence = [0, 0, 0, 1];
+    let in_udp = |from, to, payload: &[u8]| ipv4(50, 17, &udp(from, to, payload));
+    let erspan_3 = |last: u8| [0x20, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, last];
+    let capwap = [&[0, 0x10, 0, 0, 0, 0, 0, 0][..], &bridged].concat();
+    let tzsp = [&[1, 0, 0, 1, 10, 1, 0xd0, 0, 18, 1, 6, 1][..], &bridged].concat();
+    let origin = [0, 0, 0x12, 0x34, 1, 2, 3, 4];
+    let secure = |payload: &[u8]| [&[0x20, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 8, 0, 1][..], payload, &[0; 16]].concat();
+    let ip = |packet: Vec<u8>| ethernet(0x0800, &packet);
+    vec![
+        ("erspan", ip(gre(&[0, 0, 0x88, 0xbe], &bridged))),
+        ("erspan", ip(gre(&[0x10, 0, 0x88, 0xbe], &[&sequence, &[0x10, 0, 0, 5, 0, 0, 0, 0][..], &bridged].concat()))),
+        ("erspan", ip(gre(&[0x10, 0, 0x22, 0xeb], &[&sequence, &erspan_3(0)[..], &bridged].concat()))),
+        ("erspan", ip(gre(&[0x10, 0, 0x22, 0xeb], &[&sequence, &erspan_3(1)[..], &[0; 8], &bridged].concat()))),
+        ("gre", ip(gre(&[0, 0, 0x88, 0x3e], &four))),
+        ("gre", ip(gre(&[0, 0, 0x88, 0x3e], &[&[0, 1, 0, 0][..], &four].concat()))),
+        ("gre", ip(in_udp(50_000, 4754, &[&[0, 0, 8, 0][..], &four].concat()))),
+        ("teredo", ip(in_udp(50_000, 3544, &six))),
+        ("teredo", ip(in_udp(3544, 50_000, &[&origin[..], &six].concat()))),
+        ("capwap.data", ip(in_udp(50_000, 5247, &capwap))),
+        ("capwap.data", ip(in_udp(5247, 50_000, &capwap))),
+        ("tzsp", ip(in_udp(50_000, 37008, &tzsp))),
+        ("ieee8021ah", ethernet(0x88e7, &[&[0, 0, 0, 7][..], &bridged].concat())),
+        ("ieee8021ad", ethernet(0x88a8, &[&[0, 5, 0x88, 0xe7, 0, 0, 0, 7][..], &bridged].concat())),
+        ("macsec", ethernet(0x88e5, &secure(&[&[8, 0][..], &four].concat()))),
+        ("llc", ethernet(38, &[&[0x42, 0x42, 3][..], &[0; 43]].concat())),
+    ]
+}
+
+#[test]
+fn what_is_taken_along_is_what_tshark_finds() {
+    let frames = taken_along();
+    let packets: Vec<Vec<u8>> = frames.iter().map(|(_, frame)| frame.clone()).collect();
+    let path = temporary("taken-along.pcap", &pcap(false, MAGICS[0], &packets));
+    let all_told = tshark(&path, &FIELDS);
+    std::fs::remove_file(path).unwrap();
+    let Some(all_told) = all_told else { return };
+    assert_eq!(all_told.len(), frames.len());
+    let mut with_flow = 0;
+    for ((name, frame), fields) in frames.iter().zip(&all_told) {
+        assert!(fields[0].split(':').any(|layer| layer == *name), "{name}: {}", fields[0]);
+        let found = flow::dissect(frame, LinkType::ETHERNET, Layers::Inner);
+        assert_eq!(read(&found), told(fields), "{name}: {}: {found:?}", fields[0]);
+        assert_eq!(flow::flow_key(frame, LinkType::ETHERNET, Layers::Inner), found.flow());
+        with_flow += usize::from(found.is_flow);
+    }
+    assert_eq!(with_flow, frames.len() - 1, "all but spanning tree");
+}
+
 #[test]
 fn innermost_flows_are_those_that_tshark_finds() {
     let (mut frames, mut with_flow, mut different) = (0, 0, Vec::new());
-    for path in captures() {
+    for path in all_captures() {
         let Some(all_told) = tshark(&path, &FIELDS) else { return };
         let all_read = drain_with_links(Box::new(Capture::open(&path).expect("a capture")));
         assert_eq!(all_read.len(), all_told.len(), "{}", path.display());

@@ -1,0 +1,254 @@
+//! The formats in which packets are written: pcap with micro- or nanoseconds, and pcapng by draft-ietf-opsawg-pcapng, in
+//! the machine's byte order.
+
+use steerage::LinkType;
+
+use super::PACKET_BYTES_MAX;
+
+/// Block types and options of pcapng.
+const SECTION: u32 = 0x0a0d_0d0a;
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+const INTERFACE: u32 = 1;
+const PACKET: u32 = 6;
+const IF_TSRESOL: u16 = 9;
+/// The unit of time stamps: 10 to the minus 9th of a second. Without the option it is 10 to the minus 6th.
+const NANOSECONDS: u8 = 9;
+
+/// The length of a packet block's head, in front of the packet's bytes: type, length, interface, time in two halves, and the packet's two lengths.
+const PACKET_HEAD: usize = 28;
+
+/// The first word of a pcap file.
+const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
+const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+
+/// The length of a record's head in a pcap file: seconds, parts of a second, and the packet's two lengths.
+const RECORD_HEAD: usize = 16;
+
+/// The format of a capture that is written.
+///
+/// ```
+/// use steerage_device::capture::StreamFormat;
+///
+/// assert!(StreamFormat::Pcapng.takes_several_links());
+/// assert!(!StreamFormat::Pcap.takes_several_links());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum StreamFormat {
+    /// pcap with microseconds: what every program reads.
+    Pcap,
+    /// pcap with nanoseconds.
+    PcapNanos,
+    /// pcapng with microseconds. Packets whose times need more have an interface of their own with nanoseconds.
+    PcapngMicros,
+    /// pcapng with nanoseconds.
+    Pcapng,
+}
+
+/// What an interface of a file stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) link: LinkType,
+    /// Times are in nanoseconds, not in microseconds.
+    pub(super) has_nanos: bool,
+}
+
+/// The packets that stand whole in what was written, the bytes captured of them, and where the last whole one ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Whole {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    pub(super) len: usize,
+}
+
+/// What is written in front of a packet's bytes and behind them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PacketHead {
+    /// The interface's number in the file, and its kind.
+    pub(super) interface: (u32, Interface),
+    /// Since 1970.
+    pub(super) nanos: u64,
+    pub(super) captured: usize,
+    pub(super) wire: usize,
+}
+
+impl StreamFormat {
+    /// Whether packets of several link types can be in one file.
+    pub fn takes_several_links(self) -> bool {
+        matches!(self, Self::PcapngMicros | Self::Pcapng)
+    }
+
+    /// Whether all times have nanoseconds.
+    fn has_nanos(self) -> bool {
+        matches!(self, Self::PcapNanos | Self::Pcapng)
+    }
+
+    /// pcapng with the same times.
+    ///
+    /// ```
+    /// use steerage_device::capture::StreamFormat;
+    ///
+    /// assert_eq!(StreamFormat::Pcap.in_pcapng(), StreamFormat::PcapngMicros);
+    /// ```
+    #[must_use]
+    pub fn in_pcapng(self) -> Self {
+        if self.has_nanos() { Self::Pcapng } else { Self::PcapngMicros }
+    }
+
+    /// The format that holds what either can hold.
+    pub(super) fn or(self, other: Self) -> Self {
+        match (self.has_nanos() || other.has_nanos(), self.takes_several_links() || other.takes_several_links()) {
+            (false, false) => Self::Pcap,
+            (true, false) => Self::PcapNanos,
+            (false, true) => Self::PcapngMicros,
+            (true, true) => Self::Pcapng,
+        }
+    }
+
+    /// The interface for a packet of that link type and time.
+    #[inline]
+    pub(super) fn interface(self, link: LinkType, nanos: u64) -> Interface {
+        let needs_nanos = self == Self::PcapngMicros && nanos % 1000 != 0;
+        Interface { link, has_nanos: self.has_nanos() || needs_nanos }
+    }
+
+    /// What a file begins with, before any link type is known.
+    pub(super) fn file_head(self) -> Vec<u8> {
+        if self.takes_several_links() { section() } else { Vec::new() }
+    }
+
+    /// What stands before the first packet of an interface.
+    pub(super) fn interface_head(self, interface: Interface) -> Vec<u8> {
+        match self {
+            Self::Pcap => pcap_head(MAGIC_MICROSECONDS, interface.link),
+            Self::PcapNanos => pcap_head(MAGIC_NANOSECONDS, interface.link),
+            Self::PcapngMicros | Self::Pcapng => described(interface),
+        }
+    }
+
+    /// Appends a packet. Returns false if the format has no number for its time.
+    #[inline]
+    pub(super) fn packet<'p>(self, to: &mut Vec<u8>, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) -> bool {
+        let PacketHead { interface, nanos, captured, wire } = head;
+        let (captured_word, wire) = (captured as u32, wire as u32);
+        let (number, Interface { has_nanos, .. }) = interface;
+        if self.takes_several_links() {
+            let padded = captured.next_multiple_of(4);
+            let len = (PACKET_HEAD + 4 + padded) as u32;
+            to.reserve(PACKET_HEAD + 4 + padded);
+            let ticks = if has_nanos { nanos } else { nanos / 1000 };
+            extend(to, [PACKET, len, number, (ticks >> 32) as u32, ticks as u32, captured_word, wire]);
+            parts.for_each(|part| to.extend_from_slice(part));
+            to.resize(to.len() + padded - captured, 0);
+            to.extend_from_slice(&len.to_ne_bytes());
+            return true;
+        }
+        let Ok(seconds) = u32::try_from(nanos / 1_000_000_000) else { return false };
+        let rest = (nanos % 1_000_000_000) as u32;
+        let rest = if has_nanos { rest } else { rest / 1000 };
+        to.reserve(RECORD_HEAD + captured);
+        extend(to, [seconds, rest, captured_word, wire]);
+        parts.for_each(|part| to.extend_from_slice(part));
+        true
+    }
+
+    /// Looks through packets that were written here and may be cut off. In pcapng other blocks may stand between them.
+    pub(super) fn whole(self, written: &[u8]) -> Whole {
+        let word = |at: usize| written.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+        let mut whole = Whole::default();
+        loop {
+            let (packets, bytes, len) = if self.takes_several_links() {
+                let (Some(kind), Some(len)) = (word(whole.len), word(whole.len + 4)) else { return whole };
+                let captured = word(whole.len + PACKET_HEAD - 8).unwrap_or(0);
+                if kind == PACKET { (1, captured, len as usize) } else { (0, 0, len as usize) }
+            } else {
+                let Some(captured) = word(whole.len + 8) else { return whole };
+                (1, captured, RECORD_HEAD + captured as usize)
+            };
+            if len == 0 || whole.len + len > written.len() {
+                return whole;
+            }
+            whole =
+                Whole { packets: whole.packets + packets, bytes: whole.bytes + u64::from(bytes), len: whole.len + len };
+        }
+    }
+}
+
+fn extend<const N: usize>(to: &mut Vec<u8>, words: [u32; N]) {
+    words.iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
+}
+
+/// A pcap file's head: magic, version 2.4, two unused words, the longest packet, the link type.
+fn pcap_head(magic: u32, link: LinkType) -> Vec<u8> {
+    let version = [2_u16, 4].map(u16::to_ne_bytes).concat();
+    let rest = [0, 0, PACKET_BYTES_MAX as u32, u32::from(link.0)].map(u32::to_ne_bytes).concat();
+    [&magic.to_ne_bytes()[..], &version, &rest].concat()
+}
+
+/// A block of that type, with its length before and behind.
+fn block(kind: u32, body: &[&[u8]]) -> Vec<u8> {
+    let body = body.concat();
+    let len = (12 + body.len() as u32).to_ne_bytes();
+    [&kind.to_ne_bytes()[..], &len, &body, &len].concat()
+}
+
+fn section() -> Vec<u8> {
+    let (version, unknown_length) = ([1_u16, 0].map(u16::to_ne_bytes).concat(), (-1_i64).to_ne_bytes());
+    block(SECTION, &[&BYTE_ORDER.to_ne_bytes(), &version, &unknown_length])
+}
+
+fn described(interface: Interface) -> Vec<u8> {
+    let no_snap_length = 0_u32.to_ne_bytes();
+    let resolution = [&IF_TSRESOL.to_ne_bytes()[..], &1_u16.to_ne_bytes(), &[NANOSECONDS, 0, 0, 0]].concat();
+    let end_of_options = [0; 4];
+    let (resolution, end_of_options) =
+        if interface.has_nanos { (&resolution[..], &end_of_options[..]) } else { (&[][..], &[][..]) };
+    block(INTERFACE, &[&interface.link.0.to_ne_bytes(), &[0; 2], &no_snap_length, resolution, end_of_options])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [StreamFormat; 4] =
+        [StreamFormat::Pcap, StreamFormat::PcapNanos, StreamFormat::PcapngMicros, StreamFormat::Pcapng];
+
+    #[test]
+    fn whole_packets_are_counted_wherever_it_is_cut() {
+        for format in ALL {
+            let (mut written, mut ends) = (Vec::new(), vec![0]);
+            for len in [60_usize, 0, 1, 1500] {
+                let interface = (0, format.interface(LinkType::ETHERNET, 1));
+                let head = PacketHead { interface, nanos: 1, captured: len, wire: 2000 };
+                assert!(format.packet(&mut written, head, [&vec![7; len][..]].into_iter()));
+                ends.push(written.len());
+            }
+            for cut in 0..=written.len() {
+                let whole = format.whole(&written[..cut]);
+                let packets = ends.iter().filter(|end| **end > 0 && **end <= cut).count();
+                assert_eq!((whole.packets as usize, whole.len), (packets, ends[packets]), "{format:?} cut at {cut}");
+            }
+            assert_eq!(format.whole(&written).bytes, 1561);
+        }
+    }
+
+    #[test]
+    fn pcap_ends_in_2106() {
+        let nanos = 4_400_000_000_000_000_000;
+        let written = |format: StreamFormat| {
+            let interface = (0, format.interface(LinkType::ETHERNET, nanos));
+            let far = PacketHead { interface, nanos, captured: 0, wire: 0 };
+            format.packet(&mut Vec::new(), far, std::iter::empty())
+        };
+        assert_eq!(ALL.map(written), [false, false, true, true]);
+    }
+
+    #[test]
+    fn a_format_for_both_holds_what_each_holds() {
+        use StreamFormat::{Pcap, PcapNanos, Pcapng, PcapngMicros};
+        assert_eq!(Pcap.or(Pcap), Pcap);
+        assert_eq!(PcapNanos.or(Pcap), PcapNanos);
+        assert_eq!((PcapngMicros.or(Pcap), PcapngMicros.or(PcapNanos)), (PcapngMicros, Pcapng));
+        assert_eq!((Pcapng.or(Pcap), PcapNanos.in_pcapng()), (Pcapng, Pcapng));
+    }
+}

@@ -1,0 +1,90 @@
+//! Capture streams to whoever comes for them: the reader of a FIFO, or who connects by TCP (PCAP over IP).
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use steerage::{DeviceError, Output};
+use steerage_file::{Opened, Readers};
+
+use super::encode::StreamFormat;
+use super::stream::{StreamOptions, stream};
+
+/// The pause between two looks for a reader.
+const READER_LOOK: Duration = Duration::from_millis(20);
+
+const FORMAT: StreamFormat = StreamFormat::PcapNanos;
+
+/// A FIFO to transmit packets to, as pcap with nanoseconds. It is made if there is none. This waits for a reader, and asks again and
+/// again whether to go on waiting; it says how often it has asked before.
+///
+/// # Errors
+/// [`DeviceError`] if it cannot be made, if there is something else, and if it is not to wait any longer.
+///
+/// ```no_run
+/// let output = steerage_device::capture::fifo("packets", |asked| asked < 10)?;
+/// # Ok::<(), steerage::DeviceError>(())
+/// ```
+pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
+    let path = path.as_ref();
+    let name = path.to_string_lossy().into_owned();
+    let failed = |operation, error| DeviceError::new(name.clone(), operation, error);
+    match mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o640), 0) {
+        Ok(()) => {}
+        Err(error) if error == rustix::io::Errno::EXIST => {
+            let is_fifo = path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo());
+            if !is_fifo {
+                let cause = io::Error::other("it is there already and no FIFO");
+                return Err(failed("make the FIFO", cause).advise("name another path, or write pcap:FILE for a file"));
+            }
+        }
+        Err(error) => return Err(failed("make the FIFO", error.into())),
+    }
+    let mut asked = 0;
+    loop {
+        match steerage_file::open(path, Readers::Group) {
+            Ok(Opened::File(file) | Opened::Special(file)) => {
+                return stream(name, file, StreamOptions::new(FORMAT)).map(|(output, _)| output);
+            }
+            Err(error) if steerage_file::has_no_reader(&error) && waits(asked) => thread::sleep(READER_LOOK),
+            Err(error) => return Err(failed("open", error)),
+        }
+        asked += 1;
+    }
+}
+
+/// Listens at `address`, such as `127.0.0.1:57012`, and transmits packets to the first who connects, as pcap with nanoseconds: PCAP
+/// over IP, which Wireshark, Zeek and Arkime read. This waits like [`fifo`].
+///
+/// Whoever can connect first reads the traffic: name an address that only the right ones reach.
+///
+/// # Errors
+/// [`DeviceError`] if it cannot listen there, and if it is not to wait any longer.
+///
+/// ```no_run
+/// let output = steerage_device::capture::listen("127.0.0.1:57012", |asked| asked < 10)?;
+/// # Ok::<(), steerage::DeviceError>(())
+/// ```
+pub fn listen(address: &str, mut waits: impl FnMut(u64) -> bool) -> Result<Output, DeviceError> {
+    let failed = |error| {
+        let error = DeviceError::new(address, "listen at", error);
+        error.advise("write a free address of this machine and a port, such as 127.0.0.1:57012")
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let mut asked = 0;
+    loop {
+        match listener.accept() {
+            Ok((connection, _)) => {
+                return stream(address, connection, StreamOptions::new(FORMAT)).map(|(output, _)| output);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && waits(asked) => thread::sleep(READER_LOOK),
+            Err(error) => return Err(failed(error)),
+        }
+        asked += 1;
+    }
+}

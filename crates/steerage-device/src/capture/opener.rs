@@ -1,0 +1,41 @@
+//! Opens the files of a capture on a thread of its own. The CPUs that read them handle packets, and so that they need not be able to
+//! open files, none of them opens one.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use super::files;
+
+/// Files asked for and opened, one at a time.
+#[derive(Debug)]
+pub(super) struct Opener {
+    paths: Sender<PathBuf>,
+    opened: Receiver<io::Result<File>>,
+}
+
+impl Opener {
+    /// Starts the thread. It has the rights of this thread, and ends when this value is dropped.
+    pub(super) fn start() -> io::Result<Self> {
+        let (paths, asked) = mpsc::channel::<PathBuf>();
+        let (to, opened) = mpsc::channel();
+        let open = move || {
+            for path in asked {
+                if to.send(files::open(&path)).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("open".to_owned()).spawn(open)?;
+        Ok(Self { paths, opened })
+    }
+
+    /// Opens a file. It takes as long as opening it here would, and a change of threads.
+    pub(super) fn open(&self, path: &Path) -> io::Result<File> {
+        let gone = || io::Error::other("the thread that opens files is gone");
+        self.paths.send(path.to_owned()).map_err(|_| gone())?;
+        self.opened.recv().map_err(|_| gone())?
+    }
+}

@@ -1,0 +1,250 @@
+//! Capture streams as outputs: packets for another program, through a pipe, a FIFO or a socket that is open already.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use steerage::{DeviceError, LinkType, Output};
+
+use super::encode::StreamFormat;
+use super::pipe;
+use super::save::{self, SavedFile};
+use super::writer::{Writer, WriterOptions};
+
+/// The least that may wait to be written to a stream.
+const BUFFER_MIN: usize = 1 << 20;
+
+/// The most bytes that are put in front of an inner frame: an Ethernet header.
+const FRONT_BYTES_MAX: usize = 14;
+
+/// What is handed on of a packet in a tunnel.
+///
+/// ```
+/// use steerage::LinkType;
+/// use steerage_device::capture::Inner;
+///
+/// // The packet without its first 50 bytes.
+/// let inner = Inner::new(LinkType::ETHERNET, 50);
+/// assert!(inner.with_front(&[0; 14]).is_some() && inner.with_front(&[0; 15]).is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inner {
+    pub(super) link: LinkType,
+    pub(super) from: usize,
+    front: [u8; FRONT_BYTES_MAX],
+    front_len: usize,
+}
+
+impl Inner {
+    /// A packet without its first `from` bytes, which begins with a header of type `link` there.
+    pub fn new(link: LinkType, from: usize) -> Self {
+        Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
+    }
+
+    /// The same with these bytes in front of it, at most 14. `None` if there are more.
+    #[must_use]
+    pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
+        self.front.get_mut(..front.len())?.copy_from_slice(front);
+        self.front_len = front.len();
+        Some(self)
+    }
+
+    pub(super) fn front(&self) -> &[u8] {
+        &self.front[..self.front_len]
+    }
+}
+
+/// Finds what is handed on of a packet: from its headers, and the type of the first. `None` stands for the whole packet.
+pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
+
+/// The link types of the packets of several streams that are parts of one input.
+///
+/// ```
+/// use steerage::LinkType;
+/// use steerage_device::capture::LinksSeen;
+///
+/// let seen = LinksSeen::new(None);
+/// assert_eq!((seen.first(), seen.other()), (None, None));
+/// # let _: Option<LinkType> = seen.first();
+/// ```
+#[derive(Debug, Default)]
+pub struct LinksSeen {
+    first: OnceLock<LinkType>,
+    other: OnceLock<LinkType>,
+}
+
+impl LinksSeen {
+    /// Of streams whose packets have the link type `expected`, if that is known.
+    pub fn new(expected: Option<LinkType>) -> Self {
+        let seen = Self::default();
+        if let Some(link) = expected {
+            seen.see(link);
+        }
+        seen
+    }
+
+    /// The link type of the first packet.
+    pub fn first(&self) -> Option<LinkType> {
+        self.first.get().copied()
+    }
+
+    /// A link type that is not the first packet's, if there was one.
+    pub fn other(&self) -> Option<LinkType> {
+        self.other.get().copied()
+    }
+
+    /// Returns whether it is the link type of the first packet.
+    pub(super) fn see(&self, link: LinkType) -> bool {
+        let is_first = *self.first.get_or_init(|| link) == link;
+        if !is_first {
+            self.other.get_or_init(|| link);
+        }
+        is_first
+    }
+}
+
+/// How a stream is written.
+/// [`stream()`] has an example.
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    format: StreamFormat,
+    buffer_bytes: usize,
+    patient: bool,
+    unwrap: Option<Unwrap>,
+    seen: Arc<LinksSeen>,
+}
+
+impl StreamOptions {
+    /// A stream of this format.
+    pub fn new(format: StreamFormat) -> Self {
+        Self { format, buffer_bytes: 4 << 20, patient: false, unwrap: None, seen: Arc::default() }
+    }
+
+    /// How much may wait to be written, at least 1 MiB. If a live input's packets find no room, they are lost for this stream.
+    #[must_use]
+    pub fn buffer(mut self, bytes: usize) -> Self {
+        self.buffer_bytes = bytes.max(BUFFER_MIN);
+        self
+    }
+
+    /// Makes inputs that can wait do so even if the stream's reader takes nothing for long. Otherwise they wait for
+    /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
+    #[must_use]
+    pub fn patient(mut self) -> Self {
+        self.patient = true;
+        self
+    }
+
+    /// Hands on what `unwrap` finds in each packet.
+    #[must_use]
+    pub fn unwrapped_by(mut self, unwrap: Unwrap) -> Self {
+        self.unwrap = Some(unwrap);
+        self
+    }
+
+    /// Notes the link types in `seen`, which several streams share. If the format takes one link type only, packets of any other
+    /// than the first are refused.
+    #[must_use]
+    pub fn links(mut self, seen: &Arc<LinksSeen>) -> Self {
+        self.seen = Arc::clone(seen);
+        self
+    }
+}
+
+/// Writes packets as a capture to `to`: a pipe, a FIFO, a socket or a file.
+///
+/// The input's time stamps are written. A packet without one has the time at which its batch was handled. A pipe is made as large
+/// as this user may make it, and its packets count as sent once they were read. The end of the reader is no error of the run: what
+/// it did not read counts as lost (`tx_lost`), and all further packets as refused (`tx_refused`).
+///
+/// # Errors
+/// [`DeviceError`] if `to` cannot be written to without blocking.
+///
+/// ```
+/// use std::io::Read;
+/// use std::os::unix::net::UnixStream;
+///
+/// use steerage::{Batch, Builder, Cpu, Handler, TxId};
+/// use steerage_device::capture::{StreamFormat, StreamOptions, stream};
+///
+/// /// Sends everything to the first output.
+/// struct SendOn;
+///
+/// impl Handler for SendOn {
+///     type Moved = ();
+///     type Report = ();
+///
+///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+///         batch.iter_mut().for_each(|packet| packet.transmit(TxId(0)));
+///     }
+///
+///     fn finish(self, _cpu: &mut Cpu) {}
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (mut reader, writer) = UnixStream::pair()?;
+/// let (output, _state) = stream("reader", writer, StreamOptions::new(StreamFormat::PcapNanos))?;
+/// let input = steerage_device::open("synthetic:packets=10")?;
+/// let running = Builder::new().input(input).output(output).build(|_| SendOn)?.start()?;
+/// let mut capture = Vec::new();
+/// reader.read_to_end(&mut capture)?;
+/// assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
+/// running.join();
+/// # Ok(())
+/// # }
+/// ```
+pub fn stream(
+    name: impl Into<String>,
+    to: impl Into<OwnedFd>,
+    options: StreamOptions,
+) -> Result<(Output, Stream), DeviceError> {
+    let (name, to) = (name.into(), File::from(to.into()));
+    let failed = |error: nix::errno::Errno| DeviceError::new(name.clone(), "write to", io::Error::from(error));
+    let flags = OFlag::from_bits_retain(fcntl(to.as_fd(), FcntlArg::F_GETFL).map_err(failed)?);
+    fcntl(to.as_fd(), FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map_err(failed)?;
+    let StreamOptions { format, buffer_bytes, patient, unwrap, seen } = options;
+    let writing = WriterOptions { format, buffer_bytes, patient, watched: pipe::is_pipe(&to) };
+    let writer = Arc::new(Writer::new(name.clone(), writing));
+    writer.append(&format.file_head());
+    let stream = Stream { file: Arc::new(SavedFile::new(writer, format).part_of(seen, unwrap)) };
+    Ok((save::output(name, "stream", Arc::clone(&stream.file), to, 0), stream))
+}
+
+/// A stream, as seen from outside while it is written.
+/// [`stream()`] makes it.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    file: Arc<SavedFile>,
+}
+
+impl Stream {
+    /// The bytes written so far, and how many of them lie in the pipe unread. The latter is 0 if it is no pipe.
+    pub fn written(&self) -> (u64, usize) {
+        self.file.writer.written()
+    }
+
+    /// The bytes that wait to be written.
+    pub fn waiting(&self) -> usize {
+        self.file.writer.waiting()
+    }
+
+    /// Ends the stream before the instance does: what was sent to it so far is written and read, then the reader meets the end.
+    /// Call it when no packet is sent any more. A stream without packets then is a capture without packets, of the link type that
+    /// the other streams have, or else Ethernet.
+    pub fn end(&self) {
+        self.file.begin(self.file.seen.as_ref().and_then(|seen| seen.first()).unwrap_or(LinkType::ETHERNET));
+        self.file.writer.end_input();
+    }
+
+    /// Whether everything was written, and read if it is a pipe, or the stream has failed.
+    pub fn has_ended(&self) -> bool {
+        self.file.writer.has_ended()
+    }
+
+    /// Why it could not be written to its end.
+    pub fn failure(&self) -> Option<String> {
+        self.file.writer.failure()
+    }
+}

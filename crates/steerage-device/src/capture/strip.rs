@@ -1,0 +1,130 @@
+//! Takes packets out of tunnels, for programs that read no tunnels and for traffic that a cloud mirrors.
+
+use steerage::LinkType;
+use steerage::flow::{Header, HeaderKind, Layers, dissect};
+
+use super::stream::Inner;
+
+/// Both addresses of an Ethernet header.
+const ADDRESSES_BYTES: usize = 12;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+
+/// Finds the innermost frame of a packet in tunnels: VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS. `None` if there is no tunnel, or if
+/// what is in it is not known. An IP packet in an Ethernet frame is handed on with the addresses of that frame in front of it.
+///
+/// A later fragment of a tunnel's packet holds no header of what is in the tunnel, so it stays as it is.
+///
+/// ```
+/// use steerage::LinkType;
+/// use steerage_device::capture::{Inner, strip_tunnels};
+///
+/// // An Ethernet frame with an MPLS label of 100, and below it an IPv4 header.
+/// let mut frame = [0; 60];
+/// frame[..12].copy_from_slice(b"to....from..");
+/// frame[12..19].copy_from_slice(&[0x88, 0x47, 0x00, 0x06, 0x41, 64, 0x45]);
+/// let inner = strip_tunnels(&frame, LinkType::ETHERNET).expect("a label");
+/// assert_eq!(Some(inner), Inner::new(LinkType::ETHERNET, 18).with_front(b"to....from..\x08\x00"));
+/// ```
+pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
+    let found = dissect(frame, link, Layers::Inner);
+    // The packet that an ICMP error quotes is not one that was sent here.
+    let quotes = |header: &Header| matches!(header.kind, HeaderKind::Icmp | HeaderKind::Icmp6);
+    let (mut ethernet, mut in_tunnel, mut inner) = (None, false, None);
+    for header in found.headers().take_while(|header| !quotes(header)) {
+        let at = header.offset as usize;
+        let was_in_tunnel = std::mem::replace(&mut in_tunnel, is_stripped(header.kind));
+        match header.kind {
+            HeaderKind::Ethernet => {
+                ethernet = Some(at);
+                if was_in_tunnel {
+                    inner = Some(Inner::new(LinkType::ETHERNET, at));
+                }
+            }
+            // It stands between the header of a tunnel and what is in the tunnel.
+            HeaderKind::CiscoMetadata => in_tunnel = was_in_tunnel,
+            HeaderKind::Ipv4 if was_in_tunnel => inner = below(frame, ethernet, at, ETHERTYPE_IPV4),
+            HeaderKind::Ipv6 if was_in_tunnel => inner = below(frame, ethernet, at, ETHERTYPE_IPV6),
+            _ => {}
+        }
+    }
+    inner
+}
+
+fn is_stripped(kind: HeaderKind) -> bool {
+    use HeaderKind::{Erspan, Geneve, Gre, Mpls, Tzsp, Vxlan};
+    matches!(kind, Vxlan | Geneve | Gre | Erspan | Tzsp | Mpls)
+}
+
+/// The IP packet at `at`, with the addresses of the Ethernet header at `ethernet` if there is one.
+fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: [u8; 2]) -> Option<Inner> {
+    let Some(ethernet) = ethernet else { return Some(Inner::new(LinkType::RAW, at)) };
+    let mut front = [0; ADDRESSES_BYTES + 2];
+    front[..ADDRESSES_BYTES].copy_from_slice(frame.get(ethernet..ethernet + ADDRESSES_BYTES)?);
+    front[ADDRESSES_BYTES..].copy_from_slice(&ethertype);
+    Inner::new(LinkType::ETHERNET, at).with_front(&front)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IPv4 without options: its protocol, and the payload's length.
+    fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
+        let len = (20 + payload) as u16;
+        let mut header = vec![0x45, 0, 0, 0, 0, 1, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        header[2..4].copy_from_slice(&len.to_be_bytes());
+        header
+    }
+
+    fn ethernet(ethertype: u16) -> Vec<u8> {
+        [&b"to....from.."[..], &ethertype.to_be_bytes()].concat()
+    }
+
+    #[test]
+    fn the_innermost_frame_is_handed_on() {
+        // GRE with a key, then IPv4 and UDP.
+        let inner = [ipv4(17, 8), vec![0; 8]].concat();
+        let gre = [&[0x20, 0, 0x08, 0, 0, 0, 0, 7], &inner[..]].concat();
+        let frame = [ethernet(0x0800), ipv4(47, gre.len()), gre.clone()].concat();
+        let found = strip_tunnels(&frame, LinkType::ETHERNET).unwrap();
+        assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 42).with_front(b"to....from..\x08\x00"));
+        // The same without a link header, and within another tunnel: Ethernet in VXLAN.
+        let raw = [ipv4(47, gre.len()), gre].concat();
+        assert_eq!(strip_tunnels(&raw, LinkType::RAW), Some(Inner::new(LinkType::RAW, 28)));
+        let vxlan = [&[0x20, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0], &frame[..]].concat();
+        let deep = [ethernet(0x0800), ipv4(17, vxlan.len()), vxlan].concat();
+        let found = strip_tunnels(&deep, LinkType::ETHERNET).unwrap();
+        assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 92).with_front(b"to....from..\x08\x00"));
+    }
+
+    #[test]
+    fn mirrored_frames_are_handed_on() {
+        let mirrored = [ethernet(0x0800), ipv4(17, 8), vec![0; 8]].concat();
+        let erspan = [&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 0, 0, 5, 0, 0, 0, 0], &mirrored[..]].concat();
+        let frame = [ethernet(0x0800), ipv4(47, erspan.len()), erspan].concat();
+        let expected = Inner::new(LinkType::ETHERNET, 50);
+        assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), Some(expected));
+        // TZSP without tags: UDP port 37008.
+        let tzsp = [&[0x20, 0, 0x90, 0x90, 0, 0, 0, 0, 1, 0, 0, 1, 1], &mirrored[..]].concat();
+        let frame = [ethernet(0x0800), ipv4(17, tzsp.len()), tzsp].concat();
+        assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), Some(Inner::new(LinkType::ETHERNET, 47)));
+    }
+
+    #[test]
+    fn what_is_in_no_tunnel_stays_as_it_is() {
+        let plain = [ethernet(0x0800), ipv4(17, 8), vec![0; 8]].concat();
+        assert_eq!(strip_tunnels(&plain, LinkType::ETHERNET), None);
+        assert_eq!(strip_tunnels(&plain[..13], LinkType::ETHERNET), None);
+        assert_eq!(strip_tunnels(&[], LinkType::RAW), None);
+        // A GRE header with nothing behind it, and one whose payload is not known.
+        for gre in [vec![0, 0, 0x08, 0], [&[0, 0, 0x88, 0xcc][..], &[0; 40]].concat()] {
+            let frame = [ethernet(0x0800), ipv4(47, gre.len()), gre].concat();
+            assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), None);
+        }
+        // An ICMP error that quotes a packet in a tunnel.
+        let quoted = [ipv4(47, 24), vec![0, 0, 0x08, 0], ipv4(17, 0)].concat();
+        let error = [ethernet(0x0800), ipv4(1, 8 + quoted.len()), vec![3, 3, 0, 0, 0, 0, 0, 0], quoted].concat();
+        assert_eq!(strip_tunnels(&error, LinkType::ETHERNET), None);
+    }
+}

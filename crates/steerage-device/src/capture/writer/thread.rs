@@ -1,0 +1,165 @@
+//! What the thread that writes does, and how it ends.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::super::encode::Whole;
+use super::super::pipe::{self, Room};
+use super::{Chunk, Writer};
+
+/// How often a writer checks whether the run still waits for an output that takes nothing.
+const STUCK_LOOK_MILLIS: u8 = 20;
+
+/// What the thread has to itself.
+pub(super) struct Writing {
+    file: Arc<File>,
+    can_be_cut: bool,
+    /// Bytes of whole chunks, and what was in the file before.
+    written: u64,
+    /// A pipe whose reader is watched.
+    pipe: Option<Room>,
+    /// Chunks that were written to it and perhaps not read yet, each with the number of bytes written before its end.
+    unread: VecDeque<(u64, Chunk)>,
+}
+
+/// Where a chunk could not be written any further.
+struct Stopped {
+    /// Bytes and batches before it.
+    at: usize,
+    settled: usize,
+    cause: io::Error,
+}
+
+impl Writing {
+    pub(super) fn new(file: Arc<File>, written: u64, watched: bool) -> Self {
+        let pipe = watched.then(|| pipe::enlarge(&file).ok()).flatten().map(Room::new);
+        let can_be_cut = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        Self { can_be_cut, file, written, pipe, unread: VecDeque::new() }
+    }
+
+    pub(super) fn run(mut self, writer: &Writer) {
+        let mut used = None;
+        while let Some(chunk) = writer.next(used.take()) {
+            if let Err(stopped) = self.write(&chunk, writer) {
+                return self.give_up(chunk, stopped, writer);
+            }
+            chunk.let_go();
+            used = self.keep_until_read(chunk);
+        }
+        let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
+        if self.pipe.is_some() && !is_over() {
+            let unread = pipe::wait_until_read(&self.file, is_over);
+            let lost = unread > 0 && !is_over();
+            self.settle_unread(if lost { unread } else { 0 }, 0, writer);
+            if lost {
+                writer.fail(None, io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        self.settle_unread(0, 0, writer);
+    }
+
+    fn write(&mut self, chunk: &Chunk, writer: &Writer) -> Result<(), Stopped> {
+        let (mut at, mut settled) = (0, 0);
+        writer.stuck_since.store(writer.millis(), Ordering::Relaxed);
+        while at < chunk.bytes.len() {
+            let result = if chunk.is_over() { Err(self.too_late()) } else { (&*self.file).write(&chunk.bytes[at..]) };
+            match result {
+                Ok(0) => return Err(Stopped { at, settled, cause: io::ErrorKind::WriteZero.into() }),
+                Ok(bytes) => {
+                    writer.stuck_since.store(writer.millis(), Ordering::Relaxed);
+                    at += bytes;
+                    writer.written.store(self.written + at as u64, Ordering::Relaxed);
+                    if self.pipe.is_some() {
+                        continue;
+                    }
+                    while let Some(sent) = chunk.sent.get(settled).filter(|sent| sent.end <= at) {
+                        sent.count_sent(sent.packets, sent.bytes);
+                        settled += 1;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
+                Err(cause) => return Err(Stopped { at, settled, cause }),
+            }
+        }
+        writer.stuck_since.store(0, Ordering::Relaxed);
+        self.written += at as u64;
+        Ok(())
+    }
+
+    /// Until there may be room in the FIFO, or it is to be looked whether anybody still waits for that.
+    fn wait(&mut self) {
+        let look = PollTimeout::from(STUCK_LOOK_MILLIS);
+        match &mut self.pipe {
+            Some(room) => room.wait(&self.file, look),
+            // Whatever goes wrong, the next write says it.
+            None => drop(poll(&mut [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)], look)),
+        }
+    }
+
+    /// Keeps a written chunk for as long as it may be in the pipe. Returns one that is not needed any more.
+    fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
+        let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
+        self.unread.push_back((self.written, chunk));
+        // A pipe holds no more than its size: what was written before that has been read.
+        let (end, _) = self.unread.front()?;
+        if end + size as u64 > self.written {
+            return None;
+        }
+        let (_, read) = self.unread.pop_front()?;
+        read.sent.iter().for_each(|sent| sent.count_sent(sent.packets, sent.bytes));
+        read.emptied()
+    }
+
+    /// Counts what was written to a pipe: its last `unread` bytes as lost, and all before as sent. `at` bytes were written
+    /// behind the chunks that were written whole.
+    fn settle_unread(&mut self, unread: usize, at: usize, writer: &Writer) {
+        let read = (self.written + at as u64).saturating_sub(unread as u64);
+        for (end, chunk) in std::mem::take(&mut self.unread) {
+            let read_of_it = (read + chunk.bytes.len() as u64).saturating_sub(end);
+            settle(&chunk, 0, (read_of_it as usize).min(chunk.bytes.len()), writer);
+        }
+    }
+
+    fn too_late(&self) -> io::Error {
+        let why = if self.can_be_cut { "it is too slow" } else { "its reader takes nothing any more" };
+        io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
+    }
+
+    /// Counts what of the chunk was written, and read, as sent and the rest as lost, and cuts a file after its last whole packet.
+    fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
+        let Stopped { mut at, settled, cause } = stopped;
+        if self.can_be_cut {
+            let whole = writer.options.format.whole(&chunk.bytes[..at]).len as u64;
+            if let Err(error) = self.file.set_len(self.written + whole) {
+                tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
+            }
+        }
+        if self.pipe.is_some() {
+            let unread = pipe::unread(&self.file);
+            self.settle_unread(unread, at, writer);
+            at = at.saturating_sub(unread);
+        }
+        settle(&chunk, settled, at, writer);
+        chunk.let_go();
+        writer.fail(Some(&chunk), cause);
+    }
+}
+
+/// Counts the packets of a chunk from the batch `from` on: those that lie whole in its first `at` bytes as sent, the others as
+/// lost.
+fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
+    for sent in chunk.sent.get(from..).unwrap_or_default() {
+        let start = sent.end - sent.len;
+        let within = chunk.bytes.get(start..at.clamp(start, sent.end)).unwrap_or_default();
+        let Whole { packets, bytes, .. } = writer.options.format.whole(within);
+        sent.count_sent(packets, bytes);
+        sent.count_lost(sent.packets - packets);
+    }
+}

@@ -1,0 +1,99 @@
+//! The filter of capture files: a program for each kind of frames that they hold.
+
+use steerage::LinkType;
+
+use super::{Filter, FilterError, FrameFilter, numbers, tcpdump, written};
+
+/// What a filter is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameKind {
+    pub(crate) link: LinkType,
+    /// The byte order of the file. It matters where the link header is in that of the machine that wrote it.
+    pub(crate) big_endian: bool,
+}
+
+/// Link types whose header has the byte order of the machine that wrote it: BSD loopback, and OpenBSD's `enc`.
+const IN_WRITERS_ORDER: [LinkType; 2] = [LinkType::NULL, LinkType(109)];
+
+/// Link types that are not dissected and yet filtered: 802.11, with radiotap headers or without.
+const WIRELESS: [LinkType; 2] = [LinkType(105), LinkType(127)];
+
+impl FrameKind {
+    pub(crate) fn new(link: LinkType, big_endian: bool) -> Self {
+        Self { link, big_endian: big_endian && IN_WRITERS_ORDER.contains(&link) }
+    }
+
+    /// Whatever a pipe or a pcapng file may bring.
+    fn usual() -> impl Iterator<Item = Self> {
+        let links = LinkType::READ.iter().copied().chain(WIRELESS);
+        let reversed = Self::new(LinkType::NULL, true);
+        links.map(|link| Self::new(link, false)).chain([reversed])
+    }
+}
+
+/// A program for each kind of frames.
+#[derive(Debug)]
+pub(crate) enum FileFilters {
+    /// What a person compiled: it is for one link type, that of the first frame.
+    Numbers { filter: FrameFilter, link: Option<LinkType> },
+    /// What tcpdump compiles for each, or why it does not.
+    Compiled(Vec<(FrameKind, Result<FrameFilter, String>)>),
+}
+
+impl FileFilters {
+    /// Compiles `text` for frames of these kinds and, if others may follow, for the usual ones.
+    pub(crate) fn compile(text: &str, kinds: &[FrameKind], others: bool) -> Result<Self, FilterError> {
+        let text = written(text)?;
+        if numbers::looks_like(&text) {
+            return Ok(Self::Numbers { filter: text.parse::<Filter>()?.for_frames()?, link: None });
+        }
+        let mut all = kinds.to_vec();
+        if others {
+            all.extend(FrameKind::usual());
+        }
+        let mut wanted: Vec<FrameKind> = Vec::new();
+        for kind in all {
+            if !wanted.contains(&kind) {
+                wanted.push(kind);
+            }
+        }
+        let compiled = tcpdump::compile_for_files(&text, &wanted);
+        let mut programs: Vec<(FrameKind, Result<FrameFilter, String>)> = Vec::new();
+        let mut first_error = None;
+        for (kind, filter) in wanted.into_iter().zip(compiled) {
+            let filter = match filter.and_then(|filter| filter.for_frames()) {
+                // What is known to come has to be filtered. So has anything, or the expression is wrong.
+                Err(error) if kinds.contains(&kind) => return Err(error),
+                Err(error) => {
+                    let text = error.to_string();
+                    first_error.get_or_insert(error);
+                    Err(text)
+                }
+                Ok(filter) => Ok(filter),
+            };
+            programs.push((kind, filter));
+        }
+        match first_error {
+            Some(error) if programs.iter().all(|(_, filter)| filter.is_err()) => Err(error),
+            _ => Ok(Self::Compiled(programs)),
+        }
+    }
+
+    /// The program for frames of this kind, or why there is none.
+    pub(crate) fn program(&mut self, kind: FrameKind) -> Result<&FrameFilter, String> {
+        match self {
+            Self::Numbers { filter, link } => match *link.get_or_insert(kind.link) {
+                link if link == kind.link => Ok(filter),
+                link => Err(format!(
+                    "the filter is a program for frames of link type {}, and here is one of link type {}",
+                    link.0, kind.link.0
+                )),
+            },
+            Self::Compiled(programs) => match programs.iter().find(|(of, _)| *of == kind) {
+                Some((_, Ok(filter))) => Ok(filter),
+                Some((_, Err(why))) => Err(why.clone()),
+                None => Err(format!("the filter was not compiled for frames of link type {}", kind.link.0)),
+            },
+        }
+    }
+}

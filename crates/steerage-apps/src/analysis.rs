@@ -128,6 +128,7 @@ pub struct Analyze<const BOTH: bool> {
     /// The flows by the key that is hashed.
     flows: HashMap<FlowKey, AnalyzedFlow>,
     outer: HashSet<FlowKey>,
+    unparsed: HashMap<End, u64>,
     found: Analysis,
 }
 
@@ -152,7 +153,8 @@ impl<const BOTH: bool> Analyze<BOTH> {
             unparsed: BTreeMap::new(),
             packet_detail: None,
         };
-        Self { layers, hasher, wanted, keys: Vec::new(), flows: HashMap::new(), outer: HashSet::new(), found }
+        let (keys, flows, outer, unparsed) = (Vec::new(), HashMap::new(), HashSet::new(), HashMap::new());
+        Self { layers, hasher, wanted, keys, flows, outer, unparsed, found }
     }
 
     fn analyze(&mut self, packet: &Packet<'_>, queue: usize, now: Timestamp) {
@@ -172,7 +174,7 @@ impl<const BOTH: bool> Analyze<BOTH> {
         }
         self.found.fragments += u64::from(headers.fragments[0].is_some());
         if !headers.is_flow {
-            *self.found.unparsed.entry(why_unparsed(&headers)).or_default() += 1;
+            *self.unparsed.entry(headers.end).or_default() += 1;
         }
         if let Some(tunnel) = headers.tunnel {
             *self.found.tunnels.entry(tunnel.kind).or_default() += weight;
@@ -204,13 +206,13 @@ impl<const BOTH: bool> Analyze<BOTH> {
 /// The flow as it is shown. A datagram with a key of its own is shown by addresses and protocol: its ports were not known when
 /// the first of its fragments came.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
-    let is_custom = matches!(key.flow.parts(), FlowParts::Bytes { .. });
-    if is_custom && headers.key.protocol().is_some() { headers.key.without_ports() } else { key.flow }
+    let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
+    if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }
 }
 
 /// The reason in the words of the report.
-fn why_unparsed(headers: &Dissection) -> String {
-    match headers.end {
+fn why_unparsed(end: End) -> String {
+    match end {
         End::UnknownEtherType(0x0806) => "ARP".to_owned(),
         end => end.to_string(),
     }
@@ -231,6 +233,7 @@ impl<const BOTH: bool> Handler for Analyze<BOTH> {
 
     fn finish(mut self, _cpu: &mut Cpu) -> Analysis {
         self.found.flows = self.flows.into_values().collect();
+        self.found.unparsed = self.unparsed.into_iter().map(|(end, packets)| (why_unparsed(end), packets)).collect();
         self.found.outer_flows = self.outer.len();
         self.found
     }

@@ -9,6 +9,7 @@
 //! | [`Fanout`] | deals flows out to several outputs |
 //! | [`forward::Forward`] | forwards IPv4 and IPv6, as a router does |
 //! | [`meter::Meter`] | meters flows, and writes them |
+//! | [`parallel::Split`] | splits traffic among programs that run side by side |
 //! | `respond::Respond` | answers ping, echo and requests; with the feature `respond`, for which Rust 1.91 is wanted |
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ mod count;
 mod fanout;
 pub mod forward;
 pub mod meter;
+pub mod parallel;
 #[cfg(feature = "respond")]
 pub mod respond;
 

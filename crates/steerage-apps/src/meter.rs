@@ -8,9 +8,10 @@
 //! | `read`, `fragments` | reads a packet's headers, and finds its flow |
 //! | `key`, `index`, `table` | find the flow's place in the table |
 //! | `lists`, `wheel`, `flow_limit` | say which flow ends next, which flows move with a bucket, and how many flows there may be |
-//! | `flow`, `timeouts` | count the packet, and say when a record ends |
+//! | `flow`, `tcp`, `timeouts` | count the packet, and say when a record ends |
 //! | `record`, `output`, `pattern` | the record of a flow, its format, and its file's name |
-//! | `writer_state`, `file`, `export` | hand records over to a thread, which writes them |
+//! | `writer_state`, `file`, `export` | hand records over to threads, which write them |
+//! | `ipfix` | records as IPFIX, and the thread that sends them to a collector |
 //! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and while they run |
 
 mod counts;
@@ -20,6 +21,7 @@ mod flow;
 mod flow_limit;
 mod fragments;
 mod index;
+mod ipfix;
 mod key;
 mod largest;
 mod lists;
@@ -28,6 +30,7 @@ mod pattern;
 mod read;
 mod record;
 mod table;
+mod tcp;
 #[cfg(test)]
 mod tests;
 mod timeouts;
@@ -49,12 +52,14 @@ use steerage::{
 pub use counts::FlowCounts;
 pub use export::{Exporter, FlowWriter};
 pub use flow::{FlowEnd, Traffic};
+pub use ipfix::{Collector, OpenCollector, ParseCollectorError};
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
 pub use pattern::{FilePattern, ParsePatternError};
 pub use record::FlowRecord;
+pub use tcp::{ClosedBy, TcpDirection, TcpHealth};
 pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
 pub use totals::{MeterReport, Metered, OpenFlows};
-pub use writer_state::Hurry;
+pub use writer_state::{FlowOutput, OutputCounts};
 
 use counts::{AllPublished, Published};
 use export::RECORDS_AT_A_TIME;
@@ -74,10 +79,10 @@ pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 /// The default inactive timeout: how long a flow may pause. As nfpcapd.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The default for how many flows there can be at a time: 190 MB.
+/// The default for how many flows there can be at a time: 270 MB.
 pub const FLOWS_DEFAULT: usize = 1 << 20;
 
-/// The most that it can be set to: 3 GB, and hashes of 32 bits still tell them apart.
+/// The most that it can be set to: 4 GB, and hashes of 32 bits still tell them apart.
 pub const FLOWS_MAX: usize = 1 << 24;
 
 /// How many flows whose time may be over are looked at for each packet. A flow costs a look in its timeout and one at its
@@ -111,6 +116,9 @@ pub struct MeterOptions {
     pub epoch: WallTime,
     /// Whether the source can wait. If it cannot, flows end also while no packets come.
     pub can_wait: bool,
+    /// One flow of so many is metered, with all its packets. 1 for all flows. Which flows these are is random, and the same on all
+    /// CPUs.
+    pub sample: u32,
 }
 
 impl Default for MeterOptions {
@@ -123,6 +131,7 @@ impl Default for MeterOptions {
             layers: Layers::Inner,
             epoch: WallTime::from_nanos(0),
             can_wait: true,
+            sample: 1,
         }
     }
 }
@@ -159,6 +168,7 @@ impl Metering {
     /// ```
     pub fn new(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let flows_max = options.flows_max.clamp(1, FLOWS_MAX);
+        exporter.iter().for_each(|exporter| exporter.tell_sample(options.sample));
         let (seeds, limit) = (Seeds::by_chance(), FlowLimit::new(flows_max));
         Self { options, seeds, limit, published: AllPublished::default(), exporter }
     }
@@ -166,7 +176,7 @@ impl Metering {
     /// How many flows there are and were, while the meters run; once they are gone, the last counts that they published. May be called
     /// from any thread.
     pub fn so_far(&self) -> FlowCounts {
-        self.published.sum(&self.limit)
+        self.published.sum(&self.limit, self.exporter.as_ref().map_or(0, Exporter::lost))
     }
 
     /// The flows with the most bytes of those that go on, the most first, as many as [`MeterOptions::top`]; each with what it
@@ -181,6 +191,7 @@ impl Metering {
         Meter {
             layers: self.options.layers,
             can_wait: self.options.can_wait,
+            sample_max: u32::MAX / self.options.sample.max(1),
             seeds: self.seeds,
             timeouts,
             clock: Clock::new(self.options.epoch.as_nanos(), timeouts.inactive),
@@ -204,6 +215,8 @@ impl Metering {
 pub struct Meter {
     layers: Layers,
     can_wait: bool,
+    /// The highest hash, its halves exchanged, of a flow that is metered. (The table is sorted by the upper half.)
+    sample_max: u32,
     seeds: Seeds,
     timeouts: Timeouts,
     clock: Clock,
@@ -304,6 +317,9 @@ impl Meter {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
         for nth in 0..count.min(HANDLE_BUDGET) {
             let (seen, place) = (&self.batch[nth], self.places[nth]);
+            if seen.hash.rotate_left(u32::BITS / 2) > self.sample_max {
+                continue;
+            }
             match self.table.at_mut(place) {
                 Some(flow) if flow.is(seen) && flow.ends_before(seen, &self.timeouts).is_none() => {
                     if flow.add(seen) {
@@ -370,8 +386,7 @@ impl Meter {
     fn hand_over(&mut self) {
         if let (Some(exporter), false) = (&self.exporter, self.ended.is_empty()) {
             let records = std::mem::replace(&mut self.ended, Vec::with_capacity(RECORDS_AT_A_TIME));
-            self.totals.lost += exporter.send(records, self.clock.now());
-            self.published.publish(&self.totals);
+            exporter.send(records, self.clock.now());
         }
     }
 

@@ -18,7 +18,7 @@ pub struct FlowCounts {
     pub total: u64,
     /// Of these, records of flows that had to make room.
     pub evicted: u64,
-    /// Records that could not be written in time.
+    /// Records that could not be written or sent, of all outputs together.
     pub lost: u64,
 }
 
@@ -29,7 +29,6 @@ pub(super) struct Published {
     // Relaxed throughout: these are independent counts, and no other memory depends on them.
     ended: AtomicU64,
     evicted: AtomicU64,
-    lost: AtomicU64,
     /// The flows with the most bytes, as of the last look at all flows.
     largest: Mutex<Vec<FlowRecord>>,
 }
@@ -39,7 +38,6 @@ impl Published {
     pub(super) fn publish(&self, totals: &Totals) {
         self.ended.store(totals.total, Ordering::Relaxed);
         self.evicted.store(totals.evicted, Ordering::Relaxed);
-        self.lost.store(totals.lost, Ordering::Relaxed);
     }
 
     /// Publishes the flows with the most bytes. If another thread is reading them, they stay as they are until the next time.
@@ -78,12 +76,11 @@ impl AllPublished {
 
     /// The sum of all counts, and the number of flows that have slots. They are not read at the same moment, so one count may include
     /// what another does not include yet.
-    pub(super) fn sum(&self, limit: &FlowLimit) -> FlowCounts {
-        let mut counts = FlowCounts { active: limit.taken() as u64, ..FlowCounts::default() };
+    pub(super) fn sum(&self, limit: &FlowLimit, lost: u64) -> FlowCounts {
+        let mut counts = FlowCounts { active: limit.taken() as u64, lost, ..FlowCounts::default() };
         for published in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             counts.total += published.ended.load(Ordering::Relaxed);
             counts.evicted += published.evicted.load(Ordering::Relaxed);
-            counts.lost += published.lost.load(Ordering::Relaxed);
         }
         counts.total += counts.active;
         counts

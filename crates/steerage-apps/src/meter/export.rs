@@ -1,4 +1,4 @@
-//! Records on their way out: from the CPUs by one bounded queue to a thread that writes them.
+//! Records on their way out: from the CPUs by a bounded queue for each output to a thread that writes them.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -6,14 +6,15 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 
 use super::file::{FlowFile, STDOUT};
+use super::ipfix::{Export, OpenCollector};
 use super::output::{ExportError, FlowFormat, FlowsTo};
 use super::record::FlowRecord;
 use super::timeouts::nanos;
-use super::writer_state::{Hurry, Message, WriterEnd, WriterState};
+use super::writer_state::{FlowOutput, Message, WriterEnd, WriterState};
 
 /// Records that are handed over at a time: 34 KiB, and one hand-over costs each record next to nothing.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
@@ -21,49 +22,86 @@ pub(super) const RECORDS_AT_A_TIME: usize = 256;
 /// Hand-overs that wait for the writer: 4096 records. At a million records a second that is room for it to be away for 4 ms.
 const WAITING_MAX: usize = 16;
 
+/// Hand-overs that wait for a collector: 65,536 records, 13 MB. A collector that is started anew is away for a second.
+const WAITING_FOR_COLLECTOR_MAX: usize = 256;
+
 /// Files of so many periods are open at a time. Beyond, the oldest is complete: a file descriptor each has to be enough for
 /// all.
 const OPEN_MAX: usize = 128;
 
-/// Where a meter leaves its records.
+/// Where a meter leaves its records: one output or several.
 /// [`FlowWriter`] has an example.
 #[derive(Clone, Debug)]
 pub struct Exporter {
+    outlets: Vec<Outlet>,
+}
+
+/// The way to one output.
+#[derive(Clone, Debug)]
+struct Outlet {
     to: SyncSender<Message>,
     shared: Arc<WriterState>,
     waits: bool,
 }
 
 impl Exporter {
-    /// Hands records over. Returns how many were lost: where the source cannot wait, what finds no room.
-    pub(super) fn send(&self, records: Vec<FlowRecord>, now: u64) -> u64 {
-        let count = records.len();
-        let message = Message::Ended(records, now);
-        if self.waits {
-            self.shared.note_handed(count);
+    /// Leaves records with the outputs of both.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.outlets.extend(other.outlets);
+        self
+    }
+
+    /// One flow of so many is metered.
+    pub(super) fn tell_sample(&self, sample: u32) {
+        self.outlets.iter().for_each(|outlet| outlet.shared.set_sample(sample));
+    }
+
+    /// The records that were lost, of all outputs together.
+    pub(super) fn lost(&self) -> u64 {
+        self.outlets.iter().map(|outlet| FlowOutput(Arc::clone(&outlet.shared)).counts().lost).sum()
+    }
+
+    /// Hands records over. What finds no room is lost, where the source cannot wait.
+    pub(super) fn send(&self, records: Vec<FlowRecord>, now: u64) {
+        let records = Arc::new(records);
+        self.outlets.iter().for_each(|outlet| outlet.send(&records, now));
+    }
+}
+
+impl Outlet {
+    fn send(&self, records: &Arc<Vec<FlowRecord>>, now: u64) {
+        let message = Message::Ended(Arc::clone(records), now);
+        let is_taken = if self.waits {
             // Nobody takes them only after the writer failed or was given up, and then the whole run fails.
-            return if self.to.send(message).is_ok() { 0 } else { count as u64 };
-        }
-        match self.to.try_send(message) {
-            Ok(()) => {
-                self.shared.note_handed(count);
-                0
-            }
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => count as u64,
+            self.to.send(message).is_ok()
+        } else {
+            self.to.try_send(message).is_ok()
+        };
+        if is_taken {
+            self.shared.note_handed(records.len());
+        } else {
+            self.shared.note_refused(records);
         }
     }
 }
 
-/// The thread that writes.
+/// The thread that writes records to files, or sends them to a collector.
 ///
 /// ```no_run
-/// use steerage_apps::meter::{FilePattern, FlowFormat, FlowWriter, FlowsTo, MeterOptions, Metering};
+/// use steerage_apps::meter::{Collector, FilePattern, FlowFormat, FlowWriter, FlowsTo, MeterOptions, Metering};
 ///
 /// let to = FlowsTo::Files { name: FilePattern::parse("flows.csv")?, rotate: None };
 /// let writer = FlowWriter::start(to, FlowFormat::Csv, || eprintln!("the writer gave up"))?;
 /// // A capture can wait until its records are written.
-/// let metering = Metering::new(MeterOptions::default(), Some(writer.exporter(true)));
+/// let collector = Collector::parse("ipfix://127.0.0.1:4739")?.open()?;
+/// let export = FlowWriter::export(collector, true, Box::new(|| 0), || eprintln!("the export gave up"))?;
+/// let metering = Metering::new(MeterOptions::default(), Some(writer.exporter(true).and(export.exporter(true))));
 /// # drop(metering);
+/// // At the end of the run:
+/// let output = export.output();
+/// export.finish(Vec::new())?;
+/// println!("{}: {} records, {} lost", output.name(), output.counts().written, output.counts().lost);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -71,8 +109,6 @@ pub struct FlowWriter {
     to: SyncSender<Message>,
     shared: Arc<WriterState>,
     ended: Receiver<WriterEnd>,
-    /// What the messages call the place that it writes to.
-    name: PathBuf,
 }
 
 impl FlowWriter {
@@ -87,16 +123,49 @@ impl FlowWriter {
         on_failure: impl FnOnce() + Send + 'static,
     ) -> Result<Self, ExportError> {
         let name = match &to {
-            FlowsTo::Stdout => PathBuf::from(STDOUT),
-            FlowsTo::Files { name, .. } => PathBuf::from(name.as_str()),
+            FlowsTo::Stdout => STDOUT.to_owned(),
+            FlowsTo::Files { name, .. } => name.as_str().to_owned(),
         };
-        let (sender, messages) = mpsc::sync_channel(WAITING_MAX);
+        Self::spawn(name, WAITING_MAX, on_failure, |shared| {
+            let mut sink = Sink::new(to, format, shared)?;
+            Ok(move || sink.write_all())
+        })
+    }
+
+    /// Starts a thread that sends records to a collector. `ignored` returns how many packets were lost before the meters could see
+    /// them; the collector is told.
+    ///
+    /// # Errors
+    /// If records `must_arrive` and the collector does not answer; else the thread tries again.
+    pub fn export(
+        collector: OpenCollector,
+        must_arrive: bool,
+        ignored: Box<dyn Fn() -> u64 + Send>,
+        on_failure: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, ExportError> {
+        Self::spawn(collector.name(), WAITING_FOR_COLLECTOR_MAX, on_failure, |shared| {
+            let mut export = Export::new(collector, must_arrive, ignored, shared)?;
+            Ok(move || {
+                export.run();
+                Ok(())
+            })
+        })
+    }
+
+    /// Starts the thread that does what `make` makes.
+    fn spawn<W: FnOnce() -> Result<(), ExportError> + Send + 'static>(
+        name: String,
+        waiting_max: usize,
+        on_failure: impl FnOnce() + Send + 'static,
+        make: impl FnOnce(Arc<WriterState>) -> Result<W, ExportError>,
+    ) -> Result<Self, ExportError> {
+        let (sender, messages) = mpsc::sync_channel(waiting_max);
         let (told, ended) = mpsc::channel();
-        let shared = WriterState::new(messages, told);
-        let mut sink = Sink::new(to, format, Arc::clone(&shared))?;
+        let shared = WriterState::new(name, messages, told);
+        let work = make(Arc::clone(&shared))?;
         let of_thread = Arc::clone(&shared);
         let write = move || {
-            let result = catch_unwind(AssertUnwindSafe(|| sink.write_all()));
+            let result = catch_unwind(AssertUnwindSafe(work));
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
@@ -110,27 +179,28 @@ impl FlowWriter {
         thread::Builder::new()
             .name("flows".to_owned())
             .spawn(write)
-            .map_err(|cause| ExportError::new("start a thread to write flows to", &name, cause))?;
-        Ok(Self { to: sender, shared, ended, name })
+            .map_err(|cause| ExportError::new("start a thread to write flows to", shared.name(), cause))?;
+        Ok(Self { to: sender, shared, ended })
     }
 
-    /// To be told when somebody asks to stop.
-    pub fn hurry(&self) -> Hurry {
-        Hurry(Arc::clone(&self.shared))
+    /// For other threads: to look at, and to be told when somebody asks to stop.
+    pub fn output(&self) -> FlowOutput {
+        FlowOutput(Arc::clone(&self.shared))
     }
 
     /// For the meters. One that `waits` stops its CPU while the writer is behind: right for a source that can wait, of which
     /// no record may be lost. Else records are lost, and counted.
     pub fn exporter(&self, waits: bool) -> Exporter {
-        Exporter { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }
+        Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }
 
     /// Writes these as well, and ends. For a reader that takes nothing it waits without an end, until it is
-    /// [hurried](Hurry::hurry).
+    /// [hurried](FlowOutput::hurry).
     ///
     /// # Errors
     /// If anything could not be written.
-    pub fn finish(self, rest: Vec<FlowRecord>) -> Result<(), ExportError> {
+    pub fn finish(self, rest: impl Into<Arc<Vec<FlowRecord>>>) -> Result<(), ExportError> {
+        let rest = rest.into();
         let end = rest.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
         self.shared.note_handed(rest.len());
         // If nobody takes them, it is told why.
@@ -142,7 +212,7 @@ impl FlowWriter {
             Ok(WriterEnd::GivenUp) | Err(_) => {
                 let left = self.shared.left();
                 let cause = io::Error::other(format!("nothing is taken there any more, and {left} flows were left"));
-                let error = ExportError::new("write flows to", self.name, cause);
+                let error = ExportError::new("write flows to", self.shared.name(), cause);
                 Err(error.with_advice("let its reader read on, or write to a file"))
             }
         }
@@ -178,7 +248,7 @@ impl Sink {
             self.write(&records, now)?;
         }
         while let Some((_, file)) = self.open.pop_first() {
-            file.finish()?;
+            file.finish(self.shared.sample())?;
         }
         Ok(())
     }
@@ -205,7 +275,7 @@ impl Sink {
                 break;
             }
             if let Some((_, file)) = self.open.pop_first() {
-                file.finish()?;
+                file.finish(self.shared.sample())?;
             }
             self.from = end;
         }
@@ -269,7 +339,7 @@ mod tests {
 
     fn shared() -> (SyncSender<Message>, Arc<WriterState>) {
         let (messages_in, messages) = mpsc::sync_channel(1);
-        (messages_in, WriterState::new(messages, mpsc::channel().0))
+        (messages_in, WriterState::new(String::new(), messages, mpsc::channel().0))
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Stdout, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use steerage::BucketId;
 use steerage_file::{NewFile, Readers, parent_of};
 
 use super::flow::{Flow, FlowEnd, Seen};
+use super::ipfix::{Encoder, Statistics};
 use super::key::Key;
 use super::output::{ExportError, FlowFormat};
 use super::record::FlowRecord;
@@ -17,14 +19,38 @@ use super::writer_state::WriterState;
 /// Written at a time.
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// The observation domain of a file, and the size of its messages.
+const DOMAIN: u32 = 1;
+const MESSAGE_BYTES: usize = 16 << 10;
+
 /// What the messages call standard output.
 pub(super) const STDOUT: &str = "standard output";
 
 pub(super) struct FlowFile {
     out: Out,
-    format: FlowFormat,
+    format: Format,
     /// The file and the name that it will have. `None` for standard output.
     named: Option<(NewFile, PathBuf)>,
+}
+
+/// The format, with what it has to remember.
+enum Format {
+    Csv,
+    JsonLines,
+    Ipfix { encoder: Box<Encoder>, statistics: Statistics },
+}
+
+impl Format {
+    fn new(format: FlowFormat) -> Self {
+        match format {
+            FlowFormat::Csv => Self::Csv,
+            FlowFormat::JsonLines => Self::JsonLines,
+            FlowFormat::Ipfix => Self::Ipfix {
+                encoder: Box::new(Encoder::new(DOMAIN, true, MESSAGE_BYTES)),
+                statistics: Statistics::default(),
+            },
+        }
+    }
 }
 
 enum Out {
@@ -74,7 +100,7 @@ impl FlowFile {
     pub(super) fn stdout(format: FlowFormat, shared: &Arc<WriterState>) -> Result<Self, ExportError> {
         let watched = Watched { out: io::stdout(), shared: Arc::clone(shared) };
         let out = Out::Stdout(BufWriter::with_capacity(BUFFER_BYTES, watched));
-        Self { out, format, named: None }.begin()
+        Self { out, format: Format::new(format), named: None }.begin()
     }
 
     /// Makes the file, under a name that it has until it is complete, and its directories if they are not there.
@@ -88,7 +114,7 @@ impl FlowFile {
         };
         let (new, file) = make().map_err(|cause| ExportError::new("write flows to", &path, cause))?;
         let out = Out::File(BufWriter::with_capacity(BUFFER_BYTES, file));
-        Self { out, format, named: Some((new, path)) }.begin()
+        Self { out, format: Format::new(format), named: Some((new, path)) }.begin()
     }
 
     /// Whether files can be made in the directory of a name with times in it: told before the run, and not in its midst.
@@ -103,7 +129,7 @@ impl FlowFile {
     }
 
     fn begin(mut self) -> Result<Self, ExportError> {
-        if self.format == FlowFormat::Csv {
+        if matches!(self.format, Format::Csv) {
             let header = header().map_err(|cause| self.error("write flows to", cause))?;
             self.out.write_all(&header).map_err(|cause| self.error("write flows to", cause))?;
         }
@@ -111,17 +137,23 @@ impl FlowFile {
     }
 
     pub(super) fn write(&mut self, records: &[FlowRecord]) -> Result<(), ExportError> {
-        let result = match self.format {
-            FlowFormat::Csv => as_csv(&mut self.out, records),
-            FlowFormat::JsonLines => as_json(&mut self.out, records),
+        let result = match &mut self.format {
+            Format::Csv => as_csv(&mut self.out, records),
+            Format::JsonLines => as_json(&mut self.out, records),
+            Format::Ipfix { encoder, statistics } => as_ipfix(&mut self.out, encoder, statistics, records),
         };
         // Who reads a pipe reads along.
         let flushed = result.and_then(|()| if self.named.is_none() { self.out.flush() } else { Ok(()) });
         flushed.map_err(|cause| self.error("write flows to", cause))
     }
 
-    /// Gives the file its name.
-    pub(super) fn finish(mut self) -> Result<(), ExportError> {
+    /// Gives the file its name. One flow of `sample` was metered.
+    pub(super) fn finish(mut self, sample: u32) -> Result<(), ExportError> {
+        if let Format::Ipfix { encoder, statistics } = &mut self.format {
+            encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
+            let written = self.out.write_all(encoder.message());
+            written.map_err(|cause| self.error("write flows to", cause))?;
+        }
         self.out.flush().map_err(|cause| self.error("write flows to", cause))?;
         let Some((new, path)) = self.named.take() else { return Ok(()) };
         let part = new.part().to_string_lossy().into_owned();
@@ -147,6 +179,25 @@ fn as_json(out: &mut impl Write, records: &[FlowRecord]) -> io::Result<()> {
     for record in records {
         serde_json::to_writer(&mut *out, record)?;
         out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// Messages one after the other (RFC 5655).
+fn as_ipfix(
+    out: &mut impl Write,
+    encoder: &mut Encoder,
+    statistics: &mut Statistics,
+    mut records: &[FlowRecord],
+) -> io::Result<()> {
+    while !records.is_empty() {
+        let count = encoder.encode(records, SystemTime::now());
+        out.write_all(encoder.message())?;
+        statistics.messages += 1;
+        statistics.bytes += encoder.message().len() as u64;
+        statistics.records += u64::from(encoder.data_records());
+        encoder.sent();
+        records = &records[count..];
     }
     Ok(())
 }

@@ -1,16 +1,17 @@
-//! A flow in the table: two cache lines.
+//! A flow in the table: two cache lines, and for TCP a third one.
 
 use steerage::BucketId;
 use steerage::flow::{HeaderKind, Tunnel};
 
 use super::key::{Directed, Key};
+use super::tcp::{Segment, TcpHealth, TcpState};
 use super::timeouts::Timeouts;
 
 /// Flags of RFC 9293.
-const FIN: u16 = 0x01;
-const SYN: u16 = 0x02;
-const RST: u16 = 0x04;
-const ACK: u16 = 0x10;
+pub(super) const FIN: u16 = 0x01;
+pub(super) const SYN: u16 = 0x02;
+pub(super) const RST: u16 = 0x04;
+pub(super) const ACK: u16 = 0x10;
 
 /// No tag was there. An id has 12 bits.
 const NO_VLAN: u16 = u16::MAX;
@@ -36,6 +37,9 @@ pub(super) struct Seen {
     /// What the innermost IP header states.
     pub(super) ip_bytes: u32,
     pub(super) tcp_flags: u16,
+    pub(super) segment: Segment,
+    /// ICMP's type and code.
+    pub(super) icmp: u16,
     pub(super) vlans: [u16; 2],
     pub(super) tunnel: Option<HeaderKind>,
     pub(super) tunnel_id: Option<u32>,
@@ -46,15 +50,28 @@ impl Seen {
     #[inline(always)]
     pub(super) fn of(flow: Directed) -> Self {
         let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
-        Self { flow, hash: 0, time: 0, bytes: 0, ip_bytes: 0, tcp_flags: 0, vlans, tunnel, tunnel_id }
+        Self {
+            flow,
+            hash: 0,
+            time: 0,
+            bytes: 0,
+            ip_bytes: 0,
+            tcp_flags: 0,
+            segment: Segment::default(),
+            icmp: 0,
+            vlans,
+            tunnel,
+            tunnel_id,
+        }
     }
 
-    /// All that headers tell of a packet without tags and tunnels.
+    /// All that headers tell of a packet without tags and tunnels, besides the segment.
     #[inline(always)]
     pub(super) fn fill(&mut self, flow: Directed, ip_bytes: u32, tcp_flags: u16) {
         self.flow = flow;
         self.ip_bytes = ip_bytes;
         self.tcp_flags = tcp_flags;
+        self.icmp = 0;
         self.vlans = [NO_VLAN; 2];
         (self.tunnel, self.tunnel_id) = (None, None);
     }
@@ -102,7 +119,8 @@ pub enum FlowEnd {
     Resources = 5,
 }
 
-/// A flow. What every packet compares and what tells timeouts is in the first line, what it counts in the second.
+/// A flow. What every packet compares and what tells timeouts is in the first line, what it counts in the second. Only segments of
+/// TCP touch the third.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
@@ -118,11 +136,14 @@ pub(super) struct Flow {
     pub(super) hash: u32,
     /// What it moves with.
     pub(super) bucket: BucketId,
+    /// The first packet's type and code of ICMP.
+    icmp: u16,
     tunnel: Option<HeaderKind>,
     state: u8,
+    tcp: TcpState,
 }
 
-const _: () = assert!(size_of::<Flow>() == 128, "two cache lines");
+const _: () = assert!(size_of::<Flow>() == 192, "three cache lines");
 
 impl Flow {
     /// Begins with its first packet, which is yet to be added.
@@ -138,8 +159,10 @@ impl Flow {
             tunnel_id: seen.tunnel_id.unwrap_or(0),
             hash: seen.hash,
             bucket,
+            icmp: seen.icmp,
             tunnel: seen.tunnel,
             state: if seen.flow.turned { TURNED } else { 0 } | if seen.tunnel_id.is_some() { HAS_TUNNEL_ID } else { 0 },
+            tcp: TcpState::default(),
         }
     }
 
@@ -173,6 +196,9 @@ impl Flow {
             self.first = self.first.min(seen.time);
         }
         self.state |= USED;
+        if seen.segment.is_there {
+            self.tcp.note(side, &seen.segment, seen.tcp_flags, seen.time);
+        }
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }
 
@@ -238,6 +264,7 @@ impl Flow {
         let mut next = Self::begin(seen, self.bucket);
         if why == FlowEnd::Active {
             next.state = next.state & !TURNED | self.state & TURNED;
+            next.tcp = self.tcp.restarted();
         }
         std::mem::replace(self, next)
     }
@@ -254,10 +281,12 @@ impl Flow {
         if other.first < self.first {
             self.state = self.state & !TURNED | other.state & TURNED;
             (self.vlans, self.tunnel, self.tunnel_id) = (other.vlans, other.tunnel, other.tunnel_id);
+            self.icmp = other.icmp;
             self.state = self.state & !HAS_TUNNEL_ID | other.state & HAS_TUNNEL_ID;
         }
         self.first = self.first.min(other.first);
         self.last = self.last.max(other.last);
+        self.tcp.merge(&other.tcp);
         self.state |= other.state & (CLOSED | USED);
         for side in 0..2 {
             self.traffic[side] += other.traffic[side];
@@ -278,6 +307,16 @@ impl Flow {
     pub(super) fn tcp_flags(&self) -> (u16, u16) {
         let [one, other] = self.tcp_flags;
         if self.is_turned() { (other, one) } else { (one, other) }
+    }
+
+    /// What a TCP flow's segments told.
+    pub(super) fn health(&self) -> TcpHealth {
+        self.tcp.health(self.is_turned())
+    }
+
+    /// ICMP's type, and its code in the lower byte.
+    pub(super) fn icmp(&self) -> u16 {
+        self.icmp
     }
 
     pub(super) fn vlans(&self) -> [Option<u16>; 2] {

@@ -16,15 +16,18 @@ pub enum FlowFormat {
     Csv,
     /// An object on each line.
     JsonLines,
+    /// Messages of IPFIX (RFC 5655).
+    Ipfix,
 }
 
 impl FlowFormat {
-    /// By the end of a file's name: `.csv`, or `.jsonl`, `.ndjson` or `.json`.
+    /// By the end of a file's name: `.csv`, or `.jsonl`, `.ndjson` or `.json`, or `.ipfix`.
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, suffix) = name.rsplit_once('.')?;
         match suffix {
             "csv" => Some(Self::Csv),
             "jsonl" | "ndjson" | "json" => Some(Self::JsonLines),
+            "ipfix" => Some(Self::Ipfix),
             _ => None,
         }
     }
@@ -107,8 +110,8 @@ mod tests {
 
     #[test]
     fn formats_by_name() {
-        let formats = ["a.csv", "a.b.jsonl", "x.ndjson", "x.json", "csv", "a.txt"].map(FlowFormat::of_name);
+        let formats = ["a.csv", "a.b.jsonl", "x.ndjson", "x.json", "csv", "a.txt", "b.ipfix"].map(FlowFormat::of_name);
         let (csv, json) = (Some(FlowFormat::Csv), Some(FlowFormat::JsonLines));
-        assert_eq!(formats, [csv, json, json, json, None, None]);
+        assert_eq!(formats, [csv, json, json, json, None, None, Some(FlowFormat::Ipfix)]);
     }
 }

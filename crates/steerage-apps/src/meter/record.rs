@@ -11,6 +11,7 @@ use steerage::{FlowKey, WallTime, flow::protocol};
 
 use super::flow::{Flow, FlowEnd, Traffic};
 use super::key::{Kind, stations};
+use super::tcp::{ClosedBy, TcpHealth};
 
 /// A flow that has ended, or the part of it between two timeouts: both directions in one record (RFC 5103).
 ///
@@ -60,6 +61,17 @@ impl FlowRecord {
     /// `None` if it is not TCP.
     pub fn tcp_flags(&self) -> Option<(u16, u16)> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.tcp_flags())
+    }
+
+    /// How well a TCP connection did. `None` if it is not TCP.
+    pub fn tcp_health(&self) -> Option<TcpHealth> {
+        (self.protocol() == Some(protocol::TCP)).then(|| self.flow.health())
+    }
+
+    /// The type and code of the first packet of ICMP. `None` if it is not ICMP.
+    pub fn icmp(&self) -> Option<(u8, u8)> {
+        let [kind, code] = self.flow.icmp().to_be_bytes();
+        matches!(self.protocol(), Some(protocol::ICMP | protocol::ICMP6)).then_some((kind, code))
     }
 
     /// Ids of the first packet's VLAN tags, the outer one first.
@@ -211,6 +223,18 @@ struct Row {
     tunnel_id: Option<u32>,
     #[serde(serialize_with = "shown")]
     end: FlowEnd,
+    handshake_us: Option<u32>,
+    retransmitted: Option<u32>,
+    retransmitted_back: Option<u32>,
+    out_of_order: Option<u32>,
+    out_of_order_back: Option<u32>,
+    zero_windows: Option<u16>,
+    zero_windows_back: Option<u16>,
+    resets: Option<u8>,
+    resets_back: Option<u8>,
+    closed_by: Option<ClosedBy>,
+    icmp_type: Option<u8>,
+    icmp_code: Option<u8>,
 }
 
 impl Row {
@@ -226,6 +250,8 @@ impl Row {
         };
         let (forth, back) = record.flow.traffic();
         let [vlan, vlan_inner] = record.vlans();
+        let health = record.tcp_health();
+        let (there, back_again) = (health.map(|tcp| tcp.forth), health.map(|tcp| tcp.back));
         Self {
             first: record.first(),
             last: record.last(),
@@ -249,6 +275,18 @@ impl Row {
             tunnel: record.tunnel().map(|tunnel| tunnel.kind.to_string()),
             tunnel_id: record.tunnel().and_then(|tunnel| tunnel.id),
             end: record.end,
+            handshake_us: health.and_then(|tcp| tcp.handshake_us),
+            retransmitted: there.map(|tcp| tcp.retransmitted),
+            retransmitted_back: back_again.map(|tcp| tcp.retransmitted),
+            out_of_order: there.map(|tcp| tcp.out_of_order),
+            out_of_order_back: back_again.map(|tcp| tcp.out_of_order),
+            zero_windows: there.map(|tcp| tcp.zero_windows),
+            zero_windows_back: back_again.map(|tcp| tcp.zero_windows),
+            resets: there.map(|tcp| tcp.resets),
+            resets_back: back_again.map(|tcp| tcp.resets),
+            closed_by: health.and_then(|tcp| tcp.closed_by),
+            icmp_type: record.icmp().map(|(kind, _)| kind),
+            icmp_code: record.icmp().map(|(_, code)| code),
         }
     }
 }

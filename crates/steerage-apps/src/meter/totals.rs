@@ -72,7 +72,6 @@ impl Top {
 pub(super) struct Totals {
     pub(super) total: u64,
     pub(super) evicted: u64,
-    pub(super) lost: u64,
     classes: Classes,
     top: Top,
     earliest: u64,
@@ -81,7 +80,7 @@ pub(super) struct Totals {
 impl Totals {
     pub(super) fn new(top: usize) -> Self {
         let top = Top::new(top);
-        Self { total: 0, evicted: 0, lost: 0, classes: Classes::NONE, top, earliest: u64::MAX }
+        Self { total: 0, evicted: 0, classes: Classes::NONE, top, earliest: u64::MAX }
     }
 
     pub(super) fn add(&mut self, record: &FlowRecord) {
@@ -95,7 +94,6 @@ impl Totals {
     fn add_all(&mut self, more: Self) {
         self.total += more.total;
         self.evicted += more.evicted;
-        self.lost += more.lost;
         self.classes.add_all(&more.classes);
         self.earliest = self.earliest.min(more.earliest);
         more.top.into_records().iter().for_each(|record| self.top.offer(record));
@@ -123,8 +121,6 @@ pub struct Metered {
     pub total: u64,
     /// Of these, records of flows that had to make room.
     pub evicted: u64,
-    /// Records that could not be written in time and are only counted. None where the source can wait.
-    pub lost: u64,
     /// Records by [kind](FlowRecord::kind), the most frequent first.
     pub kinds: Vec<(Cow<'static, str>, u64)>,
     /// The records with the most bytes, of both directions together.
@@ -207,7 +203,6 @@ impl Metered {
         let metered = Self {
             total: totals.total,
             evicted: totals.evicted,
-            lost: totals.lost,
             kinds: totals.classes.by_frequency(),
             top: totals.top.into_records(),
             earliest: (totals.total > 0).then_some(WallTime::from_nanos(totals.earliest)),

@@ -5,14 +5,16 @@
 //! that ends by itself. After a request to stop, a reader that takes nothing for a second is given up: [`LOOKS`] checks, one
 //! every [`LOOK`]. The thread that is stuck in its write cannot be interrupted, and is left behind.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvError, Sender};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use steerage::limits::DRAIN_MAX;
 
+use super::ipfix::Statistics;
 use super::output::ExportError;
 use super::record::FlowRecord;
 
@@ -26,8 +28,8 @@ const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 /// What is handed over to the writer.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Records that ended, and the time at which they were handed over, in nanoseconds since 1970.
-    Ended(Vec<FlowRecord>, u64),
+    /// Records that ended, and the time at which they were handed over, in nanoseconds since 1970. Several writers can share them.
+    Ended(Arc<Vec<FlowRecord>>, u64),
     /// No more records follow.
     End,
 }
@@ -44,23 +46,66 @@ pub(super) enum WriterEnd {
 /// The state that meters, writer and the end of the run share.
 #[derive(Debug)]
 pub(super) struct WriterState {
+    /// What messages call the place that it writes to.
+    name: String,
     /// The queue that the writer reads. It is dropped when the writer ends, so that no meter waits for the writer.
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
     // Relaxed throughout: these are counters, and no other memory depends on them.
     handed: AtomicU64,
     written: AtomicU64,
+    /// Records that were handed over, and could not be written.
+    unsent: AtomicU64,
+    /// Records that found no room in the queue.
+    refused: AtomicU64,
+    /// The packets and bytes of both.
+    lost_packets: AtomicU64,
+    lost_bytes: AtomicU64,
+    /// The counts of an export: messages, their bytes, connections, and datagrams that the collector's host refused.
+    messages_sent: AtomicU64,
+    message_bytes: AtomicU64,
+    connections: AtomicU64,
+    refusals: AtomicU64,
     /// Rises whenever the reader has taken something.
     taken: AtomicU64,
     hurried: AtomicBool,
+    /// One flow of so many is metered.
+    sample: AtomicU32,
 }
 
 impl WriterState {
-    pub(super) fn new(messages: Receiver<Message>, ended: Sender<WriterEnd>) -> Arc<Self> {
-        let zero = || AtomicU64::new(0);
-        let (handed, written, taken) = (zero(), zero(), zero());
-        let messages = Mutex::new(Some(messages));
-        Arc::new(Self { messages, ended, handed, written, taken, hurried: AtomicBool::new(false) })
+    pub(super) fn new(name: String, messages: Receiver<Message>, ended: Sender<WriterEnd>) -> Arc<Self> {
+        let zero = AtomicU64::default;
+        Arc::new(Self {
+            name,
+            messages: Mutex::new(Some(messages)),
+            ended,
+            handed: zero(),
+            written: zero(),
+            unsent: zero(),
+            refused: zero(),
+            lost_packets: zero(),
+            lost_bytes: zero(),
+            messages_sent: zero(),
+            message_bytes: zero(),
+            connections: zero(),
+            refusals: zero(),
+            taken: zero(),
+            hurried: AtomicBool::new(false),
+            sample: AtomicU32::new(1),
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn set_sample(&self, sample: u32) {
+        self.sample.store(sample, Ordering::Relaxed);
+    }
+
+    pub(super) fn sample(&self) -> u32 {
+        self.sample.load(Ordering::Relaxed)
     }
 
     /// For the writer: waits for the next message, if there is one to come.
@@ -69,6 +114,19 @@ impl WriterState {
         let message = messages.as_ref().ok_or(RecvError)?.recv();
         self.note_taken();
         message
+    }
+
+    /// For the writer: waits for the next message until that time. `None`: there was none.
+    pub(super) fn next_until(&self, time: Instant) -> Result<Option<Message>, RecvError> {
+        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = time.saturating_duration_since(Instant::now());
+        let message = match messages.as_ref().ok_or(RecvError)?.recv_timeout(wait) {
+            Ok(message) => Some(message),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return Err(RecvError),
+        };
+        self.note_taken();
+        Ok(message)
     }
 
     /// For the writer: it has ended. Meters can hand over nothing from now on, and the end of the run gets the result.
@@ -87,13 +145,80 @@ impl WriterState {
         self.note_taken();
     }
 
+    /// Records that were handed over, and are lost.
+    pub(super) fn note_unsent(&self, records: &[FlowRecord]) {
+        self.unsent.fetch_add(records.len() as u64, Ordering::Relaxed);
+        self.note_lost(records);
+    }
+
+    /// Records that could not be handed over, and are lost.
+    pub(super) fn note_refused(&self, records: &[FlowRecord]) {
+        self.refused.fetch_add(records.len() as u64, Ordering::Relaxed);
+        self.note_lost(records);
+    }
+
+    fn note_lost(&self, records: &[FlowRecord]) {
+        let (mut packets, mut bytes) = (0, 0);
+        for record in records {
+            let (forth, back) = (record.forth(), record.back());
+            packets += forth.packets + back.packets;
+            bytes += forth.ip_bytes + back.ip_bytes;
+        }
+        self.lost_packets.fetch_add(packets, Ordering::Relaxed);
+        self.lost_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_message(&self, bytes: usize) {
+        self.messages_sent.fetch_add(1, Ordering::Relaxed);
+        self.message_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_connection(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_refusal(&self) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_hurried(&self) -> bool {
+        self.hurried.load(Ordering::Relaxed)
+    }
+
+    /// What an exporter says about itself, as far as it is known here.
+    pub(super) fn statistics(&self) -> Statistics {
+        let counts = self.counts();
+        Statistics {
+            messages: counts.messages,
+            bytes: counts.bytes,
+            lost: counts.lost,
+            lost_packets: self.lost_packets.load(Ordering::Relaxed),
+            lost_bytes: self.lost_bytes.load(Ordering::Relaxed),
+            sample: self.sample(),
+            ..Statistics::default()
+        }
+    }
+
+    fn counts(&self) -> OutputCounts {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        OutputCounts {
+            written: count(&self.written),
+            lost: count(&self.unsent) + count(&self.refused),
+            messages: count(&self.messages_sent),
+            bytes: count(&self.message_bytes),
+            connections: count(&self.connections),
+            refusals: count(&self.refusals),
+        }
+    }
+
     pub(super) fn note_taken(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of records that were handed over and not written.
     pub(super) fn left(&self) -> u64 {
-        self.handed.load(Ordering::Relaxed).saturating_sub(self.written.load(Ordering::Relaxed))
+        let gone = self.written.load(Ordering::Relaxed) + self.unsent.load(Ordering::Relaxed);
+        self.handed.load(Ordering::Relaxed).saturating_sub(gone)
     }
 
     /// Waits until the writer ends, or gives it up if the reader has taken nothing for too long.
@@ -119,12 +244,42 @@ impl WriterState {
     }
 }
 
-/// Hurries the writer of flows, from any thread.
+/// What became of the records that an output was given.
+/// [`FlowWriter`](super::FlowWriter) has an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct OutputCounts {
+    /// Records that were written, or sent.
+    pub written: u64,
+    /// Records that found no room in the output's queue, or could not be sent.
+    pub lost: u64,
+    /// Messages to a collector.
+    pub messages: u64,
+    /// The bytes of these messages.
+    pub bytes: u64,
+    /// Connections to a collector that were made after the first one broke, or failed.
+    pub connections: u64,
+    /// How often the collector's host said that nobody listens there. The records of a datagram that it refused count as written:
+    /// the sequence numbers tell a collector how many it missed.
+    pub refusals: u64,
+}
+
+/// An output of flows, for other threads: its name, its counts, and a way to hurry it.
 /// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Debug)]
-pub struct Hurry(pub(super) Arc<WriterState>);
+pub struct FlowOutput(pub(super) Arc<WriterState>);
 
-impl Hurry {
+impl FlowOutput {
+    /// The name of the file, or the address of the collector.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// What became of the records so far.
+    pub fn counts(&self) -> OutputCounts {
+        self.0.counts()
+    }
+
     /// Notes a request to stop. From now on, a reader that takes nothing for a second is given up.
     pub fn hurry(&self) {
         if self.0.hurried.swap(true, Ordering::Relaxed) {

@@ -3,3 +3,4 @@
 mod meter_captures;
 #[cfg(feature = "respond")]
 mod respond;
+mod tcp_health;

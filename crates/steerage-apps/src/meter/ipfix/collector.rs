@@ -1,0 +1,201 @@
+//! The address of a collector, and how to send to it.
+
+use std::fmt;
+use std::time::Duration;
+
+/// IANA's port of IPFIX, for UDP and TCP.
+const PORT: u16 = 4739;
+/// Most networks let packets of this size through.
+const MTU_DEFAULT: usize = 1500;
+/// What every network of IPv6 lets through (RFC 8200).
+pub(super) const MTU_MIN: usize = 1280;
+/// The largest IP packet.
+const MTU_MAX: usize = 65_535;
+/// A collector that is started anew over UDP knows no template for this long.
+const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
+/// The domain of a meter, unless another one is given.
+const DOMAIN_DEFAULT: u32 = 1;
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    Udp,
+    Tcp,
+}
+
+/// A collector of flows that understands IPFIX, and how records are sent to it.
+///
+/// ```
+/// use steerage_apps::meter::Collector;
+///
+/// let collector = Collector::parse("ipfix+tcp://collector.example?domain=7")?;
+/// assert_eq!(collector.to_string(), "ipfix+tcp://collector.example:4739");
+/// assert!(Collector::parse("ipfix://[2001:db8::1]:2055?mtu=9000&refresh=1m&rate=100000&biflow=no").is_ok());
+/// assert!(Collector::parse("netflow://collector.example").is_err());
+/// # Ok::<(), steerage_apps::meter::ParseCollectorError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    pub(super) transport: Transport,
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Of UDP: no IP packet is longer.
+    pub(super) mtu: usize,
+    /// Of UDP: how often templates are sent. How often statistics are sent.
+    pub(super) refresh: Duration,
+    pub(super) domain: u32,
+    /// The most records per second.
+    pub(super) rate: Option<u64>,
+    /// Whether a record has both directions.
+    pub(super) biflows: bool,
+}
+
+/// Why the address of a collector cannot be read.
+/// [`Collector`] has an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseCollectorError(String);
+
+impl fmt::Display for ParseCollectorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ParseCollectorError {}
+
+impl Collector {
+    /// Whether this is the address of a collector, and not the name of a file.
+    pub fn is_address(text: &str) -> bool {
+        text.contains("://")
+    }
+
+    /// Reads an address: `ipfix://HOST[:PORT]` for UDP, `ipfix+tcp://HOST[:PORT]` for TCP, and behind a question mark
+    /// `mtu=BYTES`, `refresh=DURATION`, `domain=N`, `rate=N` and `biflow=no`, with `&` between them.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn parse(text: &str) -> Result<Self, ParseCollectorError> {
+        let (transport, rest) = match text.split_once("://") {
+            Some(("ipfix", rest)) => (Transport::Udp, rest),
+            Some(("ipfix+tcp", rest)) => (Transport::Tcp, rest),
+            _ => return Err(wrong("write ipfix://HOST:PORT for UDP, or ipfix+tcp://HOST:PORT for TCP")),
+        };
+        let (address, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let (host, port) = host_and_port(address.strip_suffix('/').unwrap_or(address))?;
+        let (mtu, refresh, domain) = (MTU_DEFAULT, REFRESH_DEFAULT, DOMAIN_DEFAULT);
+        let mut collector = Self { transport, host, port, mtu, refresh, domain, rate: None, biflows: true };
+        options.split('&').filter(|option| !option.is_empty()).try_for_each(|option| collector.set(option))?;
+        Ok(collector)
+    }
+
+    fn set(&mut self, option: &str) -> Result<(), ParseCollectorError> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "mtu" => {
+                let mtu = value.parse().ok().filter(|mtu| (MTU_MIN..=MTU_MAX).contains(mtu));
+                self.mtu = mtu.ok_or_else(|| wrong(&format!("mtu={value}: write {MTU_MIN} to {MTU_MAX} bytes")))?;
+            }
+            "refresh" => {
+                let seconds = value.parse().ok().map(Duration::from_secs);
+                let refresh = seconds.or_else(|| humantime::parse_duration(value).ok());
+                let refresh = refresh.filter(|refresh| !refresh.is_zero());
+                self.refresh = refresh.ok_or_else(|| wrong(&format!("refresh={value}: write a time such as 10s")))?;
+            }
+            "domain" => {
+                self.domain =
+                    value.parse().map_err(|_| wrong(&format!("domain={value}: write a number of 32 bits")))?;
+            }
+            "rate" => {
+                let rate = value.parse().ok().filter(|rate| *rate > 0);
+                self.rate = Some(rate.ok_or_else(|| wrong(&format!("rate={value}: write records per second")))?);
+            }
+            "biflow" => {
+                self.biflows = match value {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return Err(wrong(&format!("biflow={value}: write yes or no"))),
+                };
+            }
+            other => return Err(wrong(&format!("{other}: use mtu, refresh, domain, rate or biflow"))),
+        }
+        Ok(())
+    }
+}
+
+/// Without its options.
+impl fmt::Display for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.transport {
+            Transport::Udp => "ipfix",
+            Transport::Tcp => "ipfix+tcp",
+        };
+        let Self { host, port, .. } = self;
+        if host.contains(':') { write!(f, "{scheme}://[{host}]:{port}") } else { write!(f, "{scheme}://{host}:{port}") }
+    }
+}
+
+fn wrong(what: &str) -> ParseCollectorError {
+    ParseCollectorError(what.to_owned())
+}
+
+/// An address of IPv6 stands in brackets.
+fn host_and_port(address: &str) -> Result<(String, u16), ParseCollectorError> {
+    let (host, port) = match address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(port))),
+        None => match address.split_once(':') {
+            Some((_, rest)) if rest.contains(':') => return Err(wrong("put brackets around an address of IPv6")),
+            Some((host, port)) => (host, Some(port)),
+            None => (address, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(wrong("name a host, such as ipfix://127.0.0.1:4739"));
+    }
+    let port = match port {
+        None => PORT,
+        Some(port) => {
+            let number = port.parse().ok().filter(|port| *port > 0);
+            number.ok_or_else(|| wrong(&format!("{port}: write a port from 1 to 65535")))?
+        }
+    };
+    Ok((host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let collector = Collector::parse("ipfix://127.0.0.1").unwrap();
+        assert_eq!((collector.transport, collector.port, collector.mtu), (Transport::Udp, 4739, 1500));
+        let collector = Collector::parse("ipfix+tcp://[::1]:99/?mtu=1280&biflow=no&refresh=500ms&rate=7").unwrap();
+        let Collector { host, port, mtu, biflows, refresh, rate, .. } = collector.clone();
+        assert_eq!((host.as_str(), port, mtu, biflows), ("::1", 99, 1280, false));
+        assert_eq!((refresh, rate), (Duration::from_millis(500), Some(7)));
+        assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, says) in [
+            ("127.0.0.1:4739", "ipfix://HOST:PORT"),
+            ("udp://a", "ipfix://HOST:PORT"),
+            ("ipfix://", "name a host"),
+            ("ipfix://:1", "name a host"),
+            ("ipfix://::1", "brackets"),
+            ("ipfix://a:0", "a port"),
+            ("ipfix://a:x", "a port"),
+            ("ipfix://a?mtu=100", "mtu=100"),
+            ("ipfix://a?refresh=0", "refresh=0"),
+            ("ipfix://a?rate=0", "rate=0"),
+            ("ipfix://a?domain=-1", "domain=-1"),
+            ("ipfix://a?biflow", "biflow"),
+            ("ipfix://a?colour=red", "colour"),
+        ] {
+            let error = Collector::parse(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Messages: a header, then sets of templates and of records.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::super::record::FlowRecord;
+use super::elements::*;
+use super::shape::{Fields, OPTIONS_FROM, Shape, View, fields};
+
+/// The version of IPFIX.
+const VERSION: u16 = 10;
+const SET_HEADER_LEN: usize = 4;
+/// The ids of sets that hold templates, and templates of options.
+const TEMPLATE_SET: u16 = 2;
+const OPTIONS_TEMPLATE_SET: u16 = 3;
+/// The ids of our options.
+const STATISTICS: u16 = OPTIONS_FROM;
+const LOSSES: u16 = OPTIONS_FROM + 1;
+const SELECTOR: u16 = OPTIONS_FROM + 2;
+/// The id of our selector of flows, and its algorithm: a range of hashes (RFC 7014, section 6.2.2).
+const SELECTOR_ID: u64 = 1;
+const BY_HASH: u16 = 6;
+/// How many elements of our options say what the record is about.
+const SCOPES: u16 = 1;
+/// A message's length is stated in 16 bits.
+pub(in super::super) const MESSAGE_MAX: usize = 65_535;
+/// The bit of an element's number that says that an enterprise defines the element.
+const OF_ENTERPRISE: u16 = 0x8000;
+
+/// What an exporter says about itself, counted since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct Statistics {
+    pub(in super::super) messages: u64,
+    pub(in super::super) records: u64,
+    pub(in super::super) bytes: u64,
+    /// Records that were not sent, with their packets and bytes.
+    pub(in super::super) lost: u64,
+    pub(in super::super) lost_packets: u64,
+    pub(in super::super) lost_bytes: u64,
+    /// Packets that the meters never saw.
+    pub(in super::super) ignored: u64,
+    /// One flow of so many is metered.
+    pub(in super::super) sample: u32,
+}
+
+/// Makes messages. Each is sent, or given up, before the next one is made.
+#[derive(Debug)]
+pub(in super::super) struct Encoder {
+    domain: u32,
+    biflows: bool,
+    /// The most bytes of a message.
+    limit: usize,
+    /// The number of data records in the messages that were sent.
+    sequence: u32,
+    /// The templates that the collector was sent.
+    known: Box<[bool; Shape::ALL]>,
+    knows_options: bool,
+    /// The message, and what is in it that counts once it is sent.
+    message: Vec<u8>,
+    data_records: u32,
+    fresh: Vec<Shape>,
+    has_options: bool,
+    /// The set that is open: its id, and where it begins.
+    set: Option<(u16, usize)>,
+}
+
+impl Encoder {
+    pub(in super::super) fn new(domain: u32, biflows: bool, limit: usize) -> Self {
+        Self {
+            domain,
+            biflows,
+            limit: limit.min(MESSAGE_MAX),
+            sequence: 0,
+            known: Box::new([false; Shape::ALL]),
+            knows_options: false,
+            message: Vec::with_capacity(limit.min(MESSAGE_MAX)),
+            data_records: 0,
+            fresh: Vec::new(),
+            has_options: false,
+            set: None,
+        }
+    }
+
+    /// Messages have at most so many bytes from now on.
+    pub(in super::super) fn limit_to(&mut self, limit: usize) {
+        self.limit = limit.min(MESSAGE_MAX);
+    }
+
+    pub(in super::super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Templates are sent again before they are used.
+    pub(in super::super) fn forget_templates(&mut self) {
+        self.known.fill(false);
+        self.knows_options = false;
+    }
+
+    /// A new session, as a new connection is: its sequence numbers begin at 0.
+    pub(in super::super) fn begin_session(&mut self) {
+        self.forget_templates();
+        self.sequence = 0;
+    }
+
+    /// Makes a message of the first of these records, as many as it has room for. Returns how many.
+    pub(in super::super) fn encode(&mut self, records: &[FlowRecord], now: SystemTime) -> usize {
+        self.begin(now);
+        let mut encoded = 0;
+        for record in records {
+            let before = self.mark();
+            if self.biflows {
+                self.record(&View::both(record));
+            } else {
+                View::each(record).for_each(|view| self.record(&view));
+            }
+            // A message with a single record goes out in any case: the network says whether it is too long.
+            if self.message.len() > self.limit && encoded > 0 {
+                self.back_to(&before);
+                break;
+            }
+            encoded += 1;
+        }
+        self.finish();
+        encoded
+    }
+
+    /// Makes a message of what the exporter says about itself.
+    pub(in super::super) fn encode_statistics(&mut self, statistics: &Statistics, now: SystemTime) {
+        self.begin(now);
+        let about_exporter = [
+            (EXPORTING_PROCESS_ID, Number::Four(std::process::id())),
+            (EXPORTED_MESSAGE_TOTAL_COUNT, Number::Eight(statistics.messages)),
+            (EXPORTED_FLOW_RECORD_TOTAL_COUNT, Number::Eight(statistics.records)),
+            (EXPORTED_OCTET_TOTAL_COUNT, Number::Eight(statistics.bytes)),
+            (NOT_SENT_FLOW_TOTAL_COUNT, Number::Eight(statistics.lost)),
+            (NOT_SENT_PACKET_TOTAL_COUNT, Number::Eight(statistics.lost_packets)),
+            (NOT_SENT_OCTET_TOTAL_COUNT, Number::Eight(statistics.lost_bytes)),
+        ];
+        let about_meters = [
+            (OBSERVATION_DOMAIN_ID, Number::Four(self.domain)),
+            (IGNORED_PACKET_TOTAL_COUNT, Number::Eight(statistics.ignored)),
+        ];
+        self.options(STATISTICS, &about_exporter);
+        self.options(LOSSES, &about_meters);
+        if statistics.sample > 1 {
+            let about_selector = [
+                (SELECTOR_ID_ELEMENT, Number::Eight(SELECTOR_ID)),
+                (FLOW_SELECTOR_ALGORITHM, Number::Two(BY_HASH)),
+                (SAMPLING_SIZE, Number::Four(1)),
+                (SAMPLING_POPULATION, Number::Four(statistics.sample)),
+            ];
+            self.options(SELECTOR, &about_selector);
+        }
+        self.has_options = true;
+        self.finish();
+    }
+
+    /// The number of data records in the message that was made.
+    pub(in super::super) fn data_records(&self) -> u32 {
+        self.data_records
+    }
+
+    /// The message that was made.
+    pub(in super::super) fn message(&self) -> &[u8] {
+        &self.message
+    }
+
+    /// Notes that the message was sent: its records count, and its templates are known.
+    pub(in super::super) fn sent(&mut self) {
+        self.sequence = self.sequence.wrapping_add(self.data_records);
+        for shape in self.fresh.drain(..) {
+            self.known[shape.number()] = true;
+        }
+        self.knows_options |= self.has_options;
+    }
+
+    fn begin(&mut self, now: SystemTime) {
+        // Past 2106 it wraps, as the field does.
+        let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32;
+        self.message.clear();
+        self.message.extend_from_slice(&VERSION.to_be_bytes());
+        self.message.extend_from_slice(&[0; 2]);
+        self.message.extend_from_slice(&seconds.to_be_bytes());
+        self.message.extend_from_slice(&self.sequence.to_be_bytes());
+        self.message.extend_from_slice(&self.domain.to_be_bytes());
+        (self.data_records, self.has_options, self.set) = (0, false, None);
+        self.fresh.clear();
+    }
+
+    fn record(&mut self, view: &View<'_>) {
+        let shape = view.shape();
+        if !self.known[shape.number()] && !self.fresh.contains(&shape) {
+            self.open(TEMPLATE_SET);
+            template(&mut self.message, shape.template(), None, |to| fields(shape, view, to));
+            self.fresh.push(shape);
+        }
+        self.open(shape.template());
+        fields(shape, view, &mut Values(&mut self.message));
+        self.data_records += 1;
+    }
+
+    /// A record of options, behind its template unless that is known. The first element is what the others are about.
+    fn options(&mut self, id: u16, elements: &[(Element, Number)]) {
+        let put =
+            |to: &mut dyn NumberFields| elements.iter().for_each(|(element, number)| to.number(*element, *number));
+        if !self.knows_options {
+            self.open(OPTIONS_TEMPLATE_SET);
+            template(&mut self.message, id, Some(SCOPES), |to| put(to));
+        }
+        self.open(id);
+        put(&mut Values(&mut self.message));
+        self.data_records += 1;
+    }
+
+    /// Goes on in a set of this id, or begins one.
+    fn open(&mut self, id: u16) {
+        if self.set.is_some_and(|(open, _)| open == id) {
+            return;
+        }
+        self.close();
+        self.set = Some((id, self.message.len()));
+        self.message.extend_from_slice(&id.to_be_bytes());
+        self.message.extend_from_slice(&[0; SET_HEADER_LEN - 2]);
+    }
+
+    fn close(&mut self) {
+        if let Some((_, start)) = self.set.take() {
+            let length = (self.message.len() - start) as u16;
+            self.message[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
+        }
+    }
+
+    fn finish(&mut self) {
+        self.close();
+        let length = self.message.len() as u16;
+        self.message[2..4].copy_from_slice(&length.to_be_bytes());
+    }
+
+    fn mark(&self) -> Mark {
+        Mark { len: self.message.len(), set: self.set, data_records: self.data_records, fresh: self.fresh.len() }
+    }
+
+    /// The message as it was then. A set that was closed since has its length already, which is written again.
+    fn back_to(&mut self, mark: &Mark) {
+        self.message.truncate(mark.len);
+        self.fresh.truncate(mark.fresh);
+        (self.set, self.data_records) = (mark.set, mark.data_records);
+    }
+}
+
+/// The value of an element of options.
+#[derive(Clone, Copy)]
+enum Number {
+    Two(u16),
+    Four(u32),
+    Eight(u64),
+}
+
+/// Takes the elements of options.
+trait NumberFields {
+    fn number(&mut self, element: Element, value: Number);
+}
+
+impl<F: Fields> NumberFields for F {
+    fn number(&mut self, element: Element, value: Number) {
+        match value {
+            Number::Two(value) => self.put(element, value.to_be_bytes()),
+            Number::Four(value) => self.put(element, value.to_be_bytes()),
+            Number::Eight(value) => self.put(element, value.to_be_bytes()),
+        }
+    }
+}
+
+/// A state of a message to go back to.
+struct Mark {
+    len: usize,
+    set: Option<(u16, usize)>,
+    data_records: u32,
+    fresh: usize,
+}
+
+/// Writes the values of elements.
+struct Values<'a>(&'a mut Vec<u8>);
+
+impl Fields for Values<'_> {
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, _: Element, value: [u8; N]) {
+        self.0.extend_from_slice(&value);
+    }
+}
+
+/// Writes a template: the numbers and lengths of elements.
+struct Template<'a> {
+    to: &'a mut Vec<u8>,
+    count: u16,
+}
+
+impl Fields for Template<'_> {
+    fn put<const N: usize>(&mut self, element: Element, _: [u8; N]) {
+        self.specify(element, N as u16);
+    }
+}
+
+impl Template<'_> {
+    fn specify(&mut self, element: Element, length: u16) {
+        self.count += 1;
+        let of_enterprise = if element.enterprise == 0 { 0 } else { OF_ENTERPRISE };
+        self.to.extend_from_slice(&(element.id | of_enterprise).to_be_bytes());
+        self.to.extend_from_slice(&length.to_be_bytes());
+        if element.enterprise != 0 {
+            self.to.extend_from_slice(&element.enterprise.to_be_bytes());
+        }
+    }
+}
+
+/// A template record; with the number of its scopes, if it is one of options.
+fn template(message: &mut Vec<u8>, id: u16, scopes: Option<u16>, elements: impl FnOnce(&mut Template<'_>)) {
+    message.extend_from_slice(&id.to_be_bytes());
+    let count_at = message.len();
+    message.extend_from_slice(&[0; 2]);
+    if let Some(scopes) = scopes {
+        message.extend_from_slice(&scopes.to_be_bytes());
+    }
+    let mut template = Template { to: message, count: 0 };
+    elements(&mut template);
+    let count = template.count;
+    message[count_at..count_at + 2].copy_from_slice(&count.to_be_bytes());
+}

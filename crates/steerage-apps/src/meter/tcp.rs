@@ -1,0 +1,269 @@
+//! How well a TCP connection does, by the headers of its segments.
+//!
+//! The rules are those of Wireshark's analysis of sequence numbers, so that the counts can be checked against tshark, as far as
+//! 64 bytes for each flow allow: selective acknowledgements are not looked at. `docs/meter.md` defines what is counted.
+
+use serde::Serialize;
+
+use super::flow::{ACK, FIN, RST, SYN};
+
+/// If the round-trip time is not known, a segment that comes this soon after the highest one was overtaken by it. Later, it was
+/// sent again. Wireshark's value.
+const OVERTAKEN_MAX: u64 = 3_000_000;
+
+/// What one segment tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// Whether there is one: of a fragment and of a header that was cut off, too little is known.
+    pub(super) is_there: bool,
+    pub(super) sequence: u32,
+    pub(super) acknowledged: u32,
+    pub(super) window: u16,
+    /// Bytes of data.
+    pub(super) bytes: u32,
+}
+
+/// What is known of the connection, by the side that sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub(super) struct TcpState {
+    /// When the segment with the highest number came.
+    highest_at: [u64; 2],
+    /// The number behind the highest.
+    next: [u32; 2],
+    /// What was acknowledged last.
+    acknowledged: [u32; 2],
+    retransmitted: [u32; 2],
+    out_of_order: [u32; 2],
+    zero_windows: [u16; 2],
+    window: [u16; 2],
+    /// Microseconds from SYN to the acknowledgement that completes the handshake, plus one. 0 if it is not known.
+    handshake: u32,
+    resets: [u8; 2],
+    bits: [u8; 2],
+}
+
+const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
+
+/// The bits of a side.
+mod bit {
+    /// A segment came, so `next` is known.
+    pub(super) const KNOWN: u8 = 1;
+    /// The last segment was a duplicate acknowledgement; the last two or more were.
+    pub(super) const DUPLICATE: u8 = 2;
+    pub(super) const DUPLICATES: u8 = 4;
+    /// It sent a SYN without ACK, and nothing but SYNs since; the other side has answered it.
+    pub(super) const OPENS: u8 = 8;
+    pub(super) const ANSWERED: u8 = 16;
+    /// It was the first to send FIN or RST.
+    pub(super) const CLOSES: u8 = 32;
+}
+
+/// Whether `a` comes before `b`, in numbers that wrap (RFC 9293, section 3.4).
+fn is_before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+impl TcpState {
+    /// Notes a segment.
+    pub(super) fn note(&mut self, side: usize, segment: &Segment, flags: u16, time: u64) {
+        let other = 1 - side;
+        let Segment { sequence, acknowledged, window, bytes, .. } = *segment;
+        let controls = flags & (SYN | FIN | RST);
+        let known = self.bits[side] & bit::KNOWN != 0;
+        let takes_numbers = bytes > 0 || flags & (SYN | FIN) != 0;
+        if flags & (SYN | ACK | RST) == ACK {
+            self.note_acknowledgement(side, time);
+        }
+        if window == 0 && controls == 0 {
+            self.zero_windows[side] = self.zero_windows[side].saturating_add(1);
+        }
+        let next = self.next[side];
+        let is_probe = known && bytes == 1 && sequence == next && self.knows(other) && self.window[other] == 0;
+        let keeps_alive = known && bytes <= 1 && controls == 0 && sequence == next.wrapping_sub(1);
+        if known && takes_numbers && !is_probe && !keeps_alive && is_before(sequence, next) {
+            self.note_again(side, segment, time);
+        }
+        let is_duplicate = bytes == 0
+            && controls == 0
+            && window != 0
+            && known
+            && sequence == next
+            && window == self.window[side]
+            && acknowledged == self.acknowledged[side];
+        self.note_duplicate(side, is_duplicate);
+        let end = sequence.wrapping_add(bytes).wrapping_add(u32::from(flags & (SYN | FIN) != 0));
+        if !is_probe && (!known || is_before(next, end)) {
+            self.next[side] = end;
+            self.highest_at[side] = time;
+        }
+        if flags & ACK != 0 {
+            self.acknowledged[side] = acknowledged;
+        }
+        self.window[side] = window;
+        self.bits[side] |= bit::KNOWN;
+        self.note_opening(side, flags, time);
+        if flags & RST != 0 {
+            self.resets[side] = self.resets[side].saturating_add(1);
+        }
+        if flags & (FIN | RST) != 0 && (self.bits[0] | self.bits[1]) & bit::CLOSES == 0 {
+            self.bits[side] |= bit::CLOSES;
+        }
+    }
+
+    fn knows(&self, side: usize) -> bool {
+        self.bits[side] & bit::KNOWN != 0
+    }
+
+    /// An acknowledgement: if it is the first after a SYN that was answered, it completes the handshake.
+    fn note_acknowledgement(&mut self, side: usize, time: u64) {
+        if self.bits[side] & bit::ANSWERED != 0 && self.handshake == 0 {
+            // Nothing but the SYN has been sent yet.
+            let micros = time.saturating_sub(self.highest_at[side]) / 1000;
+            self.handshake = u32::try_from(micros).map_or(u32::MAX, |micros| micros.saturating_add(1));
+        }
+        self.bits[side] &= !(bit::OPENS | bit::ANSWERED);
+    }
+
+    fn note_opening(&mut self, side: usize, flags: u16, time: u64) {
+        let other = 1 - side;
+        match flags & (SYN | ACK | RST) {
+            // The time counts from the last one.
+            SYN => {
+                self.bits[side] = self.bits[side] & !bit::ANSWERED | bit::OPENS;
+                self.highest_at[side] = time;
+            }
+            bits if bits == SYN | ACK && self.bits[other] & bit::OPENS != 0 => self.bits[other] |= bit::ANSWERED,
+            _ => {}
+        }
+    }
+
+    /// A segment whose number is not new: either it was overtaken on its way, or it was sent again.
+    fn note_again(&mut self, side: usize, segment: &Segment, time: u64) {
+        let other = 1 - side;
+        // What follows a window probe repeats its byte and adds more.
+        if segment.bytes > 1 && segment.sequence == self.next[side].wrapping_sub(1) {
+            return;
+        }
+        let since = time.saturating_sub(self.highest_at[side]);
+        let was_asked_for = self.bits[other] & bit::DUPLICATES != 0 && segment.sequence == self.acknowledged[other];
+        let overtaken_max = self.handshake_micros().map_or(OVERTAKEN_MAX, |micros| u64::from(micros) * 1000);
+        let ends_below = segment.sequence.wrapping_add(segment.bytes) != self.next[side];
+        if !was_asked_for && since < overtaken_max && ends_below {
+            self.out_of_order[side] = self.out_of_order[side].saturating_add(1);
+        } else {
+            self.retransmitted[side] = self.retransmitted[side].saturating_add(1);
+        }
+    }
+
+    fn note_duplicate(&mut self, side: usize, is_duplicate: bool) {
+        let bits = &mut self.bits[side];
+        *bits = match (is_duplicate, *bits & bit::DUPLICATE != 0) {
+            (false, _) => *bits & !(bit::DUPLICATE | bit::DUPLICATES),
+            (true, false) => *bits | bit::DUPLICATE,
+            (true, true) => *bits | bit::DUPLICATES,
+        };
+    }
+
+    fn handshake_micros(&self) -> Option<u32> {
+        self.handshake.checked_sub(1)
+    }
+
+    /// What the next record of the same connection begins with: what is known, and no counts.
+    pub(super) fn restarted(&self) -> Self {
+        let bits = self.bits.map(|bits| bits & !bit::CLOSES);
+        let (none, no_windows) = ([0; 2], [0; 2]);
+        Self {
+            retransmitted: none,
+            out_of_order: none,
+            zero_windows: no_windows,
+            handshake: 0,
+            resets: [0; 2],
+            bits,
+            ..*self
+        }
+    }
+
+    /// Adds what another CPU knows of the same connection.
+    pub(super) fn merge(&mut self, other: &Self) {
+        let later = self.highest_at.iter().max() >= other.highest_at.iter().max();
+        let (known, counted) = if later { (*self, other) } else { (*other, &*self) };
+        let mut both = known;
+        for side in 0..2 {
+            both.retransmitted[side] = both.retransmitted[side].saturating_add(counted.retransmitted[side]);
+            both.out_of_order[side] = both.out_of_order[side].saturating_add(counted.out_of_order[side]);
+            both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
+            both.resets[side] = both.resets[side].saturating_add(counted.resets[side]);
+        }
+        // Both happen once, so either part knows them.
+        both.handshake = both.handshake.max(counted.handshake);
+        if (both.bits[0] | both.bits[1]) & bit::CLOSES == 0 {
+            (0..2).for_each(|side| both.bits[side] |= counted.bits[side] & bit::CLOSES);
+        }
+        *self = both;
+    }
+
+    /// What a record says; `turned` if the second endpoint is the source.
+    pub(super) fn health(&self, turned: bool) -> TcpHealth {
+        let (source, destination) = if turned { (1, 0) } else { (0, 1) };
+        let direction = |side: usize| TcpDirection {
+            retransmitted: self.retransmitted[side],
+            out_of_order: self.out_of_order[side],
+            zero_windows: self.zero_windows[side],
+            resets: self.resets[side],
+        };
+        let closes = |side: usize| self.bits[side] & bit::CLOSES != 0;
+        TcpHealth {
+            handshake_us: self.handshake_micros(),
+            forth: direction(source),
+            back: direction(destination),
+            closed_by: match (closes(source), closes(destination)) {
+                (true, _) => Some(ClosedBy::Source),
+                (_, true) => Some(ClosedBy::Destination),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// How well a TCP connection did.
+/// [`Metering::new`](super::Metering::new) has an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TcpHealth {
+    /// Microseconds from the SYN to the acknowledgement that completes the handshake: the round-trip time from end to end, as it is
+    /// seen here. `None` if the handshake was not seen.
+    pub handshake_us: Option<u32>,
+    /// What the source sent.
+    pub forth: TcpDirection,
+    /// What it was answered.
+    pub back: TcpDirection,
+    /// The side that sent the first FIN or RST.
+    pub closed_by: Option<ClosedBy>,
+}
+
+/// What one side of a TCP connection sent.
+/// [`Metering::new`](super::Metering::new) has an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TcpDirection {
+    /// Segments that were sent again.
+    pub retransmitted: u32,
+    /// Segments that others overtook on their way.
+    pub out_of_order: u32,
+    /// Segments that said that the receiver has no room. 65,535 is that many or more.
+    pub zero_windows: u16,
+    /// Segments with RST. 255 is that many or more.
+    pub resets: u8,
+}
+
+/// A side of a TCP connection.
+/// [`Metering::new`](super::Metering::new) has an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClosedBy {
+    /// The one that sent first.
+    Source,
+    /// The other one.
+    Destination,
+}

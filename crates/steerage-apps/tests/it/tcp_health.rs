@@ -1,0 +1,286 @@
+//! What records say of TCP connections, against tshark's analysis of the same captures.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use steerage_apps::meter::ClosedBy;
+use steerage_fixtures::capture::pcap;
+use steerage_fixtures::tshark;
+
+use crate::meter_captures::{endless, meter};
+
+/// 2023-11-14 22:13:20 UTC.
+const START: u64 = 1_700_000_000;
+
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
+
+/// Segments sent again, overtaken segments, zero windows, resets: of each direction, by its endpoints.
+type Counts = BTreeMap<(String, String), [u64; 4]>;
+/// Microseconds of the handshake, by the endpoints of the source.
+type Handshakes = BTreeMap<(String, String), u64>;
+
+/// Random numbers (SplitMix64), the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % most
+    }
+
+    fn one_in(&mut self, of: u64) -> bool {
+        self.below(of) == 0
+    }
+}
+
+/// A connection that is written down as it is made.
+struct Connection {
+    client: u16,
+    now: u64,
+    frames: Vec<(u64, Vec<u8>)>,
+    /// The next number of each side.
+    next: [u32; 2],
+}
+
+impl Connection {
+    fn begin(client: u16, now: u64, random: &mut Random) -> Self {
+        // Some numbers wrap soon.
+        let next = [random.below(1 << 32) as u32, if random.one_in(3) { u32::MAX - 2000 } else { 77 }];
+        Self { client, now, frames: Vec::new(), next }
+    }
+
+    fn wait(&mut self, micros: u64) {
+        self.now += micros;
+    }
+
+    /// A segment of a side, with these numbers.
+    fn segment(&mut self, side: usize, sequence: u32, flags: u8, bytes: usize, window: u16) {
+        let mut frame = vec![0; 54 + bytes];
+        (frame[12], frame[14], frame[22], frame[23]) = (8, 0x45, 64, 6);
+        frame[16..18].copy_from_slice(&(40 + bytes as u16).to_be_bytes());
+        let ends = [([10, 0, 0, 1], self.client), ([10, 0, 0, 2], 80)];
+        let (from, to) = (ends[side], ends[1 - side]);
+        frame[26..30].copy_from_slice(&from.0);
+        frame[30..34].copy_from_slice(&to.0);
+        frame[34..36].copy_from_slice(&from.1.to_be_bytes());
+        frame[36..38].copy_from_slice(&to.1.to_be_bytes());
+        frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+        let acknowledged = if flags & ACK != 0 { self.next[1 - side] } else { 0 };
+        frame[42..46].copy_from_slice(&acknowledged.to_be_bytes());
+        (frame[46], frame[47]) = (0x50, flags);
+        frame[48..50].copy_from_slice(&window.to_be_bytes());
+        self.frames.push((self.now, frame));
+    }
+
+    fn open(&mut self, random: &mut Random) {
+        self.segment(0, self.next[0], SYN, 0, 1000);
+        if random.one_in(4) {
+            // The first SYN was not answered.
+            self.wait(1_000_000);
+            self.segment(0, self.next[0], SYN, 0, 1000);
+        }
+        self.next[0] = self.next[0].wrapping_add(1);
+        self.wait(100 + random.below(40_000));
+        self.segment(1, self.next[1], SYN | ACK, 0, 1000);
+        self.next[1] = self.next[1].wrapping_add(1);
+        self.wait(100 + random.below(40_000));
+        self.segment(0, self.next[0], ACK, 0, 1000);
+    }
+
+    /// Some data of a side, and what may become of it on the way.
+    fn data(&mut self, side: usize, random: &mut Random) {
+        let (first, bytes) = (self.next[side], 100 + random.below(900) as usize);
+        let second = first.wrapping_add(bytes as u32);
+        let send = |this: &mut Self, sequence: u32, bytes: usize| this.segment(side, sequence, ACK, bytes, 1000);
+        self.wait(50_000 + random.below(100_000));
+        match random.below(6) {
+            // Twice: the acknowledgement was lost.
+            0 => {
+                send(self, first, bytes);
+                self.wait(300_000 + random.below(300_000));
+                send(self, first, bytes);
+                self.next[side] = second;
+            }
+            // The second overtakes the first by less than any round trip.
+            1 => {
+                send(self, second, 200);
+                self.wait(20 + random.below(60));
+                send(self, first, bytes);
+                self.next[side] = second.wrapping_add(200);
+            }
+            // The first is lost, the receiver asks for it, and it comes again. The capture never saw it before.
+            2 => {
+                send(self, second, 200);
+                self.wait(10);
+                for _ in 0..4 {
+                    self.segment(1 - side, self.next[1 - side], ACK, 0, 1000);
+                    self.wait(10);
+                }
+                send(self, first, bytes);
+                self.next[side] = second.wrapping_add(200);
+            }
+            // The receiver has no room, then it has.
+            3 => {
+                send(self, first, bytes);
+                self.next[side] = second;
+                self.wait(30);
+                self.segment(1 - side, self.next[1 - side], ACK, 0, 0);
+                self.wait(200_000);
+                self.segment(1 - side, self.next[1 - side], ACK, 0, 2000);
+            }
+            // Nothing to say for long: a byte before the next, and its answer.
+            4 => {
+                send(self, first, bytes);
+                self.next[side] = second;
+                self.wait(20_000);
+                self.segment(1 - side, self.next[1 - side], ACK, 0, 1001);
+                self.wait(5_000_000);
+                self.segment(side, self.next[side].wrapping_sub(1), ACK, random.below(2) as usize, 1000);
+            }
+            _ => {
+                send(self, first, bytes);
+                send(self, second, 300);
+                self.next[side] = second.wrapping_add(300);
+            }
+        }
+        self.wait(20_000);
+        self.segment(1 - side, self.next[1 - side], ACK, 0, 1000 + random.below(100) as u16);
+    }
+
+    /// Returns who closes.
+    fn close(&mut self, random: &mut Random) -> Option<ClosedBy> {
+        let side = random.below(2) as usize;
+        self.wait(60_000);
+        match random.below(3) {
+            0 => self.segment(side, self.next[side], RST | ACK, 0, 0),
+            1 => {
+                for side in [side, 1 - side] {
+                    self.segment(side, self.next[side], FIN | ACK, 0, 1000);
+                    self.next[side] = self.next[side].wrapping_add(1);
+                    self.wait(1000);
+                }
+                self.segment(side, self.next[side], ACK, 0, 1000);
+            }
+            _ => return None,
+        }
+        Some([ClosedBy::Source, ClosedBy::Destination][side])
+    }
+}
+
+/// What the records say.
+fn of_records(capture: &Path) -> (Counts, Handshakes, BTreeMap<String, Option<ClosedBy>>) {
+    let (mut counts, mut handshakes, mut closed) = (Counts::new(), Handshakes::new(), BTreeMap::new());
+    for record in meter(capture, endless(), 2).1 {
+        let Some(health) = record.tcp_health() else { continue };
+        let end = |end: Option<SocketAddr>| end.map(|end| format!("{} {}", end.ip(), end.port())).unwrap();
+        let (source, destination) = (end(record.key().source()), end(record.key().destination()));
+        let ways = [(source.clone(), destination.clone()), (destination.clone(), source.clone())];
+        for (way, sent) in ways.into_iter().zip([health.forth, health.back]) {
+            let sums = counts.entry(way).or_default();
+            let more: [u64; 4] =
+                [sent.retransmitted.into(), sent.out_of_order.into(), sent.zero_windows.into(), sent.resets.into()];
+            (0..4).for_each(|nth| sums[nth] += more[nth]);
+        }
+        if let Some(micros) = health.handshake_us {
+            handshakes.insert((source.clone(), destination), micros.into());
+        }
+        closed.insert(source, health.closed_by);
+    }
+    (counts, handshakes, closed)
+}
+
+/// What tshark says.
+fn of_tshark(capture: &Path) -> Option<(Counts, Handshakes)> {
+    let fields = [
+        "ip.src",
+        "ipv6.src",
+        "tcp.srcport",
+        "ip.dst",
+        "ipv6.dst",
+        "tcp.dstport",
+        "tcp.analysis.retransmission",
+        "tcp.analysis.out_of_order",
+        "tcp.analysis.zero_window",
+        "tcp.flags.reset",
+        "tcp.analysis.initial_rtt",
+        "tcp.flags.syn",
+        "tcp.flags.ack",
+    ];
+    let rows = tshark::tshark(capture, &fields)?;
+    let (mut counts, mut handshakes, mut clients) = (Counts::new(), Handshakes::new(), BTreeMap::new());
+    for row in rows.iter().filter(|row| !row[2].is_empty()) {
+        let source = format!("{}{} {}", row[0], row[1], row[2]);
+        let destination = format!("{}{} {}", row[3], row[4], row[5]);
+        let is_set = |nth: usize| matches!(row[nth].as_str(), "1" | "True");
+        let found = [!row[6].is_empty(), !row[7].is_empty(), !row[8].is_empty(), is_set(9)];
+        counts.entry((destination.clone(), source.clone())).or_default();
+        let sums = counts.entry((source.clone(), destination.clone())).or_default();
+        (0..4).for_each(|nth| sums[nth] += u64::from(found[nth]));
+        if is_set(11) && !is_set(12) {
+            clients.insert((source.clone(), destination.clone()), ());
+        }
+        if let Ok(seconds) = row[10].parse::<f64>() {
+            let ends = [(source.clone(), destination.clone()), (destination, source)];
+            let client = ends.into_iter().find(|ends| clients.contains_key(ends)).unwrap();
+            handshakes.insert(client, (seconds * 1e6 + 1e-3) as u64);
+        }
+    }
+    Some((counts, handshakes))
+}
+
+#[test]
+fn made_connections() {
+    let mut random = Random(2026);
+    let (mut frames, mut closed) = (Vec::new(), BTreeMap::new());
+    for nth in 0..400 {
+        let mut connection = Connection::begin(20_000 + nth, START * 1_000_000 + random.below(5_000_000), &mut random);
+        // The beginning of some was not recorded.
+        if !random.one_in(8) {
+            connection.open(&mut random);
+        }
+        for _ in 0..random.below(12) {
+            let side = random.below(2) as usize;
+            connection.data(side, &mut random);
+        }
+        let by = connection.close(&mut random);
+        // The endpoint that sent first is the source.
+        if connection.frames.first().is_some_and(|(_, first)| first[29] == 1) {
+            closed.insert(format!("10.0.0.1 {}", connection.client), by);
+        }
+        frames.extend(connection.frames);
+    }
+    frames.sort_by_key(|(time, _)| *time);
+    let file = pcap(frames.iter().map(|(time, frame)| ((time / 1_000_000) as u32, (time % 1_000_000) as u32, frame)));
+    let capture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tcp-health.pcap");
+    fs::write(&capture, file).unwrap();
+    let Some((counts, handshakes)) = of_tshark(&capture) else { return };
+    let (found, found_handshakes, found_closed) = of_records(&capture);
+    // Each is there often enough to mean something.
+    let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
+    assert!((0..4).all(|nth| total(nth) > 50), "{:?}", [0, 1, 2, 3].map(total));
+    assert!(handshakes.len() > 200, "{}", handshakes.len());
+    let wrong: Vec<_> = counts.iter().filter(|(key, counts)| found.get(key) != Some(counts)).collect();
+    assert!(wrong.is_empty(), "{} of {}: {:?}, not {:?}", wrong.len(), counts.len(), wrong[0], found.get(wrong[0].0));
+    assert_eq!(found_handshakes, handshakes);
+    for (source, by) in closed {
+        assert_eq!(found_closed.get(&source), Some(&by), "{source}");
+    }
+}
+
+#[test]
+fn recorded_connections() {
+    for name in ["dns_tcp.pcap", "tcp-handshake-nano.pcap", "mptcp-v1.pcap"] {
+        let Some(capture) = tshark::capture(name) else { return };
+        let Some((counts, handshakes)) = of_tshark(&capture) else { return };
+        let (found, found_handshakes, _) = of_records(&capture);
+        assert_eq!((found, found_handshakes), (counts, handshakes), "{name}");
+    }
+}

@@ -1,0 +1,433 @@
+//! System calls, in groups by what a thread does with them.
+
+use libc::c_int;
+use syscalls::Sysno;
+
+/// What a thread does. Each group is a list of system calls.
+///
+/// ```
+/// use steerage_sandbox::Group;
+///
+/// assert!(Group::Files.names().contains(&"openat"));
+/// assert!(Group::ALL.iter().all(|group| !group.names().contains(&"execve")), "no group starts a program");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Group {
+    /// Compute, wait, and read and write what is open. Every thread does this, and every filter has it.
+    Run,
+    /// Use sockets that are open: send, receive, and read and set options.
+    OpenSockets,
+    /// Start threads, let them talk to each other, and place them on CPUs.
+    Threads,
+    /// Open, create, rename and remove files, as far as Landlock allows.
+    Files,
+    /// Read and change the maps of XDP programs that are open, and look whether they are attached.
+    XdpMaps,
+    /// Accept clients.
+    Clients,
+    /// Ask the kernel for links, routes and neighbours.
+    Netlink,
+    /// Connect to another process of this machine by its path.
+    UnixClient,
+    /// Connect to other hosts.
+    Internet,
+    /// Wait for the programs that were started before, and signal them.
+    Jobs,
+    /// Set the modes of the terminal.
+    Terminal,
+}
+
+/// A system call, and which of its arguments are allowed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) number: Sysno,
+    pub(crate) only: Only,
+}
+
+/// Which arguments a system call may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Only {
+    Any,
+    /// The argument with this number has one of these values.
+    OneOf(u8, &'static [u64]),
+    /// It has another value.
+    Not(u8, u64),
+    /// These bits of it are set.
+    With(u8, u64),
+    /// None of these bits are set.
+    Without(u8, u64),
+    /// It is the number of this process.
+    Own(u8),
+}
+
+const fn any(number: Sysno) -> Call {
+    Call { number, only: Only::Any }
+}
+
+const fn only(number: Sysno, only: Only) -> Call {
+    Call { number, only }
+}
+
+const fn flag(bits: c_int) -> u64 {
+    bits as u64
+}
+
+/// No memory becomes a program.
+const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
+/// A new thread, never a new process.
+const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
+/// About a descriptor that is open instead of a path.
+const EMPTY_PATH_3: Only = Only::With(3, flag(libc::AT_EMPTY_PATH));
+const EMPTY_PATH_2: Only = Only::With(2, flag(libc::AT_EMPTY_PATH));
+/// The handler that names a violation stays.
+const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
+/// Blocking signals is left to the handler that names violations, which leaves SIGSYS out.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const NOT_BLOCK: Only = Only::Any;
+const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
+
+/// Questions about terminals and pipes. None of these injects input into a terminal (TIOCSTI).
+const ASK: Only = Only::OneOf(1, &[libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO]);
+const SET_TERMINAL: Only = Only::OneOf(
+    1,
+    &[libc::TCSETS, libc::TCSETSW, libc::TCSETSF, libc::TCGETS2, libc::TCSETS2, libc::TCSETSW2, libc::TCSETSF2],
+);
+/// Questions about interfaces: linux/sockios.h.
+const ASK_INTERFACE: Only = Only::OneOf(1, &[SIOCGIFNAME, SIOCGIFFLAGS, SIOCGIFMTU, SIOCETHTOOL, SIOCGIFINDEX]);
+const SIOCGIFNAME: u64 = 0x8910;
+const SIOCGIFFLAGS: u64 = 0x8913;
+const SIOCGIFMTU: u64 = 0x8921;
+const SIOCGIFINDEX: u64 = 0x8933;
+const SIOCETHTOOL: u64 = 0x8946;
+
+const RUN: &[Call] = &[
+    // Memory.
+    any(Sysno::brk),
+    any(Sysno::madvise),
+    any(Sysno::mbind),
+    any(Sysno::membarrier),
+    any(Sysno::mincore),
+    only(Sysno::mmap, NOT_EXECUTABLE),
+    only(Sysno::mprotect, NOT_EXECUTABLE),
+    any(Sysno::mremap),
+    any(Sysno::munmap),
+    // Time and random numbers.
+    any(Sysno::clock_getres),
+    any(Sysno::clock_gettime),
+    any(Sysno::clock_nanosleep),
+    any(Sysno::getrandom),
+    any(Sysno::gettimeofday),
+    any(Sysno::nanosleep),
+    // Locks, signals, and the end.
+    any(Sysno::exit),
+    any(Sysno::exit_group),
+    any(Sysno::futex),
+    any(Sysno::restart_syscall),
+    any(Sysno::rseq),
+    only(Sysno::rt_sigaction, NOT_SIGSYS),
+    only(Sysno::rt_sigprocmask, NOT_BLOCK),
+    any(Sysno::rt_sigreturn),
+    any(Sysno::sched_yield),
+    any(Sysno::set_robust_list),
+    any(Sysno::sigaltstack),
+    only(Sysno::tgkill, Only::Own(0)),
+    // Questions about this process.
+    any(Sysno::getcpu),
+    any(Sysno::getegid),
+    any(Sysno::geteuid),
+    any(Sysno::getgid),
+    any(Sysno::getpid),
+    any(Sysno::getrusage),
+    any(Sysno::gettid),
+    any(Sysno::getuid),
+    only(Sysno::prctl, THREAD_NAMES),
+    any(Sysno::sched_getaffinity),
+    any(Sysno::sysinfo),
+    any(Sysno::uname),
+    // What is open.
+    any(Sysno::close),
+    any(Sysno::copy_file_range),
+    any(Sysno::dup),
+    any(Sysno::epoll_create1),
+    any(Sysno::epoll_ctl),
+    any(Sysno::epoll_pwait),
+    any(Sysno::epoll_pwait2),
+    any(Sysno::eventfd2),
+    any(Sysno::fcntl),
+    any(Sysno::fdatasync),
+    any(Sysno::fstat),
+    any(Sysno::fsync),
+    any(Sysno::ftruncate),
+    only(Sysno::ioctl, ASK),
+    any(Sysno::lseek),
+    any(Sysno::ppoll),
+    any(Sysno::pread64),
+    any(Sysno::pwrite64),
+    any(Sysno::read),
+    any(Sysno::readv),
+    any(Sysno::sendfile),
+    any(Sysno::splice),
+    only(Sysno::statx, EMPTY_PATH_2),
+    any(Sysno::timerfd_create),
+    any(Sysno::timerfd_gettime),
+    any(Sysno::timerfd_settime),
+    any(Sysno::write),
+    any(Sysno::writev),
+];
+
+#[cfg(target_arch = "x86_64")]
+const RUN_OLD: &[Call] = &[
+    any(Sysno::epoll_wait),
+    only(Sysno::newfstatat, EMPTY_PATH_3),
+    any(Sysno::pause),
+    any(Sysno::poll),
+    any(Sysno::time),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const RUN_OLD: &[Call] = &[only(Sysno::newfstatat, EMPTY_PATH_3)];
+
+const OPEN_SOCKETS: &[Call] = &[
+    any(Sysno::getpeername),
+    any(Sysno::getsockname),
+    any(Sysno::getsockopt),
+    only(Sysno::ioctl, ASK_INTERFACE),
+    any(Sysno::recvfrom),
+    any(Sysno::recvmmsg),
+    any(Sysno::recvmsg),
+    any(Sysno::sendmmsg),
+    any(Sysno::sendmsg),
+    any(Sysno::sendto),
+    any(Sysno::setsockopt),
+    any(Sysno::shutdown),
+];
+
+const THREADS: &[Call] = &[
+    only(Sysno::clone, THREAD),
+    // Its flags cannot be seen by a filter. A second filter refuses it, and the C library goes back to `clone`.
+    any(Sysno::clone3),
+    only(Sysno::prctl, Only::OneOf(0, &[flag(libc::PR_SET_NO_NEW_PRIVS)])),
+    any(Sysno::pipe2),
+    any(Sysno::sched_setaffinity),
+    any(Sysno::seccomp),
+    only(Sysno::socketpair, Only::OneOf(0, &[flag(libc::AF_UNIX)])),
+];
+
+const FILES: &[Call] = &[
+    any(Sysno::faccessat),
+    any(Sysno::faccessat2),
+    any(Sysno::fallocate),
+    any(Sysno::flock),
+    any(Sysno::getcwd),
+    any(Sysno::getdents64),
+    any(Sysno::mkdirat),
+    any(Sysno::newfstatat),
+    any(Sysno::openat),
+    any(Sysno::readlinkat),
+    any(Sysno::renameat),
+    any(Sysno::renameat2),
+    any(Sysno::statx),
+    any(Sysno::umask),
+    any(Sysno::unlinkat),
+];
+
+#[cfg(target_arch = "x86_64")]
+const FILES_OLD: &[Call] = &[
+    any(Sysno::access),
+    any(Sysno::lstat),
+    any(Sysno::mkdir),
+    any(Sysno::open),
+    any(Sysno::readlink),
+    any(Sysno::rename),
+    any(Sysno::rmdir),
+    any(Sysno::stat),
+    any(Sysno::unlink),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const FILES_OLD: &[Call] = &[];
+
+const XDP_MAPS: &[Call] =
+    &[only(Sysno::bpf, Only::OneOf(0, &[BPF_MAP_LOOKUP, BPF_MAP_UPDATE, BPF_MAP_DELETE, BPF_INFO_BY_FD]))];
+/// Commands of bpf(2): linux/bpf.h.
+const BPF_MAP_LOOKUP: u64 = 1;
+const BPF_MAP_UPDATE: u64 = 2;
+const BPF_MAP_DELETE: u64 = 3;
+const BPF_INFO_BY_FD: u64 = 15;
+
+const CLIENTS: &[Call] = &[any(Sysno::accept), any(Sysno::accept4)];
+
+const NETLINK: &[Call] =
+    &[any(Sysno::bind), only(Sysno::socket, Only::OneOf(0, &[flag(libc::AF_NETLINK)])), any(Sysno::connect)];
+
+const UNIX_CLIENT: &[Call] = &[any(Sysno::connect), only(Sysno::socket, Only::OneOf(0, &[flag(libc::AF_UNIX)]))];
+
+const INTERNET: &[Call] =
+    &[any(Sysno::connect), only(Sysno::socket, Only::OneOf(0, &[flag(libc::AF_INET), flag(libc::AF_INET6)]))];
+
+const JOBS: &[Call] = &[any(Sysno::kill), any(Sysno::wait4), any(Sysno::waitid)];
+
+const TERMINAL: &[Call] = &[only(Sysno::ioctl, SET_TERMINAL)];
+
+impl Group {
+    /// All groups.
+    pub const ALL: [Self; 11] = [
+        Self::Run,
+        Self::OpenSockets,
+        Self::Threads,
+        Self::Files,
+        Self::XdpMaps,
+        Self::Clients,
+        Self::Netlink,
+        Self::UnixClient,
+        Self::Internet,
+        Self::Jobs,
+        Self::Terminal,
+    ];
+
+    /// The name of the group, for documentation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::OpenSockets => "open sockets",
+            Self::Threads => "threads",
+            Self::Files => "files",
+            Self::XdpMaps => "xdp maps",
+            Self::Clients => "clients",
+            Self::Netlink => "netlink",
+            Self::UnixClient => "unix client",
+            Self::Internet => "internet",
+            Self::Jobs => "jobs",
+            Self::Terminal => "terminal",
+        }
+    }
+
+    pub(crate) fn calls(self) -> impl Iterator<Item = Call> {
+        let (calls, old): (&[Call], &[Call]) = match self {
+            Self::Run => (RUN, RUN_OLD),
+            Self::OpenSockets => (OPEN_SOCKETS, &[]),
+            Self::Threads => (THREADS, &[]),
+            Self::Files => (FILES, FILES_OLD),
+            Self::XdpMaps => (XDP_MAPS, &[]),
+            Self::Clients => (CLIENTS, &[]),
+            Self::Netlink => (NETLINK, &[]),
+            Self::UnixClient => (UNIX_CLIENT, &[]),
+            Self::Internet => (INTERNET, &[]),
+            Self::Jobs => (JOBS, &[]),
+            Self::Terminal => (TERMINAL, &[]),
+        };
+        calls.iter().chain(old).copied()
+    }
+
+    /// The names of its system calls, sorted.
+    pub fn names(self) -> Vec<&'static str> {
+        let mut names: Vec<&'static str> = self.calls().map(|call| call.number.name()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+/// One of the first arguments of a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Argument {
+    First = 0,
+    Second = 1,
+    Third = 2,
+}
+
+/// Which argument of this system call is a path, if one is.
+pub(crate) fn path_of(number: usize) -> Option<Argument> {
+    match name_of(number) {
+        "open" | "execve" | "stat" | "lstat" | "access" | "readlink" | "unlink" | "mkdir" | "rmdir" | "rename"
+        | "chmod" => Some(Argument::First),
+        "openat" | "openat2" | "execveat" | "newfstatat" | "statx" | "faccessat" | "faccessat2" | "readlinkat"
+        | "unlinkat" | "mkdirat" | "renameat" | "renameat2" | "fchmodat" => Some(Argument::Second),
+        _ => None,
+    }
+}
+
+/// Whether this system call blocks signals.
+pub(crate) fn blocks_signals(number: usize) -> bool {
+    number == Sysno::rt_sigprocmask as usize
+}
+
+/// Whether this system call opens a file.
+pub(crate) fn opens(number: usize) -> bool {
+    matches!(name_of(number), "open" | "openat")
+}
+
+/// The name of a system call.
+pub(crate) fn name_of(number: usize) -> &'static str {
+    Sysno::new(number).map_or("unknown", |call| call.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What no command does once it is set up, by their names in signal-safety and privilege guides.
+    #[test]
+    fn no_group_has_what_takes_a_machine_over() {
+        let never = [
+            "execve",
+            "execveat",
+            "fork",
+            "vfork",
+            "ptrace",
+            "process_vm_writev",
+            "mount",
+            "umount2",
+            "setns",
+            "unshare",
+            "pivot_root",
+            "chroot",
+            "init_module",
+            "finit_module",
+            "kexec_load",
+            "io_uring_setup",
+            "userfaultfd",
+            "perf_event_open",
+            "keyctl",
+            "setuid",
+            "setgid",
+            "setresuid",
+            "pidfd_getfd",
+            "open_by_handle_at",
+            "chmod",
+            "fchmod",
+            "fchmodat",
+            "chown",
+            "fchownat",
+            "linkat",
+            "symlinkat",
+            "mknodat",
+            "memfd_create",
+            "personality",
+            "modify_ldt",
+            "reboot",
+        ];
+        for group in Group::ALL {
+            for name in group.names() {
+                assert!(!never.contains(&name), "{name} in {}", group.name());
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_packet_thread_does_opens_nothing() {
+        for name in [Group::Run, Group::OpenSockets].into_iter().flat_map(Group::names) {
+            assert!(
+                !["openat", "open", "openat2", "socket", "connect", "bind", "clone", "kill"].contains(&name),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_have_names() {
+        assert_eq!(name_of(libc::SYS_openat as usize), "openat");
+        assert_eq!(name_of(libc::SYS_execve as usize), "execve");
+        assert_eq!(name_of(100_000), "unknown");
+    }
+}

@@ -1,0 +1,89 @@
+//! Which files remain, by Landlock.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
+
+use crate::SandboxError;
+
+/// The newest rules that are asked for. An older kernel enforces those that it knows.
+const ASKED: ABI = ABI::V6;
+
+/// What remains possible with a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Read the file, or all below the directory.
+    Read,
+    /// Write to the file, or make, write, rename and remove files below the directory.
+    Write,
+    /// Read, write and control the device.
+    Device,
+    /// Remove a file of the directory.
+    RemoveFile,
+    /// Remove a directory of the directory.
+    RemoveDirectory,
+}
+
+impl How {
+    fn access(self) -> BitFlags<AccessFs> {
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        match self {
+            Self::Read => read,
+            Self::Write => {
+                let write = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::MakeDir;
+                read | write | AccessFs::RemoveFile | AccessFs::RemoveDir
+            }
+            Self::Device => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev,
+            Self::RemoveFile => AccessFs::RemoveFile.into(),
+            Self::RemoveDirectory => AccessFs::RemoveDir.into(),
+        }
+    }
+}
+
+/// How much of Landlock the kernel enforces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Enforced {
+    All,
+    /// An older kernel: its version of Landlock.
+    Part(i32),
+    Nothing,
+}
+
+/// What remains possible besides paths.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    /// Connections by TCP to other hosts.
+    pub(crate) tcp: bool,
+    /// Signals to other processes.
+    pub(crate) signals: bool,
+}
+
+/// Restricts this thread, and the threads that it starts from now on. A path that is not there is left out.
+pub(crate) fn restrict(paths: &[(PathBuf, How)], reach: Reach) -> Result<Enforced, SandboxError> {
+    let scopes = if reach.signals { Scope::AbstractUnixSocket.into() } else { Scope::from_all(ASKED) };
+    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ASKED)).map_err(SandboxError::landlock)?;
+    let denied = if reach.tcp { AccessNet::BindTcp.into() } else { AccessNet::from_all(ASKED) };
+    let ruleset = ruleset.handle_access(denied).map_err(SandboxError::landlock)?;
+    let mut ruleset = ruleset.scope(scopes).and_then(Ruleset::create).map_err(SandboxError::landlock)?;
+    for (path, how) in paths {
+        let Ok(open) = PathFd::new(path) else { continue };
+        let access = if path.is_dir() { how.access() } else { how.access() & AccessFs::from_file(ASKED) };
+        ruleset = ruleset.add_rule(PathBeneath::new(open, access)).map_err(SandboxError::landlock)?;
+    }
+    let status = ruleset.restrict_self().map_err(SandboxError::landlock)?;
+    Ok(match (status.ruleset, status.landlock) {
+        (RulesetStatus::FullyEnforced, _) => Enforced::All,
+        (RulesetStatus::PartiallyEnforced, LandlockStatus::Available { effective_abi, .. }) => {
+            Enforced::Part(effective_abi as i32)
+        }
+        _ => Enforced::Nothing,
+    })
+}
+
+/// The directory in which a path lies.
+pub(crate) fn parent_of(path: &Path) -> PathBuf {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+}

@@ -1,0 +1,229 @@
+//! Restricts a process to what it still has to do.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `calls` | system calls, in groups by what a thread does with them |
+//! | `files` | which files remain, by Landlock |
+//! | `filter` | from groups of system calls to programs for seccomp |
+//! | `sys` | the handler that names a violation |
+//!
+//! A violation of the filter ends the process by SIGSYS, and one line on standard error names the thread and the system call. A file
+//! that Landlock does not allow cannot be opened: the program gets "permission denied" and reports it like any other error.
+//!
+//! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] says so and nothing else changes.
+//!
+//! Architecture invariant: this crate knows nothing of packets, devices or commands. It restricts, and never grants.
+#![deny(unsafe_code)]
+
+mod calls;
+mod files;
+mod filter;
+#[allow(unsafe_code)]
+mod sys;
+
+use std::cell::Cell;
+use std::error;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
+
+pub use calls::Group;
+use files::{Enforced, How, Reach};
+
+/// What a process still does. All else is denied once [`restrict_files`](Self::restrict_files) and
+/// [`restrict_calls`](Self::restrict_calls) have been called.
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use steerage_sandbox::{Group, Sandbox};
+///
+/// let sandbox = Sandbox::new().reads(Path::new("/sys/devices/system")).calls(&[Group::Threads, Group::Files]);
+/// sandbox.restrict_files()?;
+/// let in_force = sandbox.restrict_calls()?;
+/// eprintln!("in force: {in_force}");
+/// # Ok::<(), steerage_sandbox::SandboxError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Sandbox {
+    groups: Vec<Group>,
+    paths: Vec<(PathBuf, How)>,
+    enforced: Cell<Option<Enforced>>,
+}
+
+impl Sandbox {
+    /// A process that computes and uses what is open already ([`Group::Run`]), and no more.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds groups of system calls.
+    #[must_use]
+    pub fn calls(mut self, groups: &[Group]) -> Self {
+        self.groups.extend(groups);
+        self
+    }
+
+    /// A file that is read, or a directory below which everything may be read.
+    #[must_use]
+    pub fn reads(self, path: impl AsRef<Path>) -> Self {
+        self.path(path.as_ref().to_owned(), How::Read)
+    }
+
+    /// A file that is written, or a directory below which files are made, written, renamed and removed.
+    #[must_use]
+    pub fn writes(self, path: impl AsRef<Path>) -> Self {
+        self.path(path.as_ref().to_owned(), How::Write)
+    }
+
+    /// A file, such as a socket, that is removed at the end. Landlock knows no single names, so any file of the same directory can be
+    /// removed.
+    #[must_use]
+    pub fn removes(self, file: impl AsRef<Path>) -> Self {
+        let directory = files::parent_of(file.as_ref());
+        self.path(directory, How::RemoveFile)
+    }
+
+    /// A directory that is written to and removed at the end, as a directory of temporary files is.
+    #[must_use]
+    pub fn empties(self, directory: impl AsRef<Path>) -> Self {
+        let directory = directory.as_ref();
+        self.path(directory.to_owned(), How::Write).path(files::parent_of(directory), How::RemoveDirectory)
+    }
+
+    /// A device, such as a terminal, that is opened and controlled.
+    #[must_use]
+    pub fn uses_device(self, path: impl AsRef<Path>) -> Self {
+        self.path(path.as_ref().to_owned(), How::Device)
+    }
+
+    fn path(mut self, path: PathBuf, how: How) -> Self {
+        self.paths.push((path, how));
+        self
+    }
+
+    /// Restricts the files of this thread and of the threads that it starts from now on. Call it while there is one thread, and
+    /// after everything is open. Programs that are started later are restricted too.
+    ///
+    /// # Errors
+    /// If the kernel has Landlock and refuses the rules.
+    pub fn restrict_files(&self) -> Result<(), SandboxError> {
+        let has = |group| self.groups.contains(&group);
+        let reach = Reach { tcp: has(Group::Internet), signals: has(Group::Jobs) };
+        self.enforced.set(Some(files::restrict(&self.paths, reach)?));
+        Ok(())
+    }
+
+    /// Restricts the system calls of all threads of this process, for good. From now on a violation ends the process.
+    ///
+    /// # Errors
+    /// If the kernel has seccomp and refuses the filter.
+    pub fn restrict_calls(&self) -> Result<InForce, SandboxError> {
+        let arch = filter::arch().filter(|_| sys::has_seccomp());
+        if let Some(arch) = arch {
+            sys::name_violations().map_err(SandboxError::handler)?;
+            let filters = [filter::do_without(arch)?, filter::allow(&self.groups, arch)?];
+            filters.iter().try_for_each(|filter| apply_filter_all_threads(filter)).map_err(SandboxError::filter)?;
+        }
+        Ok(InForce { landlock: self.enforced.get().unwrap_or(Enforced::Nothing), seccomp: arch.is_some() })
+    }
+}
+
+/// A filter for a thread that does less than its process, compiled so that a thread can enter it at once.
+/// [`Sandbox`] has an example.
+#[derive(Clone, Debug)]
+pub struct ThreadFilter(Option<BpfProgram>);
+
+impl ThreadFilter {
+    /// A filter that allows these groups.
+    ///
+    /// # Errors
+    /// If no filter can be made from them.
+    pub fn new(groups: &[Group]) -> Result<Self, SandboxError> {
+        filter::arch().filter(|_| sys::has_seccomp()).map(|arch| filter::allow(groups, arch)).transpose().map(Self)
+    }
+
+    /// Restricts this thread, for good.
+    ///
+    /// # Errors
+    /// If the kernel refuses the filter.
+    pub fn enter(&self) -> Result<(), SandboxError> {
+        self.0.as_ref().map_or(Ok(()), |filter| apply_filter(filter)).map_err(SandboxError::filter)
+    }
+}
+
+/// What is in force.
+/// [`Sandbox`] has an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InForce {
+    landlock: Enforced,
+    seccomp: bool,
+}
+
+impl InForce {
+    /// Whether system calls are restricted.
+    pub fn seccomp(&self) -> bool {
+        self.seccomp
+    }
+
+    /// How much of Landlock the kernel enforces: `full`, `part` or `none`.
+    pub fn landlock(&self) -> &'static str {
+        match self.landlock {
+            Enforced::All => "full",
+            Enforced::Part(_) => "part",
+            Enforced::Nothing => "none",
+        }
+    }
+}
+
+impl fmt::Display for InForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.seccomp { "seccomp, " } else { "no seccomp here, " })?;
+        match self.landlock {
+            Enforced::All => f.write_str("Landlock"),
+            Enforced::Part(version) => write!(f, "Landlock in part (version {version} of this kernel)"),
+            Enforced::Nothing => f.write_str("no Landlock in this kernel"),
+        }
+    }
+}
+
+/// The error for a sandbox that could not be entered: one line.
+/// [`Sandbox`] has an example.
+#[derive(Debug)]
+pub struct SandboxError {
+    what: &'static str,
+    cause: Box<dyn error::Error + Send + Sync>,
+}
+
+impl SandboxError {
+    fn filter(cause: impl error::Error + Send + Sync + 'static) -> Self {
+        Self { what: "restrict system calls", cause: Box::new(cause) }
+    }
+
+    fn landlock(cause: impl error::Error + Send + Sync + 'static) -> Self {
+        Self { what: "restrict files", cause: Box::new(cause) }
+    }
+
+    fn handler(cause: io::Error) -> Self {
+        Self { what: "name violations", cause: Box::new(cause) }
+    }
+}
+
+impl fmt::Display for SandboxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot enter the sandbox: the attempt to {} failed: {}", self.what, self.cause)
+    }
+}
+
+impl error::Error for SandboxError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        Some(&*self.cause)
+    }
+}
+
+/// The examples of the crate's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

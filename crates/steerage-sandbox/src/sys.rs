@@ -1,0 +1,235 @@
+//! The handler that names a violation. All unsafe code of this crate is here.
+
+use std::io;
+use std::mem;
+use std::ptr;
+
+use libc::{c_char, c_int, c_void, ucontext_t};
+
+use crate::calls::{self, Argument};
+
+/// The code of a SIGSYS that a filter caused: `SYS_SECCOMP` of asm-generic/siginfo.h.
+const SYS_SECCOMP: c_int = 1;
+
+/// The longest name of a thread, with the NUL behind it: `TASK_COMM_LEN` of linux/sched.h.
+const NAME_BYTES: usize = 16;
+
+/// The longest line, and the longest path in it.
+const LINE_BYTES: usize = 320;
+const PATH_BYTES: usize = 128;
+
+/// The exit code if the kernel does not end the process by the signal: 128 and its number, as a shell reports it.
+const ENDED: c_int = 128 + libc::SIGSYS;
+
+/// Files that the C library asks the kernel's settings from, in any thread that allocates or frees memory. It can do without: it is told
+/// that it may not open them.
+const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
+
+/// What the kernel tells about a SIGSYS: `siginfo_t` with its member `_sigsys`.
+#[repr(C)]
+struct SysInfo {
+    signo: c_int,
+    _errno: c_int,
+    code: c_int,
+    _pad: c_int,
+    _call_addr: *mut c_void,
+    syscall: c_int,
+    _arch: u32,
+}
+
+const _: () = assert!(size_of::<SysInfo>() <= size_of::<libc::siginfo_t>());
+
+/// Installs the handler for SIGSYS. It prints one line, and ends the process by the same signal.
+pub(crate) fn name_violations() -> io::Result<()> {
+    // SAFETY: `sigaction` is plain data, and all zeros is an empty mask without flags.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = on_violation as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: `action` is valid, its handler has the signature that SA_SIGINFO asks for and calls only functions that are
+    // safe in a signal handler.
+    if unsafe { libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Whether the kernel has seccomp.
+pub(crate) fn has_seccomp() -> bool {
+    // SAFETY: PR_GET_SECCOMP takes no pointer.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) >= 0 }
+}
+
+extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a valid `siginfo_t`, which is at least as long as this, and aligned as this is: for a pointer.
+    let info = unsafe { &*info.cast::<SysInfo>() };
+    // SAFETY: with SA_SIGINFO, the third argument is this thread's `ucontext_t`, and nothing else refers to it now.
+    let context = unsafe { &mut *context.cast::<ucontext_t>() };
+    if info.signo != libc::SIGSYS || info.code != SYS_SECCOMP {
+        end();
+    }
+    let call = info.syscall as usize;
+    if calls::blocks_signals(call) && block(context) {
+        return;
+    }
+    let mut buffer = [0; PATH_BYTES];
+    let path = calls::path_of(call).and_then(|which| path(context, which, &mut buffer));
+    if calls::opens(call) && path.is_some_and(|path| ASKED_BY_LIBC.contains(&path)) {
+        set_result(context, -libc::EACCES);
+        return;
+    }
+    let mut name = [0u8; NAME_BYTES];
+    // SAFETY: PR_GET_NAME writes up to 16 bytes, which is how long `name` is.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let mut line = Line { bytes: [0; LINE_BYTES], len: 0 };
+    line.push(b"steerage: the sandbox ended this process: thread ");
+    line.push_printable(&name[..name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES)]);
+    line.push(b" made the system call ");
+    line.push(calls::name_of(call).as_bytes());
+    line.push(b" (");
+    line.push_number(info.syscall as u32);
+    line.push(b")");
+    if let Some(path) = path {
+        line.push(b" for ");
+        line.push_printable(path);
+    }
+    line.push(b"; please report this, --no-sandbox runs without the sandbox\n");
+    // SAFETY: the bytes are valid. If standard error is closed, nobody can be told.
+    unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
+    end();
+}
+
+/// Blocks signals for the program, as `rt_sigprocmask` would have done, but not SIGSYS. The C library blocks all signals while it starts a
+/// thread or a program, and a violation in between would have no name.
+fn block(context: &mut ucontext_t) -> bool {
+    let (Some(wanted), Some(old)) = (argument(context, Argument::Second), argument(context, Argument::Third)) else {
+        return false;
+    };
+    let mask = (&raw mut context.uc_sigmask).cast::<u64>();
+    // SAFETY: the kernel's mask has 64 bits, and is at the start of the C library's, which is longer.
+    let before = unsafe { mask.read_unaligned() };
+    if old != 0 {
+        // SAFETY: the program made the call with a pointer to where the mask before is written, 64 bits.
+        unsafe { (old as *mut u64).write_unaligned(before) };
+    }
+    if wanted != 0 {
+        // SAFETY: the program made the call with a pointer to the signals that it wants to block, 64 bits.
+        let wanted = unsafe { (wanted as *const u64).read_unaligned() };
+        let sigsys = 1 << (libc::SIGSYS - 1);
+        // SAFETY: as above. This is the mask that the thread has once the handler returns.
+        unsafe { mask.write_unaligned(before | (wanted & !sigsys)) };
+    }
+    set_result(context, 0);
+    true
+}
+
+/// Ends the process. SIGSYS is blocked in its handler, so the kernel ends the process when the filter refuses another call. No filter
+/// allows this one, and with these arguments it does nothing.
+fn end() -> ! {
+    // SAFETY: the system call reads no memory: there is nothing to load.
+    unsafe { libc::syscall(libc::SYS_kexec_load, 0, 0, 0, 0) };
+    // SAFETY: it ends the process.
+    unsafe { libc::_exit(ENDED) }
+}
+
+/// The path that a system call was made for.
+fn path<'a>(context: &ucontext_t, which: Argument, buffer: &'a mut [u8; PATH_BYTES]) -> Option<&'a [u8]> {
+    let at = argument(context, which)? as *const c_char;
+    if at.is_null() {
+        return None;
+    }
+    for (place, byte) in buffer.iter_mut().enumerate() {
+        // SAFETY: the program made the call with this pointer to a path that ends with NUL, and no byte behind the NUL is read. If
+        // the pointer is wrong, the process ends by SIGSEGV instead of SIGSYS.
+        *byte = unsafe { *at.add(place) } as u8;
+        if *byte == 0 {
+            return Some(&buffer[..place]);
+        }
+    }
+    Some(buffer)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn argument(context: &ucontext_t, which: Argument) -> Option<u64> {
+    let register = match which {
+        Argument::First => libc::REG_RDI,
+        Argument::Second => libc::REG_RSI,
+        Argument::Third => libc::REG_RDX,
+    };
+    Some(context.uc_mcontext.gregs[register as usize] as u64)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set_result(context: &mut ucontext_t, result: c_int) {
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result.into();
+}
+
+#[cfg(target_arch = "aarch64")]
+fn argument(context: &ucontext_t, which: Argument) -> Option<u64> {
+    Some(context.uc_mcontext.regs[which as usize])
+}
+
+#[cfg(target_arch = "aarch64")]
+fn set_result(context: &mut ucontext_t, result: c_int) {
+    context.uc_mcontext.regs[0] = i64::from(result) as u64;
+}
+
+// The registers of others are not known here: no path is named, and none is answered for.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
+    None
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn set_result(_: &mut ucontext_t, _: c_int) {}
+
+/// A line that is put together without allocating.
+struct Line {
+    bytes: [u8; LINE_BYTES],
+    len: usize,
+}
+
+impl Line {
+    fn push(&mut self, text: &[u8]) {
+        let len = text.len().min(LINE_BYTES - self.len);
+        self.bytes[self.len..self.len + len].copy_from_slice(&text[..len]);
+        self.len += len;
+    }
+
+    fn push_printable(&mut self, text: &[u8]) {
+        for byte in text {
+            self.push(&[if byte.is_ascii_graphic() || *byte == b' ' { *byte } else { b'?' }]);
+        }
+    }
+
+    fn push_number(&mut self, number: u32) {
+        let mut digits = [0; 10];
+        let (mut at, mut rest) = (digits.len(), number);
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.push(&digits[at..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_an_end() {
+        let mut line = Line { bytes: [0; LINE_BYTES], len: 0 };
+        for number in [0, 7, 10, u32::MAX] {
+            line.push_number(number);
+            line.push(b" ");
+        }
+        line.push_printable(b"a\x1b[1m\n");
+        assert_eq!(&line.bytes[..line.len], b"0 7 10 4294967295 a?[1m?");
+        (0..100).for_each(|_| line.push(b"more than fits"));
+        assert_eq!(line.len, LINE_BYTES);
+    }
+}

@@ -1,0 +1,13 @@
+//! The parsers of this crate as functions of bytes, for the fuzz targets.
+
+use crate::{metrics, socket, tree::Tree};
+
+/// The answer to a line of a client of the control socket that is user `uid`.
+pub fn answer(line: &[u8], uid: u32, tree: &Tree) -> String {
+    socket::answer(line, uid, tree)
+}
+
+/// The answer to the head of an HTTP request, if it is complete.
+pub fn http(received: &[u8]) -> Option<Vec<u8>> {
+    metrics::answer(received)
+}

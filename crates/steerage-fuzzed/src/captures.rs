@@ -1,0 +1,167 @@
+//! Capture files, as they are and packed.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use steerage::device::{Capabilities, Completions, Opened, Polled, Region, RxQueue};
+use steerage::testing::{Headed, QueueTester};
+use steerage::{DeviceError, Timestamp};
+use steerage_device::capture::Capture;
+
+/// How many polls of a packed capture are looked at: it may hold a thousand times as much as it has bytes.
+const PACKED_POLLS_MAX: usize = 64;
+
+const MAGICS: [u32; 4] = [0xa1b2_c3d4, 0xa1b2_3c4d, 0xd4c3_b2a1, 0x4d3c_b2a1];
+const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Any bytes behind one of the four magic numbers of pcap.
+pub(crate) fn pcap(bytes: &[u8]) {
+    let Some((choice, rest)) = bytes.split_first() else { return };
+    let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
+    if choice & 4 == 0 {
+        // There is one version. The rest is left to the fuzzer.
+        file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
+    }
+    file.extend(rest);
+    check(&file);
+}
+
+/// Any bytes behind a section header of pcapng, in both byte orders.
+pub(crate) fn pcapng(bytes: &[u8]) {
+    let Some((choice, rest)) = bytes.split_first() else { return };
+    let order = |number: u32| if choice & 1 == 0 { number.to_le_bytes() } else { number.to_be_bytes() };
+    let version = if choice & 1 == 0 { 0x0000_0001 } else { 0x0001_0000 };
+    let mut file: Vec<u8> =
+        [0x0a0d_0d0a, 28, 0x1a2b_3c4d, version, u32::MAX, u32::MAX, 28].into_iter().flat_map(order).collect();
+    file.extend(rest);
+    check(&file);
+}
+
+/// Any bytes behind the magic number of gzip.
+pub(crate) fn gzip(bytes: &[u8]) {
+    check_packed(&[&GZIP, bytes].concat());
+}
+
+/// Any bytes behind the magic number of zstd.
+pub(crate) fn zstd(bytes: &[u8]) {
+    check_packed(&[&ZSTD, bytes].concat());
+}
+
+/// It ends, delivers no more than there is, and delivers the same however the bytes come.
+fn check(bytes: &[u8]) {
+    // Each poll reads a piece, finds nothing, or delivers something.
+    let polls = 4 * bytes.len() + 100;
+    let Some((frames, error)) = read(bytes, usize::MAX, polls) else { panic!("it does not end") };
+    assert!(frames.iter().map(|(_, frame)| frame.len()).sum::<usize>() <= bytes.len());
+    for (header, frame) in &frames {
+        let header = header.expect("a header before each frame");
+        assert!(header.wire_len as usize >= frame.len());
+    }
+    if let Some(error) = &error {
+        assert!(!error.contains('\n') && error.contains("at byte "), "{error}");
+    }
+    let piece = piece_of(bytes);
+    assert!(Some((frames, error)) == read(bytes, piece, polls), "in pieces of {piece} it reads otherwise");
+}
+
+/// The first polls do no harm. If it has ended by then, it reads the same in pieces.
+fn check_packed(bytes: &[u8]) {
+    let Some(read_whole) = read(bytes, usize::MAX, PACKED_POLLS_MAX) else { return };
+    if let Some(error) = &read_whole.1 {
+        assert!(!error.contains('\n'), "{error}");
+    }
+    let piece = piece_of(bytes);
+    let in_pieces = read(bytes, piece, 16 * (4 * bytes.len() + 100) + PACKED_POLLS_MAX);
+    let Some(in_pieces) = in_pieces else { return };
+    assert!(in_pieces.0 == read_whole.0, "in pieces of {piece} it reads other frames");
+    // An error says how far the packed file has been read, and that is as far as the piece reaches.
+    let (one, other) = (in_pieces.1.map(without_numbers), read_whole.1.map(without_numbers));
+    assert_eq!(one, other, "in pieces of {piece}");
+}
+
+/// How many bytes come at a time. Mostly many, because each piece takes a poll, and few for one input of four.
+fn piece_of(bytes: &[u8]) -> usize {
+    let len = bytes.len();
+    if len.is_multiple_of(4) { 1 + len % 61 } else { 64 + len % 191 }
+}
+
+fn without_numbers(mut text: String) -> String {
+    text.retain(|c| !c.is_ascii_digit());
+    text
+}
+
+/// Returns bytes in pieces, and nothing every other time, as a pipe may.
+struct Pieces {
+    bytes: Vec<u8>,
+    at: usize,
+    piece: usize,
+    silent: bool,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.silent = !self.silent;
+        if self.silent && self.at < self.bytes.len() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let len = self.piece.min(to.len()).min(self.bytes.len() - self.at);
+        to[..len].copy_from_slice(&self.bytes[self.at..self.at + len]);
+        self.at += len;
+        Ok(len)
+    }
+}
+
+/// A capture that is read again and again, because its memory takes much longer to make than a small file takes to read.
+#[derive(Clone)]
+struct Again(Arc<Mutex<Capture>>);
+
+impl Again {
+    fn capture(&self) -> MutexGuard<'_, Capture> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RxQueue for Again {
+    fn capabilities(&self) -> Capabilities {
+        self.capture().capabilities()
+    }
+
+    fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
+        self.capture().open(region)
+    }
+
+    fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        self.capture().poll(out, budget)
+    }
+}
+
+thread_local! {
+    static READER: RefCell<Option<(Again, QueueTester)>> = const { RefCell::new(None) };
+}
+
+/// All frames, if they come in pieces of so many bytes, and the error's line if there is one. `None` if it takes more polls.
+fn read(bytes: &[u8], piece: usize, polls: usize) -> Option<(Vec<Headed>, Option<String>)> {
+    let pieces = Pieces { bytes: bytes.to_vec(), at: 0, piece, silent: false };
+    READER.with_borrow_mut(|reader| {
+        let (again, tester) = reader.get_or_insert_with(|| {
+            let again = Again(Arc::new(Mutex::new(Capture::from_reader("fuzz", io::empty()))));
+            let tester = QueueTester::new(Box::new(again.clone())).expect("memory");
+            (again, tester)
+        });
+        again.capture().read_anew(pieces);
+        let mut frames = Vec::new();
+        for _ in 0..polls {
+            match tester.poll_with_headers(Timestamp::ZERO, 64) {
+                Ok((Polled::Ended, last)) => {
+                    frames.extend(last);
+                    return Some((frames, None));
+                }
+                Ok((_, some)) => frames.extend(some),
+                Err(error) => return Some((frames, Some(error.to_string()))),
+            }
+        }
+        None
+    })
+}

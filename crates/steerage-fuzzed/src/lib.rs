@@ -1,0 +1,37 @@
+//! Every parser that meets bytes from outside, as a function of any bytes. Each function panics if something is not as it must be.
+//!
+//! `fuzz/` lets a fuzzer call them, with address sanitizer. The test `corpus` of this crate calls them with every file in `fuzz/corpus`.
+#![forbid(unsafe_code)]
+
+mod captures;
+mod control;
+mod filters;
+mod frames;
+mod hosts;
+
+/// A target's name, which is that of its directory in `fuzz/corpus`, and what it does with any bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 10] = [
+    ("dissect", frames::dissect),
+    ("pcap", captures::pcap),
+    ("pcapng", captures::pcapng),
+    ("gzip", captures::gzip),
+    ("zstd", captures::zstd),
+    ("forward", hosts::forward),
+    ("respond", hosts::respond),
+    ("control", control::request),
+    ("http", control::http),
+    ("filter", filters::numbers),
+];
+
+/// Calls the target with this name.
+///
+/// # Panics
+/// If there is no such target, or if the target finds something wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|(target, _)| *target == name);
+    let (_, check) = target.unwrap_or_else(|| panic!("there is no target {name}"));
+    check(bytes);
+}

@@ -24,6 +24,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("steerage-topology", &[]),
     ("steerage-mem", &[]),
     ("steerage-file", &[]),
+    ("steerage-sandbox", &[]),
     ("steerage-ledger", &["steerage-mem", "steerage-flow", "steerage-topology"]),
     ("steerage-moves", &["steerage-ledger"]),
     ("steerage-core", &["steerage-mem", "steerage-flow", "steerage-topology", "steerage-ledger", "steerage-moves"]),
@@ -59,6 +60,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("steerage-bench", &["steerage-mem", "steerage-flow", "steerage", "steerage-device", "steerage-apps"]),
+    // For fuzz targets and tests alone.
+    ("steerage-fuzzed", &["steerage", "steerage-device", "steerage-apps", "steerage-control"]),
     (
         "steerage-cli",
         &[
@@ -66,6 +69,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "steerage-flow",
             "steerage-topology",
             "steerage-file",
+            "steerage-sandbox",
             "steerage-core",
             "steerage-policy",
             "steerage-testing",

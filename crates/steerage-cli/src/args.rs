@@ -18,9 +18,11 @@ mod live;
 mod memory;
 mod meter;
 mod metrics;
+mod parallel;
 mod respond;
 mod route;
 mod run;
+mod sandbox;
 mod send;
 mod steering;
 mod steering_command;
@@ -43,9 +45,11 @@ pub(crate) use live::{DirectionArg, LiveArgs};
 pub(crate) use memory::MemoryArgs;
 pub(crate) use meter::MeterArgs;
 pub(crate) use metrics::MetricsArgs;
+pub(crate) use parallel::{FormatArg, ParallelArgs, StartWhenToldArgs};
 pub(crate) use respond::{HostArgs, RespondArgs};
 pub(crate) use route::{NextHopArg, ROUTE_SYNTAX, RouteArg};
 pub(crate) use run::{ReportArgs, RunArgs};
+pub(crate) use sandbox::SandboxArgs;
 pub(crate) use send::SendArgs;
 pub(crate) use steering::{HashArgs, SteeringArgs};
 pub(crate) use steering_command::SteeringCommand;
@@ -69,6 +73,7 @@ const EXAMPLES: &str = "\
 Examples:
   steerage count                     10 s of synthetic traffic over all CPUs
   steerage meter capture.pcap        who talked to whom
+  steerage parallel big.pcap -- tshark -n -r -     a tool on all cores
   steerage run traffic.toml          what is written down there
   steerage count --help              every option of a command, with examples
 
@@ -88,6 +93,10 @@ pub(crate) enum Command {
     /// Deal flows out to several outputs, each to one of them
     #[command(verbatim_doc_comment, after_help = fanout::FANOUT_HELP)]
     Fanout(FanoutArgs),
+
+    /// Run a packet tool on all cores, each copy with whole flows
+    #[command(verbatim_doc_comment, after_help = parallel::PARALLEL_HELP)]
+    Parallel(ParallelArgs),
 
     /// Forward IPv4 and IPv6 between interfaces, as a router does
     #[command(verbatim_doc_comment, after_help = forward::FORWARD_HELP)]
@@ -144,6 +153,10 @@ pub(crate) enum Command {
     /// Take a mounted tree away when standard input ends: what --control starts
     #[command(hide = true)]
     UnmountAtEnd(UnmountArgs),
+
+    /// Become a program once standard input says so: what parallel starts for {file}
+    #[command(hide = true)]
+    StartWhenTold(StartWhenToldArgs),
 }
 
 #[cfg(test)]

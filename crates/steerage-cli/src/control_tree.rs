@@ -18,6 +18,7 @@ use crate::args::{ControlArgs, RunArgs};
 use crate::error::Error;
 use crate::host_cpus;
 use crate::instances::{self, USER_VARIABLE};
+use crate::sandbox::Needs;
 use crate::terminal::printable;
 
 /// The value of `--socket` for no socket.
@@ -87,6 +88,14 @@ impl ControlTree {
         let isolated = if is_virtual || args.cpus.cpus.is_some() { CpuMask::new() } else { host_cpus::isolated_cpus() };
         let prepared = Prepared { socket, mounted, nr_cpu_ids, isolated, is_virtual, queues_off };
         Ok(Self(RefCell::new(Some(prepared))))
+    }
+
+    /// What it still does once it is prepared: the socket is removed at the end, and the child that unmounts is waited for.
+    pub(crate) fn needs<'a>(&self, needs: Needs<'a>) -> Needs<'a> {
+        let prepared = self.0.borrow();
+        let Some(prepared) = prepared.as_ref() else { return needs };
+        let needs = if prepared.mounted.is_some() { needs.waits_for_a_program() } else { needs };
+        prepared.socket.iter().fold(needs, |needs, socket| needs.removes(socket.path()))
     }
 
     /// Serves the tree. `report` makes the report as JSON.

@@ -1,5 +1,7 @@
 //! Every error of the program: one line that says what was tried and what to do, and the exit code.
 
+mod jobs;
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -14,9 +16,12 @@ use steerage_device::OpenError;
 use steerage_device::filter::FilterError;
 use steerage_device::output::OutputError;
 use steerage_device::privileges::PrivilegesError;
+use steerage_sandbox::SandboxError;
 
 use crate::units::{plural, size};
 use crate::usage::{self, WRONG_COMMAND_LINE};
+
+pub(crate) use jobs::{JobsError, NOT_BY_JOBS};
 
 /// Exit code: an error.
 const FAILED: u8 = 1;
@@ -42,8 +47,8 @@ pub(crate) enum Error {
     Hash(HashUnavailable),
     /// `--pace`, and no file.
     NothingToPace,
-    /// `-f`, and a device that is no interface.
-    NothingToFilter { device: String, filter: String },
+    /// `-f`, and a device that has no filter.
+    NothingToFilter { device: String },
     /// There is no such interface.
     NoInterface(String),
     /// `-f` says what cannot be compiled.
@@ -54,6 +59,8 @@ pub(crate) enum Error {
     Open(OpenError),
     /// The run would have privileges.
     Privileges(PrivilegesError),
+    /// The run would be outside of the sandbox.
+    Sandbox(SandboxError),
     /// There is no such output.
     Output(OutputError),
     /// One output is wanted, and braces stand for several.
@@ -78,8 +85,8 @@ pub(crate) enum Error {
     Panicked(Vec<CpuId>),
     /// CPUs whose functions did not return in time.
     LeftBehind(usize),
-    /// The name of a file for flows will not do.
-    FlowsName { name: String, what: String },
+    /// The name of a file or a collector for flows will not do.
+    FlowsName { option: &'static str, name: String, what: String },
     /// Flows could not be written.
     Flows(ExportError),
     /// A run file is wrong.
@@ -108,6 +115,8 @@ pub(crate) enum Error {
     Watched(String),
     /// The instance refuses the request.
     Attribute { what: &'static str, path: String, error: ClientError },
+    /// The jobs of `parallel`, or something else that it met.
+    Jobs(JobsError),
     /// The report could not be written.
     Report(io::Error),
     /// `--strict`, and not every packet arrived in order.
@@ -152,8 +161,9 @@ impl Error {
             Self::NothingToPace => vec!["--pace"],
             Self::Build(BuildError::Mask(SetError::NotOurCpu { .. })) => vec!["--rps-cpus", "--rps-cpus-list"],
             Self::Build(BuildError::Memory { .. }) => vec!["--memory", "--backlog"],
-            Self::FlowsName { .. } => vec!["--flows"],
+            Self::FlowsName { option, .. } => vec![option],
             Self::Metrics(_) => vec!["--metrics"],
+            Self::Jobs(JobsError::Other(error)) => error.options(),
             _ => Vec::new(),
         }
     }
@@ -174,6 +184,7 @@ impl Error {
             Self::FlowsName { .. } | Self::Usage(_) => WRONG_COMMAND_LINE,
             Self::Build(BuildError::Mask(SetError::NotOurCpu { .. })) => WRONG_COMMAND_LINE,
             Self::Strict { .. } => NOT_STRICT,
+            Self::Jobs(error) => error.exit_code(),
             _ => FAILED,
         })
     }
@@ -194,19 +205,21 @@ impl fmt::Display for Error {
             Self::Policy(error) => write!(f, "--policy: {error}"),
             Self::Hash(error) => write!(f, "--hash: {error}"),
             Self::NothingToPace => f.write_str("--pace is for capture files: give synthetic traffic a rate=N instead"),
-            Self::NothingToFilter { device, .. } if device.starts_with("af_xdp:") => write!(
+            Self::NothingToFilter { device } if device.starts_with("af_xdp:") => write!(
                 f,
-                "-f is for interfaces that are listened to: what is taken by {device} is said by --take, see docs/af_xdp.md"
+                "-f is for interfaces that are listened to and for capture files: --take says what {device} takes, see \
+                 docs/af_xdp.md"
             ),
-            Self::NothingToFilter { device, filter } => write!(
+            Self::NothingToFilter { device } => write!(
                 f,
-                "-f is for interfaces, and {device} is none: of a file, tcpdump -r FILE -w - '{filter}' | steerage count -"
+                "-f is for interfaces that are listened to and for capture files, and {device} is neither: leave -f out"
             ),
             Self::NoInterface(name) => write!(f, "there is no interface {name}: `ip link` lists those that there are"),
             Self::Filter(error) => error.fmt(f),
             Self::Flow(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),
             Self::Privileges(error) => error.fmt(f),
+            Self::Sandbox(error) => write!(f, "{error}; --no-sandbox runs without it"),
             Self::Output(error) => error.fmt(f),
             Self::SeveralOutputs { spec } => write!(f, "{spec} is several outputs: send has one, fanout any number"),
             Self::SameFile { spec, what } => write!(f, "output {spec}: that file is {what}: give each output its own"),
@@ -234,7 +247,7 @@ impl fmt::Display for Error {
             Self::LeftBehind(cpus) => {
                 write!(f, "{cpus} CPU(s) did not come to an end in time: what they held counts as in flight")
             }
-            Self::FlowsName { name, what } => write!(f, "--flows {name}: {what}"),
+            Self::FlowsName { option, name, what } => write!(f, "{option} {name}: {what}"),
             Self::Flows(error) => error.fmt(f),
             Self::RunFile(error) => error.fmt(f),
             Self::Refused(why) => f.write_str(why),
@@ -263,6 +276,7 @@ impl fmt::Display for Error {
             Self::Watched(why) => write!(f, "{why}; is it the socket of a running instance?"),
             Self::Attribute { what, path, error } => write!(f, "{what} {path}: {error}"),
             Self::Usage(error) => f.write_str(&usage::message(error)),
+            Self::Jobs(error) => error.fmt(f),
             Self::Report(error) => {
                 write!(f, "cannot write the report to standard output: {error}; send it somewhere else")
             }
@@ -289,6 +303,12 @@ impl From<OpenError> for Error {
 impl From<PrivilegesError> for Error {
     fn from(error: PrivilegesError) -> Self {
         Self::Privileges(error)
+    }
+}
+
+impl From<SandboxError> for Error {
+    fn from(error: SandboxError) -> Self {
+        Self::Sandbox(error)
     }
 }
 

@@ -48,15 +48,6 @@ pub(crate) fn require_online(cpus: &CpuMask) -> Result<(), Error> {
 /// 15 to 60 ns, and others 80 to 200 ns (docs/performance.md).
 pub(crate) const FAR: Duration = Duration::from_nanos(100);
 
-/// Whether the first of `candidates` that would join `cpu` is near it. This measures the distance, in about half a
-/// millisecond.
-pub(crate) fn nearest_is_near(cpu: CpuId, candidates: &CpuMask) -> bool {
-    let mut topology = topology().clone();
-    let Some(first) = topology.joining_order(cpu, candidates).first().copied() else { return false };
-    topology.measure(cpu, &[first].into_iter().collect());
-    topology.latency(cpu, first).is_some_and(|latency| latency < FAR)
-}
-
 /// The CPUs that are online now.
 pub(crate) fn online_cpus() -> CpuMask {
     topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect())

@@ -13,6 +13,7 @@
 //! | `report` | writes reports and explanations, as text and as JSON |
 //! | `routing` | the kernel's routes and neighbours, for `forward` and `respond` |
 //! | `run_file` | reads a run file and merges it with the command line |
+//! | `sandbox` | what each command may still do once it is set up |
 //! | `privileges`, `signals` | capabilities that are dropped, signals that become events |
 //! | `instances`, `host_cpus` | the running instances of this machine, and its CPUs |
 //! | `stdout` | writes to standard output |
@@ -40,6 +41,7 @@ mod report;
 mod routing;
 mod run;
 mod run_file;
+mod sandbox;
 mod signals;
 mod stdout;
 mod terminal;
@@ -59,6 +61,10 @@ use terminal::printable;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
+        Err(error) if error.use_stderr() && names_parallel() => {
+            usage::answer(&error);
+            return ExitCode::from(error::NOT_BY_JOBS);
+        }
         Err(error) => return usage::answer(&error),
     };
     match command::run(&cli) {
@@ -70,4 +76,10 @@ fn main() -> ExitCode {
             error.exit_code()
         }
     }
+}
+
+/// Whether the command line is for `parallel`, whose exit codes are of its own: a job's failure is no wrong command line.
+fn names_parallel() -> bool {
+    let is_option = |word: &std::ffi::OsString| word.as_encoded_bytes().starts_with(b"-");
+    std::env::args_os().skip(1).find(|word| !is_option(word)).is_some_and(|word| word == "parallel")
 }

@@ -9,6 +9,7 @@ use steerage_apps::forward::{self, Forwarded, Forwarding};
 use steerage_apps::meter::{FlowCounts, Metering};
 use steerage_apps::respond::{self, Responded, Responding};
 use steerage_control::metrics::{Listener, Metric, More, Server, Source};
+use steerage_device::capture::CaptureInfo;
 
 use crate::args::RunArgs;
 use crate::error::Error;
@@ -51,8 +52,17 @@ fn flows(counts: &FlowCounts) -> Vec<Metric> {
         Metric::gauge("flows_active", "Flows that go on.", counts.active),
         Metric::counter("flow_records", "Records of flows that ended or were cut.", ended),
         Metric::counter("flow_records_evicted", "Of these, records of flows that had to make room.", counts.evicted),
-        Metric::counter("flow_records_lost", "Records that could not be written in time.", counts.lost),
+        Metric::counter("flow_records_lost", "Records that could not be written or sent.", counts.lost),
     ]
+}
+
+/// The metrics of capture files.
+pub(crate) fn of_capture(capture: Arc<CaptureInfo>) -> More {
+    Box::new(move || captured(capture.filtered()))
+}
+
+fn captured(filtered: u64) -> Vec<Metric> {
+    vec![Metric::counter("filtered_packets", "Packets of capture files that the filter took out.", filtered)]
 }
 
 /// The metrics of `forward`.
@@ -109,7 +119,12 @@ mod tests {
     /// docs/metrics.md names all metrics that are served, and no others.
     #[test]
     fn the_page_of_metrics_names_all_of_them() {
-        let own = [flows(&FlowCounts::default()), forwarded(&Forwarded::default()), responded(&Responded::default())];
+        let own = [
+            captured(0),
+            flows(&FlowCounts::default()),
+            forwarded(&Forwarded::default()),
+            responded(&Responded::default()),
+        ];
         let own = own.iter().flatten().map(Metric::served_as);
         let known: BTreeSet<String> = names().into_iter().chain(own).collect();
         let page = include_str!("../../../docs/metrics.md");

@@ -14,7 +14,7 @@ pub enum ErrorCode {
     NoEntry,
     /// `EACCES`: it is for reading only.
     Access,
-    /// `EBUSY`: too many ask at a time.
+    /// `EBUSY`: too many ask at a time, or a CPU is busy.
     Busy,
     /// `EISDIR`: it is a directory.
     IsDirectory,

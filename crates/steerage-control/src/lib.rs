@@ -21,6 +21,8 @@
 
 mod cpu_view;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod history;
 mod limits;
 pub mod metrics;

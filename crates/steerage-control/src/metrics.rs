@@ -184,3 +184,8 @@ impl Drop for Server {
         }
     }
 }
+
+/// Answers the head of an HTTP request, with a page of one metric.
+pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
+    http::answer(received, &|| "steerage_x 1\n".to_owned())
+}

@@ -122,7 +122,7 @@ enum Attribute {
 
 impl Attribute {
     fn is_writable(&self) -> bool {
-        matches!(self, Self::Mask(..) | Self::Number(_) | Self::FlowLimitCpus | Self::Policy)
+        matches!(self, Self::Mask(..) | Self::Number(_) | Self::FlowLimitCpus | Self::Policy | Self::PolledBy(_))
     }
 }
 
@@ -290,6 +290,7 @@ impl Tree {
             Attribute::Number(number) => self.store_number(number, &text)?,
             Attribute::FlowLimitCpus => self.store_flow_limit_cpus(&text)?,
             Attribute::Policy => self.store_policy(&text)?,
+            Attribute::PolledBy(queue) => self.store_receiver(queue, &text)?,
             _ => None,
         };
         if let Some(Change { from, to, buckets, seconds }) = change {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::SandboxArgs;
+
 pub(super) const GET_HELP: &str = "\
 A running instance shows a tree of attributes, as the kernel's /sys and /proc: docs/control.md tells
 all of them. Of a directory, get lists what is below it. There may be a / in front of a PATH.
@@ -41,6 +43,9 @@ pub(crate) struct ToArgs {
     /// Which instance, where several run: process, name, or socket
     #[arg(long, value_name = "PID|NAME|PATH")]
     pub(crate) to: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 }
 
 #[derive(Debug, Args)]

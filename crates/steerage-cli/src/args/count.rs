@@ -7,7 +7,8 @@ use super::RunArgs;
 pub(super) const COUNT_HELP: &str = "\
 DEVICE:
   synthetic[:OPTION=VALUE,...]   packets made up on the spot; options: flows, size, zipf,
-                                 packets, rate, seed, mix (such as udp4+tcp6+vlan), queues
+                                 packets, rate, seed, mix (such as udp4+tcp6+vlan), queues,
+                                 and profile=office for conversations: see docs/devices.md
   FILE                           a capture: pcap or pcapng, as it is or packed by gzip or zstd
   -                              a capture that comes by standard input
   IFACE                          an interface, listened to: see docs/interfaces.md

@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use super::SandboxArgs;
+
 pub(super) const DOCTOR_HELP: &str = "\
 A line for each thing looked at: `ok`, `lack` or, good to know, `-`. What mends a lack stands at
 the end of its line. It only reads, and changes nothing. docs/doctor.md has every line.
@@ -21,4 +23,7 @@ pub(crate) struct DoctorArgs {
     /// Tell it in one line of JSON: see docs/doctor.md
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 }

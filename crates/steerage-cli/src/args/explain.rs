@@ -6,7 +6,7 @@ use clap::Args;
 use steerage::limits::CPUS_MAX;
 
 use super::values::{number, packets, seconds};
-use super::{DirectionArg, HashArgs, SteeringCommand};
+use super::{DirectionArg, HashArgs, SandboxArgs, SteeringCommand};
 
 pub(super) const EXPLAIN_HELP: &str = "\
 For a flow, this prints its key, hash and bucket, and its CPU among 2, 4, 8 and more. For a
@@ -26,6 +26,7 @@ Examples:
   steerage explain capture.pcap                  is this traffic spreadable?
   steerage explain capture.pcap --packet 17      why did that packet go there?
   steerage explain capture.pcap --outer          the same if tunnels stay together
+  steerage explain capture.pcap -f 'port 53'     the same for a part of the traffic
   steerage explain capture.pcap --for forward    the same as a router would steer it
   steerage explain eth0 -Q in --work 500         how many CPUs for 500 ns of work a packet?";
 
@@ -54,6 +55,11 @@ pub(crate) struct ExplainArgs {
     /// Show the N largest flows
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
     pub(crate) top: usize,
+
+    /// Look only at what tcpdump would show: an expression, numbers
+    /// or @FILE; see docs/filters.md
+    #[arg(short = 'f', long, value_name = "EXPR", verbatim_doc_comment)]
+    pub(crate) filter: Option<String>,
 
     /// Look at the first N packets only
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
@@ -91,6 +97,9 @@ pub(crate) struct ExplainArgs {
 
     #[command(flatten)]
     pub(crate) hash: HashArgs,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 }
 
 /// The most work on a packet that advice is given for: beyond, it is not packets that are to be spread.

@@ -13,8 +13,8 @@ use super::values::{duration, number};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Live")]
 pub(crate) struct LiveArgs {
-    /// From interfaces, take only what tcpdump would show: an
-    /// expression, numbers or @FILE; see docs/filters.md
+    /// From interfaces and files, take only what tcpdump would
+    /// show: an expression, numbers or @FILE; see docs/filters.md
     #[arg(short = 'f', long, value_name = "EXPR", verbatim_doc_comment)]
     pub(crate) filter: Option<String>,
 

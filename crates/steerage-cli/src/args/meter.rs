@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use steerage_apps::meter::{FLOWS_DEFAULT, FLOWS_MAX};
 
 use super::RunArgs;
@@ -11,10 +11,14 @@ use super::values::{duration, number};
 pub(super) const METER_HELP: &str = "\
 DEVICE is as for count. What a flow is, and every column of its records: see docs/meter.md.
 
-FILE ends in .csv, or in .jsonl for lines of JSON. It gets its name when it is complete; until
-then, a random number and .part follow the name. In the name, %Y %m %d %H %M %S (and %F, %T,
-%s) stand for the time of its packets, in UTC. With `-` the flows go to standard output and the
-report goes to standard error.
+FILE ends in .csv, in .jsonl for lines of JSON, or in .ipfix for IPFIX. It gets its name when it is
+complete; until then, a random number and .part follow the name. In the name, %Y %m %d %H %M %S
+(and %F, %T, %s) stand for the time of its packets, in UTC. With `-` the flows go to standard
+output and the report goes to standard error.
+
+WHERE is a collector, ipfix://HOST:PORT for UDP or ipfix+tcp://HOST:PORT for TCP, or a FILE. Behind
+a collector's ?, with & between them: mtu=BYTES, refresh=DURATION, domain=N, rate=RECORDS (for each
+second) and biflow=no (a record for each direction).
 
 DURATION is a number of seconds, or such as 500ms, 5m or 1h.
 
@@ -25,6 +29,7 @@ Examples:
   steerage meter capture.pcap --flows flows.csv            all flows, into a file
   steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
   steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m
+  sudo steerage meter eth1 --export ipfix://collector:4739 --seconds 0
   steerage meter capture.pcap --pace --interval 1m         how many flows there are, each minute";
 
 #[derive(Debug, Args)]
@@ -36,7 +41,7 @@ pub(crate) struct MeterArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Flows")]
+#[command(next_help_heading = "Flows", group = ArgGroup::new("somewhere").multiple(true))]
 pub(crate) struct FlowArgs {
     /// Show the N flows with the most bytes
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10, allow_negative_numbers = true,
@@ -44,11 +49,15 @@ pub(crate) struct FlowArgs {
     pub(crate) top: usize,
 
     /// Write flows as they end; see below
-    #[arg(long = "flows", value_name = "FILE")]
+    #[arg(long = "flows", value_name = "FILE", group = "somewhere")]
     pub(crate) file: Option<String>,
 
+    /// Send flows to a collector or a file, see below; can be repeated
+    #[arg(long, value_name = "WHERE", group = "somewhere")]
+    pub(crate) export: Vec<String>,
+
     /// Begin a new file for each DURATION of the packets' time
-    #[arg(long, value_name = "DURATION", requires = "file", value_parser = period)]
+    #[arg(long, value_name = "DURATION", requires = "somewhere", value_parser = period)]
     pub(crate) rotate: Option<Duration>,
 
     /// Cut the record of a flow that goes on for so long
@@ -63,6 +72,16 @@ pub(crate) struct FlowArgs {
     #[arg(long, value_name = "N", default_value_t = FLOWS_DEFAULT, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, FLOWS_MAX))]
     pub(crate) max_flows: usize,
+
+    /// Meter one flow of N, with all its packets
+    #[arg(long, value_name = "1:N", default_value = "1:1", value_parser = sample)]
+    pub(crate) sample: u32,
+}
+
+/// Reads a share of flows, such as 1:100.
+fn sample(text: &str) -> Result<u32, String> {
+    let share = text.strip_prefix("1:").and_then(|number| number.parse().ok()).filter(|number| *number > 0);
+    share.ok_or_else(|| "write 1:N, such as 1:100 for one flow of a hundred".to_owned())
 }
 
 /// How many flows a report can show: more are for a file.

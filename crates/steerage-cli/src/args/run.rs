@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, FromArgMatches};
 use steerage_device::capture::Pace;
 
 use super::values::{interval, packets, seconds};
-use super::{ControlArgs, CpuArgs, LiveArgs, MetricsArgs, SteeringArgs};
+use super::{ControlArgs, CpuArgs, LiveArgs, MetricsArgs, SandboxArgs, SteeringArgs};
 
 /// What every command that receives packets can be told.
 #[derive(Clone, Debug, Args)]
@@ -33,6 +33,16 @@ pub(crate) struct RunArgs {
     pub(crate) control: ControlArgs,
     #[command(flatten)]
     pub(crate) metrics: MetricsArgs,
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+}
+
+impl RunArgs {
+    /// What an empty command line means.
+    pub(crate) fn of_no_options() -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("run"));
+        Self::from_arg_matches(&command.try_get_matches_from(["run"])?)
+    }
 }
 
 #[derive(Clone, Debug, Args)]

@@ -20,7 +20,8 @@ Examples:
   steerage send eth1 -c 10000                           10,000 packets made up, in 10 s
   steerage send eth1 capture.pcap --rate 50000 --loop 3 a capture three times over
   steerage send eth1 capture.pcap --pace                as it was recorded
-  steerage send pcap:made.pcapng synthetic:flows=100,packets=5000,mix=udp4+tcp6";
+  steerage send pcap:made.pcapng synthetic:flows=100,packets=5000,mix=udp4+tcp6
+  steerage send pcap:office.pcapng synthetic:profile=office,packets=100000";
 
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {

@@ -22,6 +22,7 @@ use crate::report::explain::{
     self, AdviceBasis, CandidateCpus, Explanation, FlowExplanation, InterfaceQueues, Rate, RateFrom, TrafficExplanation,
 };
 use crate::run::{self, RunOptions, Stopper};
+use crate::sandbox::{Confined, Confinement, Needs};
 use crate::signals;
 
 /// How many packets of endless synthetic traffic are examined.
@@ -85,15 +86,23 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     let layers = args.hash.layers();
     let wanted = args.packet;
     let builder = instance::hashing(Builder::new(), &args.hash, Some(hasher.clone())).virtual_cpus(1).always_hash(true);
+    // While there is one thread.
+    let signals = signals::install()?;
     let Opened { inputs, capture, .. } = open(args)?;
     let live = inputs.iter().filter(|input| is_live(input.kind)).map(|input| input.name.get());
     let live: Vec<String> = live.collect();
     let by_default = !live.is_empty() && args.packets.is_none() && args.seconds.is_none();
     let needed = args.what.iter().map(Path::new).fold(Needed::default(), Needed::read_file);
-    privileges::drop_except(&needed)?.drop_start_up()?;
+    let kept = privileges::drop_except(&needed)?;
+    let takes = inputs.iter().any(|input| input.kind == "af_xdp");
+    let needs = args.what.iter().fold(Needs::of(Confined::Explain), Needs::reads).takes(takes);
+    let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let builder = inputs.into_iter().fold(builder, Builder::input);
     let hasher = hasher.clone();
-    let instance = builder.build(move |_cpu| Analyze::<BOTH>::new(hasher.clone(), layers, wanted))?;
+    let make = move |_cpu| Analyze::<BOTH>::new(hasher.clone(), layers, wanted);
+    let instance = builder.build(confinement.of_packet_threads(make)?)?;
+    kept.drop_start_up()?;
+    let sandbox = confinement.of_calls()?;
     let options = RunOptions {
         seconds: args.seconds.or(by_default.then_some(LISTENING)).filter(|seconds| !seconds.is_zero()),
         packets: args.packets,
@@ -103,12 +112,16 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         live_table: !verbose && !args.json,
         capture: capture.clone(),
         control: ControlTree::default(),
-        signals: signals::install()?,
+        signals,
+        sandbox,
+        verbose,
         forwarding: None,
         responding: None,
         metrics: Metrics::default(),
         meters: None,
-        hurry: None,
+        flow_outputs: Vec::new(),
+        sample: None,
+        on_stop: None,
         stopper: Stopper::default(),
     };
     let ended = run::to_end(instance, &options)?;
@@ -155,9 +168,16 @@ fn asked(args: &ExplainArgs) -> Option<Rate> {
 }
 
 fn open(args: &ExplainArgs) -> Result<Opened, Error> {
-    let opened = steerage_device::open_all_with(&args.what, None, |interface| {
+    let filter = args.filter.as_deref();
+    instance::check_filter(&args.what, filter)?;
+    let opened = steerage_device::open_all_with(&args.what, &instance::capture_options(filter), |interface| {
         let direction = args.command.direction(args.direction).into();
-        Ok(AfPacketOptions::new(interface).direction(direction).device_hash(args.hash.of_interfaces(false)))
+        let options = AfPacketOptions::new(interface).direction(direction);
+        let options = options.device_hash(args.hash.of_interfaces(false));
+        Ok(match filter {
+            Some(filter) => options.filtered(filter)?,
+            None => options,
+        })
     })?;
     let is_endless = |what: &String| SyntheticOptions::parse(what).is_ok_and(|options| options.packets.is_none());
     let endless = args.what.iter().any(is_endless);

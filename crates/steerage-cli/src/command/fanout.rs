@@ -3,29 +3,79 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 
 use steerage::Output;
 use steerage_apps::Fanout;
+use steerage_device::capture::{self, StreamFormat, StreamOptions};
 use steerage_device::output;
 
 use crate::args::FanoutArgs;
 use crate::error::Error;
-use crate::instance::{self, SendOptions};
+use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
+use crate::sandbox::{Confined, Needs};
 use crate::terminal::printable;
+
+/// What an output begins with that is a program.
+const EXEC: &str = "exec:";
 
 /// Distributes flows until the end, and reports.
 pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
     let outputs = outputs(args)?;
     let fanout = Fanout::over(outputs.len());
     let cpus = instance::count_cpus(&args.run.cpus)?;
-    let open = |_: &[usize]| outputs.iter().map(|spec| open_output(spec, cpus)).collect();
-    let sending = SendOptions { rate: None, originated: 0, outputs: open };
-    let (instance, services) = instance::sending(&args.run, None, sending, |_| Ok(move |_cpu| fanout))?;
+    let mut programs = Programs::default();
+    let open = |_: &OpenedInputs| {
+        let open = |spec: &String| match spec.strip_prefix(EXEC) {
+            Some(command) => programs.start(command),
+            None => open_output(spec, cpus),
+        };
+        outputs.iter().map(open).collect()
+    };
+    let sending = SendOptions { rate: None, originated: 0, outputs: open, input_end: None };
+    let (instance, services) =
+        instance::sending(&args.run, Needs::of(Confined::Fanout), sending, |_| Ok(move |_cpu| fanout))?;
     let options = RunOptions::new(&args.run, verbose, services);
     let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);
-    ended.report.finish(options.printer, args.run.report.strict, left_behind, &failed)
+    let finished = ended.report.finish(options.printer, args.run.report.strict, left_behind, &failed);
+    finished.and(programs.wait())
+}
+
+/// The programs that packets go to.
+#[derive(Debug, Default)]
+struct Programs(Vec<(String, Child)>);
+
+impl Programs {
+    /// Starts a program by the shell. It reads a capture from standard input.
+    fn start(&mut self, command: &str) -> Result<Output, Error> {
+        let failed = |error| Error::System { operation: "start the program of an output", error };
+        let (reader, writer) = io::pipe().map_err(failed)?;
+        let spec = format!("{EXEC}{command}");
+        let options = StreamOptions::new(StreamFormat::PcapNanos);
+        let (output, _) =
+            capture::stream(spec.clone(), writer, options).map_err(|error| Error::Device(error.to_string()))?;
+        // In a process group of its own it does not get the signal of Ctrl-C, but meets the end of its input.
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(command).stdin(reader).process_group(0);
+        self.0.push((spec, shell.spawn().map_err(failed)?));
+        Ok(output)
+    }
+
+    /// Waits until all have ended, now that their input has.
+    fn wait(self) -> Result<(), Error> {
+        let mut wrong = Vec::new();
+        for (spec, mut child) in self.0 {
+            match child.wait() {
+                Ok(status) if status.success() => {}
+                Ok(status) => wrong.push(format!("{spec}: {status}")),
+                Err(error) => wrong.push(format!("{spec}: {error}")),
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(Error::Device(wrong.join("; "))) }
+    }
 }
 
 /// Opens an output. If nobody reads a FIFO, this notes that and waits for a reader. A stop signal ends the program
@@ -34,7 +84,11 @@ pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, asked: u64| {
         if asked == 0 {
             // An error means that standard error is closed.
-            let _ = writeln!(io::stderr(), "waiting for a reader of {} (FIFO)", printable(path));
+            let path = printable(path);
+            let _ = match spec.starts_with("tcp-listen:") {
+                true => writeln!(io::stderr(), "waiting for a connection to {path}"),
+                false => writeln!(io::stderr(), "waiting for a reader of {path} (FIFO)"),
+            };
         }
         true
     };
@@ -45,9 +99,13 @@ pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
 fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {
-        specs.extend(output::expand(spec).map_err(Error::Output)?);
+        match spec.strip_prefix(EXEC) {
+            // Braces are the shell's.
+            Some(command) if !command.trim().is_empty() => specs.push(spec.clone()),
+            _ => specs.extend(output::expand(spec).map_err(Error::Output)?),
+        }
     }
-    for (nth, spec) in specs.iter().enumerate() {
+    for (nth, spec) in specs.iter().enumerate().filter(|(_, spec)| !spec.starts_with(EXEC)) {
         not_an_input(spec, &args.run.devices)?;
         let this = file_of(spec);
         if specs[..nth].iter().any(|other| other == spec || (this.is_some() && file_of(other) == this)) {

@@ -13,9 +13,10 @@ use steerage_device::{af_packet, af_xdp, output};
 
 use crate::args::{DirectionArg, ForwardArgs, LiveArgs, RunArgs};
 use crate::error::Error;
-use crate::instance::{self, SendOptions};
+use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::routing::{RouteUpdater, RouterInterface};
 use crate::run::{self, RunOptions};
+use crate::sandbox::{Confined, Needs};
 
 /// How long a received packet may wait for others: the shortest time that the kernel's rings have.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let cpus = instance::count_cpus(&run.cpus)?;
     let route_updater = OnceCell::new();
     let forwarding = OnceCell::new();
-    let outputs = |queues: &[usize]| -> Result<Vec<Output>, Error> {
+    let outputs = |OpenedInputs { queues, .. }: &OpenedInputs| -> Result<Vec<Output>, Error> {
         let open = |device: &ForwardDevice| output::open_for(&device.output, cpus).map_err(Error::Output);
         let outputs = devices.iter().map(open).collect::<Result<_, _>>()?;
         let ours = forwarding.get_or_init(|| Forwarding::new(interfaces_of(queues)));
@@ -54,10 +55,10 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let _ = route_updater.set(updater);
         Ok(outputs)
     };
-    let sending = SendOptions { rate: None, originated: 0, outputs };
+    let sending = SendOptions { rate: None, originated: 0, outputs, input_end: None };
     let ours = || forwarding.get().and_then(|made| made.as_ref().ok()).cloned();
     let gone = || Error::Forward("there is nothing to forward by".to_owned());
-    let (instance, services) = instance::sending(&run, None, sending, |_| {
+    let (instance, services) = instance::sending(&run, Needs::of(Confined::Forward), sending, |_| {
         let forwarding = ours().ok_or_else(gone)?;
         Ok(move |_cpu| forwarding.handler())
     })?;

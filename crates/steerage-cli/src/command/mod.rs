@@ -10,9 +10,11 @@ mod fanout;
 mod forward;
 mod man;
 mod meter;
+mod parallel;
 mod respond;
 mod run_file;
 mod send;
+mod start_when_told;
 
 use crate::args::{Cli, Command};
 use crate::doctor;
@@ -39,6 +41,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Fanout(args) => fanout::run(args, verbose),
         Command::Forward(args) => forward::run(args, verbose),
         Command::Meter(args) => meter::run(args, verbose),
+        Command::Parallel(args) => parallel::run(args, verbose),
         Command::Respond(args) => respond::run(args, verbose),
         Command::Send(args) => send::run(args, verbose),
         Command::Bench(args) => bench::run(args),
@@ -47,6 +50,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Set(args) => control::set(args),
         Command::Top(args) => top::run(args),
         Command::UnmountAtEnd(args) => control::unmount_at_end(args),
+        Command::StartWhenTold(args) => start_when_told::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
         // `run_file::run` handled these: a run file cannot name them.

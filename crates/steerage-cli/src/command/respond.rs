@@ -13,9 +13,10 @@ use steerage_device::{af_packet, af_xdp, output};
 
 use crate::args::{DirectionArg, HostArgs, LiveArgs, RespondArgs, RunArgs};
 use crate::error::Error;
-use crate::instance::{self, SendOptions};
+use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::routing::links;
 use crate::run::{self, RunOptions};
+use crate::sandbox::{Confined, Needs};
 
 /// How long a received packet may wait for others: the shortest time that the kernel's rings have.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &RespondArgs, verbose: bool) -> Result<(), Error> {
     config(&args.host, [2, 0, 0, 0, 0, 0], usize::MAX)?;
     let cpus = instance::count_cpus(&run.cpus)?;
     let responding = OnceCell::new();
-    let outputs = |_: &[usize]| -> Result<Vec<Output>, Error> {
+    let outputs = |_: &OpenedInputs| -> Result<Vec<Output>, Error> {
         let output = output::open_for(&device.output, cpus).map_err(Error::Output)?;
         let made = Responding::new(of_link(args, &device)?);
         if !run.report.quiet {
@@ -63,9 +64,9 @@ pub(crate) fn run(args: &RespondArgs, verbose: bool) -> Result<(), Error> {
         let _ = responding.set(made);
         Ok(vec![output])
     };
-    let sending = SendOptions { rate: None, originated: ORIGINATED, outputs };
+    let sending = SendOptions { rate: None, originated: ORIGINATED, outputs, input_end: None };
     let ours = || responding.get().cloned();
-    let (instance, services) = instance::sending(&run, None, sending, |_| {
+    let (instance, services) = instance::sending(&run, Needs::of(Confined::Respond), sending, |_| {
         let ours = ours().ok_or_else(|| Error::Respond("there is nothing to answer by".to_owned()))?;
         Ok(move |_cpu| ours.handler())
     })?;

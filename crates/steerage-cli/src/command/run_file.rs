@@ -1,12 +1,13 @@
 //! `steerage run` and `steerage check`: run files.
 
-use crate::args::{Cli, Command, RunArgs, RunFileArgs};
+use crate::args::{Cli, Command, RunArgs, RunFileArgs, SandboxArgs};
 use crate::error::Error;
 use crate::run_file::{self, LoadedRun};
+use crate::sandbox::{self, Confined, Needs};
 use crate::terminal::shell_word;
 use crate::{instance, log, stdout};
 
-use super::meter;
+use super::{meter, parallel};
 
 /// Runs the command of the file.
 pub(crate) fn run(args: &RunFileArgs, verbose: u8) -> Result<(), Error> {
@@ -18,6 +19,8 @@ pub(crate) fn run(args: &RunFileArgs, verbose: u8) -> Result<(), Error> {
 
 /// Checks the file, and prints what it would run.
 pub(crate) fn check(args: &RunFileArgs) -> Result<(), Error> {
+    let needs = Needs::of(Confined::Check).reads(&args.file).reads_machine();
+    sandbox::enter(needs, &SandboxArgs::default())?;
     let loaded = match run_file::load(&args.file, &args.more) {
         // Any mistake means that the file is wrong.
         Err(Error::Usage(error)) if error.use_stderr() => return Err(Error::Refused(crate::usage::message(&error))),
@@ -38,6 +41,10 @@ fn plan(cli: &Cli) -> Result<String, Error> {
         Command::Meter(args) => {
             meter::check(args)?;
             &args.run
+        }
+        Command::Parallel(args) => {
+            parallel::check(args)?;
+            return Ok(String::new());
         }
         _ => return Ok(String::new()),
     };

@@ -6,8 +6,9 @@ use steerage_device::output;
 use super::fanout::{not_an_input, open_output};
 use crate::args::{RunArgs, SendArgs};
 use crate::error::Error;
-use crate::instance::{self, SendOptions};
+use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
+use crate::sandbox::{Confined, Needs};
 
 /// The default rate for an interface, in packets per second.
 const RATE_DEFAULT: u64 = 1000;
@@ -33,9 +34,11 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
     let sending = SendOptions {
         originated: 0,
         rate: Some(rate).filter(|rate| *rate != u64::MAX),
-        outputs: |_: &[usize]| Ok(vec![open_output(&to, cpus)?]),
+        outputs: |_: &OpenedInputs| Ok(vec![open_output(&to, cpus)?]),
+        input_end: None,
     };
-    let (instance, services) = instance::sending(&run, None, sending, |_| Ok(|_cpu| Fanout::over(1)))?;
+    let (instance, services) =
+        instance::sending(&run, Needs::of(Confined::Send), sending, |_| Ok(|_cpu| Fanout::over(1)))?;
     let options = RunOptions::new(&run, verbose, services);
     let ended = run::to_end(instance, &options)?;
     let (left_behind, failed) = (ended.outcome.left_behind.len(), ended.outcome.failed);

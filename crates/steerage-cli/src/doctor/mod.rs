@@ -17,6 +17,7 @@ use steerage::{CpuMask, topology::Topology};
 
 use crate::args::DoctorArgs;
 use crate::error::Error;
+use crate::sandbox::{self, Confined, Needs};
 use cpus::Cpus;
 use host::Host;
 use interface::Interface;
@@ -84,7 +85,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
         Some(name) => Some(Interface::look(&host, name, netlink::features_of(name).as_ref())),
         None => None,
     };
-    page::print(&diagnose(&host, probes, interface), args.json)
+    let mut diagnosis = diagnose(&host, probes, interface);
+    // Everything has been looked at. What is in force from here on is what a run would have.
+    let in_force = sandbox::enter(Needs::of(Confined::Doctor), &args.sandbox)?;
+    let at = diagnosis.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);
+    diagnosis.findings.insert(at, system::sandbox(in_force));
+    page::print(&diagnosis, args.json)
 }
 
 fn diagnose(host: &Host, probes: Probes, interface: Option<Interface>) -> Diagnosis {

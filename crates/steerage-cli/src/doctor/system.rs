@@ -5,6 +5,7 @@ use steerage::{
     limits::{BACKLOG_DEFAULT, KEPT_DEFAULT, LPC_MEMORY_PART, MEMORY_MAX_DEFAULT, PAGE_BYTES_MIN, POLL_BUDGET},
     memory::{LOT_SLOTS, LpcMemory, Needs, QueueNeeds},
 };
+use steerage_sandbox::InForce;
 
 use super::Finding;
 use super::host::Host;
@@ -50,6 +51,22 @@ fn capabilities(all: &[Capability]) -> Finding {
             // Each missing capability that matters has a line of its own.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
+    }
+}
+
+/// The sandbox that a run has on this machine.
+pub(super) fn sandbox(in_force: Option<InForce>) -> Finding {
+    const ABOUT: &str = "sandbox";
+    match in_force {
+        None => Finding::info(ABOUT, "not entered (--no-sandbox)"),
+        Some(in_force) if in_force.seccomp() && in_force.landlock() == "full" => {
+            Finding::ok(ABOUT, format!("each command has {in_force}"))
+        }
+        Some(in_force) => Finding::lack(
+            ABOUT,
+            format!("each command has {in_force}"),
+            "use Linux 6.12 or newer with CONFIG_SECCOMP_FILTER and CONFIG_SECURITY_LANDLOCK, and landlock in lsm=",
+        ),
     }
 }
 

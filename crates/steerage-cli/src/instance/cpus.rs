@@ -1,6 +1,6 @@
 //! The CPUs of a run, from the masks of the command line.
 
-use steerage::{Balance, Builder, CpuId, CpuMask, policy::Policy, topology::MaskError};
+use steerage::{Builder, CpuId, CpuMask, policy::Policy, topology::MaskError};
 
 use crate::args::CpuArgs;
 use crate::error::Error;
@@ -134,21 +134,6 @@ impl CpuSelection {
             (None, Some(count)) => Ok((0..count as u16).map(CpuId).collect()),
             (None, None) => host_cpus::usable_cpus(),
         }
-    }
-
-    /// Whether the run should begin with its work on another CPU than the receiver: the policy is `balance`, the
-    /// receiver is in the mask, and the first CPU that would join it is near.
-    pub(super) fn begins_as_collector(&self, args: &CpuArgs) -> Result<bool, Error> {
-        if args.policy != Balance::new().name() || args.virtual_cpus.is_some() {
-            return Ok(false);
-        }
-        let work = self.workers(args)?;
-        let Some(receiver) = self.rx.first().copied().or_else(|| work.first()) else { return Ok(false) };
-        // A file has one queue.
-        let mask = self.masks().last().unwrap_or(&work);
-        let others = mask.iter().filter(|cpu| !self.rx.contains(cpu) && *cpu != receiver);
-        // If the mask does not contain the receiver, other CPUs have all the work anyway.
-        Ok(mask.contains(receiver) && host_cpus::nearest_is_near(receiver, &others.collect()))
     }
 
     /// Sets the CPUs, the mask and the policy in `builder`.

@@ -1,9 +1,10 @@
-//! Opens the devices of a run, with the filters of interfaces.
+//! Opens the devices of a run, with their filters.
 
 use std::io::{self, Write};
 
-use steerage_device::af_packet::{AfPacketOptions, BLOCK_TIMEOUT_DEFAULT, BUFFER_DEFAULT, Named};
+use steerage_device::af_packet::{AfPacketOptions, BLOCK_TIMEOUT_DEFAULT, BUFFER_DEFAULT};
 use steerage_device::af_xdp::AfXdpOptions;
+use steerage_device::capture::CaptureOptions;
 use steerage_device::{OpenError, Opened};
 
 use crate::args::RunArgs;
@@ -11,10 +12,16 @@ use crate::error::Error;
 
 /// Opens the devices of the command line.
 pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
-    check_filter(args)?;
+    let filter = args.live.filter.as_deref();
+    check_filter(&args.devices, filter)?;
+    let files = capture_options(filter);
+    let files = match args.pace {
+        Some(pace) => files.pace(pace),
+        None => files,
+    };
     let opened = steerage_device::open_all_taking(
         &args.devices,
-        args.pace,
+        &files,
         |interface| af_packet_options(interface, args),
         |interface| af_xdp_options(interface, args),
     )?;
@@ -58,11 +65,18 @@ fn af_xdp_options(interface: &str, args: &RunArgs) -> AfXdpOptions {
     }
 }
 
-/// Checks that all devices are interfaces if there is a filter (`-f`).
-fn check_filter(args: &RunArgs) -> Result<(), Error> {
-    let Some(filter) = &args.live.filter else { return Ok(()) };
-    match args.devices.iter().find(|device| Named::read(device).is_none()) {
-        Some(device) => Err(Error::NothingToFilter { device: device.clone(), filter: filter.clone() }),
+/// The options for capture files, with their filter (`-f`).
+pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
+    match filter {
+        Some(filter) => CaptureOptions::new().filter(filter),
+        None => CaptureOptions::new(),
+    }
+}
+
+/// Checks that all devices can have a filter if there is one (`-f`).
+pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(), Error> {
+    match devices.iter().find(|device| filter.is_some() && !steerage_device::takes_filter(device)) {
+        Some(device) => Err(Error::NothingToFilter { device: device.clone() }),
         None => Ok(()),
     }
 }

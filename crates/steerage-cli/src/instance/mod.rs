@@ -3,76 +3,72 @@
 //! | file | what happens there |
 //! |---|---|
 //! | `cpus` | the CPUs that work, receive, and are in the mask |
-//! | `devices` | the devices are opened, with the filters of interfaces |
+//! | `devices` | the devices are opened, with their filters |
 //! | `hash` | the flow hash |
+//! | `interrupts` | polling begins where a card's interrupts are |
 //!
 //! This file puts the parts together, and gives up the program's privileges once the devices are open.
 
 mod cpus;
 mod devices;
 mod hash;
+mod interrupts;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use steerage::{Affinity, Balance, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
+use steerage::{Affinity, Builder, CpuId, CpuMask, Handler, Instance, Output, SetError};
 use steerage_control::directory_names;
 use steerage_device::Opened;
 use steerage_device::capture::CaptureInfo;
+use steerage_device::drain::{Downstream, Drain};
 use steerage_device::privileges::{self, Needed};
 use steerage_device::rate::Rate;
+use steerage_sandbox::InForce;
 
 use crate::args::{RunArgs, SteeringArgs};
 use crate::control_tree::ControlTree;
 use crate::error::Error;
 use crate::metrics::Metrics;
+use crate::sandbox::{Confinement, Needs};
 use crate::signals::{self, SignalHandlers};
 use cpus::CpuSelection;
 
 pub(crate) use cpus::count_cpus;
+pub(crate) use devices::{capture_options, check_filter};
 pub(crate) use hash::{hasher, hashing, random_key};
 
 /// Opens the devices, gives up the privileges that this took, and builds an instance around them.
 ///
 /// `maker` returns what makes each CPU's handler. Its argument says whether all devices can wait, as files can. It may
-/// also start a thread that writes to files of the name `written`. With the instance come the services that the run
-/// needs.
+/// also start threads that write the files of `needs`. With the instance come the services that the run needs.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
-    written: Option<&Path>,
-    begins: InitialRegime,
+    needs: Needs<'_>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, RunServices), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    let sending_nothing = SendOptions { rate: None, originated: 0, outputs: |_: &[usize]| Ok(Vec::new()) };
-    assemble(args, written, begins, sending_nothing, maker)
+    let sending_nothing =
+        SendOptions { rate: None, originated: 0, outputs: |_: &OpenedInputs| Ok(Vec::new()), input_end: None };
+    assemble(args, needs, sending_nothing, maker)
 }
 
 /// Like [`receiving`], for a packet function that sends. All packets get a flow hash, which chooses the output's queue.
 pub(crate) fn sending<H, F>(
     args: &RunArgs,
-    written: Option<&Path>,
-    sending: SendOptions<impl FnOnce(&[usize]) -> Result<Vec<Output>, Error>>,
+    needs: Needs<'_>,
+    sending: SendOptions<impl FnOnce(&OpenedInputs) -> Result<Vec<Output>, Error>>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, RunServices), Error>
 where
     H: Handler,
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
-    assemble(args, written, InitialRegime::Inline, sending, maker)
-}
-
-/// Which CPUs work at the start. The policy `balance` measures the load and changes this within a second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InitialRegime {
-    /// The CPU that receives does all the work.
-    Inline,
-    /// For files, another CPU does the work if one is near. This is better if the packet function takes about as long
-    /// as receiving.
-    Collector,
+    assemble(args, needs, sending, maker)
 }
 
 /// The services of a run, which are opened before the privileges are given up.
@@ -86,6 +82,8 @@ pub(crate) struct RunServices {
     pub(crate) signals: SignalHandlers,
     /// The listener for Prometheus.
     pub(crate) metrics: Metrics,
+    /// The sandbox that is in force, if there is one.
+    pub(crate) sandbox: Option<InForce>,
 }
 
 /// How a packet function sends.
@@ -94,15 +92,34 @@ pub(crate) struct SendOptions<O> {
     pub(crate) rate: Option<u64>,
     /// The most packets that the function originates at a time.
     pub(crate) originated: usize,
-    /// Opens the outputs. Its argument has the number of queues of each input.
+    /// Opens the outputs.
     pub(crate) outputs: O,
+    /// How inputs that can wait end, if not when they have no more packets.
+    pub(crate) input_end: Option<InputEnd>,
+}
+
+/// What is known of the inputs when the outputs are opened.
+pub(crate) struct OpenedInputs {
+    /// The number of queues of each input.
+    pub(crate) queues: Vec<usize>,
+    /// What is known about the capture files, if there are any.
+    pub(crate) capture: Option<Arc<CaptureInfo>>,
+    /// Whether all of them can wait, as files can.
+    pub(crate) can_wait: bool,
+}
+
+/// How inputs that can wait end.
+pub(crate) struct InputEnd {
+    /// They end before their time.
+    pub(crate) now: Arc<AtomicBool>,
+    /// What they wait for.
+    pub(crate) downstream: Box<dyn Downstream>,
 }
 
 fn assemble<H, F>(
     args: &RunArgs,
-    written: Option<&Path>,
-    begins: InitialRegime,
-    sending: SendOptions<impl FnOnce(&[usize]) -> Result<Vec<Output>, Error>>,
+    needs: Needs<'_>,
+    sending: SendOptions<impl FnOnce(&OpenedInputs) -> Result<Vec<Output>, Error>>,
     maker: impl FnOnce(bool) -> Result<F, Error>,
 ) -> Result<(Instance<H>, RunServices), Error>
 where
@@ -123,11 +140,12 @@ where
     if args.live.outer_flows && args.steering.hash.allows_device() {
         builder = builder.device_affinity(Affinity::OneDirection);
     }
-    if begins == InitialRegime::Collector && can_wait && args.pace.is_none() && cpus.begins_as_collector(&args.cpus)? {
-        builder = builder.policy(Balance::begin_joined());
-    }
     let mut rx = cpus.rx.clone();
     let queues: Vec<usize> = inputs.iter().map(|input| input.queues.len()).collect();
+    let inputs = match sending.input_end {
+        Some(InputEnd { now, downstream }) if can_wait => Drain::over(inputs, &now, downstream),
+        _ => inputs,
+    };
     let names: Vec<String> = inputs.iter().map(|input| input.name.get()).collect();
     let directories = directory_names(inputs.iter().map(|input| input.kind).zip(names.iter().map(String::as_str)));
     let devices: Vec<(String, usize)> = directories.into_iter().zip(queues.iter().copied()).collect();
@@ -146,17 +164,27 @@ where
         rx.rotate_left(next);
     }
     // Outputs come last: if an input is missing, no file is overwritten.
-    let outputs = (sending.outputs)(&queues)?;
+    let opened = OpenedInputs { queues, capture: capture.clone(), can_wait };
+    let outputs = (sending.outputs)(&opened)?;
     let pins = takes || outputs.iter().any(|output| output.kind == "af_xdp");
     builder = builder.always_hash(!outputs.is_empty());
     builder = outputs.into_iter().fold(builder, Builder::output);
     let control = ControlTree::prepare(args, masks.off)?;
     let needed = args.devices.iter().map(Path::new).fold(Needed::default().pinned_memory(pins), Needed::read_file);
-    let kept = privileges::drop_except(&written.into_iter().fold(needed, Needed::written_files))?;
+    let kept = privileges::drop_except(&needs.written().iter().copied().fold(needed, Needed::written_files))?;
+    let needs = args.devices.iter().fold(needs, Needs::reads);
+    let needs = control.needs(needs).takes(pins);
+    // Files are restricted while there is one thread. Threads that write and open files start from here on.
+    let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
-    let instance = builder.build(make_handler)?;
+    let instance = builder.build(confinement.of_packet_threads(make_handler)?)?;
+    if args.cpus.rx_cpu.is_none() && args.cpus.virtual_cpus.is_none() {
+        interrupts::poll_where_interrupts_are(&instance);
+    }
     kept.drop_start_up()?;
-    Ok((instance, RunServices { capture, control, signals, metrics }))
+    // AF_XDP attaches and pins memory while the instance is built. No thread that handles packets has started yet.
+    let sandbox = confinement.of_calls()?;
+    Ok((instance, RunServices { capture, control, signals, metrics, sandbox }))
 }
 
 /// Checks the command line without opening a device. Returns a line that says what each CPU would do.

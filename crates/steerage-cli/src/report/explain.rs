@@ -123,8 +123,13 @@ fn page(explanation: &Explanation) -> String {
             );
             let _ =
                 writeln!(page, "steered as by steerage {}: {}", explanation.command.name(), kept(explanation.command));
-            if let Some(specimen) = &traffic.survey.packet_detail {
-                one_packet(&mut page, explanation, traffic, specimen);
+            match &traffic.survey.packet_detail {
+                Some(specimen) => one_packet(&mut page, explanation, traffic, specimen),
+                None => {
+                    let are = if all.packets == 1 { "there is" } else { "there are" };
+                    let _ =
+                        writeln!(page, "\npacket {}   {are} only {}", traffic.packet, counted(all.packets, "packet"));
+                }
             }
             spread(&mut page, traffic);
             largest(&mut page, traffic, explanation.top);
@@ -158,7 +163,7 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
         counted(specimen.wire_len as u64, "byte")
     );
     let _ = writeln!(page, "           {}; {}", headers.join(", "), found.end);
-    let _ = writeln!(page, "flow       {}", specimen.flow);
+    let _ = writeln!(page, "flow       {}", described(&specimen.flow));
     goes_to(page, explanation, &specimen.key, specimen.hash);
 }
 
@@ -200,8 +205,27 @@ fn largest(page: &mut String, traffic: &TrafficExplanation, top: usize) {
             _ => "one direction",
         };
         let (packets, bytes) = (counted(flow.weight.packets, "packet"), counted(flow.weight.bytes, "byte"));
-        let _ = writeln!(page, "{of_all:>5.1} %    {}, {packets}, {bytes}, {about}", flow.flow);
+        let _ = writeln!(page, "{of_all:>5.1} %    {}, {packets}, {bytes}, {about}", described(&flow.flow));
     }
+}
+
+/// The flow in words, where its key alone would say little.
+fn described(flow: &FlowKey) -> String {
+    match flow.parts() {
+        FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
+            "packets of a link type that is not read".to_owned()
+        }
+        FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype } => {
+            format!("packets of type {ethertype:#06x}, without addresses")
+        }
+        FlowParts::Bytes { len: 0, .. } => "empty packets".to_owned(),
+        _ => flow.to_string(),
+    }
+}
+
+/// Whether this is a flow of IP. What is none stays together too, but it is no conversation that somebody could split up.
+fn is_ip(flow: &AnalyzedFlow) -> bool {
+    flow.flow.protocol().is_some()
 }
 
 /// Whether the flow is a datagram that got a key of its own, because its first fragment did not arrive first.

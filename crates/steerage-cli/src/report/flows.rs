@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use steerage::WallTime;
-use steerage_apps::meter::{FlowCounts, FlowRecord, Metered, Traffic};
+use steerage_apps::meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metered, OutputCounts, Traffic};
 
 use super::Flows;
 use crate::units::{counted, grouped, time};
@@ -31,8 +31,8 @@ impl FlowTotals {
         match flows {
             Flows::SoFar { counts, .. } => Self::so_far(counts),
             // The end of the run ended all flows.
-            Flows::Ended(Metered { total, evicted, lost, .. }) => {
-                Self { active: 0, total: *total, evicted: *evicted, lost: *lost }
+            Flows::Ended { metered: Metered { total, evicted, .. }, outputs, .. } => {
+                Self { active: 0, total: *total, evicted: *evicted, lost: lost(outputs) }
             }
         }
     }
@@ -54,6 +54,23 @@ pub(super) struct FlowsJson<'a> {
     #[serde(flatten)]
     counts: FlowTotals,
     top: Option<&'a [FlowRecord]>,
+    outputs: Vec<OutputJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sample: Option<u32>,
+}
+
+/// An output of flows in the JSON report.
+#[derive(Serialize)]
+struct OutputJson<'a> {
+    to: &'a str,
+    #[serde(flatten)]
+    counts: OutputCounts,
+}
+
+impl<'a> OutputJson<'a> {
+    fn of(output: &'a FlowOutput) -> Self {
+        Self { to: output.name(), counts: output.counts() }
+    }
 }
 
 impl<'a> FlowsJson<'a> {
@@ -61,9 +78,10 @@ impl<'a> FlowsJson<'a> {
         let top = match flows {
             // The largest active flows. They are not collected if the source can wait.
             Flows::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
-            Flows::Ended(metered) => Some(metered.top.as_slice()),
+            Flows::Ended { metered, .. } => Some(metered.top.as_slice()),
         };
-        Self { counts: FlowTotals::of(flows), top }
+        let outputs = flows.outputs().iter().map(OutputJson::of).collect();
+        Self { counts: FlowTotals::of(flows), top, outputs, sample: flows.sample() }
     }
 }
 
@@ -71,9 +89,9 @@ impl<'a> FlowsJson<'a> {
 pub(super) fn page(flows: &Flows) -> String {
     let metered = match flows {
         Flows::SoFar { counts, .. } => return FlowTotals::so_far(counts).text() + "\n",
-        Flows::Ended(metered) => metered,
+        Flows::Ended { metered, .. } => metered,
     };
-    let mut page = head(metered);
+    let mut page = head(metered, lost(flows.outputs()), flows.sample());
     if !metered.top.is_empty() {
         page = format!("{page:<width$}{:>TIME_WIDTH$} {:>TIME_WIDTH$}", "start", "length", width = KEY_WIDTH + 1);
     }
@@ -84,8 +102,27 @@ pub(super) fn page(flows: &Flows) -> String {
     page
 }
 
-fn head(metered: &Metered) -> String {
+/// What went to each collector.
+pub(super) fn exported(flows: &Flows) -> Vec<String> {
+    let collectors = flows.outputs().iter().filter(|output| Collector::is_address(output.name()));
+    let line = |output: &FlowOutput| {
+        let counts = output.counts();
+        let (records, messages) = (counted(counts.written, "flow"), counted(counts.messages, "message"));
+        format!("{records} in {messages} to {}, {} lost", output.name(), grouped(counts.lost))
+    };
+    collectors.map(line).collect()
+}
+
+/// The records that were lost, of all outputs together.
+fn lost(outputs: &[FlowOutput]) -> u64 {
+    outputs.iter().map(|output| output.counts().lost).sum()
+}
+
+fn head(metered: &Metered, lost: u64, sample: Option<u32>) -> String {
     let mut head = counted(metered.total, "flow");
+    sample.iter().for_each(|sample| {
+        let _ = write!(head, " of a sample of 1:{sample}");
+    });
     let (shown, others) = metered.kinds.split_at(metered.kinds.len().min(KINDS_SHOWN));
     let mut kinds: Vec<String> = shown.iter().map(|(kind, flows)| format!("{kind} {}", grouped(*flows))).collect();
     if !others.is_empty() {
@@ -94,7 +131,7 @@ fn head(metered: &Metered) -> String {
     if !kinds.is_empty() {
         let _ = write!(head, " ({})", kinds.join(", "));
     }
-    let _ = write!(head, ", {} evicted{}", grouped(metered.evicted), not_written(metered.lost));
+    let _ = write!(head, ", {} evicted{}", grouped(metered.evicted), not_written(lost));
     head
 }
 

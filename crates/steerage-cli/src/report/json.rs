@@ -11,6 +11,7 @@ use steerage::{
         CpuSnapshot, Drops, MemoryUse, MoveCause, MoveCounts, OutputSnapshot, PoolSnapshot, QueueSnapshot, Verdicts,
     },
 };
+use steerage_sandbox::InForce;
 
 use super::flows::FlowsJson;
 use super::steering::SteeringJson;
@@ -57,6 +58,7 @@ struct ReportJson<'a> {
     steering: Vec<SteeringJson>,
     moves: MovesJson,
     memory: MemoryJson,
+    sandbox: Option<SandboxJson>,
 }
 
 impl<'a> ReportJson<'a> {
@@ -77,8 +79,7 @@ impl<'a> ReportJson<'a> {
             delivered: snapshot.delivered(),
             dropped: snapshot.dropped(),
             in_flight: snapshot.in_flight(),
-            // No command drops packets by a filter yet.
-            filtered: 0,
+            filtered: report.capture.as_ref().map_or(0, |capture| capture.filtered),
             reordered: snapshot.reordered(),
             verdicts: ByVerdict::of(&snapshot.verdicts()),
             queues: snapshot.queues.iter().map(QueueJson::of).collect(),
@@ -106,7 +107,21 @@ impl<'a> ReportJson<'a> {
                 backlog_max: snapshot.memory.backlog_max,
                 by_purpose: PurposeJson::of(&snapshot.memory),
             },
+            sandbox: report.sandbox.as_ref().map(SandboxJson::of),
         }
+    }
+}
+
+/// The sandbox that is in force.
+#[derive(Serialize)]
+struct SandboxJson {
+    seccomp: bool,
+    landlock: &'static str,
+}
+
+impl SandboxJson {
+    fn of(in_force: &InForce) -> Self {
+        Self { seccomp: in_force.seccomp(), landlock: in_force.landlock() }
     }
 }
 
@@ -228,6 +243,7 @@ struct CpuJson {
     backlog_max: u64,
     wakes_sent: u64,
     wakes_received: u64,
+    wakes_for_control: u64,
     handled_bytes: Option<u64>,
     backlog: u64,
     rounds: u64,
@@ -252,6 +268,7 @@ impl CpuJson {
             backlog_max: cpu.backlog_max,
             wakes_sent: cpu.wakes_sent,
             wakes_received: cpu.wakes_received,
+            wakes_for_control: cpu.wakes_for_control,
             handled_bytes,
             backlog: cpu.backlog,
             rounds: cpu.rounds,
@@ -296,6 +313,7 @@ struct CaptureJson<'a> {
     first: Option<Rfc3339>,
     last: Option<Rfc3339>,
     recorded_seconds: Option<f64>,
+    bad_times: u64,
     bytes_read: u64,
     bytes_total: Option<u64>,
 }
@@ -308,6 +326,7 @@ impl<'a> CaptureJson<'a> {
             last: recorded.times.map(|(_, latest)| Rfc3339(latest)),
             // Capture files have nanoseconds.
             recorded_seconds: recorded.time().map(|time| time.as_nanos() as f64 / 1e9),
+            bad_times: recorded.bad_times,
             bytes_read: recorded.bytes_read,
             bytes_total: recorded.bytes_total,
         }

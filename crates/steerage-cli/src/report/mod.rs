@@ -15,8 +15,9 @@ use std::time::{Duration, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::{CpuId, Snapshot, WallTime, stats::QueueError};
-use steerage_apps::meter::{FlowCounts, FlowRecord, Metered};
+use steerage_apps::meter::{FlowCounts, FlowOutput, FlowRecord, Metered};
 use steerage_device::capture::{CaptureInfo, link_name};
+use steerage_sandbox::InForce;
 
 use crate::args::ReportArgs;
 use crate::error::Error;
@@ -48,6 +49,9 @@ pub(crate) struct Recorded {
     pub(crate) links: Vec<String>,
     /// The times of the earliest and the latest packet.
     pub(crate) times: Option<(WallTime, WallTime)>,
+    /// The packets that the filter took out, and the packets whose time stamp is out of range.
+    pub(crate) filtered: u64,
+    pub(crate) bad_times: u64,
     /// The bytes of the files, perhaps compressed: those read so far, and all, if that is known.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_total: Option<u64>,
@@ -58,6 +62,8 @@ impl Recorded {
         Self {
             links: info.links().into_iter().map(|link| link_name(link).into_owned()).collect(),
             times: info.times(),
+            filtered: info.filtered(),
+            bad_times: info.bad_times(),
             bytes_read: info.bytes_read(),
             bytes_total: info.bytes_total(),
         }
@@ -73,9 +79,25 @@ impl Recorded {
 #[derive(Debug)]
 pub(crate) enum Flows {
     /// The run goes on.
-    SoFar { counts: FlowCounts, largest: Vec<FlowRecord> },
+    SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutput>, sample: Option<u32> },
     /// The run has ended.
-    Ended(Metered),
+    Ended { metered: Metered, outputs: Vec<FlowOutput>, sample: Option<u32> },
+}
+
+impl Flows {
+    /// One flow of so many is metered.
+    fn sample(&self) -> Option<u32> {
+        match self {
+            Self::SoFar { sample, .. } | Self::Ended { sample, .. } => *sample,
+        }
+    }
+
+    /// The files and collectors that the flows go to.
+    fn outputs(&self) -> &[FlowOutput] {
+        match self {
+            Self::SoFar { outputs, .. } | Self::Ended { outputs, .. } => outputs,
+        }
+    }
 }
 
 /// The content of a report.
@@ -99,6 +121,10 @@ pub(crate) struct Report {
     pub(crate) forwarded: Option<ForwardReport>,
     /// The counts of `respond`.
     pub(crate) responded: Option<RespondReport>,
+    /// The sandbox that is in force, if there is one.
+    pub(crate) sandbox: Option<InForce>,
+    /// Whether the text says more (`-v`).
+    pub(crate) verbose: bool,
     /// The last interval report, if there are intervals.
     pub(crate) last: Option<Interval>,
 }
@@ -116,6 +142,8 @@ impl Report {
             flows: None,
             forwarded: None,
             responded: None,
+            sandbox: None,
+            verbose: false,
             last: None,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use steerage::{
     CpuMask, Snapshot,
-    stats::{Elephant, Findings, GroupSnapshot},
+    stats::{CostEstimate, Elephant, Findings, GroupSnapshot, RegimeEstimate},
 };
 
 use crate::units::{counted, grouped};
@@ -19,7 +19,7 @@ pub(super) fn lines(snapshot: &Snapshot) -> Vec<String> {
 }
 
 fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
-    let Findings { joined, left, uneven, apart, pays_at, fails_at, would_move, .. } = &group.findings;
+    let Findings { joined, left, uneven, would_move, .. } = &group.findings;
     let mask = group.queues.first().map_or(0, |queue| snapshot.queues[*queue].rps_cpus.len());
     if mask < 2 {
         return Vec::new();
@@ -36,16 +36,7 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
         line += &format!(", would move {}", counted(*buckets as u64, "bucket"));
     }
     let mut lines = vec![line];
-    let learned = match (pays_at, fails_at) {
-        (Some(pays), Some(fails)) => {
-            Some(format!("handing over paid at {} of work a packet, not at {}", nanos(*pays), nanos(*fails)))
-        }
-        (Some(pays), None) => Some(format!("handing over paid at {} of work a packet", nanos(*pays))),
-        (None, Some(fails)) => Some(format!("handing over did not pay at {} of work a packet", nanos(*fails))),
-        (None, None) => None,
-    };
-    let apart = apart.map_or(String::new(), |apart| format!(", where a cache line takes {}", nanos(apart)));
-    lines.extend(learned.map(|learned| learned + &apart));
+    lines.extend(regimes(&group.findings));
     for Elephant { bucket, load, flow, .. } in group.elephants.iter().take(ELEPHANTS_SHOWN) {
         let share = load * 100.0;
         lines.push(match flow {
@@ -56,8 +47,21 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
     lines
 }
 
-fn nanos(time: Duration) -> String {
-    format!("{} ns", grouped(time.as_nanos() as u64))
+/// What the regimes are worth, that in force first, and the costs behind it: nothing if no CPU has been short of time.
+fn regimes(found: &Findings) -> Vec<String> {
+    let Some((present, others)) = found.regimes.split_first() else { return Vec::new() };
+    let mega = |rate: f64| format!("{:.1}", rate / 1e6);
+    let mut line = format!("{} over {}: {} Mpps", present.regime, present.cpus, mega(present.rate));
+    for other in others {
+        let name = if other.regime == "spread" { format!("spread over {}", other.cpus) } else { other.regime.into() };
+        line += &format!(", {name} {}", mega(other.rate));
+    }
+    line += &format!(" ({})", found.reason);
+    let cost = |cost: &CostEstimate| format!("{} {:.0} +- {:.0}", cost.step, cost.nanos, cost.deviation);
+    let costs: Vec<String> = found.costs.iter().map(cost).collect();
+    let apart =
+        found.apart.map_or(String::new(), |apart| format!(", where a cache line takes {} ns", apart.as_nanos()));
+    vec![line, format!("ns per packet: {}{apart}", costs.join(", "))]
 }
 
 /// A steering group in the JSON report.
@@ -71,10 +75,28 @@ pub(super) struct SteeringJson {
     left: u64,
     uneven: Option<f64>,
     apart_ns: Option<u64>,
-    pays_at_ns: Option<u64>,
-    fails_at_ns: Option<u64>,
+    regime: Option<&'static str>,
+    reason: Option<&'static str>,
+    costs: Vec<CostJson>,
+    regimes: Vec<RegimeJson>,
     elephants: Vec<ElephantJson>,
     would_move: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct CostJson {
+    step: &'static str,
+    ns: f64,
+    deviation_ns: f64,
+}
+
+#[derive(Serialize)]
+struct RegimeJson {
+    regime: &'static str,
+    cpus: usize,
+    rate: f64,
+    deviation: f64,
+    predicted: f64,
 }
 
 #[derive(Serialize)]
@@ -82,6 +104,24 @@ struct ElephantJson {
     bucket: u16,
     load: f64,
     flow: Option<String>,
+}
+
+impl CostJson {
+    fn of(cost: &CostEstimate) -> Self {
+        Self { step: cost.step, ns: rounded(cost.nanos), deviation_ns: rounded(cost.deviation) }
+    }
+}
+
+impl RegimeJson {
+    fn of(found: &RegimeEstimate) -> Self {
+        let RegimeEstimate { regime, cpus, rate, deviation, predicted, .. } = *found;
+        Self { regime, cpus, rate: rate.round(), deviation: deviation.round(), predicted: predicted.round() }
+    }
+}
+
+/// To a tenth: more digits would be noise.
+fn rounded(nanos: f64) -> f64 {
+    (nanos * 10.0).round() / 10.0
 }
 
 impl SteeringJson {
@@ -96,8 +136,10 @@ impl SteeringJson {
             left: found.left,
             uneven: found.uneven,
             apart_ns: found.apart.map(nanos),
-            pays_at_ns: found.pays_at.map(nanos),
-            fails_at_ns: found.fails_at.map(nanos),
+            regime: Some(found.regime).filter(|name| !name.is_empty()),
+            reason: Some(found.reason).filter(|reason| !reason.is_empty()),
+            costs: found.costs.iter().map(CostJson::of).collect(),
+            regimes: found.regimes.iter().map(RegimeJson::of).collect(),
             elephants: group
                 .elephants
                 .iter()

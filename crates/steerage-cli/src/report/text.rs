@@ -52,6 +52,9 @@ pub(super) fn page(report: &Report) -> String {
     for (at, line) in outputs(&snapshot.outputs).iter().enumerate() {
         push(&mut page, if at == 0 { "outputs" } else { "" }, line);
     }
+    for (at, line) in report.flows.iter().flat_map(flows::exported).enumerate() {
+        push(&mut page, if at == 0 { "exported" } else { "" }, &line);
+    }
     if let Some(forwarded) = &report.forwarded {
         forwarded.lines().iter().for_each(|(label, line)| push(&mut page, label, line));
     }
@@ -70,6 +73,18 @@ pub(super) fn page(report: &Report) -> String {
     let unparsed: u64 = snapshot.queues.iter().map(|queue| queue.unparsed).sum();
     if unparsed > 0 {
         push(&mut page, "unparsed", &format!("{}, steered by their link addresses", counted(unparsed, "packet")));
+    }
+    let filtered = report.capture.as_ref().map_or(0, |capture| capture.filtered);
+    if filtered > 0 {
+        push(
+            &mut page,
+            "filtered",
+            &format!("{}, taken out by -f before they were received", counted(filtered, "packet")),
+        );
+    }
+    let bad_times = report.capture.as_ref().map_or(0, |capture| capture.bad_times);
+    if bad_times > 0 {
+        push(&mut page, "bad times", &format!("{} with a time stamp out of range", counted(bad_times, "packet")));
     }
     let copied: u64 = snapshot.queues.iter().map(|queue| queue.copied).sum();
     let passed: u64 = snapshot.queues.iter().map(|queue| queue.passed).sum();
@@ -94,6 +109,13 @@ pub(super) fn page(report: &Report) -> String {
     if backlog_max < backlog_asked {
         let share = format!("{} packets may wait for a CPU, not {}", grouped(backlog), grouped(backlog_asked));
         push(&mut page, "", &format!("{share}: --memory allows more"));
+    }
+    if report.verbose {
+        let sandbox = match &report.sandbox {
+            Some(in_force) => format!("no capabilities, {in_force}"),
+            None => "no capabilities, and no sandbox (--no-sandbox)".to_owned(),
+        };
+        push(&mut page, "sandbox", &sandbox);
     }
     page
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use steerage::{Handle, Handler, Instance, Outcome, Snapshot, stats::DropReason};
-use steerage_apps::meter::{Hurry, Metering};
+use steerage_apps::meter::{FlowOutput, Metering};
 
 use crate::error::Error;
 use crate::live_table::{LiveTable, RunEnds};
@@ -22,7 +22,7 @@ use crate::signals::SignalRequest;
 use crate::terminal;
 use sources::ReportSources;
 
-pub(crate) use options::{RunOptions, Stopper};
+pub(crate) use options::{RunOptions, StopHook, Stopper};
 
 /// How long the run waits for an event if nothing is due. It misses nothing while it waits, so any time would do.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
@@ -46,13 +46,16 @@ enum RunEvent<R> {
 pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) -> Result<FinishedRun<H::Report>, Error> {
     let (events_in, events) = mpsc::channel();
     // Signals are handled before the start, so that from the start on each signal ends the run in good order.
-    let (asked, hurry) = (events_in.clone(), options.hurry.clone());
+    let (asked, outputs, on_stop) = (events_in.clone(), options.flow_outputs.clone(), options.on_stop.clone());
     options.signals.listen(move |what| {
         // This is also for a run that is over and waits until a reader has taken its flows.
         if what == SignalRequest::Stop {
-            hurry.iter().for_each(Hurry::hurry);
+            outputs.iter().for_each(FlowOutput::hurry);
+            if let Some(hook) = &on_stop {
+                hook.call(EndedBy::Signal);
+            }
         }
-        asked.send(RunEvent::Signal(what)).is_ok() || hurry.is_some()
+        asked.send(RunEvent::Signal(what)).is_ok() || !outputs.is_empty() || on_stop.is_some()
     })?;
 
     let (started, start) = (SystemTime::now(), Instant::now());
@@ -167,8 +170,10 @@ impl Run<'_> {
         self.deadline = None;
         self.stopped_by.get_or_insert(by);
         self.live_table.end();
-        self.handle.stop();
-        self.options.hurry.iter().for_each(Hurry::hurry);
+        if self.options.on_stop.as_ref().is_none_or(|hook| hook.call(by)) {
+            self.handle.stop();
+        }
+        self.options.flow_outputs.iter().for_each(FlowOutput::hurry);
     }
 
     fn report_now(&mut self) -> Result<(), Error> {

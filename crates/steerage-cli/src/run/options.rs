@@ -1,20 +1,22 @@
 //! What a run does besides handling packets, and how another thread stops it.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use steerage::Handle;
 use steerage_apps::forward::Forwarding;
-use steerage_apps::meter::{Hurry, Metering};
+use steerage_apps::meter::{FlowOutput, Metering};
 use steerage_apps::respond::Responding;
 use steerage_device::capture::CaptureInfo;
 use steerage_device::synthetic::SyntheticOptions;
+use steerage_sandbox::InForce;
 
 use crate::args::RunArgs;
 use crate::control_tree::ControlTree;
 use crate::instance::RunServices;
 use crate::metrics::Metrics;
-use crate::report::Printer;
+use crate::report::{EndedBy, Printer};
 use crate::signals::SignalHandlers;
 
 /// How long endless synthetic traffic runs if the command line gives no limit: long enough for a steady rate, and short
@@ -49,12 +51,41 @@ pub(crate) struct RunOptions {
     pub(crate) responding: Option<Arc<Responding>>,
     /// The listener for Prometheus.
     pub(crate) metrics: Metrics,
+    /// The sandbox that is in force, if there is one.
+    pub(crate) sandbox: Option<InForce>,
+    /// Whether the report says more (`-v`).
+    pub(crate) verbose: bool,
     /// The counters of `meter`.
     pub(crate) meters: Option<Metering>,
-    /// Tells the thread that writes flows to finish soon, because the user asked the run to stop.
-    pub(crate) hurry: Option<Hurry>,
+    /// The outputs of `meter`. Their threads are told to finish soon if the user asks the run to stop.
+    pub(crate) flow_outputs: Vec<FlowOutput>,
+    /// `meter` meters one flow of so many.
+    pub(crate) sample: Option<u32>,
     /// Lets another thread stop the run.
     pub(crate) stopper: Stopper,
+    /// What is called when the run is asked to stop.
+    pub(crate) on_stop: Option<StopHook>,
+}
+
+/// What is called when a run is asked to stop, also after it is over, until the program ends. It returns whether the run is to stop
+/// now, or will end by itself.
+#[derive(Clone)]
+pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
+
+impl StopHook {
+    pub(crate) fn new(hook: impl Fn(EndedBy) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hook))
+    }
+
+    pub(super) fn call(&self, by: EndedBy) -> bool {
+        (self.0)(by)
+    }
+}
+
+impl fmt::Debug for StopHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StopHook")
+    }
 }
 
 impl RunOptions {
@@ -74,9 +105,13 @@ impl RunOptions {
             forwarding: None,
             responding: None,
             metrics: services.metrics,
+            sandbox: services.sandbox,
+            verbose,
             meters: None,
-            hurry: None,
+            flow_outputs: Vec::new(),
+            sample: None,
             stopper: Stopper::default(),
+            on_stop: None,
         }
     }
 }
@@ -103,6 +138,12 @@ impl Stopper {
         let mut stoppable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         stoppable.stopped = true;
         stoppable.run.iter().for_each(|handle| handle.stop());
+    }
+
+    /// The packets that the run has dropped so far.
+    pub(crate) fn dropped(&self) -> u64 {
+        let run = self.0.lock().unwrap_or_else(PoisonError::into_inner).run.clone();
+        run.map_or(0, |run| run.snapshot().dropped().total())
     }
 
     /// Notes that the run has started.

@@ -5,7 +5,7 @@ use steerage_device::af_packet::is_interface;
 use toml::de::DeValue;
 
 use super::read::{Key, Keys, as_text};
-use super::{COMMAND, DEVICES, nearest};
+use super::{COMMAND, DEVICES, JOB, has_jobs, nearest};
 use crate::error::RunFileError;
 
 /// The devices with options of their own, which follow the name.
@@ -18,6 +18,8 @@ const LIVE: [&str; 4] = [AF_PACKET, "af_xdp:", "tap:", "tun:"];
 pub(super) struct FileArguments {
     pub(super) options: Vec<GivenOption>,
     pub(super) devices: Vec<GivenDevice>,
+    /// The words of what each job runs.
+    pub(super) job: Vec<String>,
 }
 
 /// An option of the file.
@@ -41,11 +43,12 @@ pub(super) struct GivenDevice {
 
 /// Turns the keys into arguments of `command`.
 pub(super) fn of(command: &Command, file: &Keys<'_>) -> Result<FileArguments, RunFileError> {
-    let mut given = FileArguments { options: Vec::new(), devices: Vec::new() };
+    let mut given = FileArguments { options: Vec::new(), devices: Vec::new(), job: Vec::new() };
     for key in &file.keys {
         match key.name.as_str() {
             COMMAND => {}
             DEVICES => given.devices = devices(file, key)?,
+            JOB if has_jobs(command) => given.job = job(file, key)?,
             name => match options(command).find(|arg| arg.get_long() == Some(name)) {
                 Some(arg) => given.options.extend(option(file, key, arg)?),
                 None => return Err(unknown(command, file, key)),
@@ -65,6 +68,7 @@ fn options(command: &Command) -> impl Iterator<Item = &Arg> {
 
 fn unknown(command: &Command, file: &Keys<'_>, key: &Key<'_>) -> RunFileError {
     let known = options(command).filter_map(Arg::get_long).chain([COMMAND, DEVICES]);
+    let known = known.chain(has_jobs(command).then_some(JOB));
     // An underscore is a likely mistake, since keys in TOML often have them.
     let near = nearest(&key.name.replace('_', "-"), known);
     let near = near.map_or(String::new(), |near| format!("; a similar key exists: `{near}`"));
@@ -102,6 +106,18 @@ fn option(file: &Keys<'_>, key: &Key<'_>, arg: &Arg) -> Result<Option<GivenOptio
             None => wrong(&format!("write a string or a number, not {}", kind(value))),
         },
     }
+}
+
+/// `job = ["tshark", "-n", "-r", "-"]`.
+fn job(file: &Keys<'_>, key: &Key<'_>) -> Result<Vec<String>, RunFileError> {
+    let words = match &key.value {
+        DeValue::Array(values) => values.iter().map(|value| as_text(value.get_ref())).collect(),
+        _ => None,
+    };
+    words.filter(|words: &Vec<String>| !words.is_empty()).ok_or_else(|| {
+        let message = format!("{JOB}: write a list of words, such as [\"tshark\", \"-n\", \"-r\", \"-\"]");
+        file.error(Some(key.line), message)
+    })
 }
 
 fn kind(value: &DeValue<'_>) -> &'static str {

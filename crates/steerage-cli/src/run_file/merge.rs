@@ -6,6 +6,7 @@ use clap::{ArgMatches, Command, FromArgMatches};
 
 use super::DEVICES;
 use super::arguments::{FileArguments, GivenDevice, GivenOption};
+use super::has_jobs;
 use super::read::Keys;
 use crate::args::Cli;
 use crate::error::{Error, RunFileError};
@@ -69,7 +70,7 @@ pub(super) fn merge(
     let needs_others = check_each(cli, command, file, &given.options)?;
     let options: Vec<GivenOption> = given.options.into_iter().filter(|option| !overridden.has(option)).collect();
     let devices = if overridden.devices { Vec::new() } else { given.devices };
-    let arguments = arguments(command, &options, &devices, more);
+    let arguments = arguments(command, (&options, &devices, &given.job), more);
 
     let parsed =
         cli.clone().try_get_matches_from(std::iter::once("steerage").chain(arguments.iter().map(String::as_str)));
@@ -135,7 +136,10 @@ fn check_each(
     let mut needs_others = Vec::new();
     for option in options {
         let start = ["steerage", command.get_name()].into_iter();
-        let arguments = start.chain(option.arguments.iter().map(String::as_str));
+        // A command with jobs asks for both.
+        let (device, job): (&[_], &[_]) = if has_jobs(command) { (&["-"], &["--", "true"]) } else { (&[], &[]) };
+        let arguments = start.chain(device.iter().copied()).chain(option.arguments.iter().map(String::as_str));
+        let arguments = arguments.chain(job.iter().copied());
         match cli.clone().try_get_matches_from(arguments) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => needs_others.push(option.key.clone()),
@@ -174,8 +178,13 @@ fn blamed(error: &clap::Error, options: &[GivenOption], needs_others: &[String])
     found.or_else(|| options.iter().find(needing).filter(|_| lacks_another)).map(|option| option.line)
 }
 
-/// Builds the command line. Options without a value come last, so that nothing that follows is taken as their value.
-fn arguments(command: &Command, options: &[GivenOption], devices: &[GivenDevice], more: &[String]) -> Vec<String> {
+/// Builds the command line. Options without a value come last, so that nothing that follows is taken as their value. What the command
+/// line has behind `--` takes the place of the file's job.
+fn arguments(
+    command: &Command,
+    (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),
+    more: &[String],
+) -> Vec<String> {
     let of = |is_bare| {
         let options = options.iter().filter(move |option| option.is_bare == is_bare);
         options.flat_map(|option| option.arguments.iter().cloned())
@@ -187,5 +196,9 @@ fn arguments(command: &Command, options: &[GivenOption], devices: &[GivenDevice]
     arguments.extend(more[..end].iter().cloned());
     arguments.extend(of(true));
     arguments.extend(more[end..].iter().cloned());
+    if end == more.len() && !job.is_empty() {
+        arguments.push("--".to_owned());
+        arguments.extend(job.iter().cloned());
+    }
     arguments
 }

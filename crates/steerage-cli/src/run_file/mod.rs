@@ -28,6 +28,14 @@ const COMMAND: &str = "command";
 /// The key for the devices, which are not an option. It is also the id that clap has for them.
 const DEVICES: &str = "devices";
 
+/// The key for what the jobs of `parallel` run, and the id that clap has for it.
+const JOB: &str = "job";
+
+/// Whether each job of this command runs a command of its own.
+fn has_jobs(command: &Command) -> bool {
+    command.get_positionals().any(|arg| arg.get_id() == JOB)
+}
+
 /// Reads the file. The arguments in `more`, from the command line, override it.
 pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
     let text = read::text(path)?;
@@ -41,8 +49,11 @@ pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
 
 /// The commands that a file can run: those that receive packets.
 fn commands(cli: &Command) -> Vec<&str> {
-    // Their only positional arguments are devices.
-    let receives = |command: &&Command| command.get_positionals().map(|arg| arg.get_id().as_str()).eq([DEVICES]);
+    // Their positional arguments are devices, and perhaps what jobs run.
+    let receives = |command: &&Command| {
+        let positionals: Vec<&str> = command.get_positionals().map(|arg| arg.get_id().as_str()).collect();
+        positionals == [DEVICES] || positionals == [DEVICES, JOB]
+    };
     cli.get_subcommands().filter(receives).map(Command::get_name).collect()
 }
 

@@ -23,6 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::args::TopArgs;
 use crate::error::Error;
 use crate::instances;
+use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
 
 use keys::{Action, Ui};
@@ -38,9 +39,13 @@ const WIDTH: usize = 80;
 
 /// Watches until the user quits, or prints one table.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
-    let remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
+    let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
+    // An instance that does not answer now may answer later.
+    let _ = remote.connect();
+    let needs = Needs::of(Confined::Top).uses_terminal();
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if args.once || !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+        sandbox::enter(needs, &args.to.sandbox)?;
         return once(remote, args.interval);
     }
     let failed = |error| Error::System { operation: "use the terminal", error };
@@ -52,10 +57,11 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let colours =
         if std::env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty()) { Colours::No } else { Colours::Yes };
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let watched = watch(&mut terminal, remote, args.interval, colours, &ended);
+    let watched = sandbox::enter(needs, &args.to.sandbox)
+        .and_then(|_| watch(&mut terminal, remote, args.interval, colours, &ended).map_err(failed));
     // The terminal is restored even after an error.
     ratatui::restore();
-    watched.map_err(failed)
+    watched
 }
 
 /// Prints one table of what happened in an interval.

@@ -58,6 +58,11 @@ impl Remote {
         set.map(|list| printable_lines(&list)).map_err(|error| printable(&error.to_string()))
     }
 
+    /// Connects to the instance, if that has not been done yet.
+    pub(super) fn connect(&mut self) -> Result<(), String> {
+        self.client().map(drop)
+    }
+
     fn client(&mut self) -> Result<&mut Client, String> {
         if self.client.is_none() {
             let failed = |error: io::Error| format!("no run answers at {}: {error}", self.socket.path.display());

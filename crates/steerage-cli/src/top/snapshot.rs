@@ -46,6 +46,19 @@ impl Snapshot {
 #[serde(default)]
 pub(super) struct Steering {
     apart_ns: Option<u64>,
+    pub(super) reason: Option<String>,
+    /// What each regime is worth, that in force first.
+    pub(super) regimes: Vec<Regime>,
+}
+
+/// What a regime is worth.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Regime {
+    pub(super) regime: String,
+    pub(super) cpus: usize,
+    /// In packets per second.
+    pub(super) rate: f64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

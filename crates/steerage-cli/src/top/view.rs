@@ -11,7 +11,7 @@ use steerage::limits::DEAD_AFTER;
 use super::events::mask;
 use super::keys::{Mode, SortBy, Ui};
 use super::model::{CpuRates, Model, total};
-use super::snapshot::{Flow, Output, Queue, shortened};
+use super::snapshot::{Flow, Output, Queue, Steering, shortened};
 use super::strip;
 use crate::terminal::printable;
 use crate::units::{bits_a_second, counted, grouped, packets_a_second, percent, plural, time};
@@ -182,7 +182,20 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
         Line::styled(line, colours.bad(true))
     }));
     lines.extend(now.apart_ns().map(|nanos| Line::raw(format!("a cache line takes {nanos} ns from CPU to CPU"))));
+    lines.extend(now.steering.iter().filter_map(regimes).map(Line::raw));
     lines
+}
+
+/// What the regimes of a steering group are worth, that in force first.
+fn regimes(group: &Steering) -> Option<String> {
+    let (present, others) = group.regimes.split_first()?;
+    let mega = |rate: f64| format!("{:.1}", rate / 1e6);
+    let mut line = format!("{} over {}: {} Mpps", printable(&present.regime), present.cpus, mega(present.rate));
+    for other in others {
+        line += &format!(", {} over {} {}", printable(&other.regime), other.cpus, mega(other.rate));
+    }
+    let reason = group.reason.as_deref().map_or(String::new(), |reason| format!(" ({})", printable(reason)));
+    Some(line + &reason)
 }
 
 /// The sign beside a number that should be 0.

@@ -36,6 +36,7 @@ fn afs_is_601_packets_in_order() {
         "first": "1999-11-11T21:46:16.463334000Z",
         "last": "1999-11-11T21:48:25.892866000Z",
         "recorded_seconds": 129.429_532,
+        "bad_times": 0,
         "bytes_read": 521_916,
         "bytes_total": 521_916,
     });

@@ -146,7 +146,7 @@ fn every_capture_is_explained() {
     if !has_capinfos {
         skip("capinfos is absent: install the package tshark");
     }
-    for path in tshark::captures() {
+    for path in tshark::all_captures() {
         let name = path.to_str().unwrap();
         let ran = run(&["explain", name, "--json"]);
         if fs::metadata(&path).unwrap().len() == 0 {

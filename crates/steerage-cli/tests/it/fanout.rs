@@ -1,15 +1,26 @@
 //! `steerage fanout`: every flow in one output, whole and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
-use serde_json::json;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::{Value, json};
 use steerage_fixtures::cable::{FAR, NEAR, Net};
-use steerage_fixtures::{skip, tshark};
+use steerage_fixtures::{HANG, skip, tshark};
 
-use crate::program::{Started, command, report, run};
+use crate::outputs_streams::packets;
+use crate::program::{Started, command, report, run, sum};
 
 fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
@@ -154,4 +165,67 @@ fn an_interface_is_dealt_out_to_taps() {
     let sent: Vec<u64> = (0..3).map(|nth| report["outputs"][nth]["packets"].as_u64().unwrap()).collect();
     // Ten of each flow; that one of three gets none of 60 flows happens once in 10^10 runs.
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
+}
+
+/// Flows of an interface for an output that nobody reads for now and for one that keeps up: the first loses packets and says how
+/// many, the second has all of its own, and neither waits for the other.
+#[test]
+fn a_slow_output_loses_its_own_packets_only() {
+    const FLOWS: usize = 60;
+    const EACH: usize = 200;
+    let Some(net) = Net::new() else { return };
+    let (slow, fast) = (place("slow"), place("fast.pcapng"));
+    // Left over from the last time, or not there.
+    let _ = std::fs::remove_file(&slow);
+    mkfifo(&slow, Mode::S_IRWXU).unwrap();
+    let (to_slow, to_fast) = (format!("fifo:{}", slow.display()), format!("pcap:{}", fast.display()));
+    // Open, and nothing is read from it yet.
+    let mut reader = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&slow).unwrap();
+    let args = ["fanout", "near0", "-Q", "in", "-f", "udp", "--to", &to_slow, "--to", &to_fast, "--virtual-cpus", "2"];
+    let args = [&args[..], &["--check-order", "--json", "-v"]].concat();
+    let mut dealing = Started::of(net.near(|| command(&args).spawn().unwrap()));
+    net.far(|| {
+        let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
+        for socket in sockets.iter().cycle().take(FLOWS * EACH) {
+            // Not connected, it hears of no refusal.
+            socket.send_to(&[0; 1400], (NEAR, 9)).unwrap();
+        }
+    });
+    // All that comes is dealt with while nobody reads: a report that is asked for says when.
+    let asked = Instant::now();
+    let so_far: Value = loop {
+        dealing.signal(Signal::SIGUSR1);
+        let report: Value = serde_json::from_str(&dealing.line()).unwrap();
+        let all = report["received"].as_u64() == Some((FLOWS * EACH) as u64);
+        if all && report["dropped"]["tx_full"].as_u64() > Some(0) {
+            break report;
+        }
+        assert!(asked.elapsed() < HANG, "{report}");
+    };
+    assert_eq!(so_far["outputs"][1]["dropped"], json!({}), "{so_far}");
+    // The program that reads at last gets what was kept, whole.
+    dealing.signal(Signal::SIGINT);
+    let mut kept = Vec::new();
+    loop {
+        let mut piece = [0; 1 << 16];
+        match reader.read(&mut piece) {
+            Ok(0) => break,
+            Ok(len) => kept.extend_from_slice(&piece[..len]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let report = dealing.end().report();
+    let output = |nth: usize| -> [u64; 2] {
+        let output = &report["outputs"][nth];
+        [output["packets"].as_u64().unwrap(), sum(&output["dropped"])]
+    };
+    let ([read, lost], [written, nothing]) = (output(0), output(1));
+    assert_eq!((read, nothing), (packets(&kept), 0), "{report}");
+    assert_eq!(read + lost + written, (FLOWS * EACH) as u64, "{report}");
+    // The one that keeps up has every packet of its flows.
+    assert!(written > 0 && written % EACH as u64 == 0 && lost > 0, "{report}");
+    assert_eq!(report["dropped"], json!({ "tx_full": lost }), "{report}");
 }

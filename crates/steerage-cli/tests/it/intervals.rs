@@ -93,7 +93,7 @@ fn usr1_tells_of_flows_too() {
             break report["flows"].clone();
         }
     };
-    assert_eq!(flows, json!({ "active": 50, "total": 50, "evicted": 0, "lost": 0, "top": null }));
+    assert_eq!(flows, json!({ "active": 50, "total": 50, "evicted": 0, "lost": 0, "top": null, "outputs": [] }));
     run.signal(Signal::SIGINT);
     let last = run.end().report();
     assert_eq!((number(&last, "/flows/active"), number(&last, "/flows/total")), (0, 50));

@@ -76,13 +76,15 @@ fn objects(lines: &str) -> Vec<Value> {
 }
 
 const HEADER: &str = "first,last,kind,protocol,source,source_port,destination,destination_port,ethertype,packets,bytes,\
-    ip_bytes,packets_back,bytes_back,ip_bytes_back,tcp_flags,tcp_flags_back,vlan,vlan_inner,tunnel,tunnel_id,end";
+    ip_bytes,packets_back,bytes_back,ip_bytes_back,tcp_flags,tcp_flags_back,vlan,vlan_inner,tunnel,tunnel_id,end,\
+    handshake_us,retransmitted,retransmitted_back,out_of_order,out_of_order_back,zero_windows,zero_windows_back,\
+    resets,resets_back,closed_by,icmp_type,icmp_code";
 
 const ROWS: [&str; 4] = [
-    "2023-11-14T22:13:20.250000000Z,2023-11-14T22:13:22.250000000Z,udp,17,10.0.0.1,5000,10.0.0.2,53,,1,80,66,2,900,872,,,,,,,idle",
-    "2023-11-14T22:13:23.250000000Z,2023-11-14T22:13:23.250000000Z,link,,02:00:00:00:00:01,,ff:ff:ff:ff:ff:ff,,2054,1,60,0,0,0,0,,,,,,,idle",
-    "2023-11-14T22:13:24.250000000Z,2023-11-14T22:13:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,1200,1186,0,0,0,,,,,,,idle",
-    "2023-11-14T22:23:24.250000000Z,2023-11-14T22:23:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,100,86,0,0,0,,,,,,,forced",
+    "2023-11-14T22:13:20.250000000Z,2023-11-14T22:13:22.250000000Z,udp,17,10.0.0.1,5000,10.0.0.2,53,,1,80,66,2,900,872,,,,,,,idle,,,,,,,,,,,,",
+    "2023-11-14T22:13:23.250000000Z,2023-11-14T22:13:23.250000000Z,link,,02:00:00:00:00:01,,ff:ff:ff:ff:ff:ff,,2054,1,60,0,0,0,0,,,,,,,idle,,,,,,,,,,,,",
+    "2023-11-14T22:13:24.250000000Z,2023-11-14T22:13:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,1200,1186,0,0,0,,,,,,,idle,,,,,,,,,,,,",
+    "2023-11-14T22:23:24.250000000Z,2023-11-14T22:23:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,100,86,0,0,0,,,,,,,forced,,,,,,,,,,,,",
 ];
 
 #[test]
@@ -121,7 +123,10 @@ fn the_report_has_them_too() {
         "kind": "link", "protocol": null, "source": "02:00:00:00:00:01", "source_port": null,
         "destination": "ff:ff:ff:ff:ff:ff", "destination_port": null, "ethertype": 2054, "packets": 1, "bytes": 60,
         "ip_bytes": 0, "packets_back": 0, "bytes_back": 0, "ip_bytes_back": 0, "tcp_flags": null,
-        "tcp_flags_back": null, "vlan": null, "vlan_inner": null, "tunnel": null, "tunnel_id": null, "end": "idle" });
+        "tcp_flags_back": null, "vlan": null, "vlan_inner": null, "tunnel": null, "tunnel_id": null, "end": "idle",
+        "handshake_us": null, "retransmitted": null, "retransmitted_back": null, "out_of_order": null,
+        "out_of_order_back": null, "zero_windows": null, "zero_windows_back": null, "resets": null,
+        "resets_back": null, "closed_by": null, "icmp_type": null, "icmp_code": null });
     assert_eq!(top[3], expected);
     let counts = ["total", "evicted", "lost"].map(|key| whole["flows"][key].as_u64().unwrap());
     assert_eq!(counts, [4, 0, 0]);
@@ -131,7 +136,7 @@ fn the_report_has_them_too() {
     );
 
     let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-n", "0"]);
-    assert_eq!(one["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "top": [] }));
+    assert_eq!(one["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "top": [], "outputs": [] }));
     // Patient, the flow that came again is one.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["flows"]["total"], 3);
@@ -335,6 +340,8 @@ fn a_wrong_command_line_is_2() {
         "--max-flows 0",
         "--max-flows 16777217",
         "-n -1",
+        "--sample 100",
+        "--sample 1:0",
         "-n 10001",
     ] {
         let ran = run(&[&["meter", "synthetic:packets=1"], &args.split(' ').collect::<Vec<_>>()[..]].concat());
@@ -342,8 +349,35 @@ fn a_wrong_command_line_is_2() {
         ran.complaint();
     }
     let ran = run(&["meter", "--flows", "flows.txt"]);
-    let expected = "steerage: --flows flows.txt: write a name that ends in .csv or .jsonl, or - for standard output";
+    let expected =
+        "steerage: --flows flows.txt: write a name that ends in .csv, .jsonl or .ipfix, or - for standard output";
     assert_eq!(ran.complaint(), expected);
+}
+
+/// A flow is in the sample with all its packets, whichever CPU meters it, or not at all; and the export says which share it is.
+#[test]
+fn a_sample_of_flows_is_of_whole_flows() {
+    let directory = directory("sample");
+    let [csv, ipfix] = ["flows.csv", "flows.ipfix"].map(|name| directory.join(name).to_str().unwrap().to_owned());
+    let device = "synthetic:packets=200000,flows=5000";
+    let all = report(&["meter", device, "--virtual-cpus", "3", "--flows", &csv]);
+    let rows = |text: String| -> std::collections::BTreeSet<String> {
+        // Times differ between runs, and records are cut by them alone.
+        text.lines().skip(1).map(|row| row.splitn(3, ',').nth(2).unwrap().to_owned()).collect()
+    };
+    let every = rows(read(&directory, "flows.csv"));
+    let args = ["meter", device, "--virtual-cpus", "3", "--flows", &csv, "--export", &ipfix, "--sample", "1:10"];
+    let sample = report(&args);
+    let some = rows(read(&directory, "flows.csv"));
+    assert_eq!((&all["flows"]["sample"], &sample["flows"]["sample"]), (&Value::Null, &json!(10)));
+    assert_eq!(every.len() as u64, all["flows"]["total"].as_u64().unwrap());
+    // 500 in the mean, with a standard deviation of 21.
+    assert!((350..650).contains(&some.len()) && some.len() as u64 == sample["flows"]["total"], "{}", some.len());
+    assert!(some.is_subset(&every));
+    assert_eq!(sample["delivered"], 200_000);
+    let fields = ["cflow.sampling_size", "cflow.sampling_population", "cflow.flow_selector_algorithm"];
+    let Some(messages) = tshark::tshark(Path::new(&ipfix), &fields) else { return };
+    assert!(messages.contains(&["1", "10", "6"].map(str::to_owned).to_vec()), "{messages:?}");
 }
 
 /// The figures are tshark's: `-T fields -e frame.len -e ip.src ...`, later fragments with the first of their datagram.

@@ -1,6 +1,7 @@
 //! What a run may do while it handles packets: nothing that takes a capability.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,12 +12,13 @@ use steerage_fixtures::capture::pcap;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
-use crate::program::{Started, run};
+use crate::program::{Started, report, run};
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
 /// By their number: linux/capability.h.
 const DAC_OVERRIDE: u64 = 1 << 1;
+const DAC_READ_SEARCH: u64 = 1 << 2;
 const NET_RAW: u64 = 1 << 13;
 
 /// A thread as /proc shows it.
@@ -30,6 +32,10 @@ impl Task {
     fn field(&self, key: &str) -> &str {
         let line = self.status.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{key}: {self:?}"));
         line[key.len()..].trim()
+    }
+
+    fn handles_packets(&self) -> bool {
+        self.name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
     }
 
     fn capabilities(&self, key: &str) -> u64 {
@@ -68,22 +74,86 @@ fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
 }
 
 #[test]
-fn no_thread_of_a_run_has_a_capability() {
+fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
     if !is_root() {
         return;
     }
     let flows = Scratch::new();
     let name = flows.join("flows-%s.csv");
     let with_flows = [&["meter"][..], &ENDLESS, &["--flows", name.to_str().unwrap()]].concat();
-    for args in [[&["count"][..], &ENDLESS].concat(), with_flows] {
+    let written = format!("pcap:{}", flows.join("all.pcap").display());
+    let with_output = [&["fanout"][..], &ENDLESS, &["--to", &written, "--to", "exec:cat >/dev/null"]].concat();
+    for args in [[&["count"][..], &ENDLESS].concat(), with_flows, with_output] {
         let run = Started::new(&args);
-        let tasks = tasks(&run, 2);
+        let start = Instant::now();
+        let mut found = tasks(&run, 2);
+        // A thread that handles packets enters its filter after it has its name.
+        while found.iter().any(|task| task.handles_packets() && task.field("Seccomp_filters:") != "3") {
+            assert!(start.elapsed() < HANG, "{found:?}");
+            std::thread::yield_now();
+            found = tasks(&run, 2);
+        }
+        let tasks = found;
         assert!(tasks.len() > 3, "{tasks:?}");
         for task in &tasks {
-            assert_eq!((task.all(), task.field("NoNewPrivs:")), (0, "1"), "{task:?}");
+            assert_eq!((task.all(), task.field("NoNewPrivs:"), task.field("Seccomp:")), (0, "1", "2"), "{task:?}");
+            // Threads that handle packets have one more than the process, which has two.
+            let filters = if task.handles_packets() { "3" } else { "2" };
+            assert_eq!(task.field("Seccomp_filters:"), filters, "{task:?}");
         }
         run.stop(Signal::SIGTERM);
     }
+}
+
+/// Without a sandbox nothing is left out but that: capabilities go all the same.
+#[test]
+fn no_sandbox_is_for_debugging() {
+    let run = Started::new(&[&["count"][..], &ENDLESS, &["--no-sandbox"]].concat());
+    for task in tasks(&run, 2) {
+        assert_eq!((task.all(), task.field("NoNewPrivs:"), task.field("Seccomp:")), (0, "1", "0"), "{task:?}");
+    }
+    assert!(run.stop(Signal::SIGTERM)["sandbox"].is_null());
+}
+
+#[test]
+fn what_is_in_force_is_told() {
+    let report = report(&["count", "synthetic:packets=1000"]);
+    assert_eq!(report["sandbox"]["seccomp"], true);
+    assert!(["full", "part", "none"].contains(&report["sandbox"]["landlock"].as_str().unwrap()), "{report}");
+    let told = run(&["count", "synthetic:packets=1000", "-v"]);
+    assert!(told.out.lines().any(|line| line.starts_with("sandbox     no capabilities, seccomp, ")), "{told:?}");
+    assert!(told.err.contains("the sandbox is in force: seccomp, "), "{told:?}");
+    let quiet = run(&["count", "synthetic:packets=1000"]);
+    assert!(!quiet.out.contains("sandbox"), "{quiet:?}");
+    let doctor = run(&["doctor"]);
+    assert!(doctor.out.lines().any(|line| line.contains("sandbox") && line.contains("seccomp")), "{doctor:?}");
+}
+
+/// If there are several captures, each is opened when its turn comes. A thread that handles no packets opens it, and it alone keeps the capability.
+#[test]
+fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
+    if !is_root() {
+        return;
+    }
+    let theirs = Scratch::new();
+    let fifo = theirs.join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    let capture = theirs.join("theirs.pcap");
+    fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
+    chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
+    // Keeps the FIFO silent and open: the run stays at it.
+    let kept = fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    let run =
+        Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
+    for task in tasks(&run, 2) {
+        let held = if task.name == "open" { DAC_READ_SEARCH } else { 0 };
+        assert_eq!(task.capabilities("CapEff:"), held, "{task:?}");
+    }
+    (&kept).write_all(&pcap::<[u8; 0]>([])).unwrap();
+    drop(kept);
+    let ended = run.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
 /// In a directory of somebody else's, root makes files by a capability: the thread that makes them keeps it, and it alone.

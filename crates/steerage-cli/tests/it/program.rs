@@ -139,7 +139,7 @@ impl Started {
         let mut said: Vec<String> = Vec::new();
         while said.last().is_none_or(|line| !line.contains("signals are listened to")) {
             let mut line = String::new();
-            assert_ne!(err.read_line(&mut line).unwrap(), 0, "it ended before it was ready");
+            assert_ne!(err.read_line(&mut line).unwrap(), 0, "it ended before it was ready: {said:?}");
             said.push(line);
         }
         Self { child, out, err, said }

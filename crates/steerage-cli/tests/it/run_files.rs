@@ -189,7 +189,7 @@ fn a_mistake_is_told_with_its_line() {
 
     assert_eq!(
         wrong("command = \"explain\"", &[]),
-        "wrong.toml:1: command: write command = \"count\" or command = \"meter\" or command = \"fanout\" or command = \"forward\" or command = \"respond\""
+        "wrong.toml:1: command: write command = \"count\" or command = \"meter\" or command = \"fanout\" or command = \"parallel\" or command = \"forward\" or command = \"respond\""
     );
     assert!(wrong("", &[]).starts_with("wrong.toml: it does not say which command it is for: write command = "));
 }
@@ -226,4 +226,41 @@ fn every_long_option_is_a_key() {
             assert!(!ran.err.contains("has no such option"), "{ran:?}");
         }
     }
+}
+
+const JOBS: &str = r#"
+command = "parallel"
+devices = "synthetic:packets=1000"
+jobs = 2
+key = "hosts"
+tag = true
+json = true
+job = ["sh", "-c", "wc -c"]
+"#;
+
+#[test]
+fn jobs_of_a_file_run_as_those_of_the_command_line() {
+    let ran = with_file("run", "jobs.toml", JOBS, &[]);
+    assert_eq!((ran.code, ran.out.lines().count()), (Some(0), 2), "{ran:?}");
+    assert_eq!(crate::parallel::summary(&ran)["delivered"], 1000);
+    // What stands behind `--` takes the place of the job.
+    let ran = with_file("run", "jobs.toml", JOBS, &["--jobs", "1", "--", "sh", "-c", "cat >/dev/null; echo other"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "1\tother\n"), "{ran:?}");
+    let checked = with_file("check", "jobs.toml", JOBS, &[]);
+    let line = "steerage parallel synthetic:packets=1000 --jobs=2 --key=hosts --tag --json -- sh -c 'wc -c'";
+    assert!(checked.out.contains(line), "{checked:?}");
+    for (from, to, said) in [
+        ("job = [\"sh\", \"-c\", \"wc -c\"]", "job = \"wc -c\"", "wrong.toml:8: job: write a list of words"),
+        ("\"wc -c\"", "\"{fifo} {file}\"", "leave the others out"),
+        ("\"hosts\"", "\"colour\"", "wrong.toml:5: key: invalid value 'colour'"),
+        ("jobs = 2", "jobs = 0", "wrong.toml:4: jobs: invalid value '0'"),
+        ("tag = true", "no-merge = true\ntag = true", "cannot be used with"),
+    ] {
+        let checked = with_file("check", "wrong.toml", &JOBS.replace(from, to), &[]);
+        assert_eq!(checked.code, Some(1), "{checked:?}");
+        assert!(checked.complaint().contains(said), "{checked:?}");
+    }
+    // No job at all.
+    let without = JOBS.replace("job = [\"sh\", \"-c\", \"wc -c\"]", "");
+    assert_eq!(with_file("check", "wrong.toml", &without, &[]).code, Some(1));
 }

@@ -148,7 +148,7 @@ fn keys_stand_in_the_order_of_the_schema() {
     for key in "schema type version started seconds ended_by received received_bytes delivered dropped in_flight filtered \
                 reordered verdicts queues device kind mode queue cpu hash received delivered dropped in_flight hashed unparsed \
                 cpus cpu polled handed_in processed inline dropped busy_seconds backlog_max wakes_sent wakes_received \
-                input error offset flows"
+                wakes_for_control input error offset flows"
         .split_whitespace()
     {
         let (_, behind) = rest.split_once(&format!("\"{key}\":")).unwrap_or_else(|| panic!("{key} in {rest}"));

@@ -153,7 +153,7 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 19] = [
     gauge("page_pool_kept_pages", "Pages that packet functions keep.", |queue| one(queue.pool.kept)),
 ];
 
-pub(super) const CPUS: [Family<CpuSnapshot>; 17] = [
+pub(super) const CPUS: [Family<CpuSnapshot>; 18] = [
     counter("cpu_polled_packets", "Packets that the CPU took off its queues.", |cpu| one(cpu.polled)),
     counter("cpu_handed_in_packets", "Packets that other CPUs handed to it.", |cpu| one(cpu.handed_in)),
     counter("cpu_processed_packets", "Packets that it handled.", |cpu| one(cpu.processed)),
@@ -166,8 +166,11 @@ pub(super) const CPUS: [Family<CpuSnapshot>; 17] = [
     gauge("backlog_max_packets", "The most packets of one queue that it ever found waiting.", |cpu| {
         one(cpu.backlog_max)
     }),
-    counter("wakeups", "Times that it was woken.", |cpu| one(cpu.wakes_received)),
-    counter("wakeups_sent", "Times that it woke another CPU.", |cpu| one(cpu.wakes_sent)),
+    counter("wakeups", "Times that another CPU woke it for packets.", |cpu| one(cpu.wakes_received)),
+    counter("wakeups_sent", "Times that it woke another CPU for packets.", |cpu| one(cpu.wakes_sent)),
+    counter("wakeups_for_control", "Times that it was woken for something other than packets.", |cpu| {
+        one(cpu.wakes_for_control)
+    }),
     counter("handler_panics", "Times that its packet function panicked.", |cpu| one(cpu.panics)),
     counter("cpu_deaths", "Times that it was declared dead.", |cpu| one(cpu.deaths)),
     counter("cpu_originated_packets", "Packets of its packet function's own making, sent and lost.", |cpu| {

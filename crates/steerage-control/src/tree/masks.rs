@@ -146,7 +146,7 @@ impl Tree {
     }
 
     /// The instance's CPUs.
-    fn cpus(&self) -> CpuMask {
+    pub(super) fn cpus(&self) -> CpuMask {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect()
     }
 

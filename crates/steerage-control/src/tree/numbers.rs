@@ -151,6 +151,28 @@ impl Tree {
         let (from, to, seconds) = (old.to_string(), self.number(which).to_string(), start.elapsed().as_secs_f64());
         Ok((from != to).then_some(Change { from, to, buckets: 0, seconds }))
     }
+
+    /// Stores the number of the CPU that polls a queue from now on.
+    pub(super) fn store_receiver(&self, queue: usize, text: &str) -> Result<Option<Change>, AttributeError> {
+        let invalid = |why: String| AttributeError::new(ErrorCode::Invalid, why);
+        let asked = number(text).and_then(|number| u16::try_from(number).ok()).map(CpuId);
+        let Some(cpu) = asked.filter(|cpu| self.cpus().contains(*cpu)) else {
+            return Err(invalid(format!("it is the number of one of the CPUs {}", self.cpus())));
+        };
+        let polled_by = || self.handle.snapshot().queues[queue].cpu;
+        let (start, from) = (Instant::now(), polled_by());
+        let set = |cpu: CpuId| self.handle.set_rx_cpu(queue, cpu).map_err(|error| invalid(error.to_string()));
+        set(cpu)?;
+        if let Err(error) = self.settle(start) {
+            set(from)?;
+            return Err(error);
+        }
+        if polled_by() != cpu {
+            return Err(AttributeError::new(ErrorCode::Busy, format!("CPU {cpu} is in its handler; try again")));
+        }
+        let (from_text, to, seconds) = (from.to_string(), cpu.to_string(), start.elapsed().as_secs_f64());
+        Ok((from != cpu).then_some(Change { from: from_text, to, buckets: 0, seconds }))
+    }
 }
 
 /// An `int` as the kernel reads it: white space in front, then decimal, `0x` hex or `0` octal, then white space or the end.

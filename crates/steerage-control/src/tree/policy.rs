@@ -1,7 +1,7 @@
 //! The steering policy: read and chosen as in similar files of the kernel, such as a block device's `scheduler`.
 
 use std::fmt::Write;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use steerage::policy::{POLICIES, Policy, UnknownPolicy};
 use steerage::{CpuMask, Snapshot};
@@ -32,14 +32,18 @@ pub(super) fn steering(snapshot: &Snapshot) -> String {
         if let Some(uneven) = found.uneven {
             let _ = write!(text, " uneven {uneven:.3}");
         }
-        let mut nanos = |name: &str, time: Option<Duration>| {
-            if let Some(time) = time {
-                let _ = write!(text, " {name} {}", time.as_nanos());
-            }
-        };
-        nanos("apart_ns", found.apart);
-        nanos("pays_at_ns", found.pays_at);
-        nanos("fails_at_ns", found.fails_at);
+        if let Some(apart) = found.apart {
+            let _ = write!(text, " apart_ns {}", apart.as_nanos());
+        }
+        if !found.regimes.is_empty() {
+            let _ = write!(text, " regime {} reason {}", found.regime, found.reason);
+        }
+        for one in &found.regimes {
+            let _ = write!(text, " rate {}:{}:{:.0}", one.regime, one.cpus, one.rate);
+        }
+        for cost in &found.costs {
+            let _ = write!(text, " cost_ns {}:{:.1}", cost.step, cost.nanos);
+        }
         if let Some(buckets) = found.would_move {
             let _ = write!(text, " would_move {buckets}");
         }

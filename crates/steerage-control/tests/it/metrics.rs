@@ -105,6 +105,7 @@ fn the_page_is_the_ledger() {
             ("cpu_processed_packets_total", cpu.processed),
             ("cpu_inline_packets_total", cpu.inline),
             ("wakeups_total", cpu.wakes_received),
+            ("wakeups_for_control_total", cpu.wakes_for_control),
             ("time_squeeze_total", cpu.time_squeeze),
             ("backlog_packets", 0),
         ];

@@ -42,6 +42,20 @@ fn by_each_way(instance: &Instance, path: &str, cases: &[Case]) {
 }
 
 #[test]
+fn the_cpu_that_polls() {
+    let cases = &[
+        ("3", Ok("3")),
+        ("\t0x7\n", Ok("7")),
+        ("7", Ok("7")),
+        ("8", Err("EINVAL")),
+        ("-1", Err("EINVAL")),
+        ("x", Err("EINVAL")),
+        ("0", Ok("0")),
+    ];
+    by_each_way(&Instance::quiet(8), "sys/class/net/synthetic/queues/rx-0/cpu", cases);
+}
+
+#[test]
 fn of_8_cpus() {
     by_each_way(
         &Instance::quiet(8),

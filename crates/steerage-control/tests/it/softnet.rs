@@ -4,6 +4,8 @@
 use std::fs;
 use std::net::UdpSocket;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use steerage::threads::{Armed, Softnet};
@@ -15,7 +17,7 @@ use steerage_control::{CpuView, Options, SETTLE_MAX, Tree};
 use steerage_fixtures::by_hand::ByHand;
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::namespaces::Namespaces;
-use steerage_fixtures::{skip, until};
+use steerage_fixtures::{HANG, skip, until};
 
 use crate::common::owner;
 
@@ -59,26 +61,30 @@ fn since(before: &Row, now: &Row) -> Row {
 const KERNELS: &str = "/proc/net/softnet_stat";
 const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
 const FLOW_LIMIT: &str = "/proc/sys/net/core/flow_limit_cpu_bitmap";
+const BUDGET: &str = "/proc/sys/net/core/netdev_budget";
 
 fn kernels(cpu: usize) -> Row {
     let rows = rows(&fs::read_to_string(KERNELS).unwrap());
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// Puts the kernel's flow limit back as it was. It is one for all namespaces.
-struct FlowLimit(String);
+/// A setting of the kernel, which is one for all namespaces. It is put back as it was.
+struct Setting {
+    path: &'static str,
+    before: String,
+}
 
-impl FlowLimit {
-    fn on(cpu: usize) -> Self {
-        let before = Self(fs::read_to_string(FLOW_LIMIT).unwrap());
-        fs::write(FLOW_LIMIT, format!("{:x}", 1_u64 << cpu)).unwrap();
-        before
+impl Setting {
+    fn of(path: &'static str, value: &str) -> Self {
+        let before = fs::read_to_string(path).unwrap();
+        fs::write(path, value).unwrap();
+        Self { path, before }
     }
 }
 
-impl Drop for FlowLimit {
+impl Drop for Setting {
     fn drop(&mut self) {
-        fs::write(FLOW_LIMIT, self.0.trim()).unwrap();
+        fs::write(self.path, self.before.trim()).unwrap();
     }
 }
 
@@ -136,6 +142,15 @@ fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     });
 }
 
+/// What the kernel has dropped of what came by `near1`.
+fn kernels_rx_dropped(net: &Namespaces) -> u64 {
+    net.within(0, || {
+        let mut text = String::new();
+        in_own_sysfs(|sys| text = fs::read_to_string(format!("{sys}/class/net/near1/statistics/rx_dropped")).unwrap());
+        text.trim().parse().unwrap()
+    })
+}
+
 /// Has the kernel spread what comes by `near1` over `cpu`.
 fn steer_to(net: &Namespaces, cpu: usize) {
     net.within(0, || {
@@ -161,7 +176,7 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
         // A new one each time, which has no history.
-        let _on = flow_limit.then(|| FlowLimit::on(cpu));
+        let _on = flow_limit.then(|| Setting::of(FLOW_LIMIT, &format!("{:x}", 1_u64 << cpu)));
         let before = kernels(cpu);
         send_on(net, cpu, 65_000);
         until("the burst is over", || kernels(cpu)[DROPPED] > before[DROPPED] && kernels(cpu)[BACKLOG_LEN] == 0);
@@ -204,6 +219,11 @@ struct Ours {
 impl Ours {
     /// A burst for CPU 1, which does not come round, until the first packet is dropped.
     fn burst(flow_limit: bool) -> Self {
+        Self::burst_with(flow_limit, None)
+    }
+
+    /// The same with another budget for a round.
+    fn burst_with(flow_limit: bool, budget: Option<usize>) -> Self {
         let backlog: usize = fs::read_to_string(BACKLOG).unwrap().trim().parse().unwrap();
         let one: CpuMask = [CpuId(1)].into_iter().collect();
         let input = Input::new("burst", "test", vec![Box::new(OneByOne { left: 10 * backlog })]);
@@ -215,6 +235,7 @@ impl Ours {
         if flow_limit {
             handle.set_flow_limit_cpus(&one).unwrap();
         }
+        handle.set_limits(|limits| limits.budget = budget.unwrap_or(limits.budget));
         // It has nothing to do, and sleeps.
         while cpus[1].arm() == Armed::Work {
             cpus[1].step();
@@ -236,6 +257,11 @@ impl Ours {
         rows[1]
     }
 
+    fn rx_dropped(&self) -> u64 {
+        let path = "sys/class/net/burst/statistics/rx_dropped";
+        self.tree.read(self.tree.find(path).unwrap()).unwrap().trim().parse().unwrap()
+    }
+
     /// The CPU comes round to what waits for it.
     fn come_round(&mut self) {
         while self.row()[BACKLOG_LEN] > 0 {
@@ -251,8 +277,14 @@ fn a_full_backlog_moves_the_kernels_columns() {
     let Some(net) = router() else { return };
     let (cpu, backlog) = (usable()[1], fs::read_to_string(BACKLOG).unwrap().trim().parse::<u64>().unwrap());
     steer_to(&net, cpu);
+    let before = (kernels(cpu)[DROPPED], kernels_rx_dropped(&net));
     let theirs = kernels_burst(&net, cpu, false);
+    let after = (kernels(cpu)[DROPPED], kernels_rx_dropped(&net));
     let mut ours = Ours::burst(false);
+    // Each frame that the backlog has no room for is a loss of its interface as well.
+    assert!(after.0 > before.0, "{before:?} {after:?}");
+    assert_eq!(after.0 - before.0, after.1 - before.1);
+    assert_eq!((ours.row()[DROPPED], ours.rx_dropped()), (1, 1));
 
     // While it waits. The kernel's is over too soon to see it, but its columns say the same three times, too.
     let waiting = ours.row();
@@ -310,4 +342,61 @@ fn a_wake_by_another_cpu_moves_received_rps() {
     ours.come_round();
     // It was woken for the first packet, and not again before it came round.
     assert_eq!(ours.row()[RECEIVED_RPS], 1);
+}
+
+/// A budget of 64 packets is used up once for each 64 of a burst.
+#[test]
+fn a_small_budget_moves_the_kernels_time_squeeze() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let Some(net) = router() else { return };
+    let (cpu, backlog) = (usable()[1], fs::read_to_string(BACKLOG).unwrap().trim().parse::<u64>().unwrap());
+    steer_to(&net, cpu);
+    let _budget = Setting::of(BUDGET, "64");
+    let theirs = kernels_burst(&net, cpu, false);
+    let mut ours = Ours::burst_with(false, Some(64));
+    ours.come_round();
+    let ours = ours.row();
+    // The kernel processes two packets more, as above.
+    assert_eq!((theirs[TIME_SQUEEZE], theirs[PROCESSED]), ((backlog + 2) / 64, backlog + 2), "{theirs:x?}");
+    assert_eq!((ours[TIME_SQUEEZE], ours[PROCESSED]), (backlog / 64, backlog), "{ours:x?}");
+    assert!(ours[TIME_SQUEEZE] > 0);
+}
+
+/// What waits, while it waits. The kernel's burst is short, so another CPU looks until it has seen some of it.
+#[test]
+fn what_waits_is_in_the_kernels_columns() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let Some(net) = router() else { return };
+    let [on, to] = [usable()[0], usable()[1]];
+    let backlog = fs::read_to_string(BACKLOG).unwrap().trim().parse::<u64>().unwrap();
+    steer_to(&net, to);
+    let over = AtomicBool::new(false);
+    let (waiting, working) = std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut set = CpuSet::new();
+            set.set(on);
+            sched_setaffinity(None, &set).unwrap();
+            let (mut waiting, mut working) = (None, None);
+            let start = Instant::now();
+            while waiting.is_none() || working.is_none() {
+                assert!(start.elapsed() < HANG, "nothing was ever seen to wait: {waiting:?} {working:?}");
+                let row = kernels(to);
+                waiting = waiting.or((row[INPUT_LEN] > 0).then_some(row));
+                working = working.or((row[PROCESS_LEN] > 0).then_some(row));
+            }
+            over.store(true, Ordering::Relaxed);
+            (waiting.unwrap(), working.unwrap())
+        });
+        while !over.load(Ordering::Relaxed) && !looking.is_finished() {
+            send_on(&net, to, 65_000);
+        }
+        looking.join().unwrap()
+    });
+    let burst = Ours::burst(false);
+    for (row, most, cpu) in [(waiting, backlog + 1, to), (working, 2 * (backlog + 1), to), (burst.row(), backlog, 1)] {
+        assert_eq!((row[BACKLOG_LEN], row[CPU]), (row[INPUT_LEN] + row[PROCESS_LEN], cpu as u64), "{row:x?}");
+        assert!((1..=most).contains(&row[BACKLOG_LEN]), "{row:x?}");
+    }
+    // Ours has one queue for what waits and for what is worked off.
+    assert_eq!((burst.row()[INPUT_LEN], burst.row()[PROCESS_LEN]), (burst.accepted, 0));
 }

@@ -5,7 +5,7 @@ use steerage::{
     flow::{FlowHasher, HashKey},
 };
 
-use super::{Shares, TrafficExplanation, tunnels};
+use super::{Shares, TrafficExplanation, is_ip, tunnels};
 use crate::units::{counted, grouped, percent};
 
 /// A flow with more than this share of the packets is an elephant: eight CPUs could not have an eighth each.
@@ -37,7 +37,8 @@ fn share(part: u64, traffic: &TrafficExplanation) -> f64 {
 
 fn elephants(traffic: &TrafficExplanation) -> Option<String> {
     let largest = traffic.largest();
-    let shares: Vec<f64> = largest.iter().map(|flow| share(flow.weight.packets, traffic)).collect();
+    let shares: Vec<f64> =
+        largest.iter().filter(|flow| is_ip(flow)).map(|flow| share(flow.weight.packets, traffic)).collect();
     let count = shares.iter().take_while(|share| **share > ELEPHANT).count();
     let first = *shares.first().filter(|_| count > 0)?;
     let first = 100.0 * first;
@@ -110,8 +111,15 @@ fn unparsed(traffic: &TrafficExplanation) -> Option<String> {
     reasons.sort_by_key(|(reason, packets)| (std::cmp::Reverse(**packets), reason.as_str()));
     let reasons: Vec<String> =
         reasons.into_iter().map(|(reason, packets)| format!("{reason} ({})", grouped(*packets))).collect();
+    let together = traffic.survey.flows.iter().filter(|flow| !is_ip(flow)).map(|flow| flow.weight.packets).max();
+    let together = share(together.unwrap_or(0), traffic);
+    let together = match together > ELEPHANT {
+        true => format!(" The largest part that stays together, and so on one CPU, has {:.1} %.", 100.0 * together),
+        false => String::new(),
+    };
     Some(format!(
-        "not IP: {:.1} % of the packets have no IP flow. They go by their MAC addresses and type, or else all together: {}.",
+        "not IP: {:.1} % of the packets have no IP flow. They go by their MAC addresses and type, or else all together: \
+         {}.{together}",
         100.0 * share(packets, traffic),
         reasons.join(", ")
     ))

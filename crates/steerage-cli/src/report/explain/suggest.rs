@@ -14,13 +14,13 @@ use std::time::Duration;
 use serde::Serialize;
 use steerage::CpuId;
 
-use super::TrafficExplanation;
+use super::{TrafficExplanation, is_ip};
 use crate::args::SteeringCommand;
-use crate::units::grouped;
+use crate::units::{grouped, packets_a_second};
 pub(crate) use candidates::CandidateCpus;
 pub(crate) use commands::InterfaceQueues;
 use commands::{BacklogMax, Commands};
-use cpu_count::{Choice, Costs};
+use cpu_count::{Assignment, Choice, Costs};
 use reasons::Reasons;
 
 /// The work per packet, unless the user states it. steerage's own functions take 30 to 100 ns, and the kernel forwards
@@ -81,6 +81,8 @@ pub(crate) struct Suggestion {
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
     speed_up: f64,
+    /// What the regimes of `balance` are predicted to handle, the advised one first.
+    regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
     assumed: Assumed,
@@ -92,6 +94,34 @@ pub(crate) struct Suggestion {
 struct Elephant {
     flow: String,
     share: f64,
+}
+
+/// The throughput that the costs predict for one regime of `balance`.
+#[derive(Debug, Serialize)]
+struct Regime {
+    regime: &'static str,
+    cpus: usize,
+    /// Packets per second.
+    predicted: f64,
+}
+
+impl Regime {
+    fn of(way: &Assignment) -> Self {
+        let regime = match (way.cpus.len(), way.spread) {
+            (1, _) => "inline",
+            (2, 1) => "collector",
+            _ => "spread",
+        };
+        Self { regime, cpus: way.cpus.len(), predicted: way.throughput() }
+    }
+
+    /// The advised regime first, then the other ones of one and two CPUs.
+    fn all(choice: &Choice) -> Vec<Self> {
+        let best = Self::of(&choice.best);
+        let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
+        let others: Vec<Self> = others.filter(|other| other.regime != best.regime).collect();
+        [best].into_iter().chain(others).collect()
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -132,6 +162,7 @@ impl Suggestion {
             load: choice.best.load(by_rate),
             load_of_one: choice.one.load(by_rate),
             speed_up: choice.one.load_ns / choice.best.load_ns,
+            regimes: Regime::all(&choice),
             reasons: Reasons::of(traffic, &choice, &costs, &elephants, stuck, backlog),
             commands: Commands::of(&traffic.basis, &choice.best, backlog, stuck, reasons::is_torn(traffic)),
             elephants,
@@ -150,6 +181,15 @@ impl Suggestion {
             cpus => format!("{cpus} CPUs of {}", self.of),
         };
         line("advice", &format!("{advice}: {}", self.reasons.cpus));
+        let regimes = self.regimes.iter().map(|regime| {
+            let how = match regime.regime {
+                "spread" => format!("spread over {}", regime.cpus),
+                "collector" => "with a collector".to_owned(),
+                inline => inline.to_owned(),
+            };
+            format!("{} {how}", packets_a_second(regime.predicted))
+        });
+        line("predicted", &format!("at most {}", regimes.collect::<Vec<_>>().join(", ")));
         line("mask", &format!("{}, {}", self.mask, self.reasons.mask));
         line("busiest", &self.reasons.busiest);
         line("elephants", &self.reasons.elephants);
@@ -183,7 +223,7 @@ fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let share = |packets: u64| packets as f64 / all;
     let even = 1.0 / choice.best.spread.max(2) as f64;
     let is_one_enough = choice.best.cpus.len() == 1 && choice.is_enough == Some(true);
-    let largest = traffic.largest().into_iter().filter(|_| !is_one_enough);
+    let largest = traffic.largest().into_iter().filter(|flow| is_ip(flow) && !is_one_enough);
     let large = largest.take_while(|flow| share(flow.weight.packets) > even);
     large.map(|flow| Elephant { flow: flow.flow.to_string(), share: share(flow.weight.packets) }).collect()
 }

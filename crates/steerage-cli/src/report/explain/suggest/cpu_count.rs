@@ -66,6 +66,11 @@ pub(super) struct Assignment {
 }
 
 impl Assignment {
+    /// The packets per second that these CPUs can handle.
+    pub(super) fn throughput(&self) -> f64 {
+        1e9 / self.load_ns
+    }
+
     /// The load of the busiest CPU at a rate in packets per second.
     pub(super) fn load(&self, rate: Option<f64>) -> Option<f64> {
         rate.map(|rate| rate * self.load_ns / 1e9)
@@ -78,6 +83,8 @@ pub(super) struct Choice {
     pub(super) best: Assignment,
     /// One CPU that does everything, for comparison.
     pub(super) one: Assignment,
+    /// One CPU that receives and another one that does the work, if there are two.
+    pub(super) collector: Option<Assignment>,
     /// Whether the choice keeps up with the rate; `None` if there is no rate.
     pub(super) is_enough: Option<bool>,
 }
@@ -105,7 +112,8 @@ impl Choice {
         let is_near = |way: &&Assignment| way.load_ns <= least_ns / NEAR_THE_MOST;
         let enough = ways.iter().find(keeps_up);
         let best = enough.or_else(|| ways.iter().find(is_near)).unwrap_or(&one).clone();
-        Self { is_enough: rate.map(|_| enough.is_some()), best, one }
+        let collector = (ways.len() > 1).then(|| work.way(2, false));
+        Self { is_enough: rate.map(|_| enough.is_some()), best, one, collector }
     }
 }
 

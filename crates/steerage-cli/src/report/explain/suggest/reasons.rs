@@ -13,7 +13,10 @@ use crate::report::explain::{TrafficExplanation, advice, tunnels};
 use crate::units::{self, counted, grouped, packets_a_second};
 
 /// The tunnels that the kernel's flow hash does not look into (`__skb_get_hash`, net/core/flow_dissector.c).
-const HIDDEN_FROM_THE_KERNEL: [HeaderKind; 3] = [HeaderKind::Vxlan, HeaderKind::Geneve, HeaderKind::GtpU];
+const HIDDEN_FROM_THE_KERNEL: [HeaderKind; 9] = {
+    use HeaderKind::{Backbone, Capwap, Erspan, Geneve, GtpU, Teredo, Tzsp, Vxlan, Wccp};
+    [Vxlan, Geneve, GtpU, Erspan, Wccp, Teredo, Capwap, Tzsp, Backbone]
+};
 
 /// The sentences of the text.
 #[derive(Debug, Serialize)]
@@ -72,7 +75,7 @@ fn at(rate: &Rate) -> String {
 }
 
 fn why_so_many(traffic: &TrafficExplanation, choice: &Choice, costs: &Costs) -> String {
-    let Choice { best, one, is_enough } = choice;
+    let Choice { best, one, is_enough, .. } = choice;
     let count = best.cpus.len();
     let most = percents(BUSY_MAX);
     let is_all = count == traffic.basis.candidates.order.len();

@@ -49,6 +49,18 @@ fn work_that_is_too_light_is_not_handed_over() {
 }
 
 #[test]
+fn the_regimes_are_predicted_by_the_costs() {
+    let regimes = |work_ns| {
+        let all = Regime::all(&choice(&CandidateCpus::even(2), 0.0, work_ns, None));
+        all.iter().map(|regime| (regime.regime, regime.cpus, regime.predicted.round())).collect::<Vec<_>>()
+    };
+    // 515 ns for the CPU that receives and works; 1010 alone; 1013 for the CPU that takes everything.
+    assert_eq!(regimes(1000.0), [("spread", 2, 1_941_748.0), ("inline", 1, 990_099.0), ("collector", 2, 987_167.0)]);
+    // 13 alone, and 20 to receive and hand over.
+    assert_eq!(regimes(3.0), [("inline", 1, 76_923_077.0), ("collector", 2, 50_000_000.0)]);
+}
+
+#[test]
 fn who_receives_for_many_does_nothing_else() {
     let choice = choice(&CandidateCpus::even(16), 0.0, 200.0, None);
     // It cannot be below 10 to receive and 10 to hand over; 22.2 is within a tenth of that, for which ten others are enough:

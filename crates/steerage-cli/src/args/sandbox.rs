@@ -1,0 +1,11 @@
+//! The option for the sandbox.
+
+use clap::Args;
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Sandbox")]
+pub(crate) struct SandboxArgs {
+    /// For debugging: restrict neither files nor system calls
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
+}

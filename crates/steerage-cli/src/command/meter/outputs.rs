@@ -1,0 +1,148 @@
+//! Where flows go: files, standard output and collectors, as the command line names them.
+
+use std::path::Path;
+
+use steerage_apps::meter::{
+    Collector, Exporter, FilePattern, FlowFormat, FlowOutput, FlowRecord, FlowWriter, FlowsTo, OpenCollector, Rotation,
+};
+
+use crate::args::MeterArgs;
+use crate::error::Error;
+use crate::run::Stopper;
+
+/// The name that stands for standard output.
+const STDOUT: &str = "-";
+
+/// The outputs that the command line names.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    files: Vec<(FlowsTo, FlowFormat)>,
+    collectors: Vec<Collector>,
+}
+
+impl Outputs {
+    /// Reads the command line.
+    pub(super) fn of(args: &MeterArgs) -> Result<Self, Error> {
+        let flows = &args.flows;
+        let mut outputs = Self { files: Vec::new(), collectors: Vec::new() };
+        if let Some(name) = &flows.file {
+            outputs.files.push(file("--flows", name, args)?);
+        }
+        for name in &flows.export {
+            let wrong = |what: &str| wrong("--export", name, what);
+            if Collector::is_address(name) {
+                outputs.collectors.push(Collector::parse(name).map_err(|error| wrong(&error.to_string()))?);
+            } else if name == STDOUT {
+                return Err(wrong("for standard output use --flows -"));
+            } else {
+                outputs.files.push(file("--export", name, args)?);
+            }
+        }
+        let names = || outputs.names().map(|path| path.to_string_lossy().into_owned());
+        if let Some(twice) = names().enumerate().find(|(nth, name)| names().take(*nth).any(|other| other == *name)) {
+            return Err(wrong("--export", &twice.1, "name another file: these flows would be written there twice"));
+        }
+        if flows.rotate.is_some() && outputs.names().next().is_none() && flows.file.as_deref() != Some(STDOUT) {
+            return Err(wrong("--export", &flows.export.join(" "), "a collector does not rotate: leave --rotate out"));
+        }
+        Ok(outputs)
+    }
+
+    /// The names of files.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().filter_map(|(to, _)| match to {
+            FlowsTo::Stdout => None,
+            FlowsTo::Files { name, .. } => Some(Path::new(name.as_str())),
+        })
+    }
+
+    /// Whether flows go to collectors, to which a connection may have to be made again.
+    pub(super) fn has_collectors(&self) -> bool {
+        !self.collectors.is_empty()
+    }
+
+    /// Whether flows go to standard output.
+    pub(super) fn takes_stdout(&self) -> bool {
+        self.files.iter().any(|(to, _)| matches!(to, FlowsTo::Stdout))
+    }
+
+    /// Opens the sockets. This comes before privileges are given up, and before there are threads.
+    pub(super) fn open(self) -> Result<OpenOutputs, Error> {
+        let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
+        Ok(OpenOutputs { files: self.files, collectors: collectors.map_err(Error::Flows)? })
+    }
+}
+
+/// The outputs, with the sockets of collectors.
+#[derive(Debug)]
+pub(super) struct OpenOutputs {
+    files: Vec<(FlowsTo, FlowFormat)>,
+    collectors: Vec<OpenCollector>,
+}
+
+impl OpenOutputs {
+    /// Starts a thread for each output. A thread that fails stops the run.
+    pub(super) fn start(self, can_wait: bool, stopper: &Stopper) -> Result<Writers, Error> {
+        let stop = || {
+            let stopper = stopper.clone();
+            move || stopper.stop()
+        };
+        let mut writers = Vec::new();
+        for (to, format) in self.files {
+            writers.push(FlowWriter::start(to, format, stop()).map_err(Error::Flows)?);
+        }
+        for collector in self.collectors {
+            let run = stopper.clone();
+            let dropped = Box::new(move || run.dropped());
+            writers.push(FlowWriter::export(collector, can_wait, dropped, stop()).map_err(Error::Flows)?);
+        }
+        Ok(Writers(writers))
+    }
+}
+
+/// The threads that write and send flows.
+#[derive(Debug, Default)]
+pub(super) struct Writers(Vec<FlowWriter>);
+
+impl Writers {
+    /// Where a meter leaves its records: with all of them.
+    pub(super) fn exporter(&self, can_wait: bool) -> Option<Exporter> {
+        self.0.iter().map(|writer| writer.exporter(can_wait)).reduce(Exporter::and)
+    }
+
+    pub(super) fn outputs(&self) -> Vec<FlowOutput> {
+        self.0.iter().map(FlowWriter::output).collect()
+    }
+
+    /// Hands over the last records, and waits until all threads are done. Returns the first error.
+    pub(super) fn finish(self, rest: Vec<FlowRecord>) -> Result<(), Error> {
+        let rest = std::sync::Arc::new(rest);
+        let ends: Vec<_> = self.0.into_iter().map(|writer| writer.finish(rest.clone())).collect();
+        ends.into_iter().collect::<Result<(), _>>().map_err(Error::Flows)
+    }
+}
+
+fn wrong(option: &'static str, name: &str, what: &str) -> Error {
+    Error::FlowsName { option, name: name.to_owned(), what: what.to_owned() }
+}
+
+/// A file for flows, or standard output, and the format.
+fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, FlowFormat), Error> {
+    let wrong = |what: &str| wrong(option, name, what);
+    if name == STDOUT {
+        if args.flows.rotate.is_some() {
+            return Err(wrong("standard output does not rotate: leave --rotate out, or give a file's name"));
+        }
+        // The same format as the report's.
+        let format = if args.run.report.json { FlowFormat::JsonLines } else { FlowFormat::Csv };
+        return Ok((FlowsTo::Stdout, format));
+    }
+    let format = FlowFormat::of_name(name)
+        .ok_or_else(|| wrong("write a name that ends in .csv, .jsonl or .ipfix, or - for standard output"))?;
+    let pattern = FilePattern::parse(name).map_err(|error| wrong(&error.to_string()))?;
+    if args.flows.rotate.is_some() && !pattern.has_time() {
+        return Err(wrong("with --rotate each file needs a name of its own: put the time in, such as %Y%m%d-%H%M"));
+    }
+    let rotate = args.flows.rotate.map(|period| Rotation { period, inactive: args.flows.inactive });
+    Ok((FlowsTo::Files { name: pattern, rotate }, format))
+}

@@ -1,0 +1,298 @@
+//! `steerage parallel`: runs a program on all CPUs, each copy with whole flows.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `watch` | looks at the jobs until all have ended |
+//! | `job` | a process, from its start until it is reaped |
+//! | `feed` | the way to a job: a pipe, a named pipe, a file, an interface |
+//! | `brake` | how far the input is ahead of the jobs |
+//! | `merge`, `lines` | whole lines out of what all jobs write |
+//! | `summary` | what became of the jobs, and whether it paid |
+//! | `console`, `scratch`, `template` | standard error; temporary files; the command of each job |
+
+mod brake;
+mod console;
+mod feed;
+mod job;
+mod lines;
+mod merge;
+mod scratch;
+mod summary;
+mod template;
+mod watch;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::num::NonZero;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use steerage::Output;
+use steerage::flow::FlowHasher;
+use steerage_apps::parallel::{HandedOn, SplitOptions};
+use steerage_device::capture::{LinksSeen, Stream, StreamFormat, StreamOptions, link_name, strip_tunnels};
+use steerage_device::drain::Downstream;
+use steerage_device::is_synthetic;
+
+use crate::args::{FormatArg, ParallelArgs, RunArgs};
+use crate::error::{Error, JobsError};
+use crate::instance::{self, InputEnd, OpenedInputs, SendOptions};
+use crate::report::{EndedBy, Printer};
+use crate::run::{self, RunOptions, StopHook};
+use crate::sandbox::{Confined, Needs};
+use brake::Brake;
+use console::Console;
+use job::{Job, Outputs};
+use merge::{From, Merge, MergeOptions, Source, Stopped};
+use scratch::Scratch;
+use summary::{JobSummary, Summary};
+use template::{Template, Via};
+use watch::{Jobs, Watch};
+
+/// How much may wait for all jobs together: 4 MiB for each of 32.
+const BUFFERS_BYTES: usize = 128 << 20;
+const BUFFER_BYTES_MAX: usize = 8 << 20;
+const BUFFER_BYTES_MIN: usize = 1 << 20;
+
+/// Splits the input among the jobs until the end, and summarizes.
+pub(crate) fn run(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
+    run_jobs(args, verbose).map_err(|error| match error {
+        Error::Jobs(error) => Error::Jobs(error),
+        other => JobsError::Other(Box::new(other)).into(),
+    })
+}
+
+/// Checks the command line without opening a device or starting a job.
+pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
+    let _ = template(args)?;
+    instance::check(&run_args(args)?).map(drop)
+}
+
+fn template(args: &ParallelArgs) -> Result<Template, JobsError> {
+    Template::new(&args.command)
+        .map_err(|_| JobsError::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned()))
+}
+
+fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
+    let template = template(args)?;
+    let count = args.jobs.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
+    let run = run_args(args)?;
+    let started = Instant::now();
+    let cpu_before = job::own_cpu();
+    let end_now = Arc::new(AtomicBool::new(false));
+    let jobs: Arc<OnceLock<Arc<Jobs>>> = Arc::default();
+    let scratch = Scratch::default();
+    let hasher = match instance::hasher(&run.steering.hash)? {
+        Some(hasher) => hasher,
+        None => FlowHasher::keyed(&instance::random_key()?),
+    };
+    let split = SplitOptions::new(count, args.split.key, hasher, run.steering.hash.layers());
+    let to_jobs = ToJobs { jobs: Arc::clone(&jobs), handed_on: split.handed_on(), brake: Brake::new(buffer(count)) };
+    let mut sources = Vec::new();
+    let outputs = |inputs: &OpenedInputs| -> Result<Vec<Output>, Error> {
+        let (all, outputs, open) = start_jobs(args, (&template, count), inputs, &end_now, &scratch)?;
+        sources = open;
+        // Set once.
+        let _ = jobs.set(all);
+        Ok(outputs)
+    };
+    let input_end = InputEnd { now: Arc::clone(&end_now), downstream: Box::new(to_jobs) };
+    let sending = SendOptions { rate: None, originated: 0, outputs, input_end: Some(input_end) };
+    let make = |_| Ok(move |_cpu| split.split());
+    let (instance, services) = instance::sending(&run, needs(args, &scratch), sending, make)?;
+    let Some(jobs) = jobs.get().cloned() else { return Err(JobsError::Wrong("there are no jobs".to_owned()).into()) };
+    let console = Console::new(args.output.quiet);
+
+    let mut options = RunOptions::new(&run, verbose, services);
+    let stopper = options.stopper.clone();
+    options.printer = Printer::new(&run.report, true);
+    options.live_table = false;
+    let asked = Arc::clone(&jobs);
+    options.on_stop = Some(StopHook::new(move |by| {
+        asked.stop(by == EndedBy::Signal);
+        // What can wait ends once the jobs have read what they were given. What cannot wait ends now.
+        !asked.can_wait
+    }));
+    let merge = MergeOptions { tag: args.output.tag, keep_order: args.output.keep_order };
+    let watch = Watch { jobs: &jobs, console: &console, stopper, capture: options.capture.clone() };
+    let (ended, merged) = thread::scope(|scope| {
+        let merge = Merge::new(sources, &merge, (&console, &scratch), &jobs.last_lines);
+        let merging = scope.spawn(|| merge.run(|| jobs.stop(true)));
+        let watching = scope.spawn(|| watch.run());
+        let ended = run::to_end(instance, &options);
+        let ended = ended.and_then(|ended| jobs.start_all().map(|()| ended));
+        jobs.complete();
+        jobs.end_streams();
+        if ended.is_err() {
+            jobs.stop(true);
+        }
+        let merged = merging.join().unwrap_or(Ok(()));
+        // It has nothing to say at its end.
+        let _ = watching.join();
+        (ended, merged)
+    });
+    let ended = ended?;
+
+    let snapshot = &ended.report.snapshot;
+    let all = jobs.lock();
+    let nobody_reads = matches!(merged, Err(Stopped::NobodyReads));
+    let of_job = |(nth, job): (usize, &Job)| {
+        let summary = JobSummary::of(job, nth, snapshot, jobs.last_line(job));
+        let by_pipe = nobody_reads && job.ended.is_some_and(|ended| ended.is_by_pipe());
+        JobSummary { failed: summary.failed && !by_pipe, ..summary }
+    };
+    let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
+    for job in summaries.iter().filter(|job| !job.failed && job.lost.total() > job.lost.tx_full && !nobody_reads) {
+        let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
+        console.note(&format!("job {} exited with 0 before the end of its input{last}", job.job));
+    }
+    let cpu = job::own_cpu().saturating_sub(cpu_before);
+    let filtered = ended.report.capture.as_ref().map_or(0, |capture| capture.filtered);
+    let summary = Summary::new(summaries, snapshot, started.elapsed(), cpu).filtered(filtered);
+    let text = if args.output.json { summary.json().map_err(Error::Report)? } else { summary.text() };
+    if args.output.json || !args.output.quiet {
+        // An error means that standard error is closed.
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+    }
+
+    if let Err(Stopped::Failed(error)) = merged {
+        return Err(JobsError::Merge(error).into());
+    }
+    if !ended.outcome.failed.is_empty() {
+        return Err(Error::Panicked(ended.outcome.failed));
+    }
+    if let Some(error) = ended.report.input_error() {
+        return Err(Error::Device(error.message.clone()));
+    }
+    if let (Some(first), Some(other), true) = (jobs.seen.first(), jobs.seen.other(), jobs.one_link) {
+        let names = [first, other].map(|link| link_name(link).into_owned());
+        let [first, other] = names;
+        return Err(JobsError::SeveralLinks { first, other }.into());
+    }
+    match summary.failed {
+        0 => Ok(()),
+        failed => Err(JobsError::Failed { failed, jobs: count as u64 }.into()),
+    }
+}
+
+/// Where the input's packets go.
+struct ToJobs {
+    /// Set before the first packet is read.
+    jobs: Arc<OnceLock<Arc<Jobs>>>,
+    handed_on: Arc<HandedOn>,
+    brake: Brake,
+}
+
+impl Downstream for ToJobs {
+    fn may_end(&self, handed_over: u64) -> bool {
+        let Some(jobs) = self.jobs.get().filter(|_| self.handed_on.packets() >= handed_over) else { return false };
+        jobs.end_streams();
+        jobs.have_read_all()
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        self.brake.pause(self.jobs.get()?.streams.iter().map(Stream::waiting))
+    }
+}
+
+/// How much may wait for each of so many jobs.
+fn buffer(jobs: usize) -> usize {
+    (BUFFERS_BYTES / jobs).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
+}
+
+/// What is still needed once the jobs have started: their results are read, and merged output that has to wait is kept in a file.
+fn needs<'a>(args: &ParallelArgs, scratch: &Scratch) -> Needs<'a> {
+    // No directory can be made later.
+    let temporary = scratch.directory().ok();
+    let needs = temporary.iter().fold(Needs::of(Confined::Parallel), Needs::empties);
+    args.output.results.iter().fold(needs, Needs::reads)
+}
+
+/// Makes the way to each job, and starts those that need not wait for their input.
+#[expect(clippy::type_complexity, reason = "three lists, one of each for a job")]
+fn start_jobs(
+    args: &ParallelArgs,
+    (template, count): (&Template, usize),
+    inputs: &OpenedInputs,
+    end_now: &Arc<AtomicBool>,
+    scratch: &Scratch,
+) -> Result<(Arc<Jobs>, Vec<Output>, Vec<Source>), Error> {
+    if template.via == Via::Tap && inputs.capture.is_some() && args.pace.is_none() {
+        let why = "{tap} is for live input: a program sees only what comes after it has opened its interface";
+        return Err(JobsError::Wrong(format!("{why}; for files use - or {{fifo}}, or --pace")).into());
+    }
+    let as_input = || match &inputs.capture {
+        Some(info) => info.format().unwrap_or(StreamFormat::PcapNanos),
+        None => StreamFormat::PcapNanos,
+    };
+    let format = match args.split.format {
+        None => as_input(),
+        Some(FormatArg::Pcap) => StreamFormat::Pcap,
+        Some(FormatArg::PcapNs) => StreamFormat::PcapNanos,
+        Some(FormatArg::Pcapng) => as_input().in_pcapng(),
+    };
+    let seen = Arc::new(LinksSeen::new(None));
+    let mut options = StreamOptions::new(format).links(&seen).buffer(buffer(count)).patient();
+    if args.split.strip_tunnels {
+        options = options.unwrapped_by(strip_tunnels);
+    }
+    let mut jobs = Jobs::new(args.jobs.job_timeout, Arc::clone(end_now), seen, !format.takes_several_links());
+    jobs.can_wait = inputs.can_wait;
+    let (mut all, mut outputs, mut sources) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 1..=count {
+        let (output, feed) = feed::feed(template.via, number, options.clone(), scratch)?;
+        let words = template.words(number, count, &feed.place);
+        let written = match &args.output.results {
+            Some(directory) => Outputs::Files(directory.join(number.to_string())),
+            None => collected(number - 1, args.output.no_merge, &mut sources)?,
+        };
+        outputs.push(output);
+        jobs.streams.extend(feed.stream.clone());
+        let mut job = Job::new(number, words, feed, written);
+        // A job that reads a file starts when that is complete. Later no program can be started any more, so its process
+        // is there from now on, and waits. The others start now: that closes their ends of the pipes.
+        match template.via {
+            Via::File => job.prepare(count)?,
+            _ => job.start(count)?,
+        }
+        all.push(job);
+    }
+    jobs.add(all);
+    Ok((Arc::new(jobs), outputs, sources))
+}
+
+/// Pipes for what a job writes.
+fn collected(job: usize, no_merge: bool, sources: &mut Vec<Source>) -> Result<Outputs, Error> {
+    let mut pipe = |from| -> Result<std::process::Stdio, Error> {
+        let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
+        sources.push(Source { job, from, pipe: File::from(OwnedFd::from(reader)) });
+        Ok(writer.into())
+    };
+    let stdout = if no_merge { None } else { Some(pipe(From::Stdout)?) };
+    Ok(Outputs::Collected { stdout, stderr: pipe(From::Stderr)? })
+}
+
+/// What the instance is told: one CPU reads and splits, so that all packets stay in order, whatever belongs together.
+fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
+    let mut run = RunArgs::of_no_options().map_err(Error::Usage)?;
+    run.devices.clone_from(&args.inputs);
+    run.pace = args.pace;
+    run.live = args.live.clone();
+    run.steering.hash = args.hash.clone();
+    run.steering.memory = args.memory.clone();
+    run.stop = args.stop.clone();
+    run.report.quiet = args.output.quiet;
+    run.report.json = args.output.json;
+    // A thread that the scheduler may place where the jobs leave room.
+    run.cpus.virtual_cpus = Some(1);
+    // With one CPU there is nothing to decide, so nothing needs to be measured.
+    run.cpus.policy = "hash".to_owned();
+    run.sandbox = args.sandbox.clone();
+    if args.inputs.iter().any(|input| is_synthetic(input)) {
+        run.report.quiet = true;
+    }
+    Ok(run)
+}

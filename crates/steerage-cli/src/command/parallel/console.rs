@@ -1,0 +1,83 @@
+//! Standard error, which the jobs, the program's own lines and the progress line share.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
+
+use crate::terminal::{self, printable};
+
+/// The longest progress line. A longer one would wrap, and could not be erased.
+const WIDTH: usize = 79;
+
+/// To the start of the line, and what is there erased.
+const ERASE: &[u8] = b"\r\x1b[K";
+
+/// Standard error. An error of it is ignored everywhere: it means that nobody reads.
+#[derive(Debug)]
+pub(super) struct Console {
+    quiet: bool,
+    redraws: bool,
+    /// Standard output is a terminal as well: what is written there would stand behind the progress line.
+    shares_screen: bool,
+    /// Whether a progress line is on the screen.
+    drawn: Mutex<bool>,
+}
+
+impl Console {
+    /// With `quiet` neither notes nor progress are shown.
+    pub(super) fn new(quiet: bool) -> Self {
+        let redraws = !quiet && terminal::can_redraw();
+        Self { quiet, redraws, shares_screen: redraws && io::stdout().is_terminal(), drawn: Mutex::new(false) }
+    }
+
+    /// What a job wrote.
+    pub(super) fn pass_on(&self, bytes: &[u8]) {
+        self.write(bytes, false);
+    }
+
+    /// A line of the program's own.
+    pub(super) fn line(&self, text: &str) {
+        self.write(format!("steerage: {}\n", printable(text)).as_bytes(), false);
+    }
+
+    /// A line that `--quiet` leaves out.
+    pub(super) fn note(&self, text: &str) {
+        if !self.quiet {
+            self.line(text);
+        }
+    }
+
+    /// Writes to standard output, by `write`.
+    pub(super) fn beside<R>(&self, write: impl FnOnce() -> R) -> R {
+        if !self.shares_screen {
+            return write();
+        }
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut *drawn) {
+            let _ = io::stderr().lock().write_all(ERASE);
+        }
+        write()
+    }
+
+    /// Whether a progress line can be seen.
+    pub(super) fn shows_progress(&self) -> bool {
+        self.redraws
+    }
+
+    /// Draws the progress line; an empty one erases it.
+    pub(super) fn progress(&self, text: &str) {
+        if self.redraws {
+            let text: String = text.chars().take(WIDTH).collect();
+            self.write(text.as_bytes(), !text.is_empty());
+        }
+    }
+
+    fn write(&self, bytes: &[u8], is_progress: bool) {
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut err = io::stderr().lock();
+        if *drawn {
+            let _ = err.write_all(ERASE);
+        }
+        let _ = err.write_all(bytes).and_then(|()| err.flush());
+        *drawn = is_progress;
+    }
+}

@@ -1,0 +1,260 @@
+//! A job: a child process in a process group of its own, from its start until it is reaped.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, PipeWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::time::TimeVal;
+use nix::unistd::Pid;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+use super::feed::Feed;
+use super::lines::last_line;
+use crate::error::{Error, JobsError};
+use crate::terminal::shell_word;
+
+/// How much of a file with what a job wrote to standard error is looked at for its last line.
+const TAIL_BYTES: u64 = 4096;
+
+const SIGPIPE: i32 = Signal::SIGPIPE as i32;
+
+/// Where what a job writes goes to.
+#[derive(Debug)]
+pub(super) enum Outputs {
+    /// To the ends of pipes that are read by [`Merge`](super::merge::Merge).
+    Collected { stdout: Option<Stdio>, stderr: Stdio },
+    /// To files in a directory, in which the job runs.
+    Files(PathBuf),
+}
+
+/// A job, which may not have started yet.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// From 1.
+    pub(super) number: usize,
+    words: Vec<OsString>,
+    pub(super) feed: Feed,
+    outputs: Option<Outputs>,
+    /// Where standard error can be read afterwards.
+    stderr_file: Option<PathBuf>,
+    child: Option<Child>,
+    /// The process waits for a byte of this before it becomes the program.
+    gate: Option<PipeWriter>,
+    pub(super) started: Option<Instant>,
+    pub(super) ended: Option<Ended>,
+    pub(super) watched: Watched,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) status: ExitStatus,
+    pub(super) at: Instant,
+    /// Of the process and the children that it waited for.
+    pub(super) cpu: Duration,
+}
+
+/// What is seen of a job while it runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Watched {
+    /// Bytes that it has read, and since when it has not read any more.
+    pub(super) read: u64,
+    pub(super) since: Option<Instant>,
+    /// How long its pipe was empty, and how long there was one.
+    pub(super) waited: Duration,
+    pub(super) fed: Duration,
+    /// It was named because it reads nothing.
+    pub(super) named: bool,
+    /// It was said how it ended.
+    pub(super) said: bool,
+    /// We have killed it.
+    pub(super) killed: Option<Killed>,
+}
+
+/// Why a job was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Killed {
+    Timeout,
+    Interrupt,
+}
+
+impl Job {
+    pub(super) fn new(number: usize, words: Vec<OsString>, feed: Feed, outputs: Outputs) -> Self {
+        let stderr_file = match &outputs {
+            Outputs::Files(directory) => Some(directory.join("stderr")),
+            Outputs::Collected { .. } => None,
+        };
+        let (child, gate, started, ended, watched) = Default::default();
+        Self { number, words, feed, outputs: Some(outputs), stderr_file, child, gate, started, ended, watched }
+    }
+
+    /// Starts the program.
+    pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
+        if let Some(mut gate) = self.gate.take() {
+            // If the process is gone, its end says why.
+            let _ = gate.write_all(b"\n");
+            self.started = Some(Instant::now());
+            return Ok(());
+        }
+        let Some(outputs) = self.outputs.take() else { return Ok(()) };
+        let program = self.program();
+        let stdin = std::mem::replace(&mut self.feed.stdin, Stdio::null());
+        let child = self.spawn(Command::new(&program), stdin, jobs, outputs)?;
+        (self.child, self.started) = (Some(child), Some(Instant::now()));
+        Ok(())
+    }
+
+    /// Starts a process that becomes the program once [`start`](Self::start) is called.
+    pub(super) fn prepare(&mut self, jobs: usize) -> Result<(), Error> {
+        let Some(outputs) = self.outputs.take() else { return Ok(()) };
+        let program = self.program();
+        find(&program).map_err(|error| JobsError::Start { program: shell_word(&program.to_string_lossy()), error })?;
+        let (reader, writer) = io::pipe().map_err(JobsError::Pipe)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("steerage-job").arg("start-when-told").arg("--").arg(&program);
+        self.child = Some(self.spawn(command, reader.into(), jobs, outputs)?);
+        self.gate = Some(writer);
+        Ok(())
+    }
+
+    fn program(&self) -> OsString {
+        let program = self.words.first().cloned().unwrap_or_default();
+        // What is run from another directory is still found from this one.
+        match Path::new(&program).components().count() {
+            0 | 1 => program,
+            _ => std::path::absolute(&program).map_or(program, PathBuf::into_os_string),
+        }
+    }
+
+    fn spawn(&self, mut command: Command, stdin: Stdio, jobs: usize, outputs: Outputs) -> Result<Child, Error> {
+        command.args(self.words.iter().skip(1));
+        command.env("STEERAGE_JOB", self.number.to_string()).env("STEERAGE_JOBS", jobs.to_string());
+        command.stdin(stdin);
+        match outputs {
+            Outputs::Collected { stdout, stderr } => {
+                command.stdout(stdout.unwrap_or_else(Stdio::inherit)).stderr(stderr);
+            }
+            Outputs::Files(directory) => {
+                let create = |name: &str| {
+                    let path = directory.join(name);
+                    let made = fs::create_dir_all(&directory).and_then(|()| File::create(&path));
+                    made.map_err(|error| JobsError::Results { path, error })
+                };
+                command.stdout(create("stdout")?).stderr(create("stderr")?).current_dir(&directory);
+            }
+        }
+        // In a process group of its own it does not get the signal of Ctrl-C: it meets the end of its input first.
+        let failed = |error| {
+            let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
+            JobsError::Start { program, error }.into()
+        };
+        command.process_group(0).spawn().map_err(failed)
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.started.is_some() && self.child.is_some() && self.ended.is_none()
+    }
+
+    /// Reaps the process if it has ended.
+    pub(super) fn reap(&mut self) {
+        if !self.is_running() {
+            return;
+        }
+        let Some(child) = self.child.as_mut() else { return };
+        let pid = rustix::process::Pid::from_child(child);
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if !matches!(waitid(WaitId::Pid(pid), how), Ok(Some(_))) {
+            return;
+        }
+        // One process at a time is reaped, so the difference is what it used.
+        let before = children_cpu();
+        let Ok(Some(status)) = child.try_wait() else { return };
+        let cpu = children_cpu().saturating_sub(before);
+        self.ended = Some(Ended { status, at: Instant::now(), cpu });
+        self.feed.end();
+    }
+
+    /// Sends a signal to the process and its children.
+    pub(super) fn signal(&self, signal: Signal) {
+        if let Some(child) = self.child.as_ref().filter(|_| self.is_running()) {
+            // It has not been reaped, so its number is still its own.
+            let _ = killpg(Pid::from_raw(child.id() as i32), signal);
+        }
+    }
+
+    /// The last line of standard error, if that went to a file.
+    pub(super) fn last_line_of_file(&self) -> Option<String> {
+        let tail = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(self.stderr_file.as_deref().unwrap_or(Path::new("")))?;
+            let len = file.metadata()?.len();
+            file.seek(SeekFrom::Start(len.saturating_sub(TAIL_BYTES)))?;
+            let mut text = Vec::new();
+            file.take(TAIL_BYTES).read_to_end(&mut text)?;
+            Ok(text)
+        };
+        let text = tail().ok()?;
+        last_line(&text).map(|line| String::from_utf8_lossy(line).trim().to_owned())
+    }
+}
+
+impl Ended {
+    /// `exited with 3`, `was killed by SIGSEGV`.
+    pub(super) fn what(&self) -> String {
+        match (self.status.code(), self.signal()) {
+            (Some(code), _) => format!("exited with {code}"),
+            (None, Some(signal)) => format!("was killed by {signal}"),
+            (None, None) => "ended".to_owned(),
+        }
+    }
+
+    /// Whether it learned by SIGPIPE that nobody reads what it writes, or a child of its shell did.
+    pub(super) fn is_by_pipe(&self) -> bool {
+        self.status.signal() == Some(SIGPIPE) || self.status.code() == Some(128 + SIGPIPE)
+    }
+
+    /// The signal that ended it.
+    pub(super) fn signal(&self) -> Option<&'static str> {
+        self.status.signal().map(|number| Signal::try_from(number).map_or("an unknown signal", Signal::as_str))
+    }
+}
+
+/// Whether the program is there and may be started, as far as can be known before.
+fn find(program: &OsStr) -> io::Result<()> {
+    let path = Path::new(program);
+    let may_start = |path: &Path| -> io::Result<()> {
+        if path.is_dir() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)?)
+    };
+    if program.as_encoded_bytes().contains(&b'/') {
+        return may_start(path);
+    }
+    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .map(|directory| may_start(&directory.join(path)))
+        .reduce(|one, other| if one.is_ok() { one } else { other });
+    found.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
+}
+
+fn children_cpu() -> Duration {
+    cpu_of(UsageWho::RUSAGE_CHILDREN)
+}
+
+/// The CPU time of this process, with all its threads.
+pub(super) fn own_cpu() -> Duration {
+    cpu_of(UsageWho::RUSAGE_SELF)
+}
+
+fn cpu_of(who: UsageWho) -> Duration {
+    let time = |time: TimeVal| {
+        Duration::from_secs(time.tv_sec().max(0) as u64) + Duration::from_micros(time.tv_usec().max(0) as u64)
+    };
+    getrusage(who).map_or(Duration::ZERO, |usage| time(usage.user_time()) + time(usage.system_time()))
+}

@@ -1,0 +1,127 @@
+//! Whole lines out of what a job writes piece by piece.
+
+/// The longest line that is kept in memory. What is longer is passed on in parts, and nothing of other jobs in between.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// What a job has written and not ended by a newline yet.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    rest: Vec<u8>,
+    /// What begins each line.
+    tag: Vec<u8>,
+    /// Part of the line that is being written was passed on already.
+    within: bool,
+    last: Vec<u8>,
+}
+
+/// How much of the last line is remembered.
+const LAST_BYTES_MAX: usize = 300;
+
+impl Lines {
+    pub(super) fn tagged(tag: Option<usize>) -> Self {
+        Self { tag: tag.map(|job| format!("{job}\t").into_bytes()).unwrap_or_default(), ..Self::default() }
+    }
+
+    /// Takes what was written, and appends all whole lines to `out`. Returns whether nothing of others may follow now, because a
+    /// line is too long to be kept.
+    pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
+        match written.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => {
+                self.rest.extend_from_slice(&written[..=end]);
+                self.pass_on(out);
+                self.within = false;
+                self.rest.extend_from_slice(&written[end + 1..]);
+            }
+            None => self.rest.extend_from_slice(written),
+        }
+        if self.rest.len() > LINE_BYTES_MAX {
+            self.pass_on(out);
+            self.within = true;
+        }
+        self.within
+    }
+
+    /// At the end: a last line without a newline gets one.
+    pub(super) fn end(&mut self, out: &mut Vec<u8>) {
+        if self.within || !self.rest.is_empty() {
+            self.rest.push(b'\n');
+            self.pass_on(out);
+            self.within = false;
+        }
+    }
+
+    /// The last line that was not empty.
+    pub(super) fn last(&self) -> String {
+        String::from_utf8_lossy(&self.last).trim().to_owned()
+    }
+
+    fn pass_on(&mut self, out: &mut Vec<u8>) {
+        let mut within = self.within;
+        if self.tag.is_empty() {
+            out.extend_from_slice(&self.rest);
+        } else {
+            for line in self.rest.split_inclusive(|byte| *byte == b'\n') {
+                if !std::mem::replace(&mut within, false) {
+                    out.extend_from_slice(&self.tag);
+                }
+                out.extend_from_slice(line);
+            }
+        }
+        if let Some(last) = last_line(&self.rest) {
+            self.last.clear();
+            self.last.extend_from_slice(&last[..last.len().min(LAST_BYTES_MAX)]);
+        }
+        self.rest.clear();
+    }
+}
+
+/// The last line with anything in it.
+pub(super) fn last_line(text: &[u8]) -> Option<&[u8]> {
+    text.rsplit(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_lines_come_out() {
+        let (mut lines, mut out) = (Lines::tagged(None), Vec::new());
+        assert!(!lines.take(b"one\ntw", &mut out));
+        assert_eq!(out, b"one\n");
+        assert!(!lines.take(b"o", &mut out));
+        assert!(!lines.take(b"\nthree\n\nfou", &mut out));
+        assert_eq!(out, b"one\ntwo\nthree\n\n");
+        assert_eq!(lines.last(), "three");
+        lines.end(&mut out);
+        lines.end(&mut out);
+        assert_eq!(out, b"one\ntwo\nthree\n\nfou\n");
+        assert_eq!(lines.last(), "fou");
+    }
+
+    #[test]
+    fn each_line_has_its_tag_however_it_comes() {
+        let (mut lines, mut out) = (Lines::tagged(Some(3)), Vec::new());
+        for byte in b"a\nb\n\nc" {
+            lines.take(&[*byte], &mut out);
+        }
+        lines.end(&mut out);
+        assert_eq!(out, b"3\ta\n3\tb\n3\t\n3\tc\n");
+    }
+
+    #[test]
+    fn a_line_without_end_takes_bounded_memory() {
+        let (mut lines, mut out) = (Lines::tagged(Some(1)), Vec::new());
+        let piece = [b'x'; 1000];
+        let mut held = false;
+        for _ in 0..2 * LINE_BYTES_MAX / piece.len() {
+            held = lines.take(&piece, &mut out);
+            assert!(lines.rest.len() <= LINE_BYTES_MAX + piece.len());
+        }
+        assert!(held);
+        assert!(!lines.take(b"end\nnext\n", &mut out));
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().count(), 2);
+        assert!(text.starts_with("1\txxx") && text.ends_with("xend\n1\tnext\n"));
+    }
+}

@@ -1,0 +1,251 @@
+//! Collects what the jobs write, and passes it on in whole lines.
+//!
+//! One thread reads from all jobs. While it waits for whoever reads standard output, the jobs' pipes fill, the jobs wait, and
+//! an input that can wait does so too.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::console::Console;
+use super::lines::Lines;
+use super::scratch::Scratch;
+
+/// How much is read from a job at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// How long the jobs are left alone before they are read again. A job writes 4 KiB at a time, and a wake-up for each of them would
+/// take longer than the reading.
+const LINGER: Duration = Duration::from_millis(4);
+
+/// From so many bytes on a job fills its pipe so fast that it would have to wait.
+const MUCH_BYTES: usize = 24 << 10;
+
+/// Which of a job's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    Stdout,
+    Stderr,
+}
+
+/// The end of a pipe that a job writes to.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// From 0.
+    pub(super) job: usize,
+    pub(super) from: From,
+    pub(super) pipe: File,
+}
+
+/// How lines are passed on.
+#[derive(Debug)]
+pub(super) struct MergeOptions {
+    pub(super) tag: bool,
+    pub(super) keep_order: bool,
+}
+
+/// What each job wrote to standard error.
+pub(super) type LastLines = Arc<Mutex<Vec<Heard>>>;
+
+/// What a job wrote to standard error.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heard {
+    pub(super) last_line: String,
+    /// It will write no more there.
+    pub(super) all: bool,
+}
+
+/// Why merging ended, if not because all jobs did.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    /// Nobody reads standard output any more.
+    NobodyReads,
+    Failed(io::Error),
+}
+
+/// An open source, and its lines.
+struct Open {
+    source: Source,
+    lines: Lines,
+}
+
+pub(super) struct Merge<'a> {
+    open: Vec<Open>,
+    to: Sink<'a>,
+    console: &'a Console,
+    last_lines: LastLines,
+    bytes: Vec<u8>,
+    /// A job has written much since it was read last.
+    in_a_hurry: bool,
+}
+
+impl<'a> Merge<'a> {
+    pub(super) fn new(
+        sources: Vec<Source>,
+        options: &MergeOptions,
+        (console, scratch): (&'a Console, &'a Scratch),
+        last_lines: &LastLines,
+    ) -> Self {
+        let lines = |job: usize| Lines::tagged(options.tag.then_some(job + 1));
+        let open: Vec<_> = sources.into_iter().map(|source| Open { lines: lines(source.job), source }).collect();
+        let jobs = open.iter().map(|open| open.source.job + 1).max().unwrap_or(0);
+        let order =
+            options.keep_order.then(|| Order { turn: 0, ended: vec![false; jobs], kept: VecDeque::new(), scratch });
+        let bytes = vec![0; READ_BYTES];
+        Self { open, to: Sink { order }, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
+    }
+
+    /// Until all jobs have closed their outputs. If nobody takes the output, the jobs' ends are closed, so that they learn of it, and
+    /// `on_failure` is called.
+    pub(super) fn run(mut self, on_failure: impl Fn()) -> Result<(), Stopped> {
+        let mut result = Ok(());
+        // The job whose long line is being written.
+        let mut holder = None;
+        while !self.open.is_empty() {
+            let mut ready = self.ready(holder);
+            if !std::mem::take(&mut self.in_a_hurry) {
+                thread::sleep(LINGER);
+                ready = self.ready(holder);
+            }
+            for at in ready.into_iter().rev() {
+                let Err(stopped) = self.read(at, &mut holder) else { continue };
+                if result.is_ok() {
+                    result = Err(stopped);
+                }
+                holder = None;
+                self.open.retain(|open| open.source.from == From::Stderr);
+                on_failure();
+                break;
+            }
+        }
+        result
+    }
+
+    /// The places of sources that can be read.
+    fn ready(&self, holder: Option<usize>) -> Vec<usize> {
+        let may = |open: &&Open| open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job);
+        let mut fds: Vec<_> =
+            self.open.iter().filter(may).map(|open| PollFd::new(open.source.pipe.as_fd(), PollFlags::POLLIN)).collect();
+        if poll(&mut fds, PollTimeout::NONE).is_err() {
+            return Vec::new();
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+        let places = self.open.iter().enumerate().filter(|(_, open)| may(open)).map(|(at, _)| at);
+        places.zip(ready).filter(|(_, ready)| *ready).map(|(at, _)| at).collect()
+    }
+
+    fn read(&mut self, at: usize, holder: &mut Option<usize>) -> Result<(), Stopped> {
+        let open = &mut self.open[at];
+        let (job, from) = (open.source.job, open.source.from);
+        let mut out = Vec::new();
+        let got = match open.source.pipe.read(&mut self.bytes) {
+            Ok(got) => got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            // A pipe that cannot be read is at its end.
+            Err(_) => 0,
+        };
+        self.in_a_hurry |= got >= MUCH_BYTES;
+        let within = if got > 0 {
+            open.lines.take(&self.bytes[..got], &mut out)
+        } else {
+            open.lines.end(&mut out);
+            false
+        };
+        if from == From::Stderr {
+            if !out.is_empty() {
+                self.console.pass_on(&out);
+            }
+            let heard = Heard { last_line: open.lines.last(), all: got == 0 };
+            if let Some(of_job) = self.last_lines.lock().unwrap_or_else(PoisonError::into_inner).get_mut(job) {
+                *of_job = heard;
+            }
+        } else {
+            *holder = within.then_some(job).filter(|_| self.to.order.is_none());
+            let to = &mut self.to;
+            self.console.beside(|| to.write(job, &out)).map_err(stopped)?;
+        }
+        if got == 0 {
+            self.open.swap_remove(at);
+            if from == From::Stdout {
+                let to = &mut self.to;
+                self.console.beside(|| to.end(job)).map_err(stopped)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stopped(error: io::Error) -> Stopped {
+    if error.kind() == io::ErrorKind::BrokenPipe { Stopped::NobodyReads } else { Stopped::Failed(error) }
+}
+
+/// Standard output.
+struct Sink<'a> {
+    order: Option<Order<'a>>,
+}
+
+/// The jobs in their order: what comes before its turn is kept in a file.
+struct Order<'a> {
+    turn: usize,
+    ended: Vec<bool>,
+    /// From the job after `turn` on.
+    kept: VecDeque<Option<File>>,
+    scratch: &'a Scratch,
+}
+
+impl Sink<'_> {
+    fn write(&mut self, job: usize, lines: &[u8]) -> io::Result<()> {
+        match &mut self.order {
+            Some(order) if job > order.turn && !lines.is_empty() => order.keep(job, lines),
+            _ => write(lines),
+        }
+    }
+
+    /// A job has written all.
+    fn end(&mut self, job: usize) -> io::Result<()> {
+        let Some(order) = &mut self.order else { return Ok(()) };
+        order.ended[job] = true;
+        while order.ended.get(order.turn) == Some(&true) {
+            order.turn += 1;
+            let Some(Some(mut kept)) = order.kept.pop_front() else { continue };
+            kept.rewind()?;
+            let mut bytes = vec![0; READ_BYTES];
+            loop {
+                match kept.read(&mut bytes)? {
+                    0 => break,
+                    got => write(&bytes[..got])?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Order<'_> {
+    fn keep(&mut self, job: usize, lines: &[u8]) -> io::Result<()> {
+        let at = job - self.turn - 1;
+        while self.kept.len() <= at {
+            self.kept.push_back(None);
+        }
+        let file = match &mut self.kept[at] {
+            Some(file) => file,
+            none => none.insert(self.scratch.unnamed()?),
+        };
+        file.write_all(lines)
+    }
+}
+
+fn write(lines: &[u8]) -> io::Result<()> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(lines)?;
+    out.flush()
+}

@@ -1,0 +1,215 @@
+//! What became of the jobs: a table and a line that says whether it paid, or JSON.
+
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+
+use serde::Serialize;
+use steerage::Snapshot;
+
+use super::job::Job;
+use crate::units::{counted, grouped, percent, size, time};
+
+/// Less of the jobs' time spent waiting than this is not worth a remark.
+const WAITING_MUCH: f64 = 0.5;
+/// Jobs that used no more CPUs than this gained nothing.
+const PAID_FROM: f64 = 1.2;
+
+/// What became of all jobs.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    pub(super) jobs: Vec<JobSummary>,
+    /// Packets received, read by the jobs, and not read by them.
+    pub(super) packets: u64,
+    pub(super) delivered: u64,
+    pub(super) lost: u64,
+    /// Packets that were lost before they were split: a live input was too fast.
+    pub(super) missed: u64,
+    /// Packets of capture files that the filter took out. They count as nothing else.
+    pub(super) filtered: u64,
+    pub(super) seconds: f64,
+    /// The CPU time of this program: splitting, and merging what the jobs write.
+    pub(super) split_cpu_seconds: f64,
+    pub(super) jobs_cpu_seconds: f64,
+    /// The jobs that failed.
+    pub(super) failed: u64,
+    pub(super) verdict: String,
+}
+
+/// What became of one.
+#[derive(Debug, Serialize)]
+pub(super) struct JobSummary {
+    pub(super) job: usize,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    /// By reason.
+    pub(super) lost: Lost,
+    /// `None` if a signal ended it, or if it did not run.
+    pub(super) exit_status: Option<i32>,
+    pub(super) signal: Option<&'static str>,
+    pub(super) cpu_seconds: f64,
+    /// How long its input was open, and for how long of that there was nothing to read.
+    pub(super) fed_seconds: f64,
+    pub(super) waited_seconds: f64,
+    pub(super) seconds: f64,
+    pub(super) last_stderr_line: Option<String>,
+    #[serde(skip)]
+    pub(super) failed: bool,
+}
+
+/// Packets that a job did not read.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Lost {
+    /// They were on their way when it ended.
+    pub(super) tx_lost: u64,
+    /// It had ended.
+    pub(super) tx_refused: u64,
+    /// It was too slow.
+    pub(super) tx_full: u64,
+}
+
+impl Lost {
+    pub(super) fn total(self) -> u64 {
+        self.tx_lost + self.tx_refused + self.tx_full
+    }
+}
+
+impl JobSummary {
+    /// Of a job, whose packets are those of output `nth`.
+    pub(super) fn of(job: &Job, nth: usize, snapshot: &Snapshot, last_line: Option<String>) -> Self {
+        use steerage::stats::DropReason::{TxFull, TxLost, TxRefused};
+        let output = snapshot.outputs.get(nth);
+        let dropped = |reason| output.map_or(0, |output| output.dropped.get(reason));
+        let lost = Lost { tx_lost: dropped(TxLost), tx_refused: dropped(TxRefused), tx_full: dropped(TxFull) };
+        let lived = job.ended.zip(job.started).map_or(Duration::ZERO, |(ended, started)| ended.at - started);
+        Self {
+            job: job.number,
+            packets: output.map_or(0, |output| output.packets),
+            bytes: output.map_or(0, |output| output.bytes),
+            lost,
+            exit_status: job.ended.and_then(|ended| ended.status.code()),
+            signal: job.ended.and_then(|ended| ended.signal()),
+            cpu_seconds: job.ended.map_or(0.0, |ended| ended.cpu.as_secs_f64()),
+            fed_seconds: job.watched.fed.as_secs_f64(),
+            waited_seconds: job.watched.waited.as_secs_f64(),
+            seconds: lived.as_secs_f64(),
+            last_stderr_line: last_line,
+            failed: job.ended.is_none_or(|ended| !ended.status.success()),
+        }
+    }
+
+    fn how_it_ended(&self) -> String {
+        match (self.exit_status, self.signal) {
+            (Some(status), _) => status.to_string(),
+            (None, Some(signal)) => signal.to_owned(),
+            (None, None) => "not run".to_owned(),
+        }
+    }
+}
+
+impl Summary {
+    /// Of all jobs in this time. `split_cpu` is what this program used.
+    pub(super) fn new(jobs: Vec<JobSummary>, snapshot: &Snapshot, elapsed: Duration, split_cpu: Duration) -> Self {
+        let (seconds, cpu) = (elapsed.as_secs_f64(), jobs.iter().map(|job| job.cpu_seconds).sum());
+        let sum = |of: fn(&JobSummary) -> f64| jobs.iter().map(of).sum::<f64>();
+        let verdict = verdict(jobs.len(), (sum(|job| job.waited_seconds), sum(|job| job.fed_seconds)), cpu, seconds);
+        let lost = jobs.iter().map(|job| job.lost.total()).sum();
+        Self {
+            packets: snapshot.received(),
+            delivered: jobs.iter().map(|job| job.packets).sum(),
+            lost,
+            missed: snapshot.dropped().total().saturating_sub(lost),
+            filtered: 0,
+            seconds,
+            split_cpu_seconds: split_cpu.as_secs_f64(),
+            jobs_cpu_seconds: cpu,
+            failed: jobs.iter().filter(|job| job.failed).count() as u64,
+            verdict,
+            jobs,
+        }
+    }
+
+    /// The same, with the packets that the filter took out.
+    pub(super) fn filtered(self, packets: u64) -> Self {
+        Self { filtered: packets, ..self }
+    }
+
+    pub(super) fn json(&self) -> io::Result<String> {
+        Ok(serde_json::to_string(self)? + "\n")
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        let head = ["job", "packets", "bytes", "lost", "exit", "CPU", "waited"];
+        let _ = writeln!(
+            text,
+            "{:>4} {:>13} {:>10} {:>11} {:>8} {:>9} {:>7}",
+            head[0], head[1], head[2], head[3], head[4], head[5], head[6]
+        );
+        for job in &self.jobs {
+            let _ = writeln!(
+                text,
+                "{:>4} {:>13} {:>10} {:>11} {:>8} {:>9} {:>5.0} %",
+                job.job,
+                grouped(job.packets),
+                size(job.bytes),
+                grouped(job.lost.total()),
+                job.how_it_ended(),
+                time(Duration::from_secs_f64(job.cpu_seconds)),
+                percent(job.waited_seconds, job.fed_seconds),
+            );
+        }
+        let filtered = match self.filtered {
+            0 => String::new(),
+            packets => format!(", {} taken out by -f", grouped(packets)),
+        };
+        let split = percent(self.split_cpu_seconds, self.split_cpu_seconds + self.jobs_cpu_seconds);
+        let _ = writeln!(
+            text,
+            "{} in {}, {} read by the jobs, {} lost, {} missed{filtered}; splitting and merging took {split:.0} % of the CPU time",
+            counted(self.packets, "packet"),
+            time(Duration::from_secs_f64(self.seconds)),
+            grouped(self.delivered),
+            grouped(self.lost),
+            grouped(self.missed),
+        );
+        let _ = writeln!(text, "{}", self.verdict);
+        text
+    }
+}
+
+/// Whether it paid.
+fn verdict(jobs: usize, (waited, fed): (f64, f64), cpu: f64, seconds: f64) -> String {
+    let used = if seconds > 0.0 { cpu / seconds } else { 0.0 };
+    let waiting = if fed > 0.0 { waited / fed } else { 0.0 };
+    let busy = ((1.0 - waiting) * jobs as f64).ceil().max(1.0) as usize;
+    if jobs > 1 && waiting >= WAITING_MUCH && busy < jobs {
+        let would_do = if busy == 1 { "one job would do".to_owned() } else { format!("{busy} jobs would do") };
+        return format!("the jobs waited for input {:.0} % of their time: {would_do}", waiting * 100.0);
+    }
+    if jobs > 1 && used < PAID_FROM {
+        return format!("the jobs used {used:.1} CPUs: one job would have been about as fast");
+    }
+    format!("the jobs used {used:.1} CPUs: about {:.1} times as fast as one job", used.max(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_whether_it_paid() {
+        assert_eq!(
+            verdict(8, (64.0, 80.0), 5.0, 10.0),
+            "the jobs waited for input 80 % of their time: 2 jobs would do"
+        );
+        assert_eq!(
+            verdict(4, (36.0, 40.0), 5.0, 10.0),
+            "the jobs waited for input 90 % of their time: one job would do"
+        );
+        assert_eq!(verdict(2, (1.0, 20.0), 19.0, 10.0), "the jobs used 1.9 CPUs: about 1.9 times as fast as one job");
+        assert_eq!(verdict(2, (1.0, 20.0), 9.0, 10.0), "the jobs used 0.9 CPUs: one job would have been about as fast");
+        assert_eq!(verdict(1, (1.0, 10.0), 9.0, 10.0), "the jobs used 0.9 CPUs: about 1.0 times as fast as one job");
+        assert_eq!(verdict(2, (0.0, 0.0), 0.0, 0.0), "the jobs used 0.0 CPUs: one job would have been about as fast");
+    }
+}

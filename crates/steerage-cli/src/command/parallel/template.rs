@@ -1,0 +1,94 @@
+//! The command of a job, from what the user wrote for all of them.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// How a job gets its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Via {
+    Stdin,
+    Fifo,
+    File,
+    Tap,
+}
+
+impl Via {
+    /// The placeholder for it.
+    fn placeholder(self) -> Option<&'static str> {
+        match self {
+            Self::Stdin => None,
+            Self::Fifo => Some("{fifo}"),
+            Self::File => Some("{file}"),
+            Self::Tap => Some("{tap}"),
+        }
+    }
+}
+
+/// A command with placeholders.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    words: Vec<OsString>,
+    pub(super) via: Via,
+}
+
+/// More than one of `{fifo}`, `{file}` and `{tap}`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SeveralWays;
+
+impl Template {
+    pub(super) fn new(words: &[OsString]) -> Result<Self, SeveralWays> {
+        let mut vias = [Via::Fifo, Via::File, Via::Tap].into_iter().filter(|via| {
+            let wanted = via.placeholder().unwrap_or_default().as_bytes();
+            words.iter().any(|word| word.as_bytes().windows(wanted.len()).any(|part| part == wanted))
+        });
+        let via = vias.next().unwrap_or(Via::Stdin);
+        if vias.next().is_some() { Err(SeveralWays) } else { Ok(Self { words: words.to_vec(), via }) }
+    }
+
+    /// The words of job `number`, which finds its packets at `place`.
+    pub(super) fn words(&self, number: usize, jobs: usize, place: &OsStr) -> Vec<OsString> {
+        let (number, jobs) = (number.to_string(), jobs.to_string());
+        let place = (self.via.placeholder().unwrap_or("{fifo}").as_bytes(), place.as_bytes());
+        let values = [(&b"{n}"[..], number.as_bytes()), (b"{jobs}", jobs.as_bytes()), place];
+        self.words.iter().map(|word| filled(word.as_bytes(), &values)).collect()
+    }
+}
+
+/// `word` with each placeholder replaced once: what is put in is not looked at again.
+fn filled(mut word: &[u8], values: &[(&[u8], &[u8])]) -> OsString {
+    let mut out = Vec::with_capacity(word.len());
+    while let Some((first, rest)) = word.split_first() {
+        if let Some((name, value)) = values.iter().find(|(name, _)| word.starts_with(name)) {
+            out.extend_from_slice(value);
+            word = &word[name.len()..];
+        } else {
+            out.push(*first);
+            word = rest;
+        }
+    }
+    OsString::from_vec(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn placeholders_stand_anywhere_in_a_word() {
+        let template = Template::new(&words("tool -r {fifo} -w out{n}of{jobs}.pcap {}")).unwrap();
+        assert_eq!(template.via, Via::Fifo);
+        let filled = template.words(3, 8, OsStr::new("/tmp/{n}"));
+        assert_eq!(filled, words("tool -r /tmp/{n} -w out3of8.pcap {}"));
+        assert_eq!(Template::new(&words("tool -r -")).unwrap().via, Via::Stdin);
+    }
+
+    #[test]
+    fn there_is_one_way_in() {
+        assert_eq!(Template::new(&words("tool {fifo} {file}")).unwrap_err(), SeveralWays);
+        assert_eq!(Template::new(&words("tool {tap} {tap}")).unwrap().via, Via::Tap);
+    }
+}

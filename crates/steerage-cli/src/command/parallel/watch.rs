@@ -1,0 +1,257 @@
+//! Watches the jobs from their start to their end: who reads, who waits, who has ended, and what is done about it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use steerage_device::capture::{CaptureInfo, LinksSeen, Stream};
+
+use super::console::Console;
+use super::job::{Ended, Job, Killed};
+use super::merge::{Heard, LastLines};
+use crate::error::Error;
+use crate::run::Stopper;
+use crate::units::{counted, size, time};
+
+/// How often the jobs are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often the progress line is drawn.
+const DRAW: Duration = Duration::from_millis(500);
+/// A job that reads nothing for so long is named.
+const NAMED_AFTER: Duration = Duration::from_secs(30);
+/// How long after a job's end its last line is waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long jobs have after the end of their input, once we were interrupted, and how long after TERM.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What was asked of the jobs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    /// Their input is over, since then.
+    end: Option<Instant>,
+    /// They do not have all the time that they need.
+    hurry: bool,
+}
+
+/// All jobs, and what is known of them.
+#[derive(Debug)]
+pub(super) struct Jobs {
+    jobs: Mutex<Vec<Job>>,
+    /// The streams of all jobs, for a CPU that must not wait for the lock.
+    pub(super) streams: Vec<Stream>,
+    asked: Mutex<Asked>,
+    /// No packet is read any more. Inputs that can wait look at it.
+    pub(super) end_now: Arc<AtomicBool>,
+    /// No job will be started any more.
+    complete: AtomicBool,
+    pub(super) timeout: Option<Duration>,
+    pub(super) one_link: bool,
+    /// The input waits for jobs that are slower than it.
+    pub(super) can_wait: bool,
+    pub(super) seen: Arc<LinksSeen>,
+    pub(super) last_lines: LastLines,
+}
+
+impl Jobs {
+    pub(super) fn new(
+        timeout: Option<Duration>,
+        end_now: Arc<AtomicBool>,
+        seen: Arc<LinksSeen>,
+        one_link: bool,
+    ) -> Self {
+        let (jobs, streams, asked, complete, last_lines) = Default::default();
+        Self { jobs, streams, asked, end_now, complete, timeout, one_link, can_wait: true, seen, last_lines }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the jobs.
+    pub(super) fn add(&self, jobs: Vec<Job>) {
+        *self.last_lines.lock().unwrap_or_else(PoisonError::into_inner) = vec![Heard::default(); jobs.len()];
+        *self.lock() = jobs;
+    }
+
+    /// Starts all jobs that have not been started.
+    pub(super) fn start_all(&self) -> Result<(), Error> {
+        let mut jobs = self.lock();
+        let count = jobs.len();
+        let started = jobs.iter_mut().try_for_each(|job| job.start(count));
+        self.complete.store(true, Ordering::Relaxed);
+        started
+    }
+
+    /// No job is started any more, though some may not have been.
+    pub(super) fn complete(&self) {
+        self.complete.store(true, Ordering::Relaxed);
+    }
+
+    /// The input is over before its end. With `hurry` jobs that go on for long are killed.
+    pub(super) fn stop(&self, hurry: bool) {
+        {
+            let mut asked = self.asked();
+            asked.end.get_or_insert_with(Instant::now);
+            asked.hurry |= hurry;
+        }
+        self.end_now.store(true, Ordering::Relaxed);
+        self.end_streams();
+    }
+
+    /// Each job's stream ends once it has been read.
+    pub(super) fn end_streams(&self) {
+        self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).for_each(|stream| stream.end());
+    }
+
+    /// Whether all streams have been read to their ends.
+    pub(super) fn have_read_all(&self) -> bool {
+        self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
+    }
+
+    /// The last line of a job's standard error.
+    pub(super) fn last_line(&self, job: &Job) -> Option<String> {
+        Some(self.heard(job).last_line).filter(|line| !line.is_empty()).or_else(|| job.last_line_of_file())
+    }
+
+    fn heard(&self, job: &Job) -> Heard {
+        let heard = self.last_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.get(job.number - 1).cloned().unwrap_or_default()
+    }
+}
+
+/// Looks at the jobs until all have ended.
+pub(super) struct Watch<'a> {
+    pub(super) jobs: &'a Jobs,
+    pub(super) console: &'a Console,
+    pub(super) stopper: Stopper,
+    pub(super) capture: Option<Arc<CaptureInfo>>,
+}
+
+impl Watch<'_> {
+    pub(super) fn run(self) {
+        let start = Instant::now();
+        let (mut last, mut drawn) = (start, start);
+        let (mut termed, mut stopped) = (None, false);
+        loop {
+            let now = Instant::now();
+            let all_have_ended = self.look(now, now - last);
+            last = now;
+            if all_have_ended && self.jobs.complete.load(Ordering::Relaxed) {
+                break;
+            }
+            let asked = *self.jobs.asked();
+            let other_link = self.jobs.one_link && self.jobs.seen.other().is_some();
+            let started = self.jobs.lock().iter().any(|job| job.started.is_some());
+            if (all_have_ended && started) || (asked.end.is_some() && self.jobs.have_read_all()) || other_link {
+                // Nobody is left to read for.
+                self.jobs.end_now.store(true, Ordering::Relaxed);
+                if !std::mem::replace(&mut stopped, true) {
+                    self.stopper.stop();
+                }
+            }
+            if asked.hurry && asked.end.is_some_and(|end| now - end > GRACE) {
+                let since = *termed.get_or_insert(now);
+                self.kill(if now - since > GRACE { Signal::SIGKILL } else { Signal::SIGTERM }, now == since);
+            }
+            if self.console.shows_progress() && now - drawn >= DRAW {
+                drawn = now;
+                self.console.progress(&self.progress(now - start));
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.console.progress("");
+        self.jobs.end_now.store(true, Ordering::Relaxed);
+        self.stopper.stop();
+    }
+
+    /// Looks at each job. Returns whether all that were started have ended.
+    fn look(&self, now: Instant, passed: Duration) -> bool {
+        let mut jobs = self.jobs.lock();
+        for job in jobs.iter_mut() {
+            job.reap();
+            if job.is_running() {
+                self.look_at(job, now, passed);
+            }
+            // What it wrote last may still be in its pipe. A child that it left behind may have the other end.
+            let late = |at| now.saturating_duration_since(at) > LAST_WORDS;
+            let ended = job.ended.filter(|ended| !job.watched.said && (self.jobs.heard(job).all || late(ended.at)));
+            if let Some(ended) = ended {
+                job.watched.said = true;
+                self.say_how_it_ended(job, &ended);
+            }
+        }
+        jobs.iter().all(|job| job.watched.said || job.started.is_none())
+    }
+
+    fn look_at(&self, job: &mut Job, now: Instant, passed: Duration) {
+        let Some(stream) = job.feed.stream.as_ref().filter(|stream| !stream.has_ended()) else { return };
+        let (written, unread) = stream.written();
+        let watched = &mut job.watched;
+        let read = written - (unread as u64).min(written);
+        watched.fed += passed;
+        if unread == 0 {
+            watched.waited += passed;
+        }
+        if read != watched.read || unread == 0 {
+            (watched.read, watched.since) = (read, Some(now));
+        }
+        let idle = now - *watched.since.get_or_insert(now);
+        if idle >= NAMED_AFTER && !std::mem::replace(&mut watched.named, true) {
+            let text = format!("job {} has read nothing for {}", job.number, time(NAMED_AFTER));
+            let more = if self.jobs.timeout.is_some() { "" } else { "; --job-timeout kills such a job" };
+            self.console.line(&format!("{text}{more}"));
+        }
+        if self.jobs.timeout.is_some_and(|timeout| idle >= timeout) {
+            // After TERM it has as long again.
+            let first = watched.killed.is_none();
+            watched.killed = Some(Killed::Timeout);
+            watched.since = Some(now);
+            job.signal(if first { Signal::SIGTERM } else { Signal::SIGKILL });
+        }
+    }
+
+    fn kill(&self, signal: Signal, first: bool) {
+        let mut jobs = self.jobs.lock();
+        for job in jobs.iter_mut().filter(|job| job.is_running()) {
+            job.watched.killed = Some(Killed::Interrupt);
+            if first || signal == Signal::SIGKILL {
+                job.signal(signal);
+            }
+        }
+    }
+
+    /// Names a job that failed.
+    fn say_how_it_ended(&self, job: &Job, ended: &Ended) {
+        if ended.status.success() {
+            return;
+        }
+        let why = match job.watched.killed {
+            Some(Killed::Timeout) => ", killed because it read nothing (--job-timeout)",
+            Some(Killed::Interrupt) => ", because it went on after the end of its input",
+            None => "",
+        };
+        let last = self.jobs.last_line(job).map(|line| format!("; its last line: {line}")).unwrap_or_default();
+        self.console.line(&format!("job {} {}{why}{last}", job.number, ended.what()));
+    }
+
+    fn progress(&self, elapsed: Duration) -> String {
+        let running = self.jobs.lock().iter().filter(|job| job.is_running()).count() as u64;
+        let jobs = counted(running, "job");
+        let Some(info) = &self.capture else { return format!("{} {jobs}", time(elapsed)) };
+        let read = info.bytes_read();
+        match info.bytes_total().filter(|total| *total > 0 && read > 0) {
+            Some(total) if read < total => {
+                let left = elapsed.mul_f64((total - read) as f64 / read as f64);
+                let percent = 100 * read / total;
+                format!("{percent} % of {}  {} left  {jobs}", size(total), time(left))
+            }
+            Some(total) => format!("all {} read  {}  {jobs}", size(total), time(elapsed)),
+            None => format!("{} read  {}  {jobs}", size(read), time(elapsed)),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What `parallel` starts for a job that reads a file: a process that becomes the job's program once the file is complete. By then
+//! `parallel` is in its sandbox and cannot start programs.
+
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::args::StartWhenToldArgs;
+use crate::error::{Error, JobsError};
+use crate::terminal::shell_word;
+
+/// Waits for a byte on standard input, and becomes the program. Without a byte there is nothing to start.
+pub(crate) fn run(args: &StartWhenToldArgs) -> Result<(), Error> {
+    let mut told = [0];
+    let Ok(1) = io::stdin().lock().read(&mut told) else { return Ok(()) };
+    let [program, words @ ..] = args.command.as_slice() else { return Ok(()) };
+    let error = Command::new(program).args(words).stdin(Stdio::null()).exec();
+    Err(JobsError::Start { program: shell_word(&program.to_string_lossy()), error }.into())
+}

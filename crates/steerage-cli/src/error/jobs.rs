@@ -1,0 +1,79 @@
+//! Errors of `parallel`, and its exit codes, which are those of GNU parallel.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use super::Error;
+use crate::units::plural;
+
+/// Exit code: more than 100 jobs failed.
+const MANY_FAILED: u8 = 101;
+/// Exit code: an error that is not a job's.
+pub(crate) const NOT_BY_JOBS: u8 = 255;
+
+/// Why `parallel` failed.
+#[derive(Debug)]
+pub(crate) enum JobsError {
+    /// No jobs can be run that way: its own line.
+    Wrong(String),
+    /// There is no pipe to or from a job.
+    Pipe(io::Error),
+    /// A job cannot be started.
+    Start { program: String, error: io::Error },
+    /// A file for what a job writes cannot be made.
+    Results { path: PathBuf, error: io::Error },
+    /// What the jobs write cannot be passed on.
+    Merge(io::Error),
+    /// The format of what jobs read has one link type, and the packets have several.
+    SeveralLinks { first: String, other: String },
+    /// Jobs failed.
+    Failed { failed: u64, jobs: u64 },
+    /// What any command may meet.
+    Other(Box<Error>),
+}
+
+impl JobsError {
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Failed { failed, .. } => u8::try_from(*failed).unwrap_or(u8::MAX).min(MANY_FAILED),
+            _ => NOT_BY_JOBS,
+        }
+    }
+}
+
+impl fmt::Display for JobsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wrong(message) => f.write_str(message),
+            Self::Pipe(error) => {
+                write!(
+                    f,
+                    "cannot make the pipes of a job: {error}; use fewer jobs (-j), or allow more files by `ulimit -n`"
+                )
+            }
+            Self::Start { program, error } => {
+                write!(f, "cannot start {program}: {error}; name a program that is in PATH, or its path")
+            }
+            Self::Results { path, error } => {
+                write!(f, "--results: cannot make {}: {error}; name another directory", path.display())
+            }
+            Self::Merge(error) => {
+                write!(f, "cannot write what the jobs write to standard output: {error}; send it somewhere else")
+            }
+            Self::SeveralLinks { first, other } => write!(
+                f,
+                "the packets have several link types, {first} and {other}, and a pcap file has one: add --format pcapng, or give \
+                 the inputs one by one"
+            ),
+            Self::Failed { failed, jobs } => write!(f, "{failed} of {jobs} {} failed", plural(*jobs, "job")),
+            Self::Other(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<JobsError> for Error {
+    fn from(error: JobsError) -> Self {
+        Self::Jobs(error)
+    }
+}

@@ -1,0 +1,46 @@
+//! Polling begins on the CPU that handles the interrupt of a card's queue: the packets are in its cache. If the interrupt leaves it
+//! too little time, the policy `balance` moves polling to another CPU.
+
+use std::collections::BTreeMap;
+
+use steerage::policy::Plan;
+use steerage::stats::MoveCause;
+use steerage::topology::interrupt_cpus;
+use steerage::{CpuMask, Handler, Instance};
+
+/// Lets the queues of AF_XDP devices be polled by the CPUs that get their interrupts, as far as these are in the queues' masks. Queues
+/// of other devices are not those of the card.
+pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
+    let handle = instance.handle();
+    let snapshot = handle.snapshot();
+    let mut cards: BTreeMap<&str, BTreeMap<u32, CpuMask>> = BTreeMap::new();
+    for (at, queue) in snapshot.queues.iter().enumerate().filter(|(_, queue)| queue.kind == "af_xdp") {
+        let cpus = cards.entry(&queue.device).or_insert_with(|| interrupt_cpus(&queue.device));
+        let Some(cpus) = cpus.get(&(queue.queue as u32)) else { continue };
+        let Some(to) = snapshot.cpus.iter().position(|cpu| cpus.contains(cpu.cpu)) else { continue };
+        let Some(from) = snapshot.cpus.iter().position(|cpu| cpu.cpu == queue.cpu).filter(|from| *from != to) else {
+            continue;
+        };
+        let (from, to) = (from as u16, to as u16);
+        let view = handle.view();
+        let group = view.groups.iter().enumerate().find(|(_, group)| group.queues.contains(&at));
+        let Some((number, group)) = group.filter(|(_, group)| group.order.contains(&to)) else { continue };
+        tracing::info!(device = %queue.device, queue = queue.queue, cpu = %snapshot.cpus[usize::from(to)].cpu,
+            "polling begins where the interrupts are");
+        // What the CPU would have handled itself, it handles there.
+        let there = |cpu: &u16| {
+            if *cpu == from {
+                to
+            } else if *cpu == to {
+                from
+            } else {
+                *cpu
+            }
+        };
+        let map = Box::new(group.map.each_ref().map(there));
+        let order: Vec<u16> = group.order.iter().map(there).collect();
+        let active = order.iter().filter(|cpu| map.contains(cpu)).count();
+        handle.set_map(number, group.version, &map, Plan { order, active }, MoveCause::Balance);
+        handle.poll_on(at, to);
+    }
+}

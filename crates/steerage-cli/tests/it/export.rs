@@ -1,0 +1,354 @@
+//! `steerage meter --export`: what goes over the wire, and what is said when nobody takes it.
+//!
+//! What real collectors make of it is in `export_collectors`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use steerage_fixtures::tshark;
+
+use crate::program::{Started, report, run};
+
+/// A directory of the test's own, empty.
+pub(crate) fn directory(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("export").join(name);
+    // Left over from the last time, or not there.
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// The header of a message: its length, sequence number and domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Header {
+    length: usize,
+    sequence: u32,
+    domain: u32,
+}
+
+/// The messages in these bytes.
+fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
+    let mut messages = Vec::new();
+    while let Some(header) = bytes.first_chunk::<16>() {
+        let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
+        assert_eq!(header[..2], [0, 10], "the version");
+        let header = Header { length: usize::from(word(0) as u16), sequence: word(8), domain: word(12) };
+        if header.length > bytes.len() {
+            break; // The connection was closed in its midst.
+        }
+        messages.push((header, sets(&bytes[16..header.length])));
+        bytes = &bytes[header.length..];
+    }
+    messages
+}
+
+/// The first id of our options.
+const OPTIONS: u16 = 2304;
+
+/// A set of a message: its id, and its bytes.
+type Set = (u16, Vec<u8>);
+
+fn sets(mut bytes: &[u8]) -> Vec<Set> {
+    let mut sets = Vec::new();
+    while !bytes.is_empty() {
+        let [id, length] = [0, 2].map(|at| u16::from_be_bytes([bytes[at], bytes[at + 1]]));
+        sets.push((id, bytes[4..usize::from(length)].to_vec()));
+        bytes = &bytes[usize::from(length)..];
+    }
+    sets
+}
+
+/// Knows the lengths of records, by the templates that came.
+#[derive(Default)]
+struct Decoder(BTreeMap<u16, usize>);
+
+impl Decoder {
+    /// The number of records of flows, and of options.
+    fn records(&mut self, sets: &[Set]) -> (usize, usize) {
+        let (mut flows, mut options) = (0, 0);
+        for (id, bytes) in sets {
+            match id {
+                2 => self.learn(bytes, 4),
+                3 => self.learn(bytes, 6),
+                id => {
+                    let length = self.0.get(id).unwrap_or_else(|| panic!("no template for {id}"));
+                    assert_eq!(bytes.len() % length, 0, "a set of whole records");
+                    *(if *id < OPTIONS { &mut flows } else { &mut options }) += bytes.len() / length;
+                }
+            }
+        }
+        (flows, options)
+    }
+
+    /// Reads templates whose elements begin at this offset.
+    fn learn(&mut self, mut set: &[u8], elements: usize) {
+        while !set.is_empty() {
+            let word = |at: usize| u16::from_be_bytes([set[at], set[at + 1]]);
+            let (mut at, mut length) = (elements, 0);
+            for _ in 0..word(2) {
+                length += usize::from(word(at + 2));
+                at += if word(at) & 0x8000 == 0 { 4 } else { 8 };
+            }
+            self.0.insert(word(0), length);
+            set = &set[at..];
+        }
+    }
+}
+
+fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
+    let outputs = report["flows"]["outputs"].as_array().unwrap();
+    outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
+}
+
+/// All flows of a capture as a file, read by tshark: the same sums as the CSV's, for each kind of key.
+#[test]
+fn a_file_says_what_the_csv_says() {
+    let directory = directory("file");
+    for path in tshark::captures() {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let [ipfix, csv] = ["ipfix", "csv"].map(|end| directory.join(format!("{name}.{end}")));
+        let [capture, to_ipfix, to_csv] = [&path, &ipfix, &csv].map(|path| path.to_str().unwrap());
+        let args = ["meter", capture, "--virtual-cpus", "2", "-q", "--export", to_ipfix, "--flows", to_csv];
+        let ran = run(&args);
+        // Some captures are cut short.
+        assert!(matches!(ran.code, Some(0 | 1)), "{name}: {ran:?}");
+        let mut expected: Vec<Vec<String>> = rows(&csv);
+        let fields = [
+            "cflow.srcaddr",
+            "cflow.srcaddrv6",
+            "cflow.srcmac",
+            "cflow.dstaddr",
+            "cflow.dstaddrv6",
+            "cflow.dstmac",
+            "cflow.protocol",
+            "cflow.packets",
+            "cflow.octets",
+            "cflow.layer2_octet_delta_count",
+            "cflow.flow_end_reason",
+            "cflow.vlanid",
+        ];
+        let Some(messages) = tshark::tshark(&ipfix, &fields) else { return };
+        assert!(!messages.is_empty(), "{name}");
+        // tshark gives each field of a message as a list; sums are the same however the lists are cut.
+        let sum = |nth: usize| numbers(&messages, nth).sum::<u64>();
+        let total = |nth: usize| expected.iter().map(|row| row[nth].parse::<u64>().unwrap_or(0)).sum::<u64>();
+        assert_eq!(sum(7), total(9) + total(12), "{name}: packets");
+        assert_eq!(sum(8), total(11) + total(14), "{name}: octets");
+        assert_eq!(sum(9), total(10) + total(13), "{name}: layer 2 octets");
+        let values = |fields: &[usize]| {
+            let values = messages.iter().flat_map(|message| fields.iter().flat_map(|field| message[*field].split(',')));
+            let mut values: Vec<_> = values.filter(|value| !value.is_empty()).map(str::to_owned).collect();
+            values.sort();
+            values
+        };
+        let column = |rows: &mut Vec<Vec<String>>, nth: usize| {
+            let mut values: Vec<_> =
+                rows.iter().map(|row| row[nth].clone()).filter(|value| !value.is_empty()).collect();
+            values.sort();
+            values
+        };
+        assert_eq!(values(&[0, 1, 2]), column(&mut expected, 4), "{name}: sources");
+        assert_eq!(values(&[3, 4, 5]), column(&mut expected, 6), "{name}: destinations");
+        assert_eq!(values(&[6]), column(&mut expected, 3), "{name}: protocols");
+        assert_eq!(values(&[11]), column(&mut expected, 17), "{name}: VLANs");
+        let reasons = ["idle", "active", "finished", "forced", "resources"];
+        let number = |reason: &String| (reasons.iter().position(|known| known == reason).unwrap() + 1).to_string();
+        let mut ends: Vec<_> = column(&mut expected, 21).iter().map(number).collect();
+        ends.sort();
+        assert_eq!(values(&[10]), ends, "{name}: ends");
+    }
+}
+
+fn rows(csv: &Path) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(csv).unwrap();
+    text.lines().skip(1).map(|line| line.split(',').map(str::to_owned).collect()).collect()
+}
+
+fn numbers(messages: &[Vec<String>], nth: usize) -> impl Iterator<Item = u64> {
+    messages.iter().flat_map(move |message| message[nth].split(',')).filter_map(|number| number.parse().ok())
+}
+
+/// The time with nanoseconds, and tunnels, as tshark reads them.
+#[test]
+fn times_and_tunnels() {
+    let directory = directory("tunnels");
+    let read = |capture: &str, field: &str| {
+        let path = tshark::capture(capture)?;
+        let ipfix = directory.join("flows.ipfix");
+        report(&["meter", path.to_str()?, "--virtual-cpus", "1", "--export", ipfix.to_str()?]);
+        let messages = tshark::tshark(&ipfix, &[field])?;
+        Some(messages.iter().map(|message| message[0].clone()).find(|value| !value.is_empty()).unwrap_or_default())
+    };
+    // `tshark -r vxlan.pcap -T fields -e vxlan.vni` gives 100 for each packet.
+    let Some(segment) = read("vxlan.pcap", "cflow.layer2_segment_id") else { return };
+    let expected = (1u64 << 56 | 100).to_string();
+    assert!(segment.split(',').all(|id| id == expected), "{segment}");
+    // And `-e geneve.vni` gives 0x0a and 0x0b for geneve.pcap, one for each of its two flows.
+    let keys = read("geneve.pcap", "cflow.pie.ntop.tunnel_id").unwrap();
+    let mut keys: Vec<&str> = keys.split(',').collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["10", "11"]);
+}
+
+/// Messages fit the MTU, their sequence numbers are the numbers of records before, and templates come again.
+#[test]
+fn datagrams_fit_and_are_numbered() {
+    for (mtu, most) in [("1500", 1472), ("1280", 1252)] {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let address = socket.local_addr().unwrap();
+        let (ended, has_ended) = mpsc::channel();
+        let receiver = thread::spawn(move || {
+            let (mut all, mut buffer) = (Vec::new(), [0; 65_535]);
+            let (mut decoder, mut flows) = (Decoder::default(), 0);
+            loop {
+                // What is sent on loopback is there once it is sent.
+                let was_over = has_ended.try_recv().is_ok();
+                while let Ok(length) = socket.recv(&mut buffer) {
+                    let message = messages(&buffer[..length]).remove(0);
+                    assert_eq!(message.0.length, length, "one message in a datagram");
+                    let (more, options) = decoder.records(&message.1);
+                    flows += more;
+                    all.push((message, more + options));
+                }
+                if was_over {
+                    return (all, flows);
+                }
+            }
+        });
+        let to = format!("ipfix://{address}");
+        let args = ["meter", "synthetic:packets=10000,flows=10000", "--virtual-cpus", "2"];
+        let report =
+            report(&[&args[..], &["--export", &format!("{to}?mtu={mtu}&refresh=50ms&domain=7&rate=20000")]].concat());
+        ended.send(()).unwrap();
+        let (all, flows) = receiver.join().unwrap();
+        let mut expected = 0;
+        for ((header, _), records) in &all {
+            assert!(header.length <= most && (header.domain, header.sequence) == (7, expected), "{header:?}");
+            expected += *records as u32;
+        }
+        let full = all.iter().filter(|((header, _), _)| header.length > most - 120).count();
+        assert!(full > all.len() / 2, "{full} full messages of {}", all.len());
+        // Every 50 ms, while thousands of records take 50 us each.
+        let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
+        assert!(with_templates >= 3, "{with_templates}");
+        let output = output(&report, &to);
+        assert_eq!((&output["written"], &output["lost"]), (&report["flows"]["total"], &0.into()), "{output}");
+        assert_eq!(output["written"], flows);
+        assert_eq!(output["messages"], all.len());
+        assert_eq!(output["bytes"], all.iter().map(|((header, _), _)| header.length).sum::<usize>());
+    }
+}
+
+/// A collector that closes its connections again and again: no packet is dropped, each connection begins anew, and every
+/// record is accounted for.
+#[test]
+fn a_collector_that_comes_and_goes_costs_no_packets() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (done, is_done) = mpsc::channel();
+    let collector = thread::spawn(move || {
+        let mut connections = Vec::new();
+        // At least a whole message of each of the first connections, then all that comes.
+        for taken in [20_000, 40_000, 70_000, usize::MAX] {
+            let (mut stream, _) = listener.accept().unwrap();
+            if taken == usize::MAX {
+                done.send(()).unwrap();
+            }
+            let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+            while bytes.len() < taken {
+                match stream.read(&mut buffer) {
+                    Ok(length) if length > 0 => bytes.extend_from_slice(&buffer[..length]),
+                    // Reset while something was unread, or the end.
+                    _ => break,
+                }
+            }
+            connections.push(bytes);
+        }
+        connections
+    });
+    let to = format!("ipfix+tcp://{address}");
+    // A flow has a packet each 2 s, and ends after 1 s.
+    let device = "synthetic:flows=40000,rate=20000";
+    let args = ["meter", device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "2", "--json", "--export", &to];
+    let run = Started::new(&args);
+    is_done.recv().unwrap();
+    let report = run.stop(Signal::SIGINT);
+    let connections = collector.join().unwrap();
+    assert_eq!(report["dropped"], serde_json::json!({}), "{report}");
+    let output = output(&report, &to);
+    let [written, lost, total, made] =
+        [&output["written"], &output["lost"], &report["flows"]["total"], &output["connections"]]
+            .map(|n| n.as_u64().unwrap());
+    assert_eq!((written + lost, made), (total, 3), "{output}");
+    let mut arrived = 0;
+    for bytes in &connections {
+        // Without a template before, a record cannot be read.
+        let (messages, mut decoder) = (messages(bytes), Decoder::default());
+        assert_eq!(messages[0].0.sequence, 0, "a connection begins anew");
+        arrived += messages.iter().map(|(_, sets)| decoder.records(sets).0 as u64).sum::<u64>();
+    }
+    assert!(arrived > 0 && arrived <= written, "{arrived} of {written}");
+}
+
+/// Nobody listens: a live source goes on and counts; a capture, whose records are to arrive, is refused at once.
+#[test]
+fn a_collector_that_is_down() {
+    // Bound and closed again: nobody listens there.
+    let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to = format!("ipfix+tcp://{nowhere}");
+    let live =
+        ["meter", "synthetic:flows=1000,rate=50000,packets=20000", "--virtual-cpus", "2", "--json", "--export", &to];
+    let run = Started::new(&live);
+    let report = run.stop(Signal::SIGINT);
+    let output = output(&report, &to);
+    assert_eq!((&output["written"], &output["lost"]), (&0.into(), &report["flows"]["total"]), "{output}");
+    assert_eq!(report["flows"]["lost"], report["flows"]["total"]);
+    assert_eq!(report["dropped"], serde_json::json!({}));
+
+    let ran = crate::program::run(&["meter", "synthetic:packets=1000", "--export", &to]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let expected = format!("steerage: cannot export flows to {to}: Connection refused");
+    assert!(ran.complaint().starts_with(&expected) && ran.err.contains("start the collector"), "{ran:?}");
+}
+
+/// Over UDP nobody can know what arrived, but the kernel tells when a datagram was refused.
+#[test]
+fn refused_datagrams_are_seen() {
+    let nowhere: SocketAddr = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to = format!("ipfix://{nowhere}");
+    let report = report(&["meter", "synthetic:packets=5000,flows=5000", "--virtual-cpus", "1", "--export", &to]);
+    assert!(output(&report, &to)["refusals"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn wrong_destinations_are_2() {
+    for (args, says) in [
+        ("--export collector:4739", "write a name that ends in"),
+        ("--export netflow://collector", "write ipfix://HOST:PORT"),
+        ("--export ipfix://collector?mtu=9", "mtu=9"),
+        ("--export -", "use --flows -"),
+        ("--export a.ipfix --export a.ipfix", "twice"),
+        ("--flows a.ipfix --export a.ipfix", "twice"),
+        ("--export ipfix://127.0.0.1 --rotate 5m", "does not rotate"),
+        ("--rotate 5m", "--export"),
+    ] {
+        let ran = run(&[&["meter", "synthetic:packets=1"], &args.split(' ').collect::<Vec<_>>()[..]].concat());
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{args}: {ran:?}");
+        assert!(ran.complaint().contains(says), "{args}: {ran:?}");
+    }
+    let ran = run(&["meter", "synthetic:packets=1", "--export", "ipfix://no.such.host.invalid"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.complaint().starts_with("steerage: cannot export flows to ipfix://no.such.host.invalid:4739: "),
+        "{ran:?}"
+    );
+}

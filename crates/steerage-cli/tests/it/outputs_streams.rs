@@ -1,0 +1,91 @@
+//! Outputs that are programs, named pipes and connections.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::TcpStream;
+use std::thread;
+
+use serde_json::json;
+use steerage_fixtures::scratch::Scratch;
+use steerage_fixtures::until;
+
+use crate::program::{Ran, command, run};
+
+/// The records of a pcap with nanoseconds: their number.
+pub(crate) fn packets(mut capture: &[u8]) -> u64 {
+    assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
+    capture = &capture[24..];
+    let mut packets = 0;
+    while !capture.is_empty() {
+        let len = u32::from_ne_bytes(capture[8..12].try_into().unwrap()) as usize;
+        capture = &capture[16 + len..];
+        packets += 1;
+    }
+    packets
+}
+
+#[test]
+fn programs_read_captures() {
+    let scratch = Scratch::new();
+    let to = |name: &str| format!("exec:cat >{}", scratch.join(name).display());
+    let ran = run(&["fanout", "synthetic:packets=5000", "--to", &to("a"), "--to", &to("b"), "--json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report = ran.report();
+    assert_eq!((&report["received"], &report["dropped"]), (&5000.into(), &json!({})));
+    for (nth, name) in ["a", "b"].iter().enumerate() {
+        let read = packets(&fs::read(scratch.join(name)).unwrap());
+        assert_eq!(Some(read), report["outputs"][nth]["packets"].as_u64());
+    }
+    let ran = run(&["fanout", "synthetic:packets=50", "--to", "exec:cat >/dev/null; exit 3", "-q"]);
+    assert_eq!((ran.code, ran.complaint().contains("exit status: 3")), (Some(1), true), "{ran:?}");
+}
+
+#[test]
+fn a_program_that_has_enough_loses_the_rest() {
+    let ran = run(&["fanout", "synthetic:packets=100000", "--to", "exec:head -c 1000 >/dev/null", "--json"]);
+    let report = ran.report();
+    // 24 bytes of header, then 80 for each packet.
+    assert_eq!((ran.code, &report["outputs"][0]["packets"]), (Some(1), &12.into()), "{ran:?}");
+}
+
+#[test]
+fn a_fifo_is_made_and_waited_for() {
+    let scratch = Scratch::new();
+    let path = scratch.join("pipe");
+    let run = command(&["fanout", "synthetic:packets=1000", "--to", &format!("fifo:{}", path.display()), "--json"]);
+    let child = { run }.spawn().unwrap();
+    until("there is a FIFO", || path.exists());
+    let mut capture = Vec::new();
+    File::open(&path).unwrap().read_to_end(&mut capture).unwrap();
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    assert_eq!((ran.code, packets(&capture)), (Some(0), 1000), "{ran:?}");
+    assert!(ran.err.contains("waiting for a reader of") || ran.err.is_empty(), "{ran:?}");
+    fs::write(scratch.join("file"), "").unwrap();
+    let ran = crate::program::run(&[
+        "fanout",
+        "synthetic:packets=1",
+        "--to",
+        &format!("fifo:{}", scratch.join("file").display()),
+    ]);
+    assert!(ran.code == Some(1) && ran.complaint().contains("no FIFO"), "{ran:?}");
+}
+
+#[test]
+fn who_connects_reads_a_capture() {
+    // A port that was free a moment ago.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to = format!("tcp-listen:{address}");
+    let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();
+    let reader = thread::spawn(move || {
+        let mut connection = None;
+        until("somebody listens", || {
+            connection = TcpStream::connect(address).ok();
+            connection.is_some()
+        });
+        let mut capture = Vec::new();
+        connection.unwrap().read_to_end(&mut capture).unwrap();
+        capture
+    });
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    assert_eq!((ran.code, packets(&reader.join().unwrap())), (Some(0), 1000), "{ran:?}");
+}

@@ -1,0 +1,197 @@
+//! `steerage parallel` with the tools that people run: their output is that of one process, but for the order of lines.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use steerage_fixtures::cable::{FAR, NEAR, Net};
+use steerage_fixtures::{scratch::Scratch, skip, tshark};
+
+use crate::parallel::{jobs, summary};
+use crate::program::{Started, command, report, run};
+
+/// Fields of tshark that depend on the packets of one flow alone.
+const FLOW_LOCAL: [&str; 13] = [
+    "frame.time_epoch",
+    "frame.len",
+    "frame.cap_len",
+    "ip.src",
+    "ipv6.src",
+    "tcp.seq",
+    "tcp.ack",
+    "tcp.analysis.flags",
+    "tcp.analysis.ack_rtt",
+    "tcp.analysis.bytes_in_flight",
+    "http.time",
+    "dns.time",
+    "dns.qry.name",
+];
+
+/// The captures, the one of the examples (DNS, HTTP, voice), and one that is made. Each test makes its own, since two makings
+/// differ in their times.
+fn captures(scratch: &Scratch) -> Vec<PathBuf> {
+    let made = scratch.join("parallel-tools.pcapng");
+    report(&["send", &format!("pcap:{}", made.display()), "synthetic:flows=300,packets=5000,mix=udp4+tcp6"]);
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo.pcapng");
+    tshark::captures().into_iter().chain([examples, made]).collect()
+}
+
+/// Sorted lines, without the numbers of other frames: those are of the whole capture.
+fn sorted(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = text.lines().map(without_frame_numbers).collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// `(reply in 12)`, `[Reassembled in #12]`.
+fn without_frame_numbers(line: &str) -> String {
+    let parts = line.split_inclusive(" in ").enumerate();
+    parts
+        .map(
+            |(nth, part)| {
+                if nth == 0 { part } else { part.trim_start_matches(|c: char| c == '#' || c.is_ascii_digit()) }
+            },
+        )
+        .collect()
+}
+
+/// The output of a tool alone. `None` if it is absent.
+fn alone(tool: &[&str], file: &Path) -> Option<String> {
+    let Ok(output) = Command::new(tool[0]).args(&tool[1..]).arg(file).output() else {
+        skip(&format!("{} is absent", tool[0]));
+        return None;
+    };
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn compare_with_tshark(fields: &[&str], key: impl Fn(&Path) -> &'static str) {
+    let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=a"];
+    tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
+    tool.push("-r");
+    let scratch = Scratch::new();
+    for capture in captures(&scratch) {
+        let Some(one) = alone(&tool, &capture) else { return };
+        let (name, key) = (capture.to_str().unwrap(), key(&capture));
+        let ran =
+            run(&[&["parallel", name, "--key", key, "-j", "3", "-q", "--json", "--"], &tool[..], &["-"]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(summary(&ran)["delivered"].as_u64(), Some(one.lines().count() as u64), "{name}");
+        assert_same(&one, &ran.out, name);
+    }
+}
+
+/// The same lines in whatever order.
+fn assert_same(one: &str, jobs: &str, name: &str) {
+    let (one, jobs) = (sorted(one), sorted(jobs));
+    let differ = one.iter().zip(&jobs).find(|(one, jobs)| one != jobs);
+    assert!(one.len() == jobs.len() && differ.is_none(), "{name}: {} and {} lines, {differ:?}", one.len(), jobs.len());
+}
+
+#[test]
+fn the_fields_of_tshark_are_those_of_one_process() {
+    compare_with_tshark(&FLOW_LOCAL, |_| "flow");
+}
+
+#[test]
+fn what_tshark_says_of_packets_is_that_of_one_process() {
+    // The Rx protocol of AFS knows replies by calls from and to other ports.
+    compare_with_tshark(&["frame.time_epoch", "_ws.col.Info"], |capture| {
+        if capture.ends_with("afs.pcap") { "hosts" } else { "flow" }
+    });
+}
+
+#[test]
+fn the_lines_of_tcpdump_are_those_of_one_process() {
+    let scratch = Scratch::new();
+    // It knows replies of AFS by calls to other hosts.
+    for capture in captures(&scratch).iter().filter(|capture| !capture.ends_with("afs.pcap")) {
+        let name = capture.to_str().unwrap();
+        let tool = ["tcpdump", "-n", "-tt", "-r"];
+        let Some(one) = alone(&tool, capture) else { return };
+        let ran = run(&[&["parallel", name, "-j", "2", "-q", "--json", "--"], &tool[..], &["-"]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_same(&one, &ran.out, name);
+    }
+}
+
+#[test]
+fn nfpcapd_reads_a_file_of_its_own() {
+    let scratch = Scratch::new();
+    let capture = captures(&scratch).pop().unwrap();
+    if Command::new("nfpcapd").arg("-V").output().is_err() {
+        return skip("nfpcapd is absent: install the package nfdump");
+    }
+    let results = scratch.join("out");
+    let (capture, results) = (capture.to_str().unwrap(), results.to_str().unwrap());
+    let job = ["--", "nfpcapd", "-r", "{file}", "-w", "."];
+    let ran = run(&[&["parallel", capture, "-j", "2", "-q", "--json", "--results", results], &job[..]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let dump = |dir: &str| {
+        let output = Command::new("nfdump").args(["-q", "-o", "csv", "-N", "-R", dir, "-A", "proto"]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let packets: Vec<u64> = jobs(&summary(&ran)).iter().map(|job| job["packets"].as_u64().unwrap()).collect();
+    assert!(packets.iter().all(|packets| *packets > 0));
+    for job in 1..=2 {
+        assert!(!dump(&format!("{results}/{job}")).is_empty(), "job {job}");
+    }
+}
+
+#[test]
+fn jobs_get_packets_without_their_tunnels() {
+    let tunnels = ["vxlan", "geneve", "various_gre", "mpls-over-udp", "gso-ipv4-vxlan-ipv4", "gso-ipv6-geneve-ipv6"];
+    for name in tunnels {
+        let Some(capture) = tshark::capture(&format!("{name}.pcap")) else { return };
+        let fields = ["frame.time_epoch", "ip.src", "ip.dst", "ip.id", "ipv6.src", "ipv6.dst", "tcp.seq_raw"];
+        // ARP in a tunnel has no addresses of its own in these fields.
+        let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=l", "-Y", "not arp"];
+        tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
+        let Some(inner) = alone(&[&tool[..], &["-r"]].concat(), &capture) else { return };
+        let from = ["parallel", capture.to_str().unwrap(), "--strip-tunnels", "-j", "2", "-q", "--"];
+        // The only headers of their packets now.
+        tool[5] = "occurrence=a";
+        let ran = run(&[&from[..], &tool, &["-r", "-"]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_same(&inner, &ran.out, name);
+    }
+}
+
+/// As many datagrams as `count`, from as many ports.
+fn send_datagrams(net: &Net, count: usize) {
+    net.far(|| {
+        let sockets: Vec<_> = (0..32).map(|_| std::net::UdpSocket::bind((FAR, 0)).unwrap()).collect();
+        for nth in 0..count {
+            sockets[nth % sockets.len()].send_to(&[nth as u8; 32], (NEAR, 9)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_interface_is_split_while_it_receives() {
+    let Some(net) = Net::new() else { return };
+    let arguments = ["parallel", "near0", "-Q", "in", "-f", "udp", "-j", "2", "-c", "600", "--json", "-v"];
+    let job = ["--", "tcpdump", "-n", "-l", "-r", "-"];
+    let run = net.near(|| Started::of(command(&[&arguments[..], &job].concat()).spawn().unwrap()));
+    send_datagrams(&net, 600);
+    let ran = run.end();
+    assert_eq!((ran.code, ran.out.lines().count()), (Some(0), 600), "{ran:?}");
+    let summary = summary(&ran);
+    assert_eq!((&summary["delivered"], &summary["lost"]), (&600.into(), &0.into()));
+    assert!(jobs(&summary).iter().all(|job| job["packets"].as_u64().unwrap() > 0), "{summary}");
+}
+
+#[test]
+fn an_interface_of_its_own_is_a_job_s_input_too() {
+    let Some(net) = Net::new() else { return };
+    let arguments = ["parallel", "near0", "-Q", "in", "-f", "udp", "-j", "2", "--json", "-v"];
+    let job = ["--", "sh", "-c", "echo $STEERAGE_JOB $(grep -c {tap} /proc/net/dev); exec sleep 1000"];
+    let mut run = net.near(|| Started::of(command(&[&arguments[..], &job].concat()).spawn().unwrap()));
+    let mut said = [run.line(), run.line()];
+    said.sort();
+    assert_eq!(said, ["1 1\n", "2 1\n"]);
+    send_datagrams(&net, 100);
+    run.signal(Signal::SIGINT);
+    let ran = run.end();
+    // They were ended by TERM, since nothing else says that an interface is at its end.
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+}

@@ -14,7 +14,7 @@ use crate::error::Error;
 
 /// What a run reads of the machine while it runs: CPUs that come and go, interfaces, memory, random
 /// numbers.
-const MACHINE: [&str; 10] = [
+const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",
     "/sys/class/net",
@@ -22,6 +22,7 @@ const MACHINE: [&str; 10] = [
     "/sys/kernel/btf",
     "/sys/fs/cgroup",
     "/proc/self",
+    "/proc/stat",
     "/proc/interrupts",
     "/proc/irq",
     "/proc/meminfo",

@@ -5,9 +5,13 @@ use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Instant;
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_root, skip};
@@ -113,6 +117,29 @@ fn no_sandbox_is_for_debugging() {
         assert_eq!((task.all(), task.field("NoNewPrivs:"), task.field("Seccomp:")), (0, "1", "0"), "{task:?}");
     }
     assert!(run.stop(Signal::SIGTERM)["sandbox"].is_null());
+}
+
+/// The policy places packets by it, so it must not go unnoticed that the sandbox keeps it from being read.
+#[test]
+fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
+    let stop = AtomicBool::new(false);
+    let cpu = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cpu = (0..CpuSet::count()).find(|at| cpu.is_set(*at).unwrap()).unwrap();
+    let others = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut only = CpuSet::new();
+            only.set(cpu).unwrap();
+            sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+            let start = Instant::now();
+            while !stop.load(Ordering::Relaxed) && start.elapsed() < HANG {
+                std::hint::spin_loop();
+            }
+        });
+        let report = report(&["count", "synthetic:rate=20000", "--cpus", &cpu.to_string(), "--seconds", "1"]);
+        stop.store(true, Ordering::Relaxed);
+        report["cpus"][0]["others"].as_f64().unwrap()
+    });
+    assert!(others > 0.0);
 }
 
 #[test]

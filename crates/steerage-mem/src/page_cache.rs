@@ -5,7 +5,7 @@
 ///
 /// A queue goes through all pages of its cache, since it takes pages home only when its cache is short of a poll. So these pages
 /// should fit the CPU's own caches and its TLB. With frames of 1,500 bytes, 2,048 pages cost no more than no cache, and 4,096
-/// pages made a run 1.7 times as long (docs/performance.md, "Many queues, frames, and the size of the cache").
+/// pages made a run 1.7 times as long (docs/lab/pages.md, "Many queues, frames, and the size of the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
 /// The maximum size of a local page cache, in pages: ENA's maximum.

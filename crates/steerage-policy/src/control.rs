@@ -10,7 +10,7 @@ use std::time::Duration;
 use steerage_core::build::BeginWith;
 use steerage_core::control::Handle;
 use steerage_core::ids::{BucketId, CpuIndex, MoveCause};
-use steerage_core::limits::BUCKETS;
+use steerage_core::limits::{BUCKETS, WATCH_EVERY};
 use steerage_core::placement::{Elephant, GroupVersion, GroupView, Plan, PolicyInfo, View};
 use steerage_flow::Timestamp;
 
@@ -19,6 +19,7 @@ use crate::distances::Distances;
 use crate::elephants::Elephants;
 use crate::limits::{LOOK_EVERY, LOOK_EVERY_MAX};
 use crate::load::{BucketWork, LoadMeter, Looked};
+use crate::others::OthersWant;
 use crate::policy::{GroupLoad, Policy, Window, Wish};
 use crate::receivers::Receivers;
 
@@ -36,6 +37,9 @@ pub struct PolicyControl {
     distances: Distances,
     elephants: Elephants,
     receivers: Receivers,
+    want: OthersWant,
+    /// When polling moved to another CPU the last time.
+    placed: Option<Timestamp>,
     activity: Activity,
     /// The time of the next look. `None`: never.
     due: Option<Timestamp>,
@@ -74,6 +78,8 @@ impl PolicyControl {
             distances: Distances::new(cpus_are_real),
             elephants: Elephants::default(),
             receivers: Receivers::default(),
+            want: OthersWant::default(),
+            placed: None,
             activity: Activity::default(),
             due: None,
             interval: LOOK_EVERY,
@@ -185,6 +191,11 @@ impl PolicyControl {
             self.receivers.begin_anew();
             return false;
         };
+        self.want.note(now, &view.others, self.handle.ledgers());
+        // The policies decide once it is known what others take now. Until then, the trial of the new receiver is not disturbed either.
+        if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
+            return self.place_receivers(now, view);
+        }
         let (mut wishes, mut to_measure) = (Vec::new(), Vec::new());
         for (at, group) in view.groups.iter().enumerate().filter(|(_, group)| !group.queues.is_empty()) {
             wishes.extend(self.look_at_group(now, at, view, &looked).map(|wish| (at, wish)));
@@ -207,7 +218,7 @@ impl PolicyControl {
         has_wishes || self.place_receivers(now, view)
     }
 
-    /// Lets another CPU poll a queue whose CPU is slowed by others. Both CPUs swap their buckets. Returns whether there was one.
+    /// Lets another CPU poll a queue whose CPU is slowed by others. Its buckets go there too. Returns whether there was one.
     fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
         if !self.policy.moves_receivers() {
             return false;
@@ -216,18 +227,18 @@ impl PolicyControl {
         tracing::info!(queue = change.queue, from = change.from, to = change.to, "polling moves to another CPU");
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
-            let map = change.swapped(&group.map);
-            let plan = plan_of(&map, &group.order);
+            let plan = plan_of(&change.map, &group.order);
             // If the group has changed meanwhile, its policy places the buckets.
-            self.handle.set_map(at, group.version, &map, plan, MoveCause::Balance);
+            self.handle.set_map(at, group.version, &change.map, plan, MoveCause::Balance);
         }
         self.handle.poll_on(change.queue, change.to);
+        self.placed = Some(now);
         true
     }
 
     fn look_at_group(&mut self, now: Timestamp, at: usize, view: &View, looked: &Looked) -> Option<Wish> {
         let group = &view.groups[at];
-        let cpus = self.load.loads(looked, &group.queues, &view.others);
+        let cpus = self.load.loads(looked, &group.queues, &view.others, &self.want);
         let Group { policy, work, .. } = &mut self.groups[at];
         let window = looked.window.as_ref().map(|window| Window {
             cpus: &window.cpus,

@@ -34,6 +34,7 @@ mod elephants;
 mod limits;
 mod load;
 mod names;
+mod others;
 mod packing;
 mod policy;
 mod receivers;

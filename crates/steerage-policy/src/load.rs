@@ -13,6 +13,7 @@ use steerage_flow::Timestamp;
 use steerage_ledger::{Ledgers, QueueLedger};
 
 use crate::limits::{FEW, LOOK_EVERY, Tuning};
+use crate::others::OthersWant;
 use crate::policy::CpuLoad;
 
 /// One reading of a CPU's counters.
@@ -56,6 +57,7 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
         receive: ((now.receive - before.receive) as f64 / nanos).min(busy),
         packets,
         others: 0.0,
+        others_want: 0.0,
     }
 }
 
@@ -202,12 +204,12 @@ impl LoadMeter {
     }
 
     /// The load of each CPU since the last look, with the packets that it finished for one group.
-    pub(crate) fn loads(&self, looked: &Looked, queues: &[usize], others: &[f64]) -> Vec<CpuLoad> {
+    pub(crate) fn loads(&self, looked: &Looked, queues: &[usize], others: &[f64], want: &OthersWant) -> Vec<CpuLoad> {
         let packets =
             |cpu: usize| queues.iter().map(|q| self.finished[*q][cpu] - looked.finished_before[*q][cpu]).sum::<u64>();
         let cpus = (0..looked.before.len()).map(|cpu| {
             let load = load_since(&self.cpus[cpu], &looked.before[cpu], looked.elapsed, packets(cpu));
-            CpuLoad { others: others[cpu], ..load }
+            CpuLoad { others: others[cpu], others_want: want.of(cpu), ..load }
         });
         cpus.collect()
     }

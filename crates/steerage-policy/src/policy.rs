@@ -34,6 +34,8 @@ pub struct CpuLoad {
     pub packets: u64,
     /// The share of the CPU's time that other programs or other guests of the hypervisor took, as far as it is known.
     pub others: f64,
+    /// The share that they would take if we left the CPU to them. It is more than `others` if we compete with them.
+    pub others_want: f64,
 }
 
 /// A measurement that is long enough to compare buckets. No bucket moved during it.

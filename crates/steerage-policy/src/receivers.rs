@@ -1,51 +1,56 @@
 //! Which CPU polls a queue.
 //!
 //! A CPU that other programs, interrupts or guests of the hypervisor use has only the rest of its time for receiving: `1 - others`.
-//! If the CPU that polls has no time left, and another one of the mask has more time for us, polling moves there, and both CPUs swap
-//! their buckets. Whether that pays is measured, since the other program may follow, or may be the one that waits for the packets:
-//! if less is received than before, both go back. A trial is repeated after a hundred times as long as it took, so that trials cost at
-//! most 1 % of the time.
+//! If the CPU that polls has no time left, and another one of the mask has more time for us, polling moves there, and the buckets of
+//! the slowed CPU go to those that have buckets. So nothing is left that competes with the other program, which is often the one that
+//! the packets come from: the sender on a veth, or the softirq of the network card. If CPUs are short of time afterwards, the policy
+//! decides whether the slowed one should help again.
+//!
+//! Whether that pays is measured, since the other program may follow, or may be the one that waits for the packets: if less is
+//! received than before, polling and buckets return. A trial is repeated after a hundred times as long as it took, so that trials
+//! cost at most 1 % of the time.
 
 use std::sync::atomic::Ordering;
 
 use steerage_core::ids::CpuIndex;
 use steerage_core::limits::{BUCKETS, WATCH_EVERY};
-use steerage_core::placement::View;
+use steerage_core::placement::{GroupView, View};
 use steerage_flow::Timestamp;
 use steerage_ledger::Ledgers;
 
 use crate::limits::Tuning;
 
-/// A queue that another CPU is to poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A queue that another CPU should poll.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
     pub(crate) queue: usize,
     pub(crate) from: CpuIndex,
     pub(crate) to: CpuIndex,
+    /// The CPU of each bucket of the queue's group from then on.
+    pub(crate) map: Map,
 }
 
-impl Change {
-    fn back(self) -> Self {
-        Self { from: self.to, to: self.from, ..self }
-    }
+type Map = Box<[CpuIndex; BUCKETS]>;
 
-    /// The map with the buckets of both CPUs swapped, unless the CPU that is to poll has more of them already: it is the one with more
-    /// time.
-    pub(crate) fn swapped(self, map: &[CpuIndex; BUCKETS]) -> Box<[CpuIndex; BUCKETS]> {
-        let mut swapped = Box::new(*map);
-        let buckets_of = |cpu: CpuIndex| map.iter().filter(|owner| **owner == cpu).count();
-        if buckets_of(self.to) >= buckets_of(self.from) {
-            return swapped;
-        }
-        for cpu in &mut *swapped {
-            *cpu = match *cpu {
-                cpu if cpu == self.from => self.to,
-                cpu if cpu == self.to => self.from,
-                cpu => cpu,
-            };
-        }
-        swapped
-    }
+/// The map in which the buckets of one CPU are on those that have buckets, in equal numbers, and on the one that polls.
+fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
+    let mut cpus: Vec<CpuIndex> = map.iter().copied().filter(|cpu| *cpu != from).chain([to]).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    let mut without = Box::new(*map);
+    let left = without.iter_mut().filter(|cpu| **cpu == from);
+    left.zip(cpus.into_iter().cycle()).for_each(|(left, cpu)| *left = cpu);
+    without
+}
+
+/// A change that has to show that it pays.
+#[derive(Clone, Debug)]
+struct Trial {
+    from: CpuIndex,
+    to: CpuIndex,
+    /// The map and the packets per second before.
+    map: Map,
+    rate: f64,
 }
 
 /// What is known of one queue's receiver.
@@ -53,8 +58,7 @@ impl Change {
 struct Receiver {
     /// The time, the packets received and the busy time of the CPU at the start of the present measurement.
     window: Option<(Timestamp, u64, u64)>,
-    /// The change that is tried, and the packets per second before.
-    trial: Option<(Change, f64)>,
+    trial: Option<Trial>,
     /// No trial begins before.
     not_before: Timestamp,
 }
@@ -70,13 +74,13 @@ impl Receivers {
     /// Looks at the queues of all groups, and returns the first that another CPU should poll. Call it while no bucket moves.
     pub(crate) fn look(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
         self.0.resize_with(ledgers.queues.len(), Receiver::default);
-        let queues = view.groups.iter().flat_map(|group| group.queues.iter().map(move |queue| (*queue, &group.order)));
+        let queues = view.groups.iter().flat_map(|group| group.queues.iter().map(move |queue| (*queue, group)));
         let is_free = |queue: &usize| !ledgers.queues[*queue].owner_is_chosen.load(Ordering::Relaxed);
-        for (queue, order) in queues.filter(|(queue, _)| is_free(queue)) {
+        for (queue, group) in queues.filter(|(queue, _)| is_free(queue)) {
             let owner = ledgers.queues[queue].owner();
             let (received, busy) =
                 (ledgers.queues[queue].ledger.received.get(), ledgers.cpus[usize::from(owner)].busy_nanos.get());
-            let change = self.0[queue].look(now, queue, owner, (received, busy), order, &view.others);
+            let change = self.0[queue].look(now, queue, owner, (received, busy), group, &view.others);
             if change.is_some() {
                 return change;
             }
@@ -97,7 +101,7 @@ impl Receiver {
         queue: usize,
         owner: CpuIndex,
         (received, busy): (u64, u64),
-        order: &[CpuIndex],
+        group: &GroupView,
         others: &[f64],
     ) -> Option<Change> {
         let (since, received_before, busy_before) = *self.window.get_or_insert((now, received, busy));
@@ -108,11 +112,12 @@ impl Receiver {
         }
         self.window = None;
         let rate = received.saturating_sub(received_before) as f64 / took.as_secs_f64();
-        if let Some((change, before)) = self.trial.take() {
+        if let Some(Trial { from, to, map, rate: before }) = self.trial.take() {
             self.not_before = now + took.div_f64(TUNING.budget);
             // If the other CPU has not taken the queue, there is nothing to undo but the map, which the policy sees to.
-            let worse = owner == change.to && rate < before * (1.0 - TUNING.noise);
-            return worse.then(|| change.back());
+            let is_worse = owner == to && rate < before * (1.0 - TUNING.noise);
+            let is_possible = map.iter().all(|cpu| group.order.contains(cpu));
+            return (is_worse && is_possible).then_some(Change { queue, from: to, to: from, map });
         }
         let time_left = |cpu: CpuIndex| 1.0 - others[usize::from(cpu)];
         let used = busy.saturating_sub(busy_before) as f64 / took.as_nanos() as f64 + others[usize::from(owner)];
@@ -120,13 +125,27 @@ impl Receiver {
             return None;
         }
         // Of equals the first, since they are in the order in which CPUs join.
-        let to = order.iter().copied().rev().max_by(|a, b| time_left(*a).total_cmp(&time_left(*b)))?;
+        let to = group.order.iter().copied().rev().max_by(|a, b| time_left(*a).total_cmp(&time_left(*b)))?;
         // A move has to bring more than what is left for bursts.
         if time_left(to) < time_left(owner) + (1.0 - TUNING.fill) {
             return None;
         }
-        let change = Change { queue, from: owner, to };
-        self.trial = Some((change, rate));
-        Some(change)
+        self.trial = Some(Trial { from: owner, to, map: group.map.clone(), rate });
+        Some(Change { queue, from: owner, to, map: without(&group.map, owner, to) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_buckets_of_a_slowed_cpu_go_to_those_that_have_some() {
+        let count = |map: &Map, cpu| map.iter().filter(|owner| **owner == cpu).count();
+        let mut map = [0; BUCKETS];
+        assert_eq!(count(&without(&map, 0, 5), 5), BUCKETS, "it had all of them");
+        map.iter_mut().enumerate().for_each(|(bucket, cpu)| *cpu = bucket as CpuIndex % 4);
+        let spread = without(&map, 0, 5);
+        assert_eq!([0, 1, 2, 3, 5].map(|cpu| count(&spread, cpu)), [0, 1280, 1280, 1280, 256]);
     }
 }

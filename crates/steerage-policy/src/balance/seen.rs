@@ -48,14 +48,14 @@ impl<'a> Seen<'a> {
         &self.load.cpus[usize::from(cpu)]
     }
 
-    /// The share of a CPU's time that other programs and guests leave.
+    /// The share of a CPU's time that other programs and guests leave, if they get what they want.
     pub(super) fn capacity(&self, cpu: u16) -> f64 {
-        (1.0 - self.cpu(cpu).others).clamp(0.0, 1.0)
+        (1.0 - self.cpu(cpu).others_want).clamp(0.0, 1.0)
     }
 
     /// The time that these CPUs spent, in CPUs, without what others took meanwhile.
     pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
-        cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * self.capacity(*cpu)).sum()
+        cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }
 
     /// The number of rounds behind the time of receiving of these CPUs.

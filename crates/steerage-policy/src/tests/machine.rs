@@ -276,6 +276,7 @@ impl Machine {
                     receive: (received * receive).min(busy),
                     timed: 1000.0,
                     others: self.stolen[cpu],
+                    others_want: self.stolen[cpu],
                     packets: (rates[cpu] * nanos) as u64,
                 }
             })
@@ -330,7 +331,7 @@ impl Machine {
         let looks = std::mem::take(&mut self.looks);
         for (sum, now) in sums.iter_mut().zip(cpus) {
             (sum.busy, sum.receive, sum.full) = (sum.busy / looks, sum.receive / looks, sum.full / looks);
-            sum.others = now.others;
+            (sum.others, sum.others_want) = (now.others, now.others_want);
         }
         let mut seen: Vec<f64> = Vec::with_capacity(BUCKETS);
         for (share, heavy) in self.share.iter().zip(&self.heavy) {

@@ -216,6 +216,7 @@ impl Model {
                 receive: if cpu == 0 { (received * slowed).min(1.0) } else { 0.0 },
                 timed: 1000.0,
                 others: self.others[cpu],
+                others_want: self.others[cpu],
                 packets: (work[cpu] * slowed / busy(cpu).max(1.0) * 1e6 / self.cost * elapsed.as_secs_f64() * 1.0)
                     as u64,
             })

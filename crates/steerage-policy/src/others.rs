@@ -1,0 +1,73 @@
+//! What others want of each CPU.
+//!
+//! The kernel reports the time that other programs took. If we leave a CPU idle time, that is all they want. If we compete with them, a
+//! fair scheduler gives each side a half, and they may want more. A sender on the other end of a veth is such a program: it takes
+//! what it gets, and sends less if it gets less. A policy that took the half that we get for free would slow down what it waits for.
+
+use std::time::Duration;
+
+use steerage_flow::Timestamp;
+use steerage_ledger::Ledgers;
+
+use crate::limits::Tuning;
+
+/// The constants of `Balance`, which this is a part of.
+const TUNING: Tuning = Tuning::DEFAULT;
+
+/// The share of each CPU's time that others want.
+#[derive(Debug, Default)]
+pub(crate) struct OthersWant {
+    /// What others took at the last measurement, when that was, and how long each CPU had been busy by then.
+    others: Vec<f64>,
+    since: Timestamp,
+    busy: Vec<u64>,
+    want: Vec<f64>,
+}
+
+impl OthersWant {
+    pub(crate) fn of(&self, cpu: usize) -> f64 {
+        self.want.get(cpu).copied().unwrap_or(0.0)
+    }
+
+    /// Takes in what others took, if it has been measured anew.
+    pub(crate) fn note(&mut self, now: Timestamp, others: &[f64], ledgers: &Ledgers) {
+        if self.others != others {
+            let busy = ledgers.cpus.iter().map(|cpu| cpu.busy_nanos.get()).collect();
+            self.take_in(now.since(self.since), others, busy);
+            self.since = now;
+        }
+    }
+
+    fn take_in(&mut self, elapsed: Duration, others: &[f64], busy: Vec<u64>) {
+        let before = std::mem::replace(&mut self.busy, busy);
+        self.others = others.to_vec();
+        self.want.resize(others.len(), 0.0);
+        for (cpu, (want, others)) in self.want.iter_mut().zip(others).enumerate() {
+            let ours = self.busy[cpu].saturating_sub(before.get(cpu).copied().unwrap_or(0));
+            let ours = ours as f64 / elapsed.as_nanos().max(1) as f64;
+            // Whoever gets less than the fair half, or leaves idle time, has what they want.
+            let compete = *others >= TUNING.fill / 2.0 && ours + others >= TUNING.fill;
+            *want = if compete { want.max(*others) } else { *others };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_competes_may_want_more_than_the_half_that_they_get() {
+        let mut want = OthersWant::default();
+        let mut busy = 0;
+        let mut after = |others: f64, ours: f64| {
+            busy += (250e6 * ours) as u64;
+            want.take_in(Duration::from_millis(250), &[others], vec![busy]);
+            want.of(0)
+        };
+        // Alone on the CPU, they take all of it. They still want it when we take half of it away.
+        assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
+        // They leave idle time, or do with less than the half that they could have.
+        assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);
+    }
+}

@@ -8,28 +8,20 @@ common=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # In which round the first is; whoever calls for one round at a time says which it is.
 # shellcheck disable=SC2034 # for whoever sources this
 first_round=${ROUND:-0}
-# As steerage's: a line takes some 60 ns one way where they share a cache, and 200 where they don't.
-far_ns=110
 
 probe() {
     if [[ $cpu_a == "$cpu_b" ]]; then echo alone; else "$common/near" "$cpu_a" "$cpu_b"; fi
 }
 
+# The times before and after a run, for sample. `steerage bench-report` decides by the times of all runs what is near and what is far.
 placement() { # BEFORE AFTER, of probe
-    if [[ $1 == alone || $2 == alone ]]; then
-        echo alone
-    elif (($1 > far_ns && $2 > far_ns)); then
-        echo far
-    elif (($1 <= far_ns && $2 <= far_ns)); then
-        echo near
-    else
-        echo moved
-    fi
+    if [[ $1 == alone || $2 == alone ]]; then echo alone; else echo "$1,$2"; fi
 }
 
 sample() { # EXPERIMENT SERIES X|null ROUND PLACEMENT [METRIC VALUE]...
-    local values='' comma='' line
-    line=$(printf '{"experiment":"%s","series":"%s","x":%s,"round":%d,"placement":"%s"' "$1" "$2" "$3" "$4" "$5")
+    local values='' comma='' line apart=''
+    [[ $5 == alone ]] || apart=",\"apart_ns\":[$5]"
+    line=$(printf '{"experiment":"%s","series":"%s","x":%s,"round":%d,"placement":"alone"%s' "$1" "$2" "$3" "$4" "$apart")
     shift 5
     while (($# >= 2)); do
         values+="$comma\"$1\":$2"

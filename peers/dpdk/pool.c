@@ -164,7 +164,7 @@ int main(int argc, char **argv)
 			pool = pools[off];
 			double before = one_way();
 			struct value values[] = {{"page_ns", count ? queues(count) : across()}, {NULL, 0}};
-			print_sample(series, count ? count : 1, placement(before, one_way()), values);
+			print_sample(series, count ? count : 1, before, one_way(), values);
 		}
 	}
 	return 0;

@@ -6,15 +6,6 @@
 
 #include "../common/near.h"
 
-/* As steerage's: measured 60 ns near and 200 ns far. */
-enum { FAR_NANOS = 110 };
-
-static const char *placement(double before, double after)
-{
-	bool was_far = before > FAR_NANOS, far = after > FAR_NANOS;
-	return was_far != far ? "moved" : far ? "far" : "near";
-}
-
 enum { WORKS_MAX = 32 };
 
 static struct {
@@ -63,12 +54,13 @@ struct value {
 	double value; /* NAN: not to be had */
 };
 
-/* x: NAN for none. */
-static void print_sample(const char *series, double x, const char *where, const struct value *values)
+/* x: NAN for none. before, after: how far apart the CPUs were, in nanoseconds. steerage bench-report decides by the times of all
+ * runs what is near and what is far. */
+static void print_sample(const char *series, double x, double before, double after, const struct value *values)
 {
 	printf("{\"experiment\":\"%s\",\"series\":\"%s\",", asked.experiment, series);
 	printf(isnan(x) ? "\"x\":null," : "\"x\":%.1f,", x);
-	printf("\"round\":%d,\"placement\":\"%s\",\"values\":{", asked.round, where);
+	printf("\"round\":%d,\"placement\":\"alone\",\"apart_ns\":[%.1f,%.1f],\"values\":{", asked.round, before, after);
 	for (const char *comma = ""; values->name; values++) {
 		if (isnan(values->value))
 			continue;

@@ -197,7 +197,7 @@ static void run(const struct way *way, double x)
 		{"work_ns", sides && busy.total ? (double)busy.total / frames : NAN},
 		{NULL, 0},
 	};
-	print_sample(way->series, x, placement(before, one_way()), values);
+	print_sample(way->series, x, before, one_way(), values);
 }
 
 /* How many are about `seconds` of work, where a packet takes so long. */

@@ -160,6 +160,7 @@ impl Merger {
                 Item::Beside(Beside { beside }) => add_all(&mut report.machine.beside, vec![beside]),
             }
         }
+        report.experiments.iter_mut().for_each(Experiment::classify);
         Ok(report)
     }
 

@@ -12,8 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
 
-/// One-way time of a cache line above which two CPUs share no cache. Measured 60 ns near and 200 ns far.
-const FAR_NANOS: f64 = 110.0;
+/// If all times of an experiment are alike, this one-way time of a cache line decides what they are called. It separates nothing.
+/// Measured: 49 to 80 ns near, and 120 to 220 ns far.
+const FAR_NANOS: f64 = 100.0;
+
+/// The least ratio of two typical times that count as near and far. The hosts that were measured differ by 2 at least between near and
+/// far, and by 1.6 at most within one of them.
+const APART_MIN: f64 = 1.7;
 
 /// The number of round trips of the cache line.
 const ROUNDS: u64 = 3_000;
@@ -32,15 +37,38 @@ pub enum Placement {
     Alone,
 }
 
-impl Placement {
-    /// The placement, from the one-way times before and after the run.
-    pub fn of(before: f64, after: f64) -> Self {
-        match (before > FAR_NANOS, after > FAR_NANOS) {
-            (false, false) => Self::Near,
-            (true, true) => Self::Far,
-            _ => Self::Moved,
-        }
+/// How far apart the CPUs were before a run and after it: the time that a cache line takes one way, in nanoseconds.
+pub type Apart = [f64; 2];
+
+/// The placement of each run. Whether there are two of them is seen from the times themselves: a host whose times only scatter has one.
+pub fn classify(runs: &[Apart]) -> Vec<Placement> {
+    let limit = limit(runs.iter().flatten().copied().collect());
+    let placement = |run: &Apart| match run.map(|nanos| nanos > limit) {
+        [false, false] => Placement::Near,
+        [true, true] => Placement::Far,
+        _ => Placement::Moved,
+    };
+    runs.iter().map(placement).collect()
+}
+
+/// The time that separates near from far. The times are divided in two so that they differ least within each part (by their
+/// logarithms, as Otsu's method divides the pixels of a picture). If the medians of both parts are alike, nothing is separated.
+fn limit(mut times: Vec<f64>) -> f64 {
+    times.retain(|nanos| nanos.is_finite() && *nanos > 0.0);
+    times.sort_by(f64::total_cmp);
+    let median = |part: &[f64]| part[part.len() / 2];
+    let logs: Vec<f64> = times.iter().map(|nanos| nanos.ln()).collect();
+    let between = |at: &usize| {
+        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+        let (low, high) = logs.split_at(*at);
+        low.len() as f64 * high.len() as f64 * (mean(high) - mean(low)).powi(2)
+    };
+    let Some(at) = (1..times.len()).max_by(|a, b| between(a).total_cmp(&between(b))) else { return FAR_NANOS };
+    let (near, far) = (median(&times[..at]), median(&times[at..]));
+    if far / near >= APART_MIN {
+        return (near * far).sqrt();
     }
+    if median(&times) > FAR_NANOS { 0.0 } else { f64::INFINITY }
 }
 
 impl fmt::Display for Placement {
@@ -143,12 +171,41 @@ impl Game {
 mod tests {
     use super::*;
 
+    /// Times as they were measured on this kind of machine: near, far, and some while the host moved a CPU.
+    const EPYC: [f64; 16] =
+        [58.0, 61.0, 60.0, 57.5, 63.0, 59.0, 196.0, 204.0, 199.5, 188.0, 207.0, 62.0, 60.5, 131.0, 95.0, 201.0];
+
+    fn runs(times: &[f64]) -> Vec<Apart> {
+        times.windows(2).map(|pair| [pair[0], pair[1]]).collect()
+    }
+
     #[test]
-    fn far_is_what_was_far_before_and_after() {
-        assert_eq!(Placement::of(60.0, 61.0), Placement::Near);
-        assert_eq!(Placement::of(200.0, 180.0), Placement::Far);
-        assert_eq!(Placement::of(60.0, 200.0), Placement::Moved);
-        assert_eq!(Placement::of(200.0, 60.0), Placement::Moved);
+    fn two_kinds_of_times_are_near_and_far() {
+        use Placement::{Far, Moved, Near};
+        let found = classify(&runs(&EPYC));
+        let should_be = [Near, Near, Near, Near, Near, Moved, Far, Far, Far, Far, Moved, Near, Moved, Moved, Moved];
+        assert_eq!(found, should_be);
+        assert_eq!(classify(&[[60.0, 61.0], [200.0, 190.0]]), [Near, Far]);
+    }
+
+    #[test]
+    fn times_that_only_scatter_are_one_kind() {
+        // An Intel host: 49 to 80 ns, whatever it does.
+        let intel: Vec<f64> = (0..40).map(|nth| 49.0 + f64::from(nth * 17 % 32)).collect();
+        assert!(classify(&runs(&intel)).iter().all(|placement| *placement == Placement::Near));
+        assert!(classify(&[[49.0, 80.0], [80.0, 49.0]]).iter().all(|placement| *placement == Placement::Near));
+        let far: Vec<f64> = intel.iter().map(|nanos| nanos * 3.0).collect();
+        assert!(classify(&runs(&far)).iter().all(|placement| *placement == Placement::Far));
+        assert_eq!(classify(&[[150.0, 160.0]]), [Placement::Far]);
+        assert_eq!(classify(&[]), []);
+    }
+
+    #[test]
+    fn a_disturbed_probe_spoils_its_own_runs_alone() {
+        let mut times = vec![60.0; 20];
+        times[7] = 900.0;
+        let moved = classify(&runs(&times)).iter().filter(|placement| **placement == Placement::Moved).count();
+        assert_eq!(moved, 2);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::placement::Placement;
+use crate::placement::{Apart, Placement, classify};
 
 /// A report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -68,6 +68,15 @@ pub struct Experiment {
     pub samples: Vec<Sample>,
     /// What could not be run and why, in one line each.
     pub skipped: Vec<String>,
+}
+
+impl Experiment {
+    /// Decides the placement of all runs whose times are known.
+    pub fn classify(&mut self) {
+        let times: Vec<Apart> = self.samples.iter().filter_map(|sample| sample.apart_ns).collect();
+        let known = self.samples.iter_mut().filter(|sample| sample.apart_ns.is_some());
+        known.zip(classify(&times)).for_each(|(sample, placement)| sample.placement = placement);
+    }
 }
 
 /// A metric.
@@ -146,8 +155,12 @@ pub struct Sample {
     pub x: Option<f64>,
     /// The round. Ratios are taken within a round.
     pub round: usize,
-    /// How far apart the CPUs were, before and after.
+    /// How far apart the CPUs were.
     pub placement: Placement,
+    /// The times before and after the run that the placement is decided by, if they are known. All runs of an experiment are
+    /// considered together ([`Experiment::classify`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apart_ns: Option<Apart>,
     /// The values by metric.
     pub values: BTreeMap<String, f64>,
     /// The steps of a histogram in rising order: a time in nanoseconds, and how many packets took at most that long and longer than

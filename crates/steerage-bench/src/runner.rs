@@ -4,9 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::benchmark::{Benchmark, Case};
+use crate::compare::{ROUNDS_MIN, compare};
 use crate::error::BenchError;
 use crate::measurement::Measurement;
-use crate::placement::{Placement, probe};
+use crate::placement::{Apart, Placement, probe};
 use crate::report::{Experiment, Sample};
 
 /// How far a benchmark has come: reported before each run.
@@ -29,70 +30,121 @@ pub struct Progress<'a> {
 /// The first estimate of the time that a run takes besides its measurement: to set it up, and to probe the distance of its CPUs.
 const OVERHEAD: Duration = Duration::from_millis(30);
 
+/// Rounds may be added if the host moves the CPUs: until as many have run as this many times the planned ones.
+const ROUNDS_MOST: usize = 3;
+
 /// Runs all cases, until they are done or `goes_on`, which is asked before each run, returns false. A case that fails is not run
 /// again, and the report lists it as skipped.
 ///
-/// Each run has a thread of its own. Before and after each run, the distance of its CPUs is probed.
-pub fn run(benchmark: Benchmark, mut goes_on: impl FnMut(Progress<'_>) -> bool) -> Experiment {
-    let Benchmark { mut experiment, mut cases, rounds, mut cpus, probed_cpus, .. } = benchmark;
+/// Each run has a thread of its own. Before and after each run, the distance of its CPUs is probed. Series are compared only within a
+/// round and at the same distance. Cases that have too few such rounds for a comparison are run in more rounds.
+pub fn run(benchmark: Benchmark, goes_on: impl FnMut(Progress<'_>) -> bool) -> Experiment {
+    let Benchmark { experiment, mut cases, rounds, mut cpus, probed_cpus, .. } = benchmark;
     cpus.truncate(probed_cpus);
     cases.iter_mut().for_each(|case| case.takes += OVERHEAD);
-    let mut probed = Probed { cpus, last: None };
-    for round in 0..rounds {
-        let mut at = 0;
-        while at < cases.len() {
-            let rest: Duration = cases[at..].iter().map(|case| case.takes).sum();
-            let later = cases.iter().map(|case| case.takes).sum::<Duration>() * (rounds - round - 1) as u32;
-            let case = &mut cases[at];
+    let mut running = Running { experiment, cases, probed: Probed { cpus, last: None }, rounds, goes_on };
+    for round in 0..rounds * ROUNDS_MOST {
+        let lacks = if round < rounds { (0..running.cases.len()).collect() } else { running.too_few() };
+        if lacks.is_empty() || !running.round(round, &lacks) {
+            break;
+        }
+    }
+    running.experiment.classify();
+    running.experiment
+}
+
+struct Running<G> {
+    experiment: Experiment,
+    cases: Vec<Case>,
+    probed: Probed,
+    rounds: usize,
+    goes_on: G,
+}
+
+impl<G: FnMut(Progress<'_>) -> bool> Running<G> {
+    /// Runs these cases once. Returns whether it may go on.
+    fn round(&mut self, round: usize, which: &[usize]) -> bool {
+        let mut failed = Vec::new();
+        for (nth, at) in which.iter().enumerate() {
+            let rest: Duration = which[nth..].iter().map(|at| self.cases[*at].takes).sum();
+            let planned = self.rounds.saturating_sub(round + 1) as u32;
+            let later = self.cases.iter().map(|case| case.takes).sum::<Duration>() * planned;
+            let case = &mut self.cases[*at];
             let progress = Progress {
-                experiment: &experiment.name,
+                experiment: &self.experiment.name,
                 series: &case.series,
                 x: case.x,
                 round,
-                rounds,
+                rounds: self.rounds.max(round + 1),
                 left: rest + later,
             };
-            if !goes_on(progress) {
-                let left = format!("round {} of {rounds} was interrupted, and there are none after it", round + 1);
-                experiment.skipped.push(left);
-                return experiment;
+            if !(self.goes_on)(progress) {
+                let left =
+                    format!("round {} of {} was interrupted, and there are none after it", round + 1, self.rounds);
+                self.experiment.skipped.push(left);
+                return false;
             }
             let start = Instant::now();
-            match run_case(case, &mut probed) {
-                Ok((placement, measured)) => {
+            match run_case(case, &mut self.probed) {
+                Ok((apart_ns, measured)) => {
                     case.takes = start.elapsed();
-                    experiment.samples.push(Sample {
-                        experiment: experiment.name.clone(),
+                    self.experiment.samples.push(Sample {
+                        experiment: self.experiment.name.clone(),
                         series: case.series.clone(),
                         x: case.x,
                         round,
-                        placement,
+                        // Decided once all times are known.
+                        placement: Placement::Alone,
+                        apart_ns,
                         values: measured.values,
                         latencies: measured.latencies,
                     });
-                    at += 1;
                 }
                 Err(error) => {
                     let place = case.x.map_or_else(String::new, |x| format!(" at {x}"));
-                    experiment.skipped.push(format!("{}{place}: {error}", case.series));
-                    cases.remove(at);
+                    self.experiment.skipped.push(format!("{}{place}: {error}", case.series));
+                    failed.push(*at);
                 }
             }
         }
+        failed.iter().rev().for_each(|at| drop(self.cases.remove(*at)));
+        true
     }
-    experiment
+
+    /// The cases of comparisons that have fewer rounds than a verdict takes, at every distance.
+    fn too_few(&mut self) -> Vec<usize> {
+        let wanted = ROUNDS_MIN.min(self.rounds);
+        self.experiment.classify();
+        let mut which = Vec::new();
+        let samples = &self.experiment.samples;
+        let is_measured = |series: &String, metric: &str| {
+            samples.iter().any(|sample| sample.series == *series && sample.values.contains_key(metric))
+        };
+        let pairs = self.experiment.compared.iter();
+        for pair in pairs.filter(|pair| [&pair.of, &pair.over].iter().all(|series| is_measured(series, &pair.metric))) {
+            let found = compare(&self.experiment, pair);
+            let is_enough = |x: Option<f64>| found.iter().any(|one| one.x == x && one.rounds >= wanted);
+            let of_pair = |case: &Case| [&pair.of, &pair.over].contains(&&case.series);
+            let both = |x: Option<f64>| self.cases.iter().filter(|case| case.x == x && of_pair(case)).count() > 1;
+            let lacks = |case: &Case| of_pair(case) && both(case.x) && !is_enough(case.x);
+            which.extend((0..self.cases.len()).filter(|at| lacks(&self.cases[*at])));
+        }
+        which.sort_unstable();
+        which.dedup();
+        which
+    }
 }
 
-fn run_case(case: &mut Case, probed: &mut Probed) -> Result<(Placement, Measurement), BenchError> {
+fn run_case(case: &mut Case, probed: &mut Probed) -> Result<(Option<Apart>, Measurement), BenchError> {
     if probed.cpus.len() < 2 {
-        return run_on_new_thread(case).map(|measured| (Placement::Alone, measured));
+        return run_on_new_thread(case).map(|measured| (None, measured));
     }
     // Nothing has run since the probe after the last run, so that probe counts.
     let before = probed.last.take().map_or_else(|| probe(&probed.cpus), Ok)?;
     let measured = run_on_new_thread(case)?;
     let after = probe(&probed.cpus)?;
     probed.last = Some(after);
-    Ok((Placement::of(before, after), measured))
+    Ok((Some([before, after]), measured))
 }
 
 /// Runs a case on a new thread, so that neither its CPU affinity nor a panic outlives it.
@@ -153,6 +205,31 @@ mod tests {
         let [panicked, lost] = &experiment.skipped[..] else { panic!("{:?}", experiment.skipped) };
         assert!(panicked.starts_with("b: a thread of the run panicked"), "{panicked}");
         assert_eq!(lost, "a at 8: 2 of 9 packets were lost where none may be");
+    }
+
+    #[test]
+    fn comparisons_with_too_few_rounds_get_more() {
+        let mut benchmark = benchmark(3).compare("a", "b");
+        for series in ["a", "b", "alone"] {
+            benchmark.case(series, None, 1, || Ok(Measurement::of("n", 1.0)));
+        }
+        let Benchmark { experiment, cases, rounds, .. } = benchmark;
+        let probed = Probed { cpus: vec![0], last: None };
+        let mut running = Running { experiment, cases, probed, rounds, goes_on: |_: Progress<'_>| true };
+        let (near, far) = (Some([60.0, 61.0]), Some([200.0, 201.0]));
+        // In the second round the CPUs moved between the two series.
+        for (round, apart) in
+            [[near, near], [near, far], [far, far], [near, near], [near, near]].into_iter().enumerate()
+        {
+            assert_eq!(running.too_few(), if round == 0 { vec![] } else { vec![0, 1] }, "{round}");
+            assert!(running.round(round, &[0, 1]));
+            let count = running.experiment.samples.len();
+            running.experiment.samples[count - 2..]
+                .iter_mut()
+                .zip(apart)
+                .for_each(|(sample, apart)| sample.apart_ns = apart);
+        }
+        assert_eq!(running.too_few(), [0; 0]);
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(crate) fn report(xs: &[Option<f64>], kinds: &[ChartKind]) -> Report {
                     x: *x,
                     round,
                     placement,
+                    apart_ns: None,
                     values,
                     latencies,
                 });

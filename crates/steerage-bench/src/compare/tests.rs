@@ -8,7 +8,16 @@ use crate::stats::{moved, placements};
 
 fn sample(series: &str, x: Option<f64>, round: usize, placement: Placement, value: f64) -> Sample {
     let values = BTreeMap::from([("v".to_owned(), value)]);
-    Sample { experiment: "e".into(), series: series.into(), x, round, placement, values, latencies: Vec::new() }
+    Sample {
+        experiment: "e".into(),
+        series: series.into(),
+        x,
+        round,
+        placement,
+        apart_ns: None,
+        values,
+        latencies: Vec::new(),
+    }
 }
 
 fn experiment(more_is_better: bool, samples: Vec<Sample>) -> Experiment {

@@ -2,7 +2,7 @@
 //! such as `/tmp`. Another user can leave a link there under the name that is about to be written.
 //!
 //! So a file is always a new one. It is made under a random name (`O_EXCL`, `O_NOFOLLOW`), in a directory that is opened once,
-//! and then renamed. A rename replaces a link instead of following it. What stood under the name until then is not written to.
+//! and then renamed. A rename replaces a link instead of following it. An older file of that name is not written to.
 //!
 //! | what stands there | what happens |
 //! |---|---|
@@ -42,13 +42,13 @@ impl Readers {
     }
 }
 
-/// What a file's name ends in until it is complete.
+/// The end of a file's name until the file is complete.
 const PART: &str = ".part";
 
 /// How much of a name is kept in front of what makes it random: file systems take 255 bytes.
 const NAME_BYTES: usize = 200;
 
-/// How many random names are tried. A name that is taken already is a coincidence of 64 bits, or somebody who guesses.
+/// How many random names are tried. If the name is taken already, it is a coincidence of 64 bits, or another user guessed it.
 const TRIES: usize = 8;
 
 /// A new file that does not have its name yet. It is removed unless it is [finished](Self::finish) or
@@ -66,7 +66,7 @@ impl NewFile {
     /// Makes a file that is to have this name.
     ///
     /// # Errors
-    /// If the directory is not there or may not be written to, or if what has the name is no file and no link.
+    /// If the directory is not there or may not be written to, or if the name belongs to neither a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
         match Place::find(path)? {
             Place::New { directory, name } => Self::create_in(directory, name, readers),
@@ -108,10 +108,10 @@ impl NewFile {
         &self.part
     }
 
-    /// Gives the file its name. Whatever has the name is replaced: a link is not followed.
+    /// Gives the file its name. An older entry of that name is replaced: a link is not followed.
     ///
     /// # Errors
-    /// If what stands there cannot be replaced. The file then stays under the name that it has ([`part`](Self::part)), since what
+    /// If the old entry cannot be replaced. The file then stays under the name that it has ([`part`](Self::part)), since what
     /// was written may be worth keeping.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
@@ -123,7 +123,7 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // Nobody can be told, and a file too many does no harm.
+            // There is no one to report this to, and one file too many does no harm.
             let _ = rustix::fs::unlinkat(&self.directory, self.part.as_os_str(), AtFlags::empty());
         }
     }
@@ -142,7 +142,7 @@ pub enum Opened {
 /// is written to.
 ///
 /// # Errors
-/// As [`NewFile::create`]; `ENXIO` ([`has_no_reader`]) for a FIFO that nobody reads yet.
+/// As [`NewFile::create`]; `ENXIO` ([`has_no_reader`]) for a FIFO without a reader.
 pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
     match Place::find(path)? {
         Place::New { directory, name } => {
@@ -156,18 +156,18 @@ pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
 fn finish_or_remove(new: NewFile) -> io::Result<File> {
     let (directory, part) = (new.directory.try_clone()?, new.part.clone());
     new.finish().inspect_err(|_| {
-        // Nobody can be told, and a file too many does no harm.
+        // There is no one to report this to, and one file too many does no harm.
         let _ = rustix::fs::unlinkat(&directory, part.as_os_str(), AtFlags::empty());
     })
 }
 
-/// Whether [`open`] failed because it is a FIFO that nobody reads yet.
+/// Whether [`open`] failed because it is a FIFO without a reader.
 pub fn has_no_reader(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())
 }
 
-/// Writes a whole file: it has its name once it is complete, and until then what had the name stays. A FIFO or a character
-/// device is written to.
+/// Writes a whole file: it has its name once it is complete, and until then an older file of that name stays. A FIFO or a
+/// character device is written to.
 ///
 /// # Errors
 /// As [`open`], and if it cannot be written.
@@ -226,7 +226,7 @@ impl Place {
 
     /// Behind a link that may be followed.
     fn behind(path: &Path, directory: OwnedFd, name: OsString) -> io::Result<Self> {
-        // `/dev/stdout` leads to what has no name, so it is opened first.
+        // `/dev/stdout` leads to a file without a name, so it is opened first.
         match rustix::fs::openat(&directory, name.as_os_str(), SPECIAL, Mode::empty()) {
             Ok(file) if !is_file(&file)? => return special(file),
             Err(rustix::io::Errno::NXIO) => return Err(rustix::io::Errno::NXIO.into()),
@@ -245,7 +245,7 @@ const SPECIAL: OFlags = OFlags::from_bits_retain(
 );
 
 fn special(file: OwnedFd) -> io::Result<Place> {
-    // It may be another one since it was looked at.
+    // It may have been replaced since the check.
     if is_file(&file)? {
         return Err(io::Error::other("it changed while it was opened"));
     }

@@ -1,4 +1,4 @@
-//! What stands under a name before it is written, and what becomes of that.
+//! Older entries under the name of a file that is written, and their fate.
 #![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 use std::io::Read;
@@ -37,7 +37,7 @@ impl Ground {
         lchown(self.name(), Some(uid), Some(uid)).unwrap();
     }
 
-    /// What is in the directory.
+    /// The contents of the directory.
     fn names(&self) -> Vec<OsString> {
         fs::read_dir(self.root.join("in")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     }

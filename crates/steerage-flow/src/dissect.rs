@@ -64,8 +64,8 @@ pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey>
     }
 }
 
-/// Whether UDP packets between these ports are read as a tunnel: `docs/flows.md` lists them. For those who read plain packets by
-/// themselves and leave all others to [`dissect`].
+/// Whether UDP packets between these ports are read as a tunnel: `docs/flows.md` lists them. For programs that
+/// read plain packets by themselves and leave all others to [`dissect`].
 ///
 /// ```
 /// use steerage_flow::dissect::is_tunnel;

@@ -16,7 +16,7 @@ use crate::dissect::{Dissection, Fragment};
 use crate::limits::{FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS};
 use crate::time::Timestamp;
 
-/// A datagram of which fragments have arrived.
+/// A datagram with fragments that have arrived.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     datagram: FlowKey,

@@ -35,7 +35,7 @@ pub const FRAGMENT_TIME: Duration = Duration::from_secs(30);
 pub const FRAGMENT_WAYS: usize = 4;
 
 /// How many sets the fragment table has, so that a queue can remember 1024 fragmented datagrams. At 100,000 datagrams
-/// per second, that allows 10 ms from a datagram's first fragment to its last. A datagram of which a fragment is lost
+/// per second, that allows 10 ms from a datagram's first fragment to its last. A datagram with a lost fragment
 /// occupies its entry for [`FRAGMENT_TIME`].
 pub const FRAGMENT_SETS: usize = 1024 / FRAGMENT_WAYS;
 

@@ -85,7 +85,7 @@ impl WallTime {
     }
 }
 
-/// The time as packets tell it, for state that expires. It never goes back, although packets of several interfaces may come out
+/// The time by the packets, for state that expires. It never goes back, although packets of several interfaces may come out
 /// of order.
 ///
 /// A capture file is read much faster than its packets once arrived, so the clock of the CPUs is the wrong one for it. Between

@@ -1,4 +1,4 @@
-//! What clients of the control socket and of the metrics send.
+//! The requests of clients of the control socket and of the metrics.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ pub(crate) fn dissect(bytes: &[u8]) {
     assert!(found.ip.is_none_or(|ip| (ip.offset as usize) < frame.len()));
     assert_eq!(found.is_flow, found.ip.is_some());
     assert!(found.transport_offset.is_none_or(|at| (at as usize) < frame.len()));
-    // What the innermost IP header says is found among the fragments, if anything is.
+    // If there are fragments, the result of the innermost IP header is among them.
     if let Some(fragment) = found.fragment() {
         assert_eq!(found.ip.map(|ip| ip.offset), Some(fragment.ip_offset));
     }

@@ -1,4 +1,4 @@
-//! What `forward` and `respond` do with packets of any kind.
+//! `forward` and `respond` get packets of any kind.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -96,7 +96,7 @@ pub(crate) fn forward(bytes: &[u8]) {
             assert!(sent.iter().all(|frame| frame.bytes.len() <= MTU + LINK_BYTES));
             sent_in_all += sent.len();
         }
-        // What it sent is recorded. A new router begins before that is much.
+        // Its output is recorded. A new router begins before that is much.
         if sent_in_all > SENT_MAX {
             *router = None;
         }

@@ -1,4 +1,4 @@
-//! What went wrong with a device.
+//! Errors of a device.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a device is called, also after it was renamed.
+//! The name of a device, also after it was renamed.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +37,7 @@ impl DeviceName {
         Self(Arc::new(Inner { last: Mutex::new(name.into()), ask: Some(Box::new(ask)) }))
     }
 
-    /// What the device is called now.
+    /// The present name of the device.
     pub fn get(&self) -> String {
         let Inner { last, ask } = &*self.0;
         let now = ask.as_ref().and_then(|ask| ask());

@@ -1,8 +1,8 @@
-//! What the packet memory is for.
+//! The purposes of packet memory.
 
 use steerage_mem::Supply;
 
-/// What the packet memory of an instance is for, in bytes. The kernel provides most of it when it is first used.
+/// The purposes of an instance's packet memory, in bytes. The kernel provides most of it when it is first used.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } }

@@ -21,9 +21,9 @@ pub struct QueueInfo {
     pub kind: &'static str,
     pub mode: &'static str,
     pub number: usize,
-    /// The CPU that polls it. Relaxed: whoever reads it to wake that CPU has passed a fence before.
+    /// The CPU that polls it. Relaxed: a thread that reads it to wake that CPU has passed a fence before.
     pub owner: AtomicU16,
-    /// Somebody has chosen that CPU, so no policy chooses another one. Relaxed: it hands nothing over.
+    /// The user has chosen that CPU, so no policy chooses a different CPU. Relaxed: it hands nothing over.
     pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,
     pub checks_order: bool,

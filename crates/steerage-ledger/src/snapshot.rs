@@ -277,7 +277,7 @@ pub struct Snapshot {
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,
-    /// What this memory is for.
+    /// The purposes of this memory.
     pub memory: MemoryUse,
 }
 
@@ -358,7 +358,7 @@ impl SettledBy {
     }
 }
 
-/// What a policy has found out.
+/// The findings of a policy.
 /// [`Snapshot`] has an example.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -376,9 +376,9 @@ pub struct Findings {
     pub regime: &'static str,
     /// Why it is in force: `start`, `predicted`, `measured`, `probe-failed` or `quiet`. Empty like `regime`.
     pub reason: &'static str,
-    /// What a packet costs, as far as the policy has found out.
+    /// The cost of a packet, as far as the policy has found out.
     pub costs: Vec<CostEstimate>,
-    /// What each regime is worth. The one in force is the first.
+    /// The value of each regime. The one in force is the first.
     pub regimes: Vec<RegimeEstimate>,
     /// The buckets that nearly fill or overfill a CPU, with the share of a CPU that each takes. The heaviest is first.
     pub elephants: Vec<(u16, f64)>,
@@ -386,7 +386,7 @@ pub struct Findings {
     pub would_move: Option<usize>,
 }
 
-/// What one step costs per packet, as a policy estimates it.
+/// The cost of one step per packet, as a policy estimates it.
 /// [`Snapshot`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -406,7 +406,7 @@ impl CostEstimate {
     }
 }
 
-/// What a regime is worth, as a policy estimates it.
+/// The value of a regime, as a policy estimates it.
 /// [`Snapshot`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -443,7 +443,7 @@ pub struct GroupSnapshot {
     pub active: Vec<CpuId>,
     /// The buckets that nearly fill a CPU, if there are any.
     pub elephants: Vec<Elephant>,
-    /// What the policy has found out.
+    /// The findings of the policy.
     pub findings: Findings,
 }
 

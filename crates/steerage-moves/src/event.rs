@@ -1,10 +1,10 @@
-//! What goes into the machine, and what comes out.
+//! The input and the output of the machine.
 
 use steerage_ledger::MoveCause;
 
 use crate::{CpuIndex, Plan};
 
-/// What has happened. Events of packet CPUs name the slice that they belong to by its epoch, and do nothing if that slice has
+/// An event. Events of packet CPUs name the slice that they belong to by its epoch, and do nothing if that slice has
 /// gone on. So a CPU can keep such an event and repeat it later.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
@@ -51,7 +51,7 @@ pub enum Event<'a> {
         cpu: CpuIndex,
         /// The slice.
         epoch: u64,
-        /// The buckets of which it had state.
+        /// The buckets for which it had state.
         with_state: &'a [u16],
     },
     /// The handler of a CPU has taken the state of the buckets that arrive.
@@ -96,7 +96,7 @@ pub enum Event<'a> {
     Died(CpuIndex),
 }
 
-/// What the machine needs to be done while it is locked. The outcome is its next event.
+/// An action that must be done while the machine is locked. The outcome is its next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Declare this CPU dead if it has shown no sign of life for long enough and has no frames of a source that can wait:
@@ -110,14 +110,14 @@ pub enum Ask {
     },
 }
 
-/// What came out of events. The buffers are used again and again.
+/// The output for events. The buffers are used again and again.
 #[derive(Clone, Debug, Default)]
 pub struct Actions {
     /// Something has changed that packet CPUs should look at.
     pub changed: bool,
     /// The CPUs that should be woken for it, each once.
     pub wake: Vec<CpuIndex>,
-    /// What should be done while the machine is locked, in this order.
+    /// Actions to do while the machine is locked, in this order.
     pub asks: Vec<Ask>,
 }
 

@@ -233,7 +233,7 @@ impl Moves {
         self.queues[queue].map.iter().copied().zip(self.moved.iter().copied())
     }
 
-    /// What has moved so far.
+    /// The moves so far.
     pub fn counts(&self) -> MoveCounts {
         self.counts
     }

@@ -54,7 +54,7 @@ impl Frame {
         Self { time: Some(time), ..self }
     }
 
-    /// The same frame, of which a capture kept only a part.
+    /// The same frame, cut by a capture.
     #[must_use]
     pub fn with_wire_len(self, wire_len: usize) -> Self {
         Self { wire_len, ..self }

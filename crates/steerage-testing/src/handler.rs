@@ -73,7 +73,7 @@ pub fn run<H: Handler, F: Into<Frame>>(
     Tested { verdicts, ..tester.finish() }
 }
 
-/// What came of a test: see [`run`].
+/// The outcome of a test: see [`run`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Tested<R> {
@@ -81,7 +81,7 @@ pub struct Tested<R> {
     pub report: R,
     /// The verdict on each packet, in order. [`HandlerTester::finish`] leaves it empty.
     pub verdicts: Vec<Verdict>,
-    /// What was sent to each output.
+    /// The packets sent to each output.
     pub sent: [Vec<Frame>; TESTER_OUTPUTS],
     /// The ledger at the end.
     pub snapshot: Snapshot,
@@ -186,7 +186,7 @@ impl<H: Handler> HandlerTester<H> {
         self.settle();
     }
 
-    /// What the handler has sent to an output so far.
+    /// The packets that the handler has sent to an output so far.
     ///
     /// # Panics
     /// If there is no such output: see [`TESTER_OUTPUTS`].

@@ -96,7 +96,7 @@ impl CpuMask {
     /// first 2 CPUs of every 256 as `0-1023:2/256`. Reads up to the first newline or NUL. Nothing is the empty set.
     ///
     /// # Errors
-    /// [`MaskErrorKind::Range`] for CPUs from `nr_cpu_ids` on; [`MaskErrorKind::Invalid`] for all else that is wrong.
+    /// [`MaskErrorKind::Range`] for CPUs from `nr_cpu_ids` on; [`MaskErrorKind::Invalid`] for other errors.
     pub fn parse_list(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
         let nr = nr_cpu_ids.min(IDS);
         let mut mask = Self::new();
@@ -267,7 +267,7 @@ pub fn pin_thread(thread: Pid, cpu: CpuId) -> nix::Result<()> {
     sched_setaffinity(thread, &set)
 }
 
-/// The text up to the first newline or NUL, where the kernel stops reading too.
+/// The text up to the first newline or NUL. The kernel stops reading there too.
 fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }

@@ -1,4 +1,4 @@
-//! The kernel's files below a root, any of which may be missing.
+//! The kernel's files below a root. Any of them may be missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::cpu::CpuMask;
 
-/// Where the kernel lists CPUs and NUMA nodes, below the root (Documentation/admin-guide/cputopology.rst and
+/// The kernel's lists of CPUs and NUMA nodes, below the root (Documentation/admin-guide/cputopology.rst and
 /// Documentation/ABI/stable/sysfs-devices-node).
 pub(crate) const CPUS: &str = "sys/devices/system/cpu";
 pub(crate) const NODES: &str = "sys/devices/system/node";

@@ -42,7 +42,7 @@ impl NodeMap {
         Self { nodes: nodes.collect(), simulated: false }
     }
 
-    /// The node of `cpu`, if it is known.
+    /// The node of `cpu`, or `None` if it is unknown.
     pub fn node_of(&self, cpu: CpuId) -> Option<u32> {
         self.nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node)
     }

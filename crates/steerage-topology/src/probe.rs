@@ -9,7 +9,7 @@ use crate::cpu::{CpuId, pin};
 /// Round trips that are timed together: two readings of the clock (25 ns each) beside 32 trips of 100 ns and more.
 const ROUND_TRIPS: u32 = 32;
 
-/// The number of samples, of which the median counts. Up to half of them may be disturbed by other programs.
+/// The number of samples. Their median counts. Up to half of them may be disturbed by other programs.
 const SAMPLES: usize = 31;
 
 /// The time limit of one pair. A measurement takes 0.1 to 0.4 ms if both CPUs are free. If another thread takes one of them for

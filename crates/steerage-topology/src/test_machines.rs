@@ -75,7 +75,7 @@ impl Drop for Made {
     }
 }
 
-/// What the kernel says of a CPU.
+/// The kernel's description of a CPU.
 pub(crate) struct Says {
     pub(crate) node: u32,
     pub(crate) package: u32,

@@ -1,18 +1,22 @@
-//! README's commands, run as they are written, in the workspace's root.
+//! The commands of README and of the tutorials, run as they are written, in the workspace's root.
 //!
-//! Commands stand in ```` ```sh ```` blocks, and after a `$` in ```` ```text ```` blocks, where their output follows. Not run are
-//! those that begin with `sudo`, the tests themselves (`cargo test`), and those with the comment `# needs the network`. All
-//! others must be the program's, and succeed. A transcript must be what the program prints, up to what differs by machine and
-//! run.
+//! Commands are in ```` ```sh ```` blocks, and after a `$` in ```` ```text ```` blocks, in which their output follows. The test
+//! skips commands that begin with `sudo`, the tests themselves (`cargo test`), and those with the comment `# needs the
+//! network`. All others must be the program's, and succeed. A transcript must match the output, except for lines that differ by
+//! machine and run.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use steerage_fixtures::skip;
 
-const README: &str = include_str!("../../../../README.md");
+const PAGES: [&str; 3] = [
+    include_str!("../../../../README.md"),
+    include_str!("../../../../docs/first-capture.md"),
+    include_str!("../../../../docs/first-interface.md"),
+];
 
-/// How README starts the program. The test starts the one that was built with it.
+/// How these pages start the program. The test starts the one that was built with it.
 const CARGO_RUN: &str = "cargo run --release -- ";
 
 /// What a line of a report begins with that differs by machine and run.
@@ -28,10 +32,10 @@ struct Example {
     output: Vec<String>,
 }
 
-/// The blocks of that language, a line each.
-fn blocks(language: &str) -> Vec<Vec<&'static str>> {
+/// The blocks of a page in that language, by lines.
+fn blocks(page: &'static str, language: &str) -> Vec<Vec<&'static str>> {
     let mut blocks = Vec::new();
-    let mut lines = README.lines();
+    let mut lines = page.lines();
     while let Some(line) = lines.next() {
         let Some(named) = line.strip_prefix("```") else { continue };
         let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
@@ -48,11 +52,11 @@ fn joined(lines: &[&str]) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-fn examples() -> Vec<Example> {
-    let commands = blocks("sh").into_iter().flat_map(|block| joined(&block));
+fn examples(page: &'static str) -> Vec<Example> {
+    let commands = blocks(page, "sh").into_iter().flat_map(|block| joined(&block));
     let commands = commands.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut examples: Vec<Example> = commands.map(|command| Example { command, output: Vec::new() }).collect();
-    for block in blocks("text") {
+    for block in blocks(page, "text") {
         let mut current: Option<Example> = None;
         for line in joined(&block) {
             if let Some(command) = line.strip_prefix("$ ") {
@@ -82,7 +86,8 @@ fn its_commands_run_in_a_clone() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = env!("CARGO_BIN_EXE_steerage");
     let mut ran = 0;
-    for Example { command, output } in examples().iter().filter(|example| is_run(&example.command)) {
+    let examples: Vec<Example> = PAGES.into_iter().flat_map(examples).collect();
+    for Example { command, output } in examples.iter().filter(|example| is_run(&example.command)) {
         assert!(!command.contains("../"), "{command}: there is nothing beside a clone");
         let needs_tshark = command.contains("tshark");
         if needs_tshark
@@ -103,5 +108,5 @@ fn its_commands_run_in_a_clone() {
             assert_eq!(comparable(output.iter().map(String::as_str)), comparable(printed.lines()), "{command}");
         }
     }
-    assert!(ran >= 3, "{ran} commands of README were run");
+    assert!(ran >= 6, "only {ran} commands were run");
 }

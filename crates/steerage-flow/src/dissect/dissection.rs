@@ -333,7 +333,7 @@ pub enum End {
     UnknownEtherType(u16),
     /// The frame has a length in place of an EtherType, and what follows is not supported (IEEE 802.2).
     UnknownLlc,
-    /// What follows is encrypted.
+    /// The rest is encrypted.
     Encrypted,
     /// The PPP payload has this protocol, which is not supported.
     UnknownPpp(u16),

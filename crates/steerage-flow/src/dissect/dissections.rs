@@ -1,10 +1,11 @@
-//! What was read of packets' headers, so that it is read only once.
+//! The results of reading packets' headers, so that each header is read only once.
 
 use std::cell::{Cell, Ref, RefCell};
 
 use super::Dissection;
 
-/// What was read of the headers of a batch's packets, by their positions. It allocates when it is made, and then never again.
+/// The results of reading the headers of a batch's packets, by their positions. It allocates when it is made, and
+/// then never again.
 ///
 /// ```
 /// use steerage_flow::{LinkType, dissect::{Layers, Dissections, dissect}};
@@ -30,7 +31,7 @@ impl Dissections {
         Self { each: (0..packets).map(|_| RefCell::default()).collect(), are_some: Cell::new(false) }
     }
 
-    /// What is known of the packet at `nth`, or else what `dissect` finds.
+    /// The dissection of the packet at `nth`, or else the result of `dissect`.
     pub fn get_or(&self, nth: usize, dissect: impl FnOnce() -> Dissection) -> Ref<'_, Dissection> {
         let known = &self.each[nth];
         if known.borrow().is_none() {

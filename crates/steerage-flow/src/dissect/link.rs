@@ -105,7 +105,7 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// IEEE 802.1AE: flags, a short length, the packet's number, perhaps the sender's identifier. Most are encrypted. Where only a
+    /// IEEE 802.1AE: flags, a short length, the packet's number, perhaps the sender's identifier. Most are encrypted. If only a
     /// checksum protects the packet, its type follows.
     fn macsec(&mut self) -> Result<Step, End> {
         let tag = self.take::<6>(HeaderKind::Macsec)?;
@@ -119,7 +119,7 @@ impl Walk<'_> {
     }
 
     /// RFC 3032: a list of labels, whose last label is marked. The type of the payload is not stated; only the first
-    /// four bits of an IP header tell.
+    /// four bits of an IP header show it.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));

@@ -11,7 +11,7 @@ const ERSPAN_2: u8 = 1;
 const ERSPAN_3: u8 = 2;
 /// The session's identifier, in the second half of the first word.
 const ERSPAN_SESSION: u32 = 0x03ff;
-/// What a type III header says of the payload (Ethernet or IP), and that another 8 bytes follow.
+/// The bits of a type III header that describe the payload (Ethernet or IP) and announce another 8 bytes.
 const ERSPAN_FRAME: u16 = 0x7c00;
 const ERSPAN_IP: u16 = 2 << 10;
 const ERSPAN_MORE: u16 = 0x0001;
@@ -67,7 +67,7 @@ impl Walk<'_> {
         }
     }
 
-    /// IPv4, in version 2 behind a header of four bytes. Both have the same type, so the first byte tells.
+    /// IPv4, in version 2 behind a header of four bytes. Both have the same type, so the first byte decides.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => return Err(End::Truncated),

@@ -335,7 +335,7 @@ fn mirrors_and_backbones() {
         let found = ethernet(&frame);
         assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
         assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
-        // Whatever is cut off, the flow that was read stays.
+        // The flow that was read stays, however much is cut off.
         for len in 34..frame.len() {
             let cut = shown(&frame[..len]);
             assert!(

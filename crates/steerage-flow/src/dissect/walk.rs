@@ -13,7 +13,7 @@ use super::network::{IPV4_LEN, IPV6_LEN};
 use super::numbers::number;
 use crate::link_type::LinkType;
 
-/// How the next header is to be read.
+/// How to read the next header.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     Ethernet,
@@ -27,7 +27,7 @@ pub(super) enum Step {
     Protocol(u8),
 }
 
-/// The flow as far as it is known. It becomes the key at the end of the walk, so that an inner header that
+/// The flow that the headers so far have shown. It becomes the key at the end of the walk, so that an inner header that
 /// cannot be read leaves the outer flow as it is. The addresses stay in the frame until then: if they were copied,
 /// they would be written in one width and read in another, and the CPU would have to wait each time.
 #[derive(Clone, Copy, Debug)]

@@ -44,7 +44,7 @@ fn round(v: &mut [u64; 4]) {
     v[2] = v[2].rotate_left(32);
 }
 
-/// SipHash-1-3 of the key's words, of which the low half is used. A short key is a message of 16 bytes. A long key is
+/// SipHash-1-3 of the key's words, cut to its low half. A short key is a message of 16 bytes. A long key is
 /// a message of 47 bytes: its five words and the seven bytes of its tag.
 ///
 /// Rust's own hash maps also use one round per word and three at the end, against the same kind of attack: the

@@ -94,7 +94,7 @@ fn moves_are_counted_as_cpus_that_go_or_come_back() {
     on(&mut moves, Event::Present(&[0, 1, 2]));
     play_slice(&mut moves, &[0]);
     assert_eq!(counts(&moves), (4, 4));
-    // One CPU goes and another one comes back.
+    // One CPU goes and a second CPU comes back.
     on(&mut moves, Event::Present(&[0, 2, 3]));
     play_slice(&mut moves, &[0]);
     assert_eq!(counts(&moves), (8, 4));

@@ -1,4 +1,4 @@
-//! What the machine knows, and who watches.
+//! The knowledge of the machine, and the CPUs that watch.
 
 use steerage_ledger::MoveCause;
 

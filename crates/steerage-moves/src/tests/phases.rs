@@ -373,7 +373,7 @@ fn a_death_in_each_phase_ends_what_it_waits_for() {
     let mut later = moves.clone();
     arrived(&mut later, 2);
     assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![2], vec![2; 8], true));
-    // What CPU 2 has stays there, whatever is wished for meanwhile.
+    // The buckets of CPU 2 stay there, whatever the wishes meanwhile.
     mask(&mut later, &[0, 1], &[1]);
     let moved: Vec<CpuIndex> = planned.iter().map(|cpu| if *cpu == 3 { 1 } else { 2 }).collect();
     assert_eq!(dies(&later, 3), (MovePhase::Arrive, vec![1], moved, true));

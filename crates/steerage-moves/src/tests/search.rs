@@ -94,7 +94,7 @@ impl Graph {
         assert_eq!(stuck, 0, "the end cannot be reached from {stuck} of {} states", self.is_over.len());
     }
 
-    /// If a CPU stays in its handler for ever, the others end the move without it.
+    /// If a CPU stays in its handler forever, the others end the move without it.
     fn check_that_nobody_holds_up_the_others(&self) {
         for (cpu, holds_up) in self.holds_up.iter().enumerate() {
             let reaches = self.reach(&self.is_settled, Some(cpu as CpuIndex));

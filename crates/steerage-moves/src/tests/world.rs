@@ -1,7 +1,7 @@
 //! A small instance around the machine: queues, rings, parking lots, handlers, gates.
 //!
 //! Everything that can happen in any order is a [`Step`]. A CPU that never steps has stalled. A CPU that does not get the control
-//! lock is one whose step comes later.
+//! lock takes its step later.
 
 mod participant;
 mod queue;
@@ -14,7 +14,7 @@ use steerage_ledger::MoveCause;
 use crate::{Actions, Ask, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup, Slice};
 use queue::{Fate, Queue, Ring, Target};
 
-/// What happens in a world, and how large it is.
+/// The events of a world, and its size.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) cpus: usize,
@@ -23,7 +23,7 @@ pub(super) struct Scenario {
     pub(super) queues: Vec<QueueSetup>,
     /// The buckets of each queue's packets, in the order in which they arrive.
     pub(super) packets: Vec<Vec<u16>>,
-    /// What control does, in this order, each at any time.
+    /// The steps of control, in this order, each at any time.
     pub(super) requests: Vec<Request>,
     /// How many CPUs may be declared dead.
     pub(super) deaths: usize,
@@ -443,7 +443,7 @@ impl World {
     }
 
     fn is_moving_group(&self, group: u16) -> bool {
-        // After the arrival, what is left is lost: it was for a dead CPU that nobody could stand in for.
+        // After the arrival, the rest is lost: it was for a dead CPU that no other CPU could replace.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }

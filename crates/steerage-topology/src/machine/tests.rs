@@ -46,7 +46,7 @@ fn small_cores_are_cores_all_the_same() {
     let expected = ["2,4,6", "8-11", "3,5,7", "1"];
     let told = hybrid(|cpu| Some(if cpu < 8 { 1024 } else { 600 }));
     assert_eq!(order(&told.topology(None), 0, "0-11"), cpus(&expected));
-    // Other kernels tell which CPUs are efficient ones, and nothing more.
+    // Other kernels only say which CPUs are efficient.
     let named = hybrid(|_| None);
     named.write("sys/devices/cpu_atom/cpus", "8-11");
     assert_eq!(order(&named.topology(None), 0, "0-11"), cpus(&expected));
@@ -96,7 +96,7 @@ fn what_is_not_ours_is_not_in_the_default() {
     assert_eq!(topology.default_mask(), list("8-9,13-29,31"));
     // Named, they join as others do, and one that is off comes last.
     assert_eq!(order(&topology, 8, "8-12,30"), [10, 12, 9, 11, 30]);
-    // Who may use none but isolated ones was given them on purpose.
+    // A process that may use only isolated CPUs was given them on purpose.
     assert_eq!(made.topology(Some("10-11")).default_mask(), list("10-11"));
     // A quota of three and a half CPUs is worth three, that are near to the first.
     made.write("sys/fs/cgroup/cpu.max", "350000 100000");
@@ -113,7 +113,7 @@ fn set(topology: &mut Topology, owner: u16, nanoseconds: &[(u16, u64)]) {
 
 #[test]
 fn what_was_measured_goes_before_what_is_told() {
-    // The kernel of a virtual machine tells of one cache, or of nothing; the host has them in two.
+    // The kernel of a virtual machine shows one cache or none, but the host has two.
     let made = Made::of(4, |cpu| Says {
         node: 0,
         package: 0,

@@ -58,7 +58,7 @@ impl World {
                     for (bucket, queue) in &carries {
                         // Flows are known by the number of their group.
                         self.known.remove(&(slice.group_before, *bucket, *queue));
-                        // A queue that joins a group takes its map as it is. What goes to a dead CPU is lost.
+                        // A queue that joins a group takes its map as it is. Packets for a dead CPU are lost.
                         let to = slice.moves.iter().find(|m| m.bucket == *bucket).map(|m| m.to);
                         if to.is_some_and(|to| !self.moves.is_dead(to)) {
                             self.known.insert((slice.group_after, *bucket, *queue));
@@ -184,7 +184,7 @@ impl World {
                     if Some(late) == victim && self.can_be_declared_dead(usize::from(late)) && !waits {
                         self.cpus[usize::from(late)].is_declared_dead = true;
                         self.deaths += 1;
-                        // What it had is lost, and so may be what is under way.
+                        // Its packets are lost, and perhaps those under way too.
                         self.known.clear();
                         asks.extend(self.on(Event::Died(late)));
                     }

@@ -115,6 +115,8 @@ enum Attribute {
     Count(fn(&Snapshot) -> u64),
     /// And of a queue's part of it.
     QueueCount(usize, QueueCount),
+    /// A count of the device's own, by its place.
+    DeviceCount(usize, usize),
     /// How much memory the local caches of these queues may keep.
     LpcBytes(Vec<usize>),
     History,
@@ -260,6 +262,12 @@ impl Tree {
             Attribute::Steering => policy::steering(&self.handle.snapshot()),
             Attribute::Count(count) => format!("{}\n", count(&self.handle.snapshot())),
             Attribute::QueueCount(queue, count) => format!("{}\n", count(&self.handle.snapshot().queues[*queue])),
+            Attribute::DeviceCount(queue, nth) => {
+                format!(
+                    "{}\n",
+                    self.handle.snapshot().queues[*queue].device_counts.get(*nth).map_or(0, |(_, count)| *count)
+                )
+            }
             Attribute::LpcBytes(queues) => format!("{}\n", self.lpc_bytes(queues)),
             Attribute::History => locked(&self.history).text(),
         })

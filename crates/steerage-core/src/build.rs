@@ -19,7 +19,7 @@ use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
 
 use crate::backlog::{Backlog, QueueRings};
 use crate::control::{Handle, mask_indices};
-use crate::device::{Capabilities, Opened};
+use crate::device::{Capabilities, DeviceCounts, Opened};
 use crate::device::{DeviceError, DeviceName};
 use crate::error::BuildError;
 use crate::handler::{Handler, MakeHandler};
@@ -234,6 +234,7 @@ struct PlannedQueue {
     mask: Vec<CpuIndex>,
     can: Capabilities,
     blocks: Option<Blocks>,
+    counts: Option<Arc<DeviceCounts>>,
     /// Whether the device's hash is used.
     hashed_by_device: bool,
 }
@@ -241,14 +242,14 @@ struct PlannedQueue {
 impl PlannedQueue {
     /// Opens the device's queue. Returns how many bytes of memory it lends.
     fn open(&mut self, region: &Arc<Region>) -> Result<u64, DeviceError> {
-        let Opened { blocks, mode } = self.rx.open(region)?;
+        let Opened { blocks, mode, counts } = self.rx.open(region)?;
         if blocks.is_some() != self.can.lends {
             let cause =
                 io::Error::other("a queue supplies blocks if its capabilities say that it lends, and only then");
             return Err(DeviceError::new(self.device.get(), "receive into its memory", cause));
         }
         self.mode = mode.unwrap_or(self.mode);
-        self.blocks = blocks;
+        (self.blocks, self.counts) = (blocks, counts);
         Ok(self.blocks.as_ref().map_or(0, Blocks::memory_bytes) as u64)
     }
 }
@@ -316,6 +317,7 @@ impl Plan {
                     mask,
                     can,
                     blocks: None,
+                    counts: None,
                     hashed_by_device,
                 });
             }
@@ -496,6 +498,7 @@ impl Wiring<'_> {
             rings: rings.clone(),
             pool: Arc::clone(&pool.counters),
             kept_pages,
+            device_counts: queue.counts,
             lends,
             error: Mutex::new(None),
             group: AtomicU16::new(0),

@@ -6,7 +6,7 @@ use steerage_flow::Affinity;
 use steerage_ledger::TxAccount;
 use steerage_mem::{Blocks, Fit, Page, Region};
 
-pub use steerage_ledger::{DeviceError, DeviceName};
+pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 
 /// What a queue needs, and what it can do: see [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
 ///
@@ -119,17 +119,19 @@ pub struct Opened {
     pub blocks: Option<Blocks>,
     /// The mode in which the device runs, if it is known only now. `None` if it is [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
+    /// What the device counts besides received and lost packets. The device keeps the counts and adds to them.
+    pub counts: Option<Arc<DeviceCounts>>,
 }
 
 impl Opened {
     /// A queue that lends these blocks.
     pub fn lending(blocks: Blocks) -> Self {
-        Self { blocks: Some(blocks), mode: None }
+        Self { blocks: Some(blocks), ..Self::default() }
     }
 
     /// A queue whose frames lie in the pages of the pool, and whose device runs in `mode`.
     pub fn in_mode(mode: &'static str) -> Self {
-        Self { blocks: None, mode: Some(mode) }
+        Self { mode: Some(mode), ..Self::default() }
     }
 }
 

@@ -18,7 +18,7 @@
 //! | `drops`, `reasons` | lost packets by reason |
 //! | [`limits`] | how long the end of a run waits |
 //! | `backing` | the kind of pages that packet memory lies in |
-//! | `device_name`, `device_error`, `counter` | the name of a device; its errors; a count with one writer |
+//! | `device_name`, `device_error`, `device_counts`, `counter` | the name of a device; its errors; what it counts itself; a count with one writer |
 #![forbid(unsafe_code)]
 
 mod backing;
@@ -26,6 +26,7 @@ mod counter;
 #[allow(missing_docs, reason = "the counts have the names of the snapshots' fields, which are documented")]
 pub mod counts;
 mod deferred;
+mod device_counts;
 mod device_error;
 mod device_name;
 mod drops;
@@ -45,6 +46,7 @@ pub use counts::{
     QueueLedger, RingLedger, TimedBuckets, TxLedger,
 };
 pub use deferred::{Deferred, Settled, TxSource};
+pub use device_counts::DeviceCounts;
 pub use device_error::DeviceError;
 pub use device_name::DeviceName;
 pub use drops::{DropCounters, Drops};

@@ -10,6 +10,7 @@ use steerage_mem::KeptPages;
 
 use crate::counts::{CpuLedger, PoolCounters, QueueError, QueueLedger, RingLedger, TxLedger};
 use crate::deferred::Deferred;
+use crate::device_counts::DeviceCounts;
 use crate::device_error::DeviceError;
 use crate::device_name::DeviceName;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
@@ -32,6 +33,8 @@ pub struct QueueInfo {
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
+    /// What the device counts besides, if it does.
+    pub device_counts: Option<Arc<DeviceCounts>>,
     /// The device lends memory of its own.
     pub lends: bool,
     pub error: Mutex<Option<QueueError>>,

@@ -116,6 +116,8 @@ pub struct QueueSnapshot {
     pub copied: u64,
     /// Frames that the device left to the kernel. They are neither received nor dropped.
     pub passed: u64,
+    /// What only this kind of device counts, by the kernel's names.
+    pub device_counts: Vec<(&'static str, u64)>,
     /// Frames that completed out of order. `None` if the order is not checked.
     pub reordered: Option<u64>,
     /// The page pool's counters.
@@ -623,6 +625,7 @@ fn queue_snapshot(queue: &QueueInfo, cpus: &[CpuId], rps_cpus: Vec<CpuId>, settl
         fragments_aged: queue.ledger.fragments_aged.get(),
         copied: queue.ledger.copied.get(),
         passed: queue.ledger.passed.get(),
+        device_counts: queue.device_counts.as_ref().map_or_else(Vec::new, |counts| counts.read()),
         reordered: queue.checks_order.then_some(reordered),
         pool: PoolSnapshot {
             alloc_fast: queue.pool.alloc_fast.get(),

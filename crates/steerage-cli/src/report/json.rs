@@ -163,6 +163,8 @@ struct QueueJson<'a> {
     fragments_aged: u64,
     copied: u64,
     passed: u64,
+    #[serde(serialize_with = "by_name")]
+    device_counts: Vec<(&'static str, u64)>,
     received_bytes: u64,
     reordered: Option<u64>,
     rps_cpus_list: String,
@@ -188,6 +190,7 @@ impl<'a> QueueJson<'a> {
             fragments_aged: queue.fragments_aged,
             copied: queue.copied,
             passed: queue.passed,
+            device_counts: queue.device_counts.clone(),
             received_bytes: queue.received_bytes,
             reordered: queue.reordered,
             rps_cpus_list: queue.rps_cpus.iter().copied().collect::<CpuMask>().to_list(),
@@ -386,6 +389,10 @@ impl PurposeJson {
         let MemoryUse { backlogs, parked, kept, caches, others, rings, lent, .. } = *memory;
         Self { backlogs, parked, kept, caches, others, rings, lent }
     }
+}
+
+fn by_name<S: Serializer>(counts: &[(&'static str, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(counts.iter().copied())
 }
 
 pub(super) fn by_reason<S: Serializer>(drops: &Drops, serializer: S) -> Result<S::Ok, S::Error> {

@@ -91,6 +91,17 @@ pub(super) fn page(report: &Report) -> String {
     if passed > 0 {
         push(&mut page, "passed", &format!("{}, left to the kernel", counted(passed, "packet")));
     }
+    let mut events: Vec<(&str, u64)> = Vec::new();
+    for (name, count) in snapshot.queues.iter().flat_map(|queue| &queue.device_counts).filter(|(_, count)| *count > 0) {
+        match events.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum += count,
+            None => events.push((name, *count)),
+        }
+    }
+    if !events.is_empty() {
+        let events: Vec<String> = events.iter().map(|(name, count)| format!("{name} {}", grouped(*count))).collect();
+        push(&mut page, "device", &events.join(", "));
+    }
     if copied > 0 {
         push(
             &mut page,

@@ -104,6 +104,28 @@ fn wait_until_closed(net: &Net) {
     }
 }
 
+/// The kernel's hash steers a packet socket's packets if it is asked for, and ours if it is not: the kernel gives each packet a hash, and
+/// its key is random.
+#[test]
+fn the_kernels_hash_steers_on_demand() {
+    let Some(net) = Net::new() else { return };
+    let open = open(&net);
+    for (hash, is_ours) in [("device", false), ("aes", true)] {
+        let args = ["count", "near0", "-Q", "in", "--hash", hash, "--virtual-cpus", "4", "--policy", "hash"];
+        let started = start(&net, &[&args[..], &["--strict", "--backlog", "10000"]].concat());
+        send(&net, 60, 20);
+        let report = started.stop(Signal::SIGINT);
+        let queue = &report["queues"][0];
+        assert_eq!(queue["hash"] == "device", !is_ours, "{queue}");
+        assert_eq!((&report["received"], &report["reordered"]), (&json!(1200), &json!(0)), "{report}");
+        assert_eq!(queue["hashed"], if is_ours { 1200 } else { 0 }, "{queue}");
+        // 60 flows on four CPUs: each has some, and packets of a flow are together.
+        let cpus = report["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
+        assert!(cpus.clone().all(|packets| packets > 0 && packets % 20 == 0), "{:?}", cpus.collect::<Vec<_>>());
+    }
+    drop(open);
+}
+
 #[test]
 fn flows_are_metered_live() {
     let Some(net) = Net::new() else { return };

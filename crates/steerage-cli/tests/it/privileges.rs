@@ -73,7 +73,7 @@ fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
             return tasks;
         }
         assert!(start.elapsed() < HANG, "{tasks:?}");
-        std::thread::yield_now();
+        thread::yield_now();
     }
 }
 
@@ -94,7 +94,7 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
         // A thread that handles packets enters its filter after it has its name.
         while found.iter().any(|task| task.handles_packets() && task.field("Seccomp_filters:") != "3") {
             assert!(start.elapsed() < HANG, "{found:?}");
-            std::thread::yield_now();
+            thread::yield_now();
             found = tasks(&run, 2);
         }
         let tasks = found;
@@ -204,7 +204,7 @@ fn what_files_need_stays_with_the_thread_that_writes_them() {
     let start = Instant::now();
     while files_in(&theirs).len() < 2 {
         assert!(start.elapsed() < HANG, "{:?}", files_in(&theirs));
-        std::thread::yield_now();
+        thread::yield_now();
     }
     run.stop(Signal::SIGTERM);
     assert!(files_in(&theirs).iter().all(|path| path.extension().is_some_and(|end| end == "csv")));

@@ -140,6 +140,22 @@ fn what_is_lost_is_counted() {
     assert_eq!(received(&report) + counts(&report, "passed")[0], 100_000, "{report}");
 }
 
+/// What the kernel counts for the socket is shown by its own names. While the program is stopped, the kernel soon has no page left.
+#[test]
+fn what_the_kernel_counts_for_the_socket_is_shown() {
+    let Some(net) = Net::new() else { return };
+    let started = start(&net, &["count", "af_xdp:near0,ring=128", "--take", "udp"]);
+    started.signal(Signal::SIGSTOP);
+    send(&net, 50, 20, 9);
+    started.signal(Signal::SIGCONT);
+    let report = started.stop(Signal::SIGINT);
+    let queue = &report["queues"][0];
+    let count = |key: &str| queue["device_counts"][key].as_u64().unwrap_or_else(|| panic!("{key}: {report}"));
+    assert!(count("rx_ring_full") + count("rx_fill_ring_empty_descs") > 0, "{report}");
+    assert_eq!(count("rx_invalid_descs"), 0);
+    assert!(count("rx_ring_full") <= queue["dropped"]["device"].as_u64().unwrap(), "{report}");
+}
+
 /// A number of packets ends it: no more are counted, and the kernel's pages come home.
 #[test]
 fn so_many_packets_are_taken_and_no_more() {

@@ -99,7 +99,7 @@ pub(super) const WHOLE: [Family<Snapshot>; 9] = [
     gauge("memory_bytes", "Packet memory and rings; never more than at the start.", |all| one(all.memory_bytes)),
 ];
 
-pub(super) const QUEUES: [Family<QueueSnapshot>; 19] = [
+pub(super) const QUEUES: [Family<QueueSnapshot>; 20] = [
     counter("received_packets", "Packets received, those lost before us among them.", |queue| one(queue.received)),
     counter("received_bytes", "Their bytes on the wire, without those lost before us.", |queue| {
         one(queue.received_bytes)
@@ -129,6 +129,11 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 19] = [
         one(queue.fragments_aged)
     }),
     counter("copied_packets", "Packets copied so that the device's ring could go on.", |queue| one(queue.copied)),
+    counter("device_events", "What only this kind of device counts, by the kernel's names.", |queue| {
+        let sample =
+            |(name, count): &(&'static str, u64)| Sample { label: Some(("event", name)), value: Value::Whole(*count) };
+        queue.device_counts.iter().map(sample).collect()
+    }),
     counter("passed_packets", "Packets that the device saw and left to the kernel.", |queue| one(queue.passed)),
     gauge("queue_cpus", "CPUs that the queue's packets are spread over.", |queue| one(queue.rps_cpus.len() as u64)),
     gauge("queue_failed", "1 if an error ended the queue.", |queue| one(queue.error.is_some().into())),

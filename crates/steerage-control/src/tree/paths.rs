@@ -157,6 +157,9 @@ fn of_device(
         for (name, count) in statistics::OF_A_QUEUE {
             add(&format!("{queue}/statistics/{name}"), Attribute::QueueCount(at, *count));
         }
+        for (nth, (name, _)) in snapshot.queues[at].device_counts.iter().enumerate() {
+            add(&format!("{queue}/statistics/{name}"), Attribute::DeviceCount(at, nth));
+        }
         add(&format!("{queue}/cpu"), Attribute::PolledBy(at));
         add(&format!("{queue}/hash"), Attribute::HashSource(at));
     }

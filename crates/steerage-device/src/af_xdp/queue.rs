@@ -10,7 +10,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use steerage::{
     Affinity, DeviceError, Timestamp,
-    device::{Capabilities, Completion, Completions, Gather, Opened, Page, Polled, Region, RxQueue},
+    device::{Capabilities, Completion, Completions, DeviceCounts, Gather, Opened, Page, Polled, Region, RxQueue},
     flow::FlowHash,
     limits::SEGMENTS_MAX,
 };
@@ -55,6 +55,11 @@ struct Begun {
     hash: Option<FlowHash>,
 }
 
+/// What the kernel counts for a socket besides lost frames, by its names (Linux, net/core/xsk of ynl and `struct xdp_statistics`). A frame for
+/// which the rx ring was full is lost. Each time that the fill ring is empty, a frame is lost or has to wait. An invalid descriptor in the
+/// fill ring is a page that the kernel does not use.
+const COUNTS: [&str; 3] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs"];
+
 /// One socket and its ring.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -86,7 +91,7 @@ pub(super) struct Queue {
     /// Of the lost ones, those that the socket's statistics told of.
     told: u64,
     invalid: u64,
-    fill_ring_empty: u64,
+    counts: Arc<DeviceCounts>,
     starved: bool,
     by_cpu: ByCpu,
 }
@@ -120,7 +125,7 @@ impl Queue {
             passed: 0,
             told: 0,
             invalid: 0,
-            fill_ring_empty: 0,
+            counts: Arc::new(DeviceCounts::new(&COUNTS)),
             starved: false,
             by_cpu: ByCpu::new(),
         })
@@ -248,7 +253,10 @@ impl Queue {
         let all = counted.rx_dropped + counted.rx_ring_full;
         let new = all.saturating_sub(self.told);
         self.told = all;
-        self.fill_ring_empty = counted.fill_ring_empty;
+        for (nth, count) in [counted.rx_ring_full, counted.fill_ring_empty, counted.rx_invalid].into_iter().enumerate()
+        {
+            self.counts.raise_to(nth, count);
+        }
         self.lost += new;
         out.lost(new);
         Ok(())
@@ -298,8 +306,8 @@ impl Queue {
         let missing = taken.saturating_sub(self.handed + self.lost);
         self.lost += missing;
         out.lost(missing);
-        let Self { invalid, fill_ring_empty, lost, number, .. } = *self;
-        tracing::info!(device = %self.device.name, queue = number, lost, missing, invalid, fill_ring_empty, "packets are taken no more");
+        let Self { invalid, lost, number, .. } = *self;
+        tracing::info!(device = %self.device.name, queue = number, lost, missing, invalid, "packets are taken no more");
         why.map_or(Ok(Polled::Ended), Err)
     }
 }
@@ -323,7 +331,9 @@ impl RxQueue for Queue {
         self.longest = parts * (chunk_bytes(region) as usize - HEADROOM_BYTES);
         self.region = Some(Arc::clone(region));
         self.stage = Stage::Ready(ready);
-        Ok(Opened::in_mode(mode))
+        let mut opened = Opened::in_mode(mode);
+        opened.counts = Some(Arc::clone(&self.counts));
+        Ok(opened)
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

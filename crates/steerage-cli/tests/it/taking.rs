@@ -144,7 +144,13 @@ fn what_is_lost_is_counted() {
 #[test]
 fn what_the_kernel_counts_for_the_socket_is_shown() {
     let Some(net) = Net::new() else { return };
+    let kernel = Kernel::of(&net);
     let started = start(&net, &["count", "af_xdp:near0,ring=128", "--take", "udp"]);
+    // Until the first poll, the kernel gets everything.
+    while {
+        send(&net, 1, 1, 9);
+        kernel.got() > 0
+    } {}
     started.signal(Signal::SIGSTOP);
     send(&net, 50, 20, 9);
     started.signal(Signal::SIGCONT);

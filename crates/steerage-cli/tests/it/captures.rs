@@ -3,12 +3,12 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use steerage_fixtures::capture::pcap;
-use steerage_fixtures::tshark;
+use steerage_fixtures::{skip, tshark};
 
 use crate::program::{Started, command, report, run};
 
@@ -44,6 +44,33 @@ fn afs_is_601_packets_in_order() {
     let page = run(&["count", afs, "--virtual-cpus", "2"]).out;
     let head = page.lines().next().unwrap();
     assert!(head.contains("  ethernet  601 packets  512,276 bytes  129.4 s recorded  read in "), "{head}");
+}
+
+/// Packets and bytes, as capinfos counts them. `None` if it cannot read the file.
+fn of_capinfos(capture: &Path) -> Option<(u64, u64)> {
+    let output = Command::new("capinfos").args(["-T", "-M", "-r", "-c", "-d"]).arg(capture).output().ok()?;
+    let line = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut fields = line.trim().split('\t').skip(1).map(|field| field.parse().ok());
+    Some((fields.next()??, fields.next()??))
+}
+
+#[test]
+fn three_commands_receive_what_capinfos_counts() {
+    if Command::new("capinfos").arg("-v").output().is_err() {
+        return skip("capinfos is absent: install the package tshark");
+    }
+    for capture in tshark::all_captures() {
+        let name = capture.to_str().unwrap();
+        let expected = of_capinfos(&capture).unwrap_or_else(|| panic!("{name}"));
+        for command in ["count", "meter"] {
+            let report = report(&[command, name]);
+            let got = ["received", "received_bytes"].map(|key| report[key].as_u64().unwrap());
+            assert_eq!((got[0], got[1]), expected, "{command} {name}");
+        }
+        let explained: Value = serde_json::from_str(&run(&["explain", name, "--json"]).out).unwrap();
+        let got = ["packets", "bytes"].map(|key| explained["traffic"][key].as_u64().unwrap());
+        assert_eq!((got[0], got[1]), expected, "explain {name}");
+    }
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn standard_input_is_read_as_it_comes() {
     file.chunks(97).for_each(|piece| pipe.write_all(piece).unwrap());
     drop(pipe);
     let output = child.wait_with_output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["received"], &report["capture"]["bytes_total"]), (&json!(300), &json!(null)), "{report}");
     assert_eq!((output.status.code(), &report["queues"][0]["device"]), (Some(0), &json!("standard input")));
 

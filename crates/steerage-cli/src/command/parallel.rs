@@ -118,9 +118,9 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
     }));
     let merge = MergeOptions { tag: args.output.tag, keep_order: args.output.keep_order };
     let watch = Watch { jobs: &jobs, console: &console, stopper, capture: options.capture.clone() };
-    let (ended, merged) = thread::scope(|scope| {
+    let (ended, (merged, merge_cpu)) = thread::scope(|scope| {
         let merge = Merge::new(sources, &merge, (&console, &scratch), &jobs.last_lines);
-        let merging = scope.spawn(|| merge.run(|| jobs.stop(true)));
+        let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
         let watching = scope.spawn(|| watch.run());
         let ended = run::to_end(instance, &options);
         let ended = ended.and_then(|ended| jobs.start_all().map(|()| ended));
@@ -129,7 +129,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         if ended.is_err() {
             jobs.stop(true);
         }
-        let merged = merging.join().unwrap_or(Ok(()));
+        let merged = merging.join().unwrap_or((Ok(()), Duration::ZERO));
         // It has nothing to say at its end.
         let _ = watching.join();
         (ended, merged)
@@ -149,9 +149,9 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
         let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
         console.note(&format!("job {} exited with 0 before the end of its input{last}", job.job));
     }
-    let cpu = job::own_cpu().saturating_sub(cpu_before);
+    let split_cpu = job::own_cpu().saturating_sub(cpu_before + merge_cpu);
     let filtered = ended.report.capture.as_ref().map_or(0, |capture| capture.filtered);
-    let summary = Summary::new(summaries, snapshot, started.elapsed(), cpu).filtered(filtered);
+    let summary = Summary::new(summaries, snapshot, started.elapsed(), (split_cpu, merge_cpu)).filtered(filtered);
     let text = if args.output.json { summary.json().map_err(Error::Report)? } else { summary.text() };
     if args.output.json || !args.output.quiet {
         // An error means that standard error is closed.

@@ -252,6 +252,11 @@ pub(super) fn own_cpu() -> Duration {
     cpu_of(UsageWho::RUSAGE_SELF)
 }
 
+/// The CPU time of this thread.
+pub(super) fn thread_cpu() -> Duration {
+    cpu_of(UsageWho::RUSAGE_THREAD)
+}
+
 fn cpu_of(who: UsageWho) -> Duration {
     let time = |time: TimeVal| {
         Duration::from_secs(time.tv_sec().max(0) as u64) + Duration::from_micros(time.tv_usec().max(0) as u64)

@@ -28,8 +28,9 @@ pub(super) struct Summary {
     /// Packets of capture files that the filter took out. They count as nothing else.
     pub(super) filtered: u64,
     pub(super) seconds: f64,
-    /// The CPU time of this program: splitting, and merging what the jobs write.
+    /// The CPU time of this program: for reading and splitting the packets, and for merging the output of the jobs.
     pub(super) split_cpu_seconds: f64,
+    pub(super) merge_cpu_seconds: f64,
     pub(super) jobs_cpu_seconds: f64,
     /// The jobs that failed.
     pub(super) failed: u64,
@@ -108,8 +109,13 @@ impl JobSummary {
 }
 
 impl Summary {
-    /// Of all jobs in this time. `split_cpu` is what this program used.
-    pub(super) fn new(jobs: Vec<JobSummary>, snapshot: &Snapshot, elapsed: Duration, split_cpu: Duration) -> Self {
+    /// The summary of a run that took `elapsed`. This program used `split_cpu` and `merge_cpu` itself.
+    pub(super) fn new(
+        jobs: Vec<JobSummary>,
+        snapshot: &Snapshot,
+        elapsed: Duration,
+        (split_cpu, merge_cpu): (Duration, Duration),
+    ) -> Self {
         let (seconds, cpu) = (elapsed.as_secs_f64(), jobs.iter().map(|job| job.cpu_seconds).sum());
         let sum = |of: fn(&JobSummary) -> f64| jobs.iter().map(of).sum::<f64>();
         let verdict = verdict(jobs.len(), (sum(|job| job.waited_seconds), sum(|job| job.fed_seconds)), cpu, seconds);
@@ -122,6 +128,7 @@ impl Summary {
             filtered: 0,
             seconds,
             split_cpu_seconds: split_cpu.as_secs_f64(),
+            merge_cpu_seconds: merge_cpu.as_secs_f64(),
             jobs_cpu_seconds: cpu,
             failed: jobs.iter().filter(|job| job.failed).count() as u64,
             verdict,
@@ -163,10 +170,11 @@ impl Summary {
             0 => String::new(),
             packets => format!(", {} taken out by -f", grouped(packets)),
         };
-        let split = percent(self.split_cpu_seconds, self.split_cpu_seconds + self.jobs_cpu_seconds);
+        let all = self.split_cpu_seconds + self.merge_cpu_seconds + self.jobs_cpu_seconds;
+        let (split, merge) = (percent(self.split_cpu_seconds, all), percent(self.merge_cpu_seconds, all));
         let _ = writeln!(
             text,
-            "{} in {}, {} read by the jobs, {} lost, {} missed{filtered}; splitting and merging took {split:.0} % of the CPU time",
+            "{} in {}, {} read by the jobs, {} lost, {} missed{filtered}; splitting took {split:.1} % of the CPU time, merging {merge:.1} %",
             counted(self.packets, "packet"),
             time(Duration::from_secs_f64(self.seconds)),
             grouped(self.delivered),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use steerage::{CpuId, Handler};
+use steerage_device::privileges::{self, Kept, Needed};
 use steerage_sandbox::{Group, InForce, Sandbox, ThreadFilter};
 
 use crate::args::SandboxArgs;
@@ -220,9 +221,17 @@ impl Confinement {
     }
 }
 
-/// Restricts files and system calls of a command that handles no packets.
+/// Drops all capabilities, and restricts files and system calls, of a command that handles no packets.
 pub(crate) fn enter(needs: Needs<'_>, args: &SandboxArgs) -> Result<Option<InForce>, Error> {
+    privileges::drop_all()?;
     Confinement::of_files(needs, args)?.of_calls()
+}
+
+/// Like [`enter`], but keeps the capabilities that `needed` takes, if the command cannot do without them.
+pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &SandboxArgs) -> Result<Kept, Error> {
+    let kept = privileges::drop_except(needed)?;
+    Confinement::of_files(needs, args)?.of_calls()?;
+    Ok(kept)
 }
 
 /// A backtrace takes the program's own file, which no thread may open any more. So a panic says where it is, and no more.

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use steerage_device::privileges::Needed;
 
 use crate::args::TopArgs;
 use crate::error::Error;
@@ -43,9 +44,12 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     // An instance that does not answer now may answer later.
     let _ = remote.connect();
     let needs = Needs::of(Confined::Top).uses_terminal();
+    // Root may watch another user's instance, and connect to it again.
+    let socket = remote.path().to_owned();
+    let needed = Needed::default().written_files(&socket);
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if args.once || !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
-        sandbox::enter(needs, &args.to.sandbox)?;
+        let _kept = sandbox::enter_keeping(needs, &needed, &args.to.sandbox)?;
         return once(remote, args.interval);
     }
     let failed = |error| Error::System { operation: "use the terminal", error };
@@ -57,8 +61,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let colours =
         if std::env::var_os("NO_COLOR").is_some_and(|no| !no.is_empty()) { Colours::No } else { Colours::Yes };
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let watched = sandbox::enter(needs, &args.to.sandbox)
-        .and_then(|_| watch(&mut terminal, remote, args.interval, colours, &ended).map_err(failed));
+    let watched = sandbox::enter_keeping(needs, &needed, &args.to.sandbox)
+        .and_then(|_kept| watch(&mut terminal, remote, args.interval, colours, &ended).map_err(failed));
     // The terminal is restored even after an error.
     ratatui::restore();
     watched

@@ -1,6 +1,7 @@
 //! The connection to the watched instance.
 
 use std::io;
+use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
@@ -56,6 +57,11 @@ impl Remote {
         let Some(directory) = self.queues.get(queue).cloned() else { return Err("there is no such queue".to_owned()) };
         let set = self.client()?.set(&format!("{directory}/rps_cpus_list"), list);
         set.map(|list| printable_lines(&list)).map_err(|error| printable(&error.to_string()))
+    }
+
+    /// The path of the instance's socket.
+    pub(super) fn path(&self) -> &Path {
+        &self.socket.path
     }
 
     /// Connects to the instance, if that has not been done yet.

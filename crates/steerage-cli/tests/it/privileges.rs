@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +12,13 @@ use std::time::Instant;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
-use crate::program::{Started, report, run};
+use crate::program::{Started, command, report, run};
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
@@ -119,6 +121,39 @@ fn no_sandbox_is_for_debugging() {
     assert!(run.stop(Signal::SIGTERM)["sandbox"].is_null());
 }
 
+/// Commands that look at a run, or at a file, have no more rights than a run. Each of them is held at its first question: nobody answers.
+#[test]
+fn commands_without_packets_have_no_capability_either() {
+    let scratch = Scratch::new();
+    let (fifo, socket) = (scratch.join("run.toml"), scratch.join("socket"));
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let (fifo, to) = (fifo.to_str().unwrap(), ["--to", socket.to_str().unwrap()]);
+    let commands: [&[&str]; 4] = [
+        &["check", fifo],
+        &["get", "steerage", to[0], to[1]],
+        &["set", "a", "b", to[0], to[1]],
+        &["top", "--once", to[0], to[1]],
+    ];
+    for args in commands {
+        let mut child = command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let start = Instant::now();
+        let is_confined = |status: &str| status.lines().any(|line| line == "Seccomp:\t2");
+        let status = loop {
+            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+            if is_confined(&status) {
+                break status;
+            }
+            assert!(start.elapsed() < HANG && child.try_wait().unwrap().is_none(), "{args:?}: {status}");
+            thread::yield_now();
+        };
+        let task = Task { name: args[0].to_owned(), status };
+        assert_eq!((task.all(), task.field("NoNewPrivs:")), (0, "1"), "{task:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
 /// The policy places packets by it, so it must not go unnoticed that the sandbox keeps it from being read.
 #[test]
 fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
@@ -164,7 +199,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     }
     let theirs = Scratch::new();
     let fifo = theirs.join("fifo");
-    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    mkfifo(&fifo, Mode::from_bits_truncate(0o600)).unwrap();
     let capture = theirs.join("theirs.pcap");
     fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -111,9 +111,12 @@ impl<G: FnMut(Progress<'_>) -> bool> Running<G> {
         true
     }
 
-    /// The cases of comparisons that have fewer rounds than a verdict takes, at every distance.
+    /// The cases of comparisons that have fewer rounds than a verdict takes, at every distance. If fewer are planned, nobody wants a
+    /// verdict.
     fn too_few(&mut self) -> Vec<usize> {
-        let wanted = ROUNDS_MIN.min(self.rounds);
+        if self.rounds < ROUNDS_MIN {
+            return Vec::new();
+        }
         self.experiment.classify();
         let mut which = Vec::new();
         let samples = &self.experiment.samples;
@@ -123,7 +126,7 @@ impl<G: FnMut(Progress<'_>) -> bool> Running<G> {
         let pairs = self.experiment.compared.iter();
         for pair in pairs.filter(|pair| [&pair.of, &pair.over].iter().all(|series| is_measured(series, &pair.metric))) {
             let found = compare(&self.experiment, pair);
-            let is_enough = |x: Option<f64>| found.iter().any(|one| one.x == x && one.rounds >= wanted);
+            let is_enough = |x: Option<f64>| found.iter().any(|one| one.x == x && one.rounds >= ROUNDS_MIN);
             let of_pair = |case: &Case| [&pair.of, &pair.over].contains(&&case.series);
             let both = |x: Option<f64>| self.cases.iter().filter(|case| case.x == x && of_pair(case)).count() > 1;
             let lacks = |case: &Case| of_pair(case) && both(case.x) && !is_enough(case.x);

@@ -203,7 +203,8 @@ fn count_receivers(ledger: &Snapshot, run: &Run) {
 
 fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let mut below = |most: u64| 1 + chance.below(most) as usize;
-    let (backlog, dev_weight, budget) = (below(128), below(64), below(300));
+    // Rings begin with 128 slots, so most of the larger backlogs have them grow while masks change.
+    let (backlog, dev_weight, budget) = (below(128) * below(8), below(64), below(300));
     let now = handle.set_limits(|limits| {
         (limits.backlog, limits.dev_weight, limits.budget) = (backlog, dev_weight, budget);
     });

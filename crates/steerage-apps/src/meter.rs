@@ -9,7 +9,8 @@
 //! | `key`, `index`, `table` | find the flow's place in the table |
 //! | `lists`, `wheel`, `flow_limit` | say which flow ends next, which flows move with a bucket, and how many flows there may be |
 //! | `flow`, `tcp`, `timeouts` | count the packet, and say when a record ends |
-//! | `record`, `output`, `pattern` | the record of a flow, its format, and its file's name |
+//! | `names` | looks for names in packets, if asked |
+//! | `record`, `row`, `output`, `pattern` | the record of a flow, its columns, its format, and its file's name |
 //! | `writer_state`, `file`, `export` | hand records over to threads, which write them |
 //! | `ipfix` | records as IPFIX, and the thread that sends them to a collector |
 //! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and while they run |
@@ -20,15 +21,19 @@ mod file;
 mod flow;
 mod flow_limit;
 mod fragments;
+#[doc(hidden)]
+pub mod fuzzing;
 mod index;
 mod ipfix;
 mod key;
 mod largest;
 mod lists;
+mod names;
 mod output;
 mod pattern;
 mod read;
 mod record;
+mod row;
 mod table;
 mod tcp;
 #[cfg(test)]
@@ -53,6 +58,7 @@ pub use counts::FlowCounts;
 pub use export::{Exporter, FlowWriter};
 pub use flow::{FlowEnd, Traffic};
 pub use ipfix::{Collector, OpenCollector, ParseCollectorError};
+pub use names::FlowNames;
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
 pub use pattern::{FilePattern, ParsePatternError};
 pub use record::FlowRecord;
@@ -69,6 +75,7 @@ use fragments::{Datagrams, DepartedDatagrams};
 use index::NONE;
 use key::{Key, Seeds};
 use largest::Largest;
+use names::{DepartedNames, Names};
 use table::{Departed, Table};
 use timeouts::{Clock, Timeouts, nanos};
 use totals::Totals;
@@ -119,6 +126,8 @@ pub struct MeterOptions {
     /// One flow of so many is metered, with all its packets. 1 for all flows. Which flows these are is random, and the same on all
     /// CPUs.
     pub sample: u32,
+    /// Whether to look for names in packets: of DNS, TLS and HTTP.
+    pub names: bool,
 }
 
 impl Default for MeterOptions {
@@ -132,6 +141,7 @@ impl Default for MeterOptions {
             epoch: WallTime::from_nanos(0),
             can_wait: true,
             sample: 1,
+            names: false,
         }
     }
 }
@@ -197,6 +207,7 @@ impl Metering {
             clock: Clock::new(self.options.epoch.as_nanos(), timeouts.inactive),
             table: Table::new(timeouts, &self.limit),
             datagrams: Datagrams::new(self.seeds),
+            names: Names::new(self.options.names),
             batch: Box::new([Seen::of(Key::other()); HANDLE_BUDGET]),
             places: [NONE; HANDLE_BUDGET],
             totals: Totals::new(self.options.top),
@@ -222,6 +233,7 @@ pub struct Meter {
     clock: Clock,
     table: Table,
     datagrams: Datagrams,
+    names: Names,
     /// What was seen of the batch in hand, and where its flows may be.
     batch: Box<[Seen; HANDLE_BUDGET]>,
     places: [u32; HANDLE_BUDGET],
@@ -248,6 +260,7 @@ impl fmt::Debug for Meter {
 pub struct MovedFlows {
     flows: Option<Departed>,
     datagrams: DepartedDatagrams,
+    names: DepartedNames,
 }
 
 impl Meter {
@@ -336,6 +349,19 @@ impl Meter {
         }
     }
 
+    /// Counts what was seen, and looks for names in each packet.
+    #[cold]
+    #[inline(never)]
+    fn count_with_names(&mut self, batch: &mut Batch<'_>, count: usize) {
+        for (nth, packet) in batch.iter_mut().enumerate().take(count) {
+            if self.batch[nth].hash.rotate_left(u32::BITS / 2) <= self.sample_max {
+                // The way that is right for each packet, whether it begins a flow or not.
+                self.count_slowly(&packet, nth);
+                self.names.look(&self.batch[nth], &packet.received(), self.layers);
+            }
+        }
+    }
+
     /// A packet that begins a flow or a record; and one of a flow whose hash another one has too.
     #[cold]
     #[inline(never)]
@@ -369,7 +395,12 @@ impl Meter {
         }
     }
 
-    fn end(&mut self, record: FlowRecord) {
+    fn end(&mut self, mut record: FlowRecord) {
+        if self.names.is_on() {
+            let (flow, why) = (record.flow(), record.end());
+            let names = self.names.end(&flow.key, flow.hash, why);
+            record = record.with_names(names);
+        }
         self.totals.add(&record);
         self.published.publish(&self.totals);
         if self.exporter.is_some() {
@@ -408,7 +439,11 @@ impl Handler for Meter {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         let count = self.look_ahead(batch, cpu.now());
-        self.count(batch, count);
+        if self.names.is_on() {
+            self.count_with_names(batch, count)
+        } else {
+            self.count(batch, count)
+        }
         self.expire(LOOKS_PER_PACKET * count);
         if !self.ended.is_empty() && self.clock.now().abs_diff(self.ended_since) >= nanos(HAND_OVER_AFTER) {
             self.hand_over();
@@ -427,13 +462,17 @@ impl Handler for Meter {
     }
 
     fn bucket_leaves(&mut self, bucket: BucketId) -> Option<MovedFlows> {
-        let moved = MovedFlows { flows: self.table.depart(bucket), datagrams: self.datagrams.depart(bucket) };
+        let flows = self.table.depart(bucket);
+        let names =
+            self.names.depart(flows.iter().flat_map(|departed| &departed.flows).map(|flow| (&flow.key, flow.hash)));
+        let moved = MovedFlows { flows, datagrams: self.datagrams.depart(bucket), names };
         (moved.flows.is_some() || !moved.datagrams.is_empty()).then_some(moved)
     }
 
     fn bucket_arrives(&mut self, bucket: BucketId, moved: MovedFlows) {
         if let Some(flows) = moved.flows {
             self.table.arrive(bucket, flows);
+            self.names.arrive(moved.names);
             self.shed();
         }
         self.datagrams.arrive(bucket, moved.datagrams);
@@ -444,6 +483,7 @@ impl Handler for Meter {
         MeterReport {
             totals: self.totals,
             open: self.table.into_flows(),
+            names: self.names,
             now: self.clock.of_packets(),
             timeouts: self.timeouts,
             handled_bytes: self.handled_bytes,

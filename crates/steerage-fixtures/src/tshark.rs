@@ -63,8 +63,17 @@ pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
 
 /// These fields of each frame, all occurrences of each. `None` if there is no tshark; in CI a failure.
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
+    read(file, fields, &BY_ITSELF)
+}
+
+/// The same, if tshark puts fragments and segments together.
+pub fn tshark_reassembled(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
+    read(file, fields, &[])
+}
+
+fn read(file: &Path, fields: &[&str], options: &[&str]) -> Option<Vec<Vec<String>>> {
     let mut arguments = vec!["-n", "-T", "fields", "-E", "separator=;", "-E", "occurrence=a", "-E", "aggregator=,"];
-    arguments.extend(BY_ITSELF);
+    arguments.extend(options);
     arguments.extend(fields.iter().flat_map(|field| ["-e", *field]));
     arguments.push("-r");
     let text = output("tshark", &arguments, file)?;

@@ -8,12 +8,13 @@ mod control;
 mod filters;
 mod frames;
 mod hosts;
+mod names;
 
 /// A target's name, which is that of its directory in `fuzz/corpus`, and what it does with any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("dissect", frames::dissect),
     ("pcap", captures::pcap),
     ("pcapng", captures::pcapng),
@@ -24,6 +25,7 @@ pub const TARGETS: [Target; 10] = [
     ("control", control::request),
     ("http", control::http),
     ("filter", filters::numbers),
+    ("names", names::flow),
 ];
 
 /// Calls the target with this name.

@@ -67,7 +67,7 @@ const KIND_SHIFT: u32 = 16;
 const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 
 /// The golden ratio's fraction, in 64 bits: odd, and its ones are spread evenly (Knuth, volume 3, 6.4).
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Directed {
     /// The flow between the same stations by the same protocol, whatever the ports.

@@ -3,29 +3,37 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use steerage::flow::Tunnel;
 use steerage::{FlowKey, WallTime, flow::protocol};
 
 use super::flow::{Flow, FlowEnd, Traffic};
-use super::key::{Kind, stations};
-use super::tcp::{ClosedBy, TcpHealth};
+use super::key::Kind;
+use super::names::FlowNames;
+use super::row::Row;
+use super::tcp::TcpHealth;
 
 /// A flow that has ended, or the part of it between two timeouts: both directions in one record (RFC 5103).
 ///
 /// Serialized, it is a flat row of the columns that `docs/meter.md` tells: for CSV and for JSON alike.
 /// [`Metering::new`](super::Metering::new) has an example.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FlowRecord {
     flow: Flow,
     end: FlowEnd,
+    names: Option<Arc<FlowNames>>,
 }
 
 impl FlowRecord {
     pub(super) fn new(flow: Flow, end: FlowEnd) -> Self {
-        Self { flow, end }
+        Self { flow, end, names: None }
+    }
+
+    /// The same record with names.
+    pub(super) fn with_names(self, names: Option<Arc<FlowNames>>) -> Self {
+        Self { names, ..self }
     }
 
     pub(super) fn flow(&self) -> &Flow {
@@ -82,6 +90,11 @@ impl FlowRecord {
     /// The innermost tunnel of the first packet.
     pub fn tunnel(&self) -> Option<Tunnel> {
         self.flow.tunnel()
+    }
+
+    /// The names in its packets, if [names were looked for](super::MeterOptions::names) and found.
+    pub fn names(&self) -> Option<&FlowNames> {
+        self.names.as_deref()
     }
 
     /// Why it ended.
@@ -182,112 +195,22 @@ impl Classes {
     }
 }
 
-/// A word each, in files.
-impl fmt::Display for FlowEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+impl FlowEnd {
+    /// A word for each, as files have it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
             Self::Idle => "idle",
             Self::Active => "active",
             Self::Finished => "finished",
             Self::Forced => "forced",
             Self::Resources => "resources",
-        })
+        }
     }
 }
 
-/// The columns.
-#[derive(Serialize)]
-struct Row {
-    #[serde(serialize_with = "rfc3339")]
-    first: WallTime,
-    #[serde(serialize_with = "rfc3339")]
-    last: WallTime,
-    kind: Cow<'static, str>,
-    protocol: Option<u8>,
-    source: Address,
-    source_port: Option<u16>,
-    destination: Address,
-    destination_port: Option<u16>,
-    ethertype: Option<u16>,
-    packets: u64,
-    bytes: u64,
-    ip_bytes: u64,
-    packets_back: u64,
-    bytes_back: u64,
-    ip_bytes_back: u64,
-    tcp_flags: Option<u16>,
-    tcp_flags_back: Option<u16>,
-    vlan: Option<u16>,
-    vlan_inner: Option<u16>,
-    tunnel: Option<String>,
-    tunnel_id: Option<u32>,
-    #[serde(serialize_with = "shown")]
-    end: FlowEnd,
-    handshake_us: Option<u32>,
-    retransmitted: Option<u32>,
-    retransmitted_back: Option<u32>,
-    out_of_order: Option<u32>,
-    out_of_order_back: Option<u32>,
-    zero_windows: Option<u16>,
-    zero_windows_back: Option<u16>,
-    resets: Option<u8>,
-    resets_back: Option<u8>,
-    closed_by: Option<ClosedBy>,
-    icmp_type: Option<u8>,
-    icmp_code: Option<u8>,
-}
-
-impl Row {
-    fn of(record: &FlowRecord) -> Self {
-        let key = &record.flow.key;
-        let (low, high) = key.addresses();
-        let (from, to) = if record.flow.is_turned() { (high, low) } else { (low, high) };
-        let (source, destination) = (record.key().source(), record.key().destination());
-        let address = |end: Option<SocketAddr>, number: u128| match (end, key.kind()) {
-            (Some(end), _) => Address::Ip(end.ip()),
-            (None, Kind::Link | Kind::Mpls) => Address::Station(stations(number)),
-            (None, _) => Address::None,
-        };
-        let (forth, back) = record.flow.traffic();
-        let [vlan, vlan_inner] = record.vlans();
-        let health = record.tcp_health();
-        let (there, back_again) = (health.map(|tcp| tcp.forth), health.map(|tcp| tcp.back));
-        Self {
-            first: record.first(),
-            last: record.last(),
-            kind: record.kind(),
-            protocol: record.protocol(),
-            source: address(source, from),
-            source_port: source.map(|end| end.port()),
-            destination: address(destination, to),
-            destination_port: destination.map(|end| end.port()),
-            ethertype: (key.kind() == Kind::Link).then_some(key.ports().0),
-            packets: forth.packets,
-            bytes: forth.bytes,
-            ip_bytes: forth.ip_bytes,
-            packets_back: back.packets,
-            bytes_back: back.bytes,
-            ip_bytes_back: back.ip_bytes,
-            tcp_flags: record.tcp_flags().map(|flags| flags.0),
-            tcp_flags_back: record.tcp_flags().map(|flags| flags.1),
-            vlan,
-            vlan_inner,
-            tunnel: record.tunnel().map(|tunnel| tunnel.kind.to_string()),
-            tunnel_id: record.tunnel().and_then(|tunnel| tunnel.id),
-            end: record.end,
-            handshake_us: health.and_then(|tcp| tcp.handshake_us),
-            retransmitted: there.map(|tcp| tcp.retransmitted),
-            retransmitted_back: back_again.map(|tcp| tcp.retransmitted),
-            out_of_order: there.map(|tcp| tcp.out_of_order),
-            out_of_order_back: back_again.map(|tcp| tcp.out_of_order),
-            zero_windows: there.map(|tcp| tcp.zero_windows),
-            zero_windows_back: back_again.map(|tcp| tcp.zero_windows),
-            resets: there.map(|tcp| tcp.resets),
-            resets_back: back_again.map(|tcp| tcp.resets),
-            closed_by: health.and_then(|tcp| tcp.closed_by),
-            icmp_type: record.icmp().map(|(kind, _)| kind),
-            icmp_code: record.icmp().map(|(_, code)| code),
-        }
+impl fmt::Display for FlowEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
@@ -295,31 +218,4 @@ impl Serialize for FlowRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Row::of(self).serialize(serializer)
     }
-}
-
-/// An endpoint, as text.
-enum Address {
-    Ip(IpAddr),
-    Station([u8; 6]),
-    None,
-}
-
-impl Serialize for Address {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Ip(address) => serializer.collect_str(address),
-            Self::Station([a, b, c, d, e, f]) => {
-                serializer.collect_str(&format_args!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"))
-            }
-            Self::None => serializer.serialize_none(),
-        }
-    }
-}
-
-fn rfc3339<S: Serializer>(time: &WallTime, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&humantime::format_rfc3339_nanos((*time).into()))
-}
-
-fn shown<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
 }

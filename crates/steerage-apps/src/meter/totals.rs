@@ -7,6 +7,7 @@ use std::collections::BinaryHeap;
 use steerage::{WallTime, memory::HugeVec};
 
 use super::flow::{Flow, FlowEnd};
+use super::names::Names;
 use super::record::{Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
@@ -17,7 +18,7 @@ pub(super) struct Top {
     heap: BinaryHeap<Ranked>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Ranked(FlowRecord);
 
 impl Ord for Ranked {
@@ -52,12 +53,12 @@ impl Top {
 
     pub(super) fn offer(&mut self, record: &FlowRecord) {
         if self.heap.len() < self.most {
-            self.heap.push(Ranked(*record));
+            self.heap.push(Ranked(record.clone()));
             return;
         }
         if let Some(mut least) = self.heap.peek_mut() {
-            if Ranked(*record) < *least {
-                *least = Ranked(*record);
+            if record.rank(&least.0) == Ordering::Less {
+                *least = Ranked(record.clone());
             }
         }
     }
@@ -106,6 +107,7 @@ impl Totals {
 pub struct MeterReport {
     pub(super) totals: Totals,
     pub(super) open: HugeVec<Flow>,
+    pub(super) names: Names,
     /// What time it was by the packets.
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
@@ -134,6 +136,8 @@ pub struct Metered {
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
+    /// The names of these flows, of each CPU. Empty if no names were looked for.
+    names: Vec<Names>,
     /// What time it was, and when a flow is over.
     end: Option<(u64, Timeouts)>,
 }
@@ -145,7 +149,8 @@ impl OpenFlows {
 
     fn record(&self, flow: &Flow) -> FlowRecord {
         let why = self.end.map_or(FlowEnd::Forced, |(now, timeouts)| flow.reason_at_the_end(now, &timeouts));
-        FlowRecord::new(*flow, why)
+        let names = self.names.iter().find_map(|names| names.get(&flow.key, flow.hash));
+        FlowRecord::new(*flow, why).with_names(names)
     }
 
     /// Their records, in the order in which they began.
@@ -186,12 +191,15 @@ impl Metered {
     /// that is among them is among those of its CPU, or goes on.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {
         let mut totals = Totals::new(top);
-        let mut open = OpenFlows { tables: Vec::new(), end: None };
+        let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), end: None };
         for report in reports {
             totals.add_all(report.totals);
             // Whoever had the last packet knows how late it was.
             let (now, timeouts) = open.end.unwrap_or((report.now, report.timeouts));
             open.end = Some((now.max(report.now), timeouts));
+            if report.names.is_on() {
+                open.names.push(report.names);
+            }
             if !report.open.is_empty() {
                 open.tables.push(report.open);
             }
@@ -235,7 +243,7 @@ mod tests {
         // Places that are free are no flows.
         [&[Flow::vacant()], flows, &[Flow::vacant()]].concat().into_iter().for_each(|flow| open.push(flow));
         let timeouts = Timeouts::new(Duration::from_secs(300), Duration::from_secs(60));
-        MeterReport { totals: Totals::new(10), open, now: 0, timeouts, handled_bytes: 0 }
+        MeterReport { totals: Totals::new(10), open, names: Names::new(false), now: 0, timeouts, handled_bytes: 0 }
     }
 
     #[test]

@@ -29,6 +29,7 @@ Examples:
   steerage meter capture.pcap --flows flows.csv            all flows, into a file
   steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
   steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m
+  steerage meter capture.pcap --names --flows names.csv
   sudo steerage meter eth1 --export ipfix://collector:4739 --seconds 0
   steerage meter capture.pcap --pace --interval 1m         how many flows there are, each minute";
 
@@ -76,6 +77,10 @@ pub(crate) struct FlowArgs {
     /// Meter one flow of N, with all its packets
     #[arg(long, value_name = "1:N", default_value = "1:1", value_parser = sample)]
     pub(crate) sample: u32,
+
+    /// Look for names in packets: of DNS, TLS and HTTP
+    #[arg(long)]
+    pub(crate) names: bool,
 }
 
 /// Reads a share of flows, such as 1:100.

@@ -40,6 +40,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
             epoch: now(),
             can_wait,
             sample: flows.sample,
+            names: flows.names,
         };
         let metering = Metering::new(options, writers.exporter(can_wait));
         meters = Some(metering.clone());

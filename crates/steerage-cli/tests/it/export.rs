@@ -28,14 +28,14 @@ pub(crate) fn directory(name: &str) -> PathBuf {
 
 /// The header of a message: its length, sequence number and domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Header {
-    length: usize,
-    sequence: u32,
+pub(crate) struct Header {
+    pub(crate) length: usize,
+    pub(crate) sequence: u32,
     domain: u32,
 }
 
 /// The messages in these bytes.
-fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
+pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
     let mut messages = Vec::new();
     while let Some(header) = bytes.first_chunk::<16>() {
         let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
@@ -51,10 +51,10 @@ fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
 }
 
 /// The first id of our options.
-const OPTIONS: u16 = 2304;
+pub(crate) const OPTIONS: u16 = 33_024;
 
 /// A set of a message: its id, and its bytes.
-type Set = (u16, Vec<u8>);
+pub(crate) type Set = (u16, Vec<u8>);
 
 fn sets(mut bytes: &[u8]) -> Vec<Set> {
     let mut sets = Vec::new();
@@ -68,11 +68,11 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
 
 /// Knows the lengths of records, by the templates that came.
 #[derive(Default)]
-struct Decoder(BTreeMap<u16, usize>);
+pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
 impl Decoder {
     /// The number of records of flows, and of options.
-    fn records(&mut self, sets: &[Set]) -> (usize, usize) {
+    pub(crate) fn records(&mut self, sets: &[Set]) -> (usize, usize) {
         let (mut flows, mut options) = (0, 0);
         for (id, bytes) in sets {
             match id {
@@ -103,7 +103,7 @@ impl Decoder {
     }
 }
 
-fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
+pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
     let outputs = report["flows"]["outputs"].as_array().unwrap();
     outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
 }

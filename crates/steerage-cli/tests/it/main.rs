@@ -20,6 +20,7 @@ mod live;
 mod meter;
 mod metrics;
 mod mistakes;
+mod names;
 mod outputs;
 mod outputs_streams;
 mod parallel;

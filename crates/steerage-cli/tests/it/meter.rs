@@ -78,13 +78,13 @@ fn objects(lines: &str) -> Vec<Value> {
 const HEADER: &str = "first,last,kind,protocol,source,source_port,destination,destination_port,ethertype,packets,bytes,\
     ip_bytes,packets_back,bytes_back,ip_bytes_back,tcp_flags,tcp_flags_back,vlan,vlan_inner,tunnel,tunnel_id,end,\
     handshake_us,retransmitted,retransmitted_back,out_of_order,out_of_order_back,zero_windows,zero_windows_back,\
-    resets,resets_back,closed_by,icmp_type,icmp_code";
+    resets,resets_back,closed_by,icmp_type,icmp_code,dns_query,dns_type,dns_rcode,dns_answer,tls_sni,tls_alpn,http_host";
 
 const ROWS: [&str; 4] = [
-    "2023-11-14T22:13:20.250000000Z,2023-11-14T22:13:22.250000000Z,udp,17,10.0.0.1,5000,10.0.0.2,53,,1,80,66,2,900,872,,,,,,,idle,,,,,,,,,,,,",
-    "2023-11-14T22:13:23.250000000Z,2023-11-14T22:13:23.250000000Z,link,,02:00:00:00:00:01,,ff:ff:ff:ff:ff:ff,,2054,1,60,0,0,0,0,,,,,,,idle,,,,,,,,,,,,",
-    "2023-11-14T22:13:24.250000000Z,2023-11-14T22:13:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,1200,1186,0,0,0,,,,,,,idle,,,,,,,,,,,,",
-    "2023-11-14T22:23:24.250000000Z,2023-11-14T22:23:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,100,86,0,0,0,,,,,,,forced,,,,,,,,,,,,",
+    "2023-11-14T22:13:20.250000000Z,2023-11-14T22:13:22.250000000Z,udp,17,10.0.0.1,5000,10.0.0.2,53,,1,80,66,2,900,872,,,,,,,idle,,,,,,,,,,,,,,,,,,,",
+    "2023-11-14T22:13:23.250000000Z,2023-11-14T22:13:23.250000000Z,link,,02:00:00:00:00:01,,ff:ff:ff:ff:ff:ff,,2054,1,60,0,0,0,0,,,,,,,idle,,,,,,,,,,,,,,,,,,,",
+    "2023-11-14T22:13:24.250000000Z,2023-11-14T22:13:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,1200,1186,0,0,0,,,,,,,idle,,,,,,,,,,,,,,,,,,,",
+    "2023-11-14T22:23:24.250000000Z,2023-11-14T22:23:24.250000000Z,udp,17,10.0.0.3,7,10.0.0.4,9,,1,100,86,0,0,0,,,,,,,forced,,,,,,,,,,,,,,,,,,,",
 ];
 
 #[test]
@@ -126,7 +126,9 @@ fn the_report_has_them_too() {
         "tcp_flags_back": null, "vlan": null, "vlan_inner": null, "tunnel": null, "tunnel_id": null, "end": "idle",
         "handshake_us": null, "retransmitted": null, "retransmitted_back": null, "out_of_order": null,
         "out_of_order_back": null, "zero_windows": null, "zero_windows_back": null, "resets": null,
-        "resets_back": null, "closed_by": null, "icmp_type": null, "icmp_code": null });
+        "resets_back": null, "closed_by": null, "icmp_type": null, "icmp_code": null,
+        "dns_query": null, "dns_type": null, "dns_rcode": null, "dns_answer": null, "tls_sni": null,
+        "tls_alpn": null, "http_host": null });
     assert_eq!(top[3], expected);
     let counts = ["total", "evicted", "lost"].map(|key| whole["flows"][key].as_u64().unwrap());
     assert_eq!(counts, [4, 0, 0]);

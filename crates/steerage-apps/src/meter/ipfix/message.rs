@@ -23,6 +23,9 @@ const BY_HASH: u16 = 6;
 const SCOPES: u16 = 1;
 /// A message's length is stated in 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
+/// The length in a template of an element whose records have it, and the first byte of a length of two bytes.
+const ANY_LENGTH: u16 = 65_535;
+const LONG_TEXT: u8 = 255;
 /// The bit of an element's number that says that an enterprise defines the element.
 const OF_ENTERPRISE: u16 = 0x8000;
 
@@ -286,6 +289,18 @@ impl Fields for Values<'_> {
     fn put<const N: usize>(&mut self, _: Element, value: [u8; N]) {
         self.0.extend_from_slice(&value);
     }
+
+    /// Its length stands in front of it (RFC 7011, section 7).
+    fn put_text(&mut self, _: Element, value: &str) {
+        match u8::try_from(value.len()) {
+            Ok(length) if length < LONG_TEXT => self.0.push(length),
+            _ => {
+                self.0.push(LONG_TEXT);
+                self.0.extend_from_slice(&(value.len() as u16).to_be_bytes());
+            }
+        }
+        self.0.extend_from_slice(value.as_bytes());
+    }
 }
 
 /// Writes a template: the numbers and lengths of elements.
@@ -297,6 +312,10 @@ struct Template<'a> {
 impl Fields for Template<'_> {
     fn put<const N: usize>(&mut self, element: Element, _: [u8; N]) {
         self.specify(element, N as u16);
+    }
+
+    fn put_text(&mut self, element: Element, _: &str) {
+        self.specify(element, ANY_LENGTH);
     }
 }
 

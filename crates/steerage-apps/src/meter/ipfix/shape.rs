@@ -42,8 +42,12 @@ impl Shape {
     const MPLS: u16 = 2 << 8;
     const GTP_U: u16 = 3 << 8;
     const OTHER_TUNNEL: u16 = 4 << 8;
+    const DNS_QUERY: u16 = 1 << 11;
+    const DNS_RESPONSE: u16 = 1 << 12;
+    const TLS: u16 = 1 << 13;
+    const HTTP: u16 = 1 << 14;
     /// The number of shapes.
-    pub(super) const ALL: usize = 1 << 11;
+    pub(super) const ALL: usize = 1 << 15;
 
     fn of(view: &View<'_>) -> Self {
         let mut bits = view.record.flow().key.kind() as u16;
@@ -55,6 +59,12 @@ impl Shape {
         let [outer, inner] = view.record.vlans();
         set(Self::VLAN, outer.is_some());
         set(Self::VLAN_INNER, inner.is_some());
+        if let Some(names) = view.record.names() {
+            set(Self::DNS_QUERY, names.dns_query.is_some());
+            set(Self::DNS_RESPONSE, names.dns_rcode.is_some());
+            set(Self::TLS, names.tls_sni.is_some());
+            set(Self::HTTP, names.http_host.is_some());
+        }
         let tunnel = view.record.tunnel().filter(|tunnel| tunnel.id.is_some()).map(|tunnel| tunnel.kind);
         bits |= match tunnel {
             None => 0,
@@ -123,6 +133,8 @@ impl<'a> View<'a> {
 pub(super) trait Fields {
     /// An element of fixed length, and its value.
     fn put<const N: usize>(&mut self, element: Element, value: [u8; N]);
+    /// An element of any length.
+    fn put_text(&mut self, element: Element, value: &str);
 }
 
 /// Names each element of a record of this shape, in the order of its template.
@@ -158,6 +170,9 @@ pub(super) fn fields(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
         }
     }
     tags(shape, view, to);
+    if shape.has(Shape::DNS_QUERY | Shape::DNS_RESPONSE | Shape::TLS | Shape::HTTP) {
+        names(shape, view, to);
+    }
 }
 
 /// The flow's endpoints.
@@ -227,6 +242,26 @@ fn tags(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
         _ => {}
     }
     to.put(TUNNEL_ID, id.to_be_bytes());
+}
+
+/// The names in its packets. No element of IPFIX or ntop has the protocols that a client of TLS offers.
+fn names(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
+    let Some(names) = view.record.names() else { return };
+    let text = |name: &Option<Box<str>>| name.clone().unwrap_or_default();
+    if shape.has(Shape::DNS_QUERY) {
+        to.put_text(DNS_QUERY, &text(&names.dns_query));
+        to.put(DNS_QUERY_TYPE, names.dns_type.unwrap_or(0).to_be_bytes());
+    }
+    if shape.has(Shape::DNS_RESPONSE) {
+        to.put(DNS_RET_CODE, [names.dns_rcode.unwrap_or(0)]);
+        to.put_text(DNS_RESPONSE, &text(&names.dns_answer));
+    }
+    if shape.has(Shape::TLS) {
+        to.put_text(TLS_SERVER_NAME, &text(&names.tls_sni));
+    }
+    if shape.has(Shape::HTTP) {
+        to.put_text(HTTP_HOST, &text(&names.http_host));
+    }
 }
 
 /// A label, without its class, and whether it is the stack's last one.

@@ -1,0 +1,24 @@
+//! For fuzz targets: parsers that are not public.
+
+use std::sync::Arc;
+
+use super::names::{FlowNames, LOOKS_MAX, Payload, TEXT_MAX, read_stream};
+
+/// What a flow says, whose packets have this data: whether it is the second endpoint's, the sequence number of a segment of TCP, and the
+/// bytes.
+///
+/// # Panics
+/// If more was done or found than the limits say.
+pub fn names(packets: &[(bool, Option<u32>, &[u8])], is_dns: bool) -> Option<Arc<FlowNames>> {
+    let payload = packets.iter().map(|&(turned, sequence, data)| (turned, Payload { data, sequence, is_whole: true }));
+    let (names, looks) = read_stream(payload, is_dns);
+    assert!(looks <= 2 * usize::from(LOOKS_MAX));
+    if let Some(names) = &names {
+        let texts = [&names.dns_query, &names.dns_answer, &names.tls_sni, &names.tls_alpn, &names.http_host];
+        for text in texts.into_iter().flatten() {
+            let is_clean = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+            assert!(!text.is_empty() && text.len() <= TEXT_MAX && text.bytes().all(is_clean), "{text:?}");
+        }
+    }
+    names
+}

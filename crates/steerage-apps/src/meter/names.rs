@@ -1,0 +1,209 @@
+//! The names in packets: what a flow asked DNS for and was answered, and the host of a TLS or HTTP connection.
+//!
+//! Only the beginning of each direction is looked at: at most [`LOOKS_MAX`] segments with data, and [`STREAM_MAX`] bytes that wait for
+//! the rest of a message. After that, a packet of the flow costs a look into a table. `docs/meter.md` says what is found.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `text` | names as text: bounded, printable, without spaces |
+//! | `dns`, `tls`, `http` | read a message |
+//! | `watch` | finds messages in one flow |
+
+mod dns;
+mod http;
+mod text;
+mod tls;
+mod watch;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
+
+use steerage::flow::{Layers, protocol};
+use steerage::{LinkType, packet::Received};
+
+use super::flow::{FlowEnd, Seen};
+use super::key::{Key, SPREAD};
+use super::read;
+use watch::Watch;
+
+pub(super) use watch::{Payload, read_stream};
+
+/// How many segments of a direction are looked at.
+pub(super) const LOOKS_MAX: u8 = 8;
+
+/// How many bytes of a direction's messages are kept until the rest of a message comes. A TLS greeting with a key against quantum
+/// computers has 1,800 bytes.
+pub(super) const STREAM_MAX: usize = 4096;
+
+/// How many flows of a CPU may wait for the rest of a message: 4 MB.
+const WAITING_MAX: usize = 1024;
+
+/// The most bytes of a name as text: what a name of DNS can have, unless it holds bytes that are not printable.
+pub(super) const TEXT_MAX: usize = 255;
+
+/// The port of DNS.
+const DNS_PORT: u16 = 53;
+
+/// What one side of a flow was called by the other, and what it asked for. Bytes that are not printable, spaces, commas and backslashes
+/// are written as `\DDD`, and a text ends after 255 bytes.
+/// [`Metering::new`](super::Metering::new) has an example.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlowNames {
+    /// The name of the first DNS query.
+    pub dns_query: Option<Box<str>>,
+    /// The type that it asked for, such as 1 for an address of IPv4.
+    pub dns_type: Option<u16>,
+    /// The code of its response: 0 is no error, 3 no such name.
+    pub dns_rcode: Option<u8>,
+    /// The addresses and names of the response, with spaces between them.
+    pub dns_answer: Option<Box<str>>,
+    /// The name of the server that a TLS client named.
+    pub tls_sni: Option<Box<str>>,
+    /// The protocols that the TLS client offered, with commas between them.
+    pub tls_alpn: Option<Box<str>>,
+    /// The host of the first HTTP request.
+    pub http_host: Option<Box<str>>,
+}
+
+/// A flow's key, with the hash that its packets have.
+#[derive(Clone, Copy, Debug)]
+struct Hashed {
+    hash: u32,
+    key: Key,
+}
+
+impl PartialEq for Hashed {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Hashed {}
+
+impl Hash for Hashed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u32(self.hash);
+    }
+}
+
+/// Spreads a hash, which nobody outside can predict, over 64 bits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(SPREAD);
+    }
+}
+
+/// What is known of the flows of one CPU.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    is_on: bool,
+    flows: HashMap<Hashed, Watch, BuildHasherDefault<Spread>>,
+    /// How many of them wait for the rest of a message.
+    waiting: usize,
+}
+
+/// What is known of flows that move to another CPU.
+#[derive(Debug)]
+pub(super) struct DepartedNames(Vec<(Hashed, Watch)>);
+
+impl Names {
+    pub(super) fn new(is_on: bool) -> Self {
+        Self { is_on, ..Self::default() }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Looks into a packet of a flow that is in the table.
+    pub(super) fn look(&mut self, seen: &Seen, packet: &Received<'_>, layers: Layers) {
+        let (protocol, ports) = (seen.flow.key.protocol(), seen.flow.key.ports());
+        let is_dns = ports.0 == DNS_PORT || ports.1 == DNS_PORT;
+        let is_stream = seen.segment.is_there && seen.segment.bytes > 0;
+        if !(is_stream || is_dns && protocol == protocol::UDP) {
+            return;
+        }
+        let flow = Hashed { hash: seen.hash, key: seen.flow.key };
+        let watch = self.flows.entry(flow).or_default();
+        let side = usize::from(seen.flow.turned);
+        if !watch.wants(side) {
+            return;
+        }
+        let waited = watch.waits();
+        if let Some(payload) = payload(seen, packet, layers) {
+            watch.look(side, &payload, is_dns, self.waiting < WAITING_MAX || waited);
+        }
+        self.waiting = self.waiting + usize::from(watch.waits()) - usize::from(waited);
+    }
+
+    /// The names of a flow whose record ends. If the flow goes on, so do its names.
+    pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
+        let flow = Hashed { hash, key: *key };
+        if why == FlowEnd::Active {
+            return self.flows.get(&flow)?.names();
+        }
+        let watch = self.flows.remove(&flow)?;
+        self.waiting -= usize::from(watch.waits());
+        watch.names()
+    }
+
+    /// The names of a flow.
+    pub(super) fn get(&self, key: &Key, hash: u32) -> Option<Arc<FlowNames>> {
+        self.flows.get(&Hashed { hash, key: *key })?.names()
+    }
+
+    /// What is known of these flows, which leave.
+    pub(super) fn depart<'a>(&mut self, flows: impl Iterator<Item = (&'a Key, u32)>) -> DepartedNames {
+        if !self.is_on {
+            return DepartedNames(Vec::new());
+        }
+        let found = flows.filter_map(|(key, hash)| self.flows.remove_entry(&Hashed { hash, key: *key }));
+        let departed: Vec<_> = found.collect();
+        self.waiting -= departed.iter().filter(|(_, watch)| watch.waits()).count();
+        DepartedNames(departed)
+    }
+
+    /// What another CPU knew.
+    pub(super) fn arrive(&mut self, departed: DepartedNames) {
+        for (flow, watch) in departed.0 {
+            self.waiting += usize::from(watch.waits());
+            if let Some(here) = self.flows.insert(flow, watch) {
+                self.waiting -= usize::from(here.waits());
+            }
+        }
+    }
+}
+
+/// The data of a segment or datagram. `None` if there is none, as in a quoted packet.
+fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Payload<'p>> {
+    let data: &'p [u8] = packet.data;
+    let link: LinkType = packet.link;
+    let found = read::dissect(data, link, layers);
+    let transport = data.get(found.transport_offset.filter(|_| !found.is_quoted)? as usize..)?;
+    if seen.segment.is_there {
+        let header = usize::from(transport.get(12)? >> 4) * 4;
+        let data = transport.get(header..)?;
+        // Behind the packet there may be padding.
+        let bytes = seen.segment.bytes as usize;
+        let data = &data[..data.len().min(bytes)];
+        Some(Payload { data, sequence: Some(seen.segment.sequence), is_whole: data.len() == bytes })
+    } else {
+        let length = usize::from(u16::from_be_bytes(*transport.get(4..)?.first_chunk()?));
+        let data = transport.get(8..)?;
+        let data = &data[..data.len().min(length.saturating_sub(8))];
+        Some(Payload { data, sequence: None, is_whole: true })
+    }
+}

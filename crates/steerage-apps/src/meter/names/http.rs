@@ -1,0 +1,72 @@
+//! Requests of HTTP/1 (RFC 9112): the host that they are for.
+
+use super::text::Text;
+use super::watch::Read;
+
+/// The longest method that is known: UPDATEREDIRECTREF (RFC 4437).
+const METHOD_MAX: usize = 17;
+/// The end of a request's first line, before its minor version.
+const VERSION: &[u8] = b" HTTP/1.";
+
+/// Whether a stream that begins so may be a request: capital letters, then a space.
+pub(super) fn may_begin(stream: &[u8]) -> bool {
+    let method = stream.iter().take(METHOD_MAX).take_while(|byte| byte.is_ascii_uppercase()).count();
+    method > 0 && stream.get(method).is_none_or(|byte| *byte == b' ')
+}
+
+/// Reads the beginning of a stream: the host, if the request names one.
+pub(super) fn read(stream: &[u8]) -> Read<Option<Box<str>>> {
+    if !may_begin(stream) {
+        return Read::Other;
+    }
+    let Some((first, mut rest)) = line(stream) else { return Read::Part };
+    if !first.strip_suffix(b"0").or(first.strip_suffix(b"1")).is_some_and(|line| line.ends_with(VERSION)) {
+        return Read::Other;
+    }
+    while let Some((header, behind)) = line(rest) {
+        if header.is_empty() {
+            return Read::Whole(None);
+        }
+        let colon = header.iter().position(|byte| *byte == b':');
+        if let Some((name, value)) = colon.map(|at| (&header[..at], &header[at + 1..])) {
+            if name.eq_ignore_ascii_case(b"host") {
+                return Read::Whole(Text::default().name(value.trim_ascii(), &[]).take());
+            }
+        }
+        rest = behind;
+    }
+    Read::Part
+}
+
+/// The first line, and what is behind it.
+fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let line = &bytes[..end];
+    Some((line.strip_suffix(b"\r").unwrap_or(line), &bytes[end + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_whole_and_in_parts() {
+        let request = b"GET /index.html?q=a HTTP/1.1\r\nAccept: */*\r\nhOsT:  www.example.org:8080 \r\n\r\nHost: x\r\n";
+        assert_eq!(read(request), Read::Whole(Some("www.example.org:8080".into())));
+        let line_end = request.iter().rposition(|byte| *byte == b'\r').unwrap() - 11;
+        for length in 1..line_end {
+            assert_eq!(read(&request[..length]), Read::Part, "{length}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_or_names_no_host() {
+        for other in
+            [&b"HTTP/1.1 200 OK\r\n"[..], b"SSH-2.0-x\r\n", b"PRI * HTTP/2.0\r\n\r\n", b"EHLO a\r\n", b"", b"\x16\x03"]
+        {
+            assert_eq!(read(other), Read::Other, "{other:?}");
+        }
+        assert_eq!(read(b"OPTIONS * HTTP/1.0\n\nHost: a\n"), Read::Whole(None));
+        assert_eq!(read(b"GET / HTTP/1.1\r\nHost:\r\n"), Read::Whole(None));
+    }
+}

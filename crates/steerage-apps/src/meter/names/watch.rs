@@ -1,0 +1,290 @@
+//! Finds messages in one flow.
+
+use std::sync::Arc;
+
+use super::{FlowNames, LOOKS_MAX, STREAM_MAX, dns, http, tls};
+
+/// What the beginning of a stream is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Read<T> {
+    /// A message.
+    Whole(T),
+    /// It may be the beginning of one.
+    Part,
+    /// It is something else.
+    Other,
+}
+
+/// The data of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Payload<'a> {
+    pub(in super::super) data: &'a [u8],
+    /// The sequence number of TCP. `None` for a datagram.
+    pub(in super::super) sequence: Option<u32>,
+    /// Whether all of it was captured.
+    pub(in super::super) is_whole: bool,
+}
+
+/// What is known of a flow.
+#[derive(Debug)]
+pub(super) struct Watch {
+    names: Option<Arc<FlowNames>>,
+    /// The id of the query whose name is known.
+    query: Option<u16>,
+    /// How many more segments of each direction are looked at.
+    left: [u8; 2],
+    /// The beginning of a message whose rest has not come, of each direction.
+    begun: [Option<Box<Begun>>; 2],
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self { names: None, query: None, left: [LOOKS_MAX; 2], begun: [None, None] }
+    }
+}
+
+/// The beginning of a message.
+#[derive(Debug)]
+struct Begun {
+    /// The sequence number of its next byte.
+    next: u32,
+    bytes: Vec<u8>,
+}
+
+impl Begun {
+    /// Adds what is new in a segment. Returns whether the segment follows.
+    fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
+        // How much of it came before. What lies ahead is half of all numbers away at least.
+        let known = self.next.wrapping_sub(sequence) as usize;
+        if known > STREAM_MAX {
+            return false;
+        }
+        let fresh = data.get(known..).unwrap_or_default();
+        let fresh = &fresh[..fresh.len().min(STREAM_MAX - self.bytes.len())];
+        self.bytes.extend_from_slice(fresh);
+        self.next = self.next.wrapping_add(fresh.len() as u32);
+        true
+    }
+}
+
+impl Watch {
+    /// Whether a packet of this direction is to be looked at.
+    pub(super) fn wants(&self, side: usize) -> bool {
+        self.left[side] > 0
+    }
+
+    /// Whether the rest of a message has yet to come.
+    pub(super) fn waits(&self) -> bool {
+        self.begun.iter().any(Option::is_some)
+    }
+
+    pub(super) fn names(&self) -> Option<Arc<FlowNames>> {
+        self.names.clone()
+    }
+
+    /// Looks into a packet of a direction. The beginning of a message is kept only if it `may_wait`.
+    pub(super) fn look(&mut self, side: usize, payload: &Payload<'_>, is_dns: bool, may_wait: bool) {
+        self.left[side] -= 1;
+        let Some(sequence) = payload.sequence else {
+            if let Some(message) = dns::read(payload.data) {
+                self.note_message(side, message);
+            }
+            return;
+        };
+        let read = match &mut self.begun[side] {
+            Some(begun) => {
+                if !begun.add(sequence, payload.data) {
+                    // A segment is missing, and what follows it cannot be read.
+                    return self.settle(side);
+                }
+                let bytes = std::mem::take(&mut begun.bytes);
+                let read = self.read(side, &bytes, is_dns);
+                if let Some(begun) = &mut self.begun[side] {
+                    begun.bytes = bytes;
+                }
+                read
+            }
+            None => self.read(side, payload.data, is_dns),
+        };
+        match read {
+            Read::Whole(()) => {}
+            Read::Other => self.begun[side] = None,
+            Read::Part => self.wait(side, sequence, payload, may_wait),
+        }
+        if self.left[side] == 0 {
+            self.begun[side] = None;
+        }
+    }
+
+    /// Keeps the beginning of a message until its rest comes.
+    fn wait(&mut self, side: usize, sequence: u32, payload: &Payload<'_>, may_wait: bool) {
+        let has_room = match &self.begun[side] {
+            Some(begun) => begun.bytes.len() < STREAM_MAX,
+            None => may_wait && payload.data.len() < STREAM_MAX,
+        };
+        if !has_room || !payload.is_whole {
+            return self.settle(side);
+        }
+        self.begun[side].get_or_insert_with(|| {
+            let next = sequence.wrapping_add(payload.data.len() as u32);
+            Box::new(Begun { next, bytes: payload.data.to_vec() })
+        });
+    }
+
+    /// Looks no more at a direction.
+    fn settle(&mut self, side: usize) {
+        self.left[side] = 0;
+        self.begun[side] = None;
+    }
+
+    fn settle_both(&mut self) {
+        (self.left, self.begun) = ([0; 2], [None, None]);
+    }
+
+    /// Reads the beginning of a stream.
+    fn read(&mut self, side: usize, stream: &[u8], is_dns: bool) -> Read<()> {
+        if is_dns {
+            let Some(length) = stream.first_chunk() else { return Read::Part };
+            let Some(message) = stream[2..].get(..usize::from(u16::from_be_bytes(*length))) else { return Read::Part };
+            let Some(message) = dns::read(message) else { return Read::Other };
+            self.note_message(side, message);
+            self.settle(side);
+            return Read::Whole(());
+        }
+        match tls::read(stream) {
+            Read::Whole(greeting) => {
+                self.settle_both();
+                if greeting != tls::Greeting::default() {
+                    let names = self.names_mut();
+                    (names.tls_sni, names.tls_alpn) = (greeting.sni, greeting.alpn);
+                }
+                return Read::Whole(());
+            }
+            Read::Part => return Read::Part,
+            Read::Other => {}
+        }
+        match http::read(stream) {
+            Read::Whole(host) => {
+                self.settle_both();
+                if host.is_some() {
+                    self.names_mut().http_host = host;
+                }
+                Read::Whole(())
+            }
+            Read::Part => Read::Part,
+            Read::Other => Read::Other,
+        }
+    }
+
+    /// Notes the first query and its response, or the first response if no query came.
+    fn note_message(&mut self, side: usize, message: dns::Message) {
+        let dns::Message { id, question, response } = message;
+        let is_first = self.query.is_none();
+        if !is_first && (response.is_none() || self.query != Some(id)) {
+            return;
+        }
+        self.query = Some(id);
+        let is_response = response.is_some();
+        let names = self.names_mut();
+        if is_first {
+            (names.dns_query, names.dns_type) = question.unzip();
+        }
+        if let Some((code, answer)) = response.filter(|_| names.dns_rcode.is_none()) {
+            (names.dns_rcode, names.dns_answer) = (Some(code), answer);
+        }
+        if is_response {
+            self.settle_both();
+        } else {
+            self.settle(side);
+        }
+    }
+
+    fn names_mut(&mut self) -> &mut FlowNames {
+        Arc::make_mut(self.names.get_or_insert_default())
+    }
+}
+
+/// The names in a stream that comes in these segments, for the fuzzer: with whether the ports are those of DNS.
+pub(in super::super) fn read_stream<'a>(
+    packets: impl IntoIterator<Item = (bool, Payload<'a>)>,
+    is_dns: bool,
+) -> (Option<Arc<FlowNames>>, usize) {
+    let (mut watch, mut looks) = (Watch::default(), 0);
+    for (turned, payload) in packets {
+        let side = usize::from(turned);
+        if watch.wants(side) {
+            watch.look(side, &payload, is_dns, true);
+            looks += 1;
+        }
+        let kept: usize = watch.begun.iter().flatten().map(|begun| begun.bytes.len()).sum();
+        assert!(kept <= 2 * STREAM_MAX && (0..2).all(|side| watch.wants(side) || watch.begun[side].is_none()));
+    }
+    (watch.names(), looks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments<'a>(bytes: &'a [u8], lengths: &[usize]) -> Vec<(bool, Payload<'a>)> {
+        // The numbers wrap on the way.
+        let (mut rest, mut sequence, mut all) = (bytes, u32::MAX - 100, Vec::new());
+        let mut lengths = lengths.iter().cycle();
+        while !rest.is_empty() {
+            let (data, behind) = rest.split_at(rest.len().min(*lengths.next().unwrap()));
+            all.push((false, Payload { data, sequence: Some(sequence), is_whole: true }));
+            (rest, sequence) = (behind, sequence.wrapping_add(data.len() as u32));
+        }
+        all
+    }
+
+    fn sni(packets: Vec<(bool, Payload<'_>)>) -> Option<Box<str>> {
+        read_stream(packets, false).0.and_then(|names| names.tls_sni.clone())
+    }
+
+    #[test]
+    fn a_message_comes_in_segments() {
+        let hello = tls::tests::hello("www.example.org", &["h2"], 1 << 14);
+        let name = Some("www.example.org".into());
+        assert_eq!(sni(segments(&hello, &[2000])), name);
+        let mut parts = segments(&hello, &[1, 300, 200]);
+        assert_eq!(sni(parts.clone()), name);
+        // One of them again, and the server's first words between them.
+        parts.insert(2, parts[1]);
+        parts.insert(2, (true, Payload { data: b"\x16\x03\x03\0\x7a\x02", sequence: Some(9), is_whole: true }));
+        assert_eq!(sni(parts.clone()), name);
+        // One of them missing.
+        parts.remove(1);
+        assert_eq!(sni(parts[..1].iter().chain(&parts[3..]).copied().collect()), None);
+        // A stream that was captured in part only is not put together.
+        let mut cut = segments(&hello, &[300]);
+        cut[0].1.is_whole = false;
+        assert_eq!(sni(cut), None);
+    }
+
+    #[test]
+    fn work_is_bounded() {
+        let hello = tls::tests::hello("www.example.org", &["h2"], 1 << 14);
+        let (names, looks) = read_stream(segments(&hello, &[20]), false);
+        assert_eq!((names, looks), (None, usize::from(LOOKS_MAX)));
+        let long = [b"GET /".as_slice(), &[b'a'; 10_000], b" HTTP/1.1\r\nHost: a\r\n\r\n"].concat();
+        let (names, looks) = read_stream(segments(&long, &[1460]), false);
+        assert_eq!((names, looks), (None, 3));
+    }
+
+    #[test]
+    fn dns_by_stream_and_by_datagram() {
+        let message = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
+        let stream = [&(message.len() as u16).to_be_bytes(), &message[..]].concat();
+        let query = |names: Option<Arc<FlowNames>>| names.and_then(|names| names.dns_query.clone());
+        assert_eq!(query(read_stream(segments(&stream, &[1, 5]), true).0), Some("a".into()));
+        let datagram = Payload { data: message, sequence: None, is_whole: true };
+        assert_eq!(query(read_stream([(false, datagram)], true).0), Some("a".into()));
+        // The response to another query is not this one's.
+        let mut response = message.to_vec();
+        (response[1], response[2]) = (8, 0x81);
+        let other = Payload { data: &response, sequence: None, is_whole: true };
+        let names = read_stream([(false, datagram), (true, other)], true).0.unwrap();
+        assert_eq!((names.dns_type, names.dns_rcode), (Some(1), None));
+    }
+}

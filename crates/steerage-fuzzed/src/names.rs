@@ -1,0 +1,38 @@
+//! The data of a flow's packets, in which the meter looks for names.
+
+use steerage_apps::meter::fuzzing;
+
+/// A byte that says which protocol, and packets: each has two bytes in front that say its direction and its length, and a third whether
+/// its sequence number is the next one.
+pub(crate) fn flow(bytes: &[u8]) {
+    let Some((choice, mut rest)) = bytes.split_first() else { return };
+    let (is_dns, is_stream) = (choice & 1 != 0, choice & 3 != 1);
+    let (mut packets, mut sequences) = (Vec::new(), [u32::MAX - 1000; 2]);
+    while let Some(([low, high, jump], behind)) = rest.split_first_chunk::<3>() {
+        let length = usize::from(u16::from_le_bytes([*low, *high & 0x1f])).min(behind.len());
+        let (data, next) = behind.split_at(length);
+        let side = usize::from(high >> 7);
+        // Mostly in order: sometimes again, and sometimes with a part missing.
+        let sequence = sequences[side].wrapping_add_signed(match jump {
+            0..=0xdf => 0,
+            _ => i32::from(*jump as i8) + 16,
+        });
+        sequences[side] = sequence.wrapping_add(length as u32);
+        packets.push((side == 1, is_stream.then_some(sequence), data));
+        rest = next;
+    }
+    let names = fuzzing::names(&packets, is_dns);
+    if is_stream && packets.iter().all(|(turned, ..)| !turned) && is_in_order(&packets) {
+        // What is found in parts is in the whole, unless the parts were too many or the whole is too long to wait for.
+        let whole: Vec<u8> = packets.iter().flat_map(|(_, _, data)| data.iter().copied()).collect();
+        let of_whole = fuzzing::names(&[(false, Some(0), &whole)], is_dns);
+        let begins = names.is_some() && packets.len() > 1 && fuzzing::names(&packets[..1], is_dns).is_none();
+        if begins && of_whole.is_some() {
+            assert_eq!(names, of_whole);
+        }
+    }
+}
+
+fn is_in_order(packets: &[(bool, Option<u32>, &[u8])]) -> bool {
+    packets.windows(2).all(|pair| pair[0].1.map(|from| from.wrapping_add(pair[0].2.len() as u32)) == pair[1].1)
+}

@@ -12,6 +12,7 @@
 //! | `names` | looks for names in packets, if asked |
 //! | `record`, `row`, `output`, `pattern` | the record of a flow, its columns, its format, and its file's name |
 //! | `writer_state`, `file`, `export` | hand records over to threads, which write them |
+//! | `parquet` | records as Parquet |
 //! | `ipfix` | records as IPFIX, and the thread that sends them to a collector |
 //! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and while they run |
 
@@ -30,6 +31,8 @@ mod largest;
 mod lists;
 mod names;
 mod output;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod pattern;
 mod read;
 mod record;

@@ -12,6 +12,8 @@ use std::thread;
 use super::file::{FlowFile, STDOUT};
 use super::ipfix::{Export, OpenCollector};
 use super::output::{ExportError, FlowFormat, FlowsTo};
+#[cfg(feature = "parquet")]
+use super::parquet::ROWS_OF_ALL_MAX;
 use super::record::FlowRecord;
 use super::timeouts::nanos;
 use super::writer_state::{FlowOutput, Message, WriterEnd, WriterState};
@@ -287,8 +289,20 @@ impl Sink {
         for records in records.chunks(RECORDS_AT_A_TIME) {
             self.file(start, time)?.write(records)?;
             self.shared.note_written(records.len());
+            #[cfg(feature = "parquet")]
+            self.bound_rows()?;
         }
         Ok(())
+    }
+
+    /// If all open files together hold too many records in memory, writes those of the file that has the most.
+    #[cfg(feature = "parquet")]
+    fn bound_rows(&mut self) -> Result<(), ExportError> {
+        let all: usize = self.open.values().map(FlowFile::rows).sum();
+        if all <= ROWS_OF_ALL_MAX {
+            return Ok(());
+        }
+        self.open.values_mut().max_by_key(|file| file.rows()).map_or(Ok(()), FlowFile::write_rows)
     }
 
     /// The file of the period that starts then, with that time in its name.

@@ -13,6 +13,8 @@ use super::flow::{Flow, FlowEnd, Seen};
 use super::ipfix::{Encoder, Statistics};
 use super::key::Key;
 use super::output::{ExportError, FlowFormat};
+#[cfg(feature = "parquet")]
+use super::parquet::Parquet;
 use super::record::FlowRecord;
 use super::writer_state::WriterState;
 
@@ -37,19 +39,30 @@ pub(super) struct FlowFile {
 enum Format {
     Csv,
     JsonLines,
-    Ipfix { encoder: Box<Encoder>, statistics: Statistics },
+    Ipfix {
+        encoder: Box<Encoder>,
+        statistics: Statistics,
+    },
+    #[cfg(feature = "parquet")]
+    Parquet(Box<Parquet>),
 }
 
 impl Format {
-    fn new(format: FlowFormat) -> Self {
-        match format {
+    fn new(format: FlowFormat) -> io::Result<Self> {
+        Ok(match format {
             FlowFormat::Csv => Self::Csv,
             FlowFormat::JsonLines => Self::JsonLines,
             FlowFormat::Ipfix => Self::Ipfix {
                 encoder: Box::new(Encoder::new(DOMAIN, true, MESSAGE_BYTES)),
                 statistics: Statistics::default(),
             },
-        }
+            #[cfg(feature = "parquet")]
+            FlowFormat::Parquet => Self::Parquet(Box::new(Parquet::new()?)),
+            #[cfg(not(feature = "parquet"))]
+            FlowFormat::Parquet => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "this program was built without Parquet"));
+            }
+        })
     }
 }
 
@@ -100,21 +113,26 @@ impl FlowFile {
     pub(super) fn stdout(format: FlowFormat, shared: &Arc<WriterState>) -> Result<Self, ExportError> {
         let watched = Watched { out: io::stdout(), shared: Arc::clone(shared) };
         let out = Out::Stdout(BufWriter::with_capacity(BUFFER_BYTES, watched));
-        Self { out, format: Format::new(format), named: None }.begin()
+        let format = Format::new(format).map_err(|cause| ExportError::new("write flows to", STDOUT, cause))?;
+        Self { out, format, named: None }.begin()
     }
 
     /// Makes the file, under a name that it has until it is complete, and its directories if they are not there.
     pub(super) fn create(path: PathBuf, format: FlowFormat) -> Result<Self, ExportError> {
-        let make = || -> io::Result<(NewFile, File)> {
+        let make = || -> io::Result<(NewFile, File, Format)> {
+            let state = Format::new(format)?;
             fs::create_dir_all(parent_of(&path))?;
-            // Where writing fails, the records so far stay.
-            let new = NewFile::create(&path, Readers::Group)?.kept();
+            let mut new = NewFile::create(&path, Readers::Group)?;
+            // Where writing fails, the records so far stay. Nobody can read them in Parquet, where the end of a file says what is in it.
+            if format != FlowFormat::Parquet {
+                new = new.kept();
+            }
             let file = new.file().try_clone()?;
-            Ok((new, file))
+            Ok((new, file, state))
         };
-        let (new, file) = make().map_err(|cause| ExportError::new("write flows to", &path, cause))?;
+        let (new, file, format) = make().map_err(|cause| ExportError::new("write flows to", &path, cause))?;
         let out = Out::File(BufWriter::with_capacity(BUFFER_BYTES, file));
-        Self { out, format: Format::new(format), named: Some((new, path)) }.begin()
+        Self { out, format, named: Some((new, path)) }.begin()
     }
 
     /// Whether files can be made in the directory of a name with times in it: told before the run, and not in its midst.
@@ -141,20 +159,39 @@ impl FlowFile {
             Format::Csv => as_csv(&mut self.out, records),
             Format::JsonLines => as_json(&mut self.out, records),
             Format::Ipfix { encoder, statistics } => as_ipfix(&mut self.out, encoder, statistics, records),
+            #[cfg(feature = "parquet")]
+            Format::Parquet(parquet) => parquet.add(&mut self.out, records),
         };
         // Who reads a pipe reads along.
         let flushed = result.and_then(|()| if self.named.is_none() { self.out.flush() } else { Ok(()) });
         flushed.map_err(|cause| self.error("write flows to", cause))
     }
 
+    /// The records in memory that are written as a whole.
+    #[cfg(feature = "parquet")]
+    pub(super) fn rows(&self) -> usize {
+        if let Format::Parquet(parquet) = &self.format { parquet.rows() } else { 0 }
+    }
+
+    /// Writes these records.
+    #[cfg(feature = "parquet")]
+    pub(super) fn write_rows(&mut self) -> Result<(), ExportError> {
+        let Format::Parquet(parquet) = &mut self.format else { return Ok(()) };
+        parquet.end_group(&mut self.out).map_err(|cause| self.error("write flows to", cause))
+    }
+
     /// Gives the file its name. One flow of `sample` was metered.
     pub(super) fn finish(mut self, sample: u32) -> Result<(), ExportError> {
-        if let Format::Ipfix { encoder, statistics } = &mut self.format {
-            encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
-            let written = self.out.write_all(encoder.message());
-            written.map_err(|cause| self.error("write flows to", cause))?;
-        }
-        self.out.flush().map_err(|cause| self.error("write flows to", cause))?;
+        let ended = match std::mem::replace(&mut self.format, Format::Csv) {
+            Format::Csv | Format::JsonLines => Ok(()),
+            Format::Ipfix { mut encoder, statistics } => {
+                encoder.encode_statistics(&Statistics { sample, ..statistics }, SystemTime::now());
+                self.out.write_all(encoder.message())
+            }
+            #[cfg(feature = "parquet")]
+            Format::Parquet(parquet) => parquet.finish(&mut self.out, sample),
+        };
+        ended.and_then(|()| self.out.flush()).map_err(|cause| self.error("write flows to", cause))?;
         let Some((new, path)) = self.named.take() else { return Ok(()) };
         let part = new.part().to_string_lossy().into_owned();
         let named = new.finish().map(drop);

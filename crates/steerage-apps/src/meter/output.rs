@@ -18,18 +18,26 @@ pub enum FlowFormat {
     JsonLines,
     /// Messages of IPFIX (RFC 5655).
     Ipfix,
+    /// Parquet, if this crate was built with the feature `parquet`.
+    Parquet,
 }
 
 impl FlowFormat {
-    /// By the end of a file's name: `.csv`, or `.jsonl`, `.ndjson` or `.json`, or `.ipfix`.
+    /// By the end of a file's name: `.csv`, or `.jsonl`, `.ndjson` or `.json`, or `.ipfix`, or `.parquet`.
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, suffix) = name.rsplit_once('.')?;
         match suffix {
             "csv" => Some(Self::Csv),
             "jsonl" | "ndjson" | "json" => Some(Self::JsonLines),
             "ipfix" => Some(Self::Ipfix),
+            "parquet" => Some(Self::Parquet),
             _ => None,
         }
+    }
+
+    /// Whether this build can write it.
+    pub fn is_built(self) -> bool {
+        self != Self::Parquet || cfg!(feature = "parquet")
     }
 }
 
@@ -110,8 +118,9 @@ mod tests {
 
     #[test]
     fn formats_by_name() {
-        let formats = ["a.csv", "a.b.jsonl", "x.ndjson", "x.json", "csv", "a.txt", "b.ipfix"].map(FlowFormat::of_name);
+        let formats = ["a.csv", "a.b.jsonl", "x.ndjson", "x.json", "csv", "a.txt", "b.ipfix", "c.parquet"]
+            .map(FlowFormat::of_name);
         let (csv, json) = (Some(FlowFormat::Csv), Some(FlowFormat::JsonLines));
-        assert_eq!(formats, [csv, json, json, json, None, None, Some(FlowFormat::Ipfix)]);
+        assert_eq!(formats, [csv, json, json, json, None, None, Some(FlowFormat::Ipfix), Some(FlowFormat::Parquet)]);
     }
 }

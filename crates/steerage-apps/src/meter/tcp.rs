@@ -267,3 +267,14 @@ pub enum ClosedBy {
     /// The other one.
     Destination,
 }
+
+#[cfg(feature = "parquet")]
+impl ClosedBy {
+    /// A word for each, as files have it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Destination => "destination",
+        }
+    }
+}

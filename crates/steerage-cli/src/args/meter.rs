@@ -11,7 +11,7 @@ use super::values::{duration, number};
 pub(super) const METER_HELP: &str = "\
 DEVICE is as for count. What a flow is, and every column of its records: see docs/meter.md.
 
-FILE ends in .csv, in .jsonl for lines of JSON, or in .ipfix for IPFIX. It gets its name when it is
+FILE ends in .csv, in .jsonl for lines of JSON, in .ipfix for IPFIX, or in .parquet. It gets its name when it is
 complete; until then, a random number and .part follow the name. In the name, %Y %m %d %H %M %S
 (and %F, %T, %s) stand for the time of its packets, in UTC. With `-` the flows go to standard
 output and the report goes to standard error.

@@ -351,8 +351,7 @@ fn a_wrong_command_line_is_2() {
         ran.complaint();
     }
     let ran = run(&["meter", "--flows", "flows.txt"]);
-    let expected =
-        "steerage: --flows flows.txt: write a name that ends in .csv, .jsonl or .ipfix, or - for standard output";
+    let expected = "steerage: --flows flows.txt: write a name that ends in .csv, .jsonl, .ipfix or .parquet, or - for standard output";
     assert_eq!(ran.complaint(), expected);
 }
 
@@ -398,5 +397,16 @@ fn afs_in_a_page() {
             ],
             "{ran:?}"
         );
+    }
+}
+
+/// A program that was built without Parquet says how to get one that has it, before it reads anything.
+#[test]
+#[cfg(not(feature = "parquet"))]
+fn parquet_takes_a_feature() {
+    for option in ["--flows", "--export"] {
+        let ran = run(&["meter", "synthetic:packets=1", option, "flows.parquet"]);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{ran:?}");
+        assert!(ran.complaint().contains("cargo install steerage-cli --features parquet"), "{ran:?}");
     }
 }

@@ -138,7 +138,12 @@ fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, 
         return Ok((FlowsTo::Stdout, format));
     }
     let format = FlowFormat::of_name(name)
-        .ok_or_else(|| wrong("write a name that ends in .csv, .jsonl or .ipfix, or - for standard output"))?;
+        .ok_or_else(|| wrong("write a name that ends in .csv, .jsonl, .ipfix or .parquet, or - for standard output"))?;
+    if !format.is_built() {
+        return Err(wrong(
+            "this steerage was built without Parquet: install it by `cargo install steerage-cli --features parquet`",
+        ));
+    }
     let pattern = FilePattern::parse(name).map_err(|error| wrong(&error.to_string()))?;
     if args.flows.rotate.is_some() && !pattern.has_time() {
         return Err(wrong("with --rotate each file needs a name of its own: put the time in, such as %Y%m%d-%H%M"));

@@ -1,0 +1,394 @@
+//! Records as Parquet: typed columns in row groups of bounded size.
+//!
+//! [`columns`] names each column together with its value. The schema and the values are both made by it, so they cannot
+//! disagree. `docs/meter.md` says how DuckDB, polars and pyarrow read the types.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
+use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+use parquet::schema::types::{ColumnPath, Type};
+use steerage::WallTime;
+
+use super::record::FlowRecord;
+use super::row::{Address, Row};
+
+/// The most rows of a group: as many as DuckDB puts into its own groups, of which each can be read by a thread of its own.
+pub(super) const ROWS_MAX: usize = 122_880;
+
+/// The rows that all open files together may hold in memory: two groups, 50 MB.
+pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
+
+/// The name of the metadata that says how flows were sampled.
+const SAMPLE: &str = "steerage.sample";
+
+/// The definition levels of a value that is absent, and of one that is there.
+const ABSENT: i16 = 0;
+const PRESENT: i16 = 1;
+
+/// Names the columns of a row, each with its value.
+fn columns(to: &mut impl Columns) {
+    to.time("first", |row| row.first);
+    to.time("last", |row| row.last);
+    to.word("kind", |row, text| text.extend_from_slice(row.kind.as_bytes()));
+    to.number("protocol", |row| row.protocol);
+    to.text("source", |row, text| address(&row.source, text));
+    to.number("source_port", |row| row.source_port);
+    to.text("destination", |row, text| address(&row.destination, text));
+    to.number("destination_port", |row| row.destination_port);
+    to.number("ethertype", |row| row.ethertype);
+    to.count("packets", |row| row.packets);
+    to.count("bytes", |row| row.bytes);
+    to.count("ip_bytes", |row| row.ip_bytes);
+    to.count("packets_back", |row| row.packets_back);
+    to.count("bytes_back", |row| row.bytes_back);
+    to.count("ip_bytes_back", |row| row.ip_bytes_back);
+    to.number("tcp_flags", |row| row.tcp_flags);
+    to.number("tcp_flags_back", |row| row.tcp_flags_back);
+    to.number("vlan", |row| row.vlan);
+    to.number("vlan_inner", |row| row.vlan_inner);
+    to.text("tunnel", |row, text| some(row.tunnel.as_deref(), text));
+    to.number("tunnel_id", |row| row.tunnel_id);
+    to.word("end", |row, text| text.extend_from_slice(row.end.name().as_bytes()));
+    to.number("handshake_us", |row| row.handshake_us);
+    to.number("retransmitted", |row| row.retransmitted);
+    to.number("retransmitted_back", |row| row.retransmitted_back);
+    to.number("out_of_order", |row| row.out_of_order);
+    to.number("out_of_order_back", |row| row.out_of_order_back);
+    to.number("zero_windows", |row| row.zero_windows);
+    to.number("zero_windows_back", |row| row.zero_windows_back);
+    to.number("resets", |row| row.resets);
+    to.number("resets_back", |row| row.resets_back);
+    to.text("closed_by", |row, text| some(row.closed_by.map(|side| side.name()), text));
+    to.number("icmp_type", |row| row.icmp_type);
+    to.number("icmp_code", |row| row.icmp_code);
+    to.text("dns_query", |row, text| some(row.dns_query, text));
+    to.number("dns_type", |row| row.dns_type);
+    to.number("dns_rcode", |row| row.dns_rcode);
+    to.text("dns_answer", |row, text| some(row.dns_answer, text));
+    to.text("tls_sni", |row, text| some(row.tls_sni, text));
+    to.text("tls_alpn", |row, text| some(row.tls_alpn, text));
+    to.text("http_host", |row, text| some(row.http_host, text));
+}
+
+/// Takes the columns of a row, one after the other.
+trait Columns {
+    /// A time in UTC.
+    fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> WallTime);
+    /// A count, which each row has.
+    fn count(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> u64);
+    /// A number, which some rows have.
+    fn number<N: Number>(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> Option<N>);
+    /// A text that each row has, written to the end of what is given.
+    fn word(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>));
+    /// A text that some rows have. Returns whether the row has it.
+    fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool);
+}
+
+/// A number of up to 32 bits without a sign. Parquet keeps all of them in 32 bits, and notes how many there are.
+trait Number: Copy {
+    const BITS: i8;
+    fn to_u32(self) -> u32;
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl Number for $number {
+            const BITS: i8 = <$number>::BITS as i8;
+            #[inline(always)]
+            fn to_u32(self) -> u32 {
+                self.into()
+            }
+        }
+    )*};
+}
+
+numbers!(u8, u16, u32);
+
+fn some(value: Option<&str>, text: &mut Vec<u8>) -> bool {
+    text.extend_from_slice(value.unwrap_or_default().as_bytes());
+    value.is_some()
+}
+
+fn address(address: &Address, text: &mut Vec<u8>) -> bool {
+    match address {
+        Address::Ip(std::net::IpAddr::V4(address)) => {
+            let [a, b, c, d] = address.octets();
+            decimal(a, text);
+            for octet in [b, c, d] {
+                text.push(b'.');
+                decimal(octet, text);
+            }
+        }
+        // Writing to memory does not fail.
+        Address::Ip(address) => drop(write!(text, "{address}")),
+        Address::Station(station) => station.iter().enumerate().for_each(|(nth, byte)| {
+            drop(write!(text, "{}{byte:02x}", if nth == 0 { "" } else { ":" }));
+        }),
+        Address::None => return false,
+    }
+    true
+}
+
+/// A quarter of the time of `write!`, for two addresses of each row.
+fn decimal(octet: u8, text: &mut Vec<u8>) {
+    if octet >= 100 {
+        text.push(b'0' + octet / 100);
+    }
+    if octet >= 10 {
+        text.push(b'0' + octet / 10 % 10);
+    }
+    text.push(b'0' + octet % 10);
+}
+
+/// Makes the schema.
+#[derive(Default)]
+struct Schema {
+    fields: Vec<Arc<Type>>,
+    /// Why it could not be made.
+    error: Option<ParquetError>,
+}
+
+impl Schema {
+    fn add(&mut self, name: &str, physical: Physical, logical: LogicalType, repetition: Repetition) {
+        let field = Type::primitive_type_builder(name, physical);
+        match field.with_logical_type(Some(logical)).with_repetition(repetition).build() {
+            Ok(field) => self.fields.push(Arc::new(field)),
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    fn of_rows() -> Result<Type, ParquetError> {
+        let mut schema = Self::default();
+        columns(&mut schema);
+        match schema.error {
+            Some(error) => Err(error),
+            None => Type::group_type_builder("flows").with_fields(schema.fields).build(),
+        }
+    }
+}
+
+impl Columns for Schema {
+    fn time(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> WallTime) {
+        let logical = LogicalType::timestamp(true, TimeUnit::NANOS);
+        self.add(name, Physical::INT64, logical, Repetition::REQUIRED);
+    }
+
+    fn count(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> u64) {
+        let logical = LogicalType::integer(64, false);
+        self.add(name, Physical::INT64, logical, Repetition::REQUIRED);
+    }
+
+    fn number<N: Number>(&mut self, name: &'static str, _: impl Fn(&Row<'_>) -> Option<N>) {
+        let logical = LogicalType::integer(N::BITS, false);
+        self.add(name, Physical::INT32, logical, Repetition::OPTIONAL);
+    }
+
+    fn word(&mut self, name: &'static str, _: impl Fn(&Row<'_>, &mut Vec<u8>)) {
+        self.add(name, Physical::BYTE_ARRAY, LogicalType::String, Repetition::REQUIRED);
+    }
+
+    fn text(&mut self, name: &'static str, _: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool) {
+        self.add(name, Physical::BYTE_ARRAY, LogicalType::String, Repetition::OPTIONAL);
+    }
+}
+
+/// The values of a column in the group that is open.
+#[derive(Debug)]
+struct Column {
+    values: Values,
+    /// For each row whether it has a value. Empty if each row has one.
+    levels: Vec<i16>,
+}
+
+#[derive(Debug)]
+enum Values {
+    Int32(Vec<i32>),
+    Int64(Vec<i64>),
+    /// All texts, and where each of them ends.
+    Text(Vec<u8>, Vec<u32>),
+}
+
+impl Column {
+    fn of(field: &Type) -> Self {
+        let values = match field.get_physical_type() {
+            Physical::INT32 => Values::Int32(Vec::new()),
+            Physical::INT64 => Values::Int64(Vec::new()),
+            _ => Values::Text(Vec::new(), Vec::new()),
+        };
+        Self { values, levels: Vec::new() }
+    }
+
+    /// Writes the values, and forgets them.
+    fn write(&mut self, to: &mut SerializedColumnWriter<'_>) -> Result<(), ParquetError> {
+        let levels = (!self.levels.is_empty()).then_some(&self.levels[..]);
+        match &mut self.values {
+            Values::Int32(values) => {
+                to.typed::<Int32Type>().write_batch(values, levels, None)?;
+                values.clear();
+            }
+            Values::Int64(values) => {
+                to.typed::<Int64Type>().write_batch(values, levels, None)?;
+                values.clear();
+            }
+            Values::Text(text, ends) => {
+                let text = Bytes::from(std::mem::take(text));
+                let mut start = 0;
+                let value = |end: &u32| {
+                    let value = text.slice(start..*end as usize);
+                    start = *end as usize;
+                    ByteArray::from(value)
+                };
+                let values: Vec<ByteArray> = ends.iter().map(value).collect();
+                to.typed::<ByteArrayType>().write_batch(&values, levels, None)?;
+                ends.clear();
+            }
+        }
+        self.levels.clear();
+        Ok(())
+    }
+}
+
+/// Adds rows to the columns.
+struct Adding<'a> {
+    rows: &'a [Row<'a>],
+    columns: std::slice::IterMut<'a, Column>,
+}
+
+impl Columns for Adding<'_> {
+    fn time(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> WallTime) {
+        if let Some(Column { values: Values::Int64(values), .. }) = self.columns.next() {
+            // Until 2262, where the nanoseconds of Parquet end.
+            values.extend(self.rows.iter().map(|row| i64::try_from(of(row).as_nanos()).unwrap_or(i64::MAX)));
+        }
+    }
+
+    fn count(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> u64) {
+        if let Some(Column { values: Values::Int64(values), .. }) = self.columns.next() {
+            values.extend(self.rows.iter().map(|row| of(row) as i64));
+        }
+    }
+
+    fn number<N: Number>(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> Option<N>) {
+        if let Some(Column { values: Values::Int32(values), levels }) = self.columns.next() {
+            levels.extend(self.rows.iter().map(|row| if of(row).is_some() { PRESENT } else { ABSENT }));
+            values.extend(self.rows.iter().filter_map(|row| of(row).map(|number| number.to_u32() as i32)));
+        }
+    }
+
+    fn word(&mut self, _: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>)) {
+        if let Some(Column { values: Values::Text(text, ends), .. }) = self.columns.next() {
+            for row in self.rows {
+                of(row, text);
+                ends.push(text.len() as u32);
+            }
+        }
+    }
+
+    fn text(&mut self, _: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool) {
+        if let Some(Column { values: Values::Text(text, ends), levels }) = self.columns.next() {
+            for row in self.rows {
+                let is_there = of(row, text);
+                levels.push(if is_there { PRESENT } else { ABSENT });
+                if is_there {
+                    ends.push(text.len() as u32);
+                }
+            }
+        }
+    }
+}
+
+/// Makes the bytes of a file.
+pub(super) struct Parquet {
+    /// It writes to memory, from where a whole group goes to the file.
+    writer: SerializedFileWriter<Vec<u8>>,
+    columns: Vec<Column>,
+    /// The rows of the group that is open.
+    rows: usize,
+}
+
+impl Parquet {
+    pub(super) fn new() -> io::Result<Self> {
+        let schema = Schema::of_rows().map_err(broken)?;
+        let columns = schema.get_fields().iter().map(|field| Column::of(field)).collect();
+        let mut properties = WriterProperties::builder()
+            .set_created_by(concat!("steerage version ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_max_row_group_row_count(Some(ROWS_MAX));
+        // Times hardly repeat, and rise slowly.
+        for name in ["first", "last"] {
+            let column = ColumnPath::from(name);
+            properties = properties
+                .set_column_dictionary_enabled(column.clone(), false)
+                .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+        }
+        let writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties.build()));
+        Ok(Self { writer: writer.map_err(broken)?, columns, rows: 0 })
+    }
+
+    /// The rows that are in memory.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Adds records. What is complete is written.
+    pub(super) fn add(&mut self, out: &mut impl Write, mut records: &[FlowRecord]) -> io::Result<()> {
+        while !records.is_empty() {
+            let (now, later) = records.split_at(records.len().min(ROWS_MAX - self.rows));
+            let rows: Vec<Row<'_>> = now.iter().map(Row::of).collect();
+            columns(&mut Adding { rows: &rows, columns: self.columns.iter_mut() });
+            self.rows += rows.len();
+            if self.rows == ROWS_MAX {
+                self.end_group(out)?;
+            }
+            records = later;
+        }
+        Ok(())
+    }
+
+    /// Writes the group that is open.
+    pub(super) fn end_group(&mut self, out: &mut impl Write) -> io::Result<()> {
+        if self.rows > 0 {
+            self.write_group().map_err(broken)?;
+            self.rows = 0;
+        }
+        self.writer.flush()?;
+        out.write_all(&std::mem::take(self.writer.inner_mut()))
+    }
+
+    fn write_group(&mut self) -> Result<(), ParquetError> {
+        let mut group = self.writer.next_row_group()?;
+        for column in &mut self.columns {
+            if let Some(mut writer) = group.next_column()? {
+                column.write(&mut writer)?;
+                writer.close()?;
+            }
+        }
+        group.close().map(drop)
+    }
+
+    /// Writes what is left, and the end of the file. One flow of `sample` was metered.
+    pub(super) fn finish(mut self, out: &mut impl Write, sample: u32) -> io::Result<()> {
+        self.end_group(out)?;
+        if sample > 1 {
+            self.writer.append_key_value_metadata(KeyValue::new(SAMPLE.to_owned(), format!("1:{sample}")));
+        }
+        self.writer.finish().map_err(broken)?;
+        self.writer.flush()?;
+        out.write_all(self.writer.inner())
+    }
+}
+
+fn broken(error: ParquetError) -> io::Error {
+    io::Error::other(error)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! What is written is read back.
+
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
+use steerage::BucketId;
+
+use super::*;
+use crate::meter::flow::{Flow, FlowEnd, Seen};
+use crate::meter::key::Key;
+use crate::meter::tcp::Segment;
+
+/// A record of any kind.
+fn record(nth: u32) -> FlowRecord {
+    let port = (nth % 65_521) as u16;
+    let key = match nth % 5 {
+        0 | 1 => Key::v4((nth.wrapping_mul(0x9e37_79b9), port), (0x0a00_0001, 443), 6),
+        2 => Key::v4((nth, port), (0xffff_fffe, 53), 17),
+        3 => Key::v6((u128::from(nth) << 100, port), (1, 53), 17),
+        _ => Key::other(),
+    };
+    let segment = Segment { is_there: nth % 5 < 2, bytes: nth, ..Segment::default() };
+    let (bytes, time) = (60 + nth % 1400, 1_700_000_000_000_000_001 + u64::from(nth) * 1_234_567);
+    let seen =
+        Seen { time, bytes, ip_bytes: bytes - 14, tcp_flags: 0x18, segment, vlans: [port & 0xfff, 7], ..Seen::of(key) };
+    let mut flow = Flow::begin(&seen, BucketId { group: 0, bucket: 0 });
+    flow.add(&seen);
+    let names = crate::meter::FlowNames {
+        dns_query: Some(format!("host-{nth}.example").into()),
+        dns_type: Some(28),
+        ..Default::default()
+    };
+    let names = (nth % 5 == 2).then(|| Arc::new(names));
+    FlowRecord::new(flow, FlowEnd::Idle).with_names(names)
+}
+
+fn read(file: Vec<u8>) -> (Vec<i64>, Vec<Vec<String>>) {
+    let reader = SerializedFileReader::new(Bytes::from(file)).unwrap();
+    let groups = reader.metadata().row_groups().iter().map(|group| group.num_rows()).collect();
+    let text = |field: &Field| match field {
+        Field::Null => String::new(),
+        Field::Str(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let row = |row: parquet::record::Row| row.get_column_iter().map(|(_, field)| text(field)).collect();
+    (groups, reader.get_row_iter(None).unwrap().map(|values| row(values.unwrap())).collect())
+}
+
+/// The same values as in CSV, but for the form of times.
+fn expected(records: &[FlowRecord]) -> Vec<Vec<String>> {
+    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+    records.iter().for_each(|record| csv.serialize(record).unwrap());
+    let text = csv.into_inner().unwrap();
+    let rows = csv::ReaderBuilder::new().has_headers(false).from_reader(&text[..]).into_records();
+    let row = |(row, record): (csv::StringRecord, &FlowRecord)| {
+        let mut row: Vec<String> = row.iter().map(str::to_owned).collect();
+        (row[0], row[1]) = (record.first().as_nanos().to_string(), record.last().as_nanos().to_string());
+        row
+    };
+    rows.map(Result::unwrap).zip(records).map(row).collect()
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let records: Vec<FlowRecord> = (0..ROWS_MAX as u32 + 1000).map(record).collect();
+    let (mut parquet, mut file) = (Parquet::new().unwrap(), Vec::new());
+    for records in records.chunks(7001) {
+        parquet.add(&mut file, records).unwrap();
+        assert!(parquet.rows() < ROWS_MAX);
+    }
+    parquet.end_group(&mut file).unwrap();
+    parquet.add(&mut file, &records[..3]).unwrap();
+    parquet.finish(&mut file, 100).unwrap();
+    let (groups, rows) = read(file);
+    assert_eq!(groups, [ROWS_MAX as i64, 1000, 3]);
+    let expected = expected(&[&records[..], &records[..3]].concat());
+    assert_eq!(rows.len(), expected.len());
+    for (row, expected) in rows.iter().zip(&expected) {
+        assert_eq!(row, expected);
+    }
+}
+
+#[test]
+fn a_file_without_rows_is_one() {
+    let mut file = Vec::new();
+    Parquet::new().unwrap().finish(&mut file, 1).unwrap();
+    assert_eq!(read(file), (vec![], vec![]));
+}
+
+fn say(text: std::fmt::Arguments<'_>) {
+    // An error means that standard error is closed.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// A figure of docs/performance.md: `cargo test --release -p steerage-apps --features parquet rows_per_second -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn rows_per_second() {
+    let records: Vec<FlowRecord> = (0..1 << 20).map(record).collect();
+    for round in 0..5 {
+        let start = std::time::Instant::now();
+        let (mut parquet, mut file) = (Parquet::new().unwrap(), Vec::with_capacity(200 << 20));
+        for records in records.chunks(256) {
+            parquet.add(&mut file, records).unwrap();
+        }
+        parquet.finish(&mut file, 1).unwrap();
+        let seconds = start.elapsed().as_secs_f64();
+        say(format_args!(
+            "{round}: {:.2} million rows per second, {} bytes",
+            records.len() as f64 / seconds / 1e6,
+            file.len()
+        ));
+    }
+    let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+    let start = std::time::Instant::now();
+    records.iter().for_each(|record| csv.serialize(record).unwrap());
+    let (seconds, bytes) = (start.elapsed().as_secs_f64(), csv.into_inner().unwrap().len());
+    say(format_args!("CSV: {:.2} million rows per second, {bytes} bytes", records.len() as f64 / seconds / 1e6));
+}

@@ -11,6 +11,22 @@ flows=("${@:3}")
 tshark_packets=$((packets / 8))
 cpu_a=${METER_CPU:-0} cpu_b=${METER_CPU_2:-1}
 steerage=${STEERAGE:-../../target/release/steerage}
+# A Python that has nfstream: PYTHON=venv/bin/python.
+python=${PYTHON:-python3}
+nfstream='
+import sys
+from nfstream import NFStreamer
+flows = NFStreamer(source=sys.argv[1], n_dissections=0, n_meters=1, max_nflows=1 << 20)
+print(sum(1 for _ in flows))
+'
+# Takes datagrams, and drops what its buffer has no room for.
+sink_port=9996
+sink='
+import signal, socket, sys
+sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sink.bind(("127.0.0.1", int(sys.argv[1])))
+signal.pause()
+'
 # Whatever takes longer is stuck.
 seconds_max=60
 # softflowd tells flows apart as long as it has room for them; its default is 8192.
@@ -20,7 +36,10 @@ softflowd_flows=131072
 
 [[ -x meter && -x generate ]] || { echo "no meter: run make" >&2; exit 1; }
 scratch=$(mktemp -d) pid=
+"$python" -c "$sink" "$sink_port" &
+sink_pid=$!
 cleanup() {
+    kill "$sink_pid" 2>/dev/null || true
     # timeout hands a signal on to what it runs.
     [[ -z $pid ]] || kill -TERM "$pid" 2>/dev/null || true
     rm -rf "$scratch"
@@ -60,6 +79,11 @@ for ((round = first_round; round < first_round + rounds; round++)); do
         file=$scratch/$x.pcap records=$scratch/records
         if_there "steerage meter, 1 CPU" "$cpu_a" "$packets" "$steerage" meter "$file" --cpus "$cpu_a"
         if_there "steerage meter, 2 CPUs" "$cpu_a,$cpu_b" "$packets" "$steerage" meter "$file" --cpus "$cpu_a,$cpu_b"
+        # All of it on one CPU, and with the thread that exports on the other one.
+        if_there "steerage meter, 1 CPU, IPFIX" "$cpu_a" "$packets" \
+            "$steerage" meter "$file" --cpus "$cpu_a" --export "ipfix://127.0.0.1:$sink_port"
+        if_there "steerage meter, 1 CPU and IPFIX" "$cpu_a,$cpu_b" "$packets" \
+            "$steerage" meter "$file" --cpus "$cpu_a" --export "ipfix://127.0.0.1:$sink_port"
         metered "loop in C" "$cpu_a" "$packets" ./meter "$file"
         mkdir "$records"
         if_there "nfpcapd" "$cpu_a" "$packets" nfpcapd -r "$file" -w "$records"
@@ -67,6 +91,9 @@ for ((round = first_round; round < first_round + rounds; round++)); do
         # With a control socket softflowd 1.1.0 now and then waits for one that never connects, in place of reading.
         if_there "softflowd" "$cpu_a" "$packets" softflowd -r "$file" -m "$softflowd_flows" -n 127.0.0.1:9995 \
             -p "$scratch/softflowd.pid" -c none
+        if "$python" -c "import nfstream" 2>/dev/null; then
+            metered "nfstream" "$cpu_a" "$tshark_packets" "$python" -c "$nfstream" "$scratch/$x.short.pcap"
+        fi
         if_there "tshark" "$cpu_a,$cpu_b" "$tshark_packets" tshark -r "$scratch/$x.short.pcap" -q -z conv,udp
     done
 done

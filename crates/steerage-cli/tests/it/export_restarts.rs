@@ -1,0 +1,211 @@
+//! A collector that is restarted again and again while records keep coming: no packet is lost, and each record is accounted for.
+//!
+//! The gate restarts it three times, after a second each. With `STEERAGE_EXPORT_SECONDS=600` it is restarted every 10 s for so long.
+//! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a record.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::export::{Decoder, OPTIONS, Set, messages, output};
+use crate::program::Started;
+
+/// How long the collector is away.
+const AWAY: Duration = Duration::from_millis(500);
+/// How long it waits for a message before it looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+}
+
+/// The time from one restart to the next, and the number of restarts.
+fn restarts() -> (Duration, u64) {
+    match setting("STEERAGE_EXPORT_SECONDS", 0) {
+        0 => (Duration::from_secs(1), 3),
+        seconds => (Duration::from_secs(10), (seconds / 10).max(1)),
+    }
+}
+
+/// What all collectors together have read.
+#[derive(Debug, Default)]
+struct Collected {
+    restarts: u64,
+    flows: u64,
+    options: u64,
+    /// Records that are missing, by the sequence numbers: of one collector, or between two.
+    missing: u64,
+    /// The sequence number of the next message.
+    next: u32,
+    /// The last of what the exporter said about itself: the records of flows that it sent, and those that it did not send.
+    stated: Option<(u64, u64)>,
+}
+
+impl Collected {
+    fn take(&mut self, decoder: &mut Decoder, sequence: u32, sets: &[Set]) {
+        let (flows, options) = decoder.records(sets);
+        self.missing += u64::from(sequence.wrapping_sub(self.next));
+        self.next = sequence.wrapping_add((flows + options) as u32);
+        (self.flows, self.options) = (self.flows + flows as u64, self.options + options as u64);
+        // Of the exporting process: its id, its messages, its records, its bytes, and the records that it did not send.
+        for (_, bytes) in sets.iter().filter(|(id, _)| *id == OPTIONS) {
+            let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
+            self.stated = Some((number(12), number(28)));
+        }
+    }
+}
+
+/// Meters for the time that is set, with a collector that is restarted. Returns the report and what was collected.
+fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) -> (Value, Collected) {
+    let stop = Arc::new(Stop::default());
+    let of_collector = Arc::clone(&stop);
+    let collector = thread::spawn(move || collector(&of_collector));
+    // Each flow has a packet every 2 s, and ends after 1 s.
+    let rate = setting("STEERAGE_EXPORT_RATE", 20_000);
+    let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
+    let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "2", "--json", "--export", to];
+    let started = Started::new(&args);
+    // The last collector stays for the end.
+    while !stop.is_last.load(Ordering::Relaxed) {
+        thread::sleep(LOOK);
+    }
+    let report = started.stop(Signal::SIGINT);
+    stop.ended.store(true, Ordering::Relaxed);
+    (report, collector.join().unwrap())
+}
+
+/// What the collector is told.
+#[derive(Debug, Default)]
+struct Stop {
+    /// It is there, and is restarted no more.
+    is_last: AtomicBool,
+    /// Nothing more comes.
+    ended: AtomicBool,
+}
+
+impl Stop {
+    /// The collector is there, after so many restarts.
+    fn is_there(&self, after: u64) {
+        self.is_last.store(after >= restarts().1, Ordering::Relaxed);
+    }
+
+    fn is_over(&self, since: Instant) -> bool {
+        !self.is_last.load(Ordering::Relaxed) && since.elapsed() + AWAY >= restarts().0
+    }
+}
+
+fn say(text: std::fmt::Arguments<'_>) {
+    // An error means that standard error is closed.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// No packet was lost. Returns the records that were metered, written and lost, and the output's other counts.
+fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
+    assert_eq!(report["dropped"], serde_json::json!({}), "{report}");
+    assert_eq!(report["received"], report["delivered"], "{report}");
+    let output = output(report, to);
+    let [total, written, lost] =
+        [&report["flows"]["total"], &output["written"], &output["lost"]].map(|count| count.as_u64().unwrap());
+    assert_eq!(written + lost, total, "{output}");
+    (total, written, lost, output.clone())
+}
+
+/// Over UDP, the sequence numbers say how many records no collector got.
+#[test]
+fn export_restarts_udp() {
+    let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to = format!("ipfix://{address}");
+    let (report, collected) = run(&format!("{to}?refresh=1s"), move |stop| collect_datagrams(address, stop));
+    let (total, written, lost, output) = counts(&report, &to);
+    let Collected { restarts, flows, options, missing, next, stated } = collected;
+    say(format_args!(
+        "udp: {restarts} restarts, {} packets, {total} records: {flows} arrived, {missing} missing with options, {lost} lost; {output}",
+        report["received"]
+    ));
+    assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
+    // All that was sent arrived, or is missing in the sequence numbers. Two options are sent at a time.
+    let options_sent = u64::from(next) - written;
+    assert!(flows <= written && options <= options_sent && options_sent % 2 == 0, "{flows} {options} {options_sent}");
+    assert_eq!(missing, (written - flows) + (options_sent - options));
+    assert!(restarts > 0 && flows > 0 && output["refusals"].as_u64().unwrap() > 0, "{output}");
+}
+
+fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
+    let (mut all, mut buffer) = (Collected::default(), vec![0; 65_535]);
+    loop {
+        let socket = UdpSocket::bind(address).unwrap();
+        socket.set_read_timeout(Some(LOOK)).unwrap();
+        let (since, mut decoder) = (Instant::now(), Decoder::default());
+        stop.is_there(all.restarts);
+        while !stop.is_over(since) {
+            // What is sent on loopback is there once it is sent.
+            let ended = stop.ended.load(Ordering::Relaxed);
+            match socket.recv(&mut buffer) {
+                Ok(length) => {
+                    let (header, sets) = messages(&buffer[..length]).remove(0);
+                    all.take(&mut decoder, header.sequence, &sets);
+                }
+                Err(_) if ended => return all,
+                Err(_) => {}
+            }
+        }
+        drop(socket);
+        all.restarts += 1;
+        thread::sleep(AWAY);
+    }
+}
+
+/// Over TCP, each connection has sequence numbers of its own, and the exporter says how many records it sent.
+#[test]
+fn export_restarts_tcp() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to = format!("ipfix+tcp://{address}");
+    let (report, collected) = run(&to, move |stop| collect_connections(address, stop));
+    let (total, written, lost, output) = counts(&report, &to);
+    let Collected { restarts, flows, options, missing, stated, .. } = collected;
+    say(format_args!(
+        "tcp: {restarts} restarts, {} packets, {total} records: {flows} arrived, {} in broken connections, {lost} lost; {output}",
+        report["received"],
+        written - flows
+    ));
+    assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
+    // Within a connection no record is missing.
+    assert_eq!(missing, 0, "{options} options");
+    assert!(restarts > 0 && flows > 0 && flows <= written, "{flows} of {written}");
+    assert!(output["connections"].as_u64().unwrap() >= restarts, "{output}");
+}
+
+fn collect_connections(address: SocketAddr, stop: &Stop) -> Collected {
+    let mut all = Collected::default();
+    loop {
+        let listener = TcpListener::bind(address).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        stop.is_there(all.restarts);
+        stream.set_read_timeout(Some(LOOK)).unwrap();
+        let (since, mut decoder, mut bytes, mut buffer) = (Instant::now(), Decoder::default(), Vec::new(), [0; 65_536]);
+        all.next = 0;
+        while !stop.is_over(since) {
+            match stream.read(&mut buffer) {
+                Ok(0) => return all,
+                Ok(length) => bytes.extend_from_slice(&buffer[..length]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => panic!("{error}"),
+            }
+            let mut read = 0;
+            for (header, sets) in messages(&bytes) {
+                all.take(&mut decoder, header.sequence, &sets);
+                read += header.length;
+            }
+            bytes.drain(..read);
+        }
+        all.restarts += 1;
+        drop((stream, listener));
+        thread::sleep(AWAY);
+    }
+}

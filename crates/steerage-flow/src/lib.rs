@@ -13,6 +13,7 @@
 //! | `frame_key` | from a frame to the key that it is steered by: [`SteeringKeys`], [`FrameHasher`] |
 //! | `fragments`, `flow_limit` | datagrams in fragments: [`FragmentTable`]; a flow that has too much: [`FlowLimit`] |
 //! | [`dissect`] | from a frame's headers to its [`FlowKey`] |
+//! | [`offload`] | super-frames: [`Offload`](offload::Offload), the packets that they stand for, and how packets are merged |
 //! | [`hash`] | the hash functions, and all `unsafe` of this crate |
 //! | `affinity` | which packets must stay together: [`Affinity`] |
 //! | `flow_key` | the key of a flow, in the form in which it is hashed: [`FlowKey`] |
@@ -35,6 +36,7 @@ mod frame_key;
 pub mod hash;
 pub mod limits;
 mod link_type;
+pub mod offload;
 mod time;
 
 pub use affinity::Affinity;

@@ -2,6 +2,7 @@
 
 use steerage::LinkType;
 use steerage::flow::limits::FLOW_HEADERS_MAX;
+use steerage::flow::offload::{MERGED_MAX, Offload, Segments, VIRTIO_BYTES, coalesce};
 use steerage::flow::{self, Layers};
 
 /// Two bytes that name a link type, a byte that says which layers, and a frame.
@@ -22,4 +23,42 @@ pub(crate) fn dissect(bytes: &[u8]) {
     if let Some(fragment) = found.fragment() {
         assert_eq!(found.ip.map(|ip| ip.offset), Some(fragment.ip_offset));
     }
+}
+
+/// A byte that names a link type, a `virtio_net_hdr`, and a frame. The packets that it stands for are merged again and cut again.
+pub(crate) fn offload(bytes: &[u8]) {
+    let Some((link, rest)) = bytes.split_first() else { return };
+    let link = if link & 1 == 0 { LinkType::ETHERNET } else { LinkType::RAW };
+    let Some((header, frame)) = rest.split_first_chunk::<VIRTIO_BYTES>() else { return };
+    let joined =
+        |parts: Segments<'_>| -> Vec<Vec<u8>> { parts.map(|part| [part.header(), part.payload()].concat()).collect() };
+    let packets = match Offload::from_virtio(header, frame, link) {
+        Ok(Some(offload)) => {
+            assert_eq!(Offload::from_bytes(offload.to_bytes()), Some(offload));
+            let packets = joined(Segments::of_frame(&offload, frame));
+            assert_eq!(packets.len(), offload.packets(frame.len()));
+            assert_eq!(packets.iter().map(Vec::len).sum::<usize>(), offload.wire_bytes(frame.len()));
+            let longest = packets.iter().map(Vec::len).max().unwrap_or(0);
+            assert_eq!(longest, offload.packet_bytes_max(frame.len()) + offload.network_at());
+            packets
+        }
+        // Any bytes as packets.
+        _ => frame.chunks(usize::from(header[0]).max(1)).map(<[u8]>::to_vec).collect(),
+    };
+    let batch: Vec<Option<&[u8]>> = packets.iter().take(MERGED_MAX).map(|packet| Some(&packet[..])).collect();
+    let mut seen = 0_u64;
+    coalesce(&batch, link, |merged| {
+        assert_eq!(seen & merged.members, 0, "each packet leaves once");
+        seen |= merged.members;
+        let Some((header, offload)) = merged.frame else { return };
+        let positions: Vec<usize> = merged.positions().collect();
+        let payload: Vec<u8> = positions.iter().flat_map(|nth| packets[*nth][header.len()..].to_vec()).collect();
+        let again = joined(Segments::new(&offload, header, &payload));
+        assert_eq!(again.len(), positions.len());
+        for (again, nth) in again.iter().zip(positions) {
+            assert_eq!(again.len(), packets[nth].len());
+            assert_eq!(again[header.len()..], packets[nth][header.len()..]);
+        }
+    });
+    assert_eq!(seen.count_ones() as usize, batch.len());
 }

@@ -14,8 +14,9 @@ mod names;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     ("dissect", frames::dissect),
+    ("offload", frames::offload),
     ("pcap", captures::pcap),
     ("pcapng", captures::pcapng),
     ("gzip", captures::gzip),

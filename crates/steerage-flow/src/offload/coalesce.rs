@@ -1,0 +1,306 @@
+//! From packets to super-frames, by the rules of Linux GRO (`tcp_gro_receive`, `udp_gro_receive_segment`), a little stricter: packets
+//! are merged only if cutting the result gives back the same packets.
+
+use super::checksum::{finish, fold, sum};
+use super::layout::{self, CWR, FIN, Layout, PSH, RST, SYN, TCP, TCP_FLAGS_AT, URG, be16, be32, put16};
+use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
+use crate::LinkType;
+
+/// The most flows whose packets are merged at a time: Linux's `MAX_GRO_SKBS`.
+pub const RUNS_MAX: usize = 8;
+
+/// The most packets that are looked at together, and that a super-frame is made of: Linux's `UDP_GRO_CNT_MAX`.
+pub const MERGED_MAX: usize = 64;
+
+/// The longest packet of IP.
+const PACKET_BYTES_MAX: usize = 65_535;
+
+/// DF: the packet is not to be fragmented. Its identification means nothing then (RFC 6864).
+const DONT_FRAGMENT: u8 = 0x40;
+
+/// What [`coalesce`] made of some packets: a super-frame of several, or one packet as it is.
+#[derive(Debug)]
+pub struct Merged<'m> {
+    /// The packets' positions: a bit each. The payload of the super-frame is theirs, one after the other.
+    pub members: u64,
+    /// The headers of the super-frame, and what it consists of. `None` for one packet, which is to be sent as it is.
+    pub frame: Option<(&'m [u8], Offload)>,
+    /// Whether its IP header is of IPv4.
+    pub is_v4: bool,
+}
+
+impl Merged<'_> {
+    /// The positions of its packets, in order.
+    pub fn positions(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut left = self.members;
+        std::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(next)
+        })
+    }
+
+    fn one(nth: usize) -> Self {
+        Self { members: 1 << nth, frame: None, is_v4: false }
+    }
+}
+
+/// What is different in the headers of packets that can be merged, by a mask of the bytes that must be equal.
+fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
+    let (network, transport) = (layout.network_at, layout.transport_at);
+    let without: [std::ops::Range<usize>; 5] = if layout.protocol == TCP {
+        let (sequence, flags) = (transport + 4..transport + 8, transport + TCP_FLAGS_AT..transport + TCP_FLAGS_AT + 1);
+        let [length, number, checksum] = network_changes(network, layout.is_v4);
+        // The checksum of TCP is behind its flags.
+        return differs_without(
+            one,
+            other,
+            [length, number, checksum, sequence, flags],
+            transport + 16..transport + 18,
+        );
+    } else {
+        let [length, number, checksum] = network_changes(network, layout.is_v4);
+        [length, number, checksum, transport + 4..transport + 6, transport + 6..transport + 8]
+    };
+    differs_without(one, other, without, 0..0)
+}
+
+fn network_changes(network: usize, is_v4: bool) -> [std::ops::Range<usize>; 3] {
+    if is_v4 {
+        [network + 2..network + 4, network + 4..network + 6, network + 10..network + 12]
+    } else {
+        [network + 4..network + 6, network + 6..network + 6, network + 6..network + 6]
+    }
+}
+
+/// Whether they differ anywhere outside of these ranges, which are in order.
+fn differs_without(
+    one: &[u8],
+    other: &[u8],
+    without: [std::ops::Range<usize>; 5],
+    last: std::ops::Range<usize>,
+) -> bool {
+    let mut from = 0;
+    for range in without.into_iter().chain([last]).filter(|range| !range.is_empty()) {
+        if one[from..range.start] != other[from..range.start] {
+            return true;
+        }
+        from = range.end;
+    }
+    one[from..] != other[from..]
+}
+
+/// A packet that may be merged with others of its flow.
+#[derive(Clone, Copy)]
+struct Candidate<'p> {
+    packet: &'p [u8],
+    layout: Layout,
+}
+
+impl<'p> Candidate<'p> {
+    fn header(&self) -> &'p [u8] {
+        &self.packet[..self.layout.payload_at]
+    }
+
+    fn payload_bytes(&self) -> usize {
+        self.packet.len() - self.layout.payload_at
+    }
+
+    fn transport(&self) -> &'p [u8] {
+        &self.packet[self.layout.transport_at..]
+    }
+
+    fn tcp_flags(&self) -> u8 {
+        if self.layout.protocol == TCP { self.transport()[TCP_FLAGS_AT] } else { 0 }
+    }
+
+    /// Whether it is such as can be merged at all.
+    fn can_merge(&self) -> bool {
+        let is_plain = if self.layout.protocol == TCP {
+            self.tcp_flags() & (CWR | URG | SYN | RST) == 0
+        } else {
+            usize::from(be16(self.transport(), 4)) == self.transport().len() && be16(self.transport(), 6) != 0
+        };
+        let is_v6_plain = self.layout.is_v4 || self.layout.transport_at - self.layout.network_at == layout::IPV6_BYTES;
+        is_plain && is_v6_plain && self.payload_bytes() > 0
+    }
+
+    /// Whether its checksums are right. A wrong one must stay wrong, so that the receiver sees it.
+    fn is_sound(&self) -> bool {
+        let network = &self.packet[self.layout.network_at..self.layout.transport_at];
+        let ip = !self.layout.is_v4 || finish(sum(network, 0)) == 0;
+        let transport = self.transport();
+        ip && finish(sum(transport, layout::pseudo_sum(self.packet, &self.layout, transport.len()))) == 0
+    }
+
+    fn identification(&self) -> u16 {
+        if self.layout.is_v4 { be16(self.packet, self.layout.network_at + 4) } else { 0 }
+    }
+
+    /// Whether both are of the same flow, in the same direction.
+    fn shares_flow(&self, other: &Self) -> bool {
+        let ports = |of: &Self| be32(of.transport(), 0);
+        let addresses = |of: &Self| -> &'p [u8] {
+            let network = &of.packet[of.layout.network_at..];
+            if of.layout.is_v4 { &network[12..20] } else { &network[8..40] }
+        };
+        self.layout.protocol == other.layout.protocol
+            && self.layout.is_v4 == other.layout.is_v4
+            && ports(self) == ports(other)
+            && addresses(self) == addresses(other)
+    }
+}
+
+/// Consecutive packets of a flow that are becoming a super-frame.
+struct Run<'p> {
+    first: Candidate<'p>,
+    last: Candidate<'p>,
+    members: u64,
+    count: u32,
+    payload_bytes: usize,
+    /// `None` with one packet; then whether the identification stays as it is.
+    fixed: Option<bool>,
+    /// Nothing can follow: the last packet was shorter, or says so.
+    closed: bool,
+    /// The first packet's checksum was looked at.
+    sound: Option<bool>,
+}
+
+impl<'p> Run<'p> {
+    fn new(first: Candidate<'p>, nth: usize) -> Self {
+        let closed = !first.can_merge() || first.tcp_flags() & (FIN | PSH) != 0;
+        let payload_bytes = first.payload_bytes();
+        Self { first, last: first, members: 1 << nth, count: 1, payload_bytes, fixed: None, closed, sound: None }
+    }
+
+    fn join(&mut self, next: Candidate<'p>, nth: usize) -> bool {
+        if self.closed || !next.can_merge() || next.layout != self.first.layout {
+            return false;
+        }
+        let (size, bytes) = (self.first.payload_bytes(), next.payload_bytes());
+        let packet_bytes = self.first.packet.len() - self.first.layout.network_at - size + self.payload_bytes + bytes;
+        if bytes > size || packet_bytes > PACKET_BYTES_MAX || self.count as usize >= MERGED_MAX {
+            return false;
+        }
+        let Some(fixed) = self.numbered(&next) else { return false };
+        let is_tcp = next.layout.protocol == TCP;
+        let expected = || be32(self.first.transport(), 4).wrapping_add(self.payload_bytes as u32);
+        let ends = next.tcp_flags() & (FIN | PSH);
+        if is_tcp && (be32(next.transport(), 4) != expected() || next.tcp_flags() & !ends != self.first.tcp_flags()) {
+            return false;
+        }
+        if differs(self.first.header(), next.header(), &next.layout) {
+            return false;
+        }
+        if !*self.sound.get_or_insert_with(|| self.first.is_sound()) || !next.is_sound() {
+            return false;
+        }
+        (self.last, self.fixed) = (next, fixed);
+        self.members |= 1 << nth;
+        self.count += 1;
+        self.payload_bytes += bytes;
+        self.closed = bytes < size || ends != 0;
+        true
+    }
+
+    /// Whether the packet has the identification that is due. If it is the second, it says which one that is from now on.
+    fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
+        if !next.layout.is_v4 {
+            return Some(None);
+        }
+        let (before, number) = (self.last.identification(), next.identification());
+        let counts = number == before.wrapping_add(1);
+        let is_atomic = next.packet[next.layout.network_at + 6] & DONT_FRAGMENT != 0;
+        let stays = number == before && is_atomic;
+        match self.fixed {
+            None => (counts || stays).then_some(Some(stays)),
+            Some(fixed) => (if fixed { stays } else { counts }).then_some(Some(fixed)),
+        }
+    }
+
+    fn emit(&self, emit: &mut impl FnMut(Merged<'_>)) {
+        let layout = &self.first.layout;
+        if self.count == 1 {
+            return emit(Merged { members: self.members, frame: None, is_v4: layout.is_v4 });
+        }
+        let mut header = [0; HEADER_BYTES_MAX];
+        let header = &mut header[..layout.payload_at];
+        header.copy_from_slice(self.first.header());
+        let bytes = layout.payload_at - layout.transport_at + self.payload_bytes;
+        let packet_bytes = layout.transport_at - layout.network_at + bytes;
+        if layout.is_v4 {
+            put16(header, layout.network_at + 2, packet_bytes as u16);
+            put16(header, layout.network_at + 10, 0);
+            let checksum = finish(sum(&header[layout.network_at..layout.transport_at], 0));
+            put16(header, layout.network_at + 10, checksum);
+        } else {
+            put16(header, layout.network_at + 4, (packet_bytes - layout::IPV6_BYTES) as u16);
+        }
+        let kind = if layout.protocol == TCP {
+            header[layout.transport_at + TCP_FLAGS_AT] |= self.last.tcp_flags() & (FIN | PSH);
+            OffloadKind::Tcp
+        } else {
+            put16(header, layout.transport_at + 4, bytes as u16);
+            OffloadKind::Udp
+        };
+        let pseudo = fold(layout::pseudo_sum(header, layout, bytes));
+        put16(header, layout.transport_at + layout.checksum_at(), pseudo);
+        let offload = Offload::of_layout(kind, self.first.payload_bytes() as u16, layout, header);
+        let offload = Offload { checksum: ChecksumState::Partial, ..offload };
+        emit(Merged { members: self.members, frame: Some((header, offload)), is_v4: layout.is_v4 });
+    }
+}
+
+/// Merges consecutive packets of each flow, of up to [`MERGED_MAX`] packets, and passes what comes of them to `emit`. The packets of a
+/// flow stay in order. `None` stands for a packet that has to be sent as it is, and before all that follow: its place is kept.
+///
+/// ```
+/// use steerage_flow::LinkType;
+/// use steerage_flow::offload::{Offload, OffloadKind, Segments, coalesce};
+///
+/// // Cut a super-frame of three datagrams ...
+/// let mut frame = vec![7; 28 + 250];
+/// frame[..12].copy_from_slice(&[0x45, 0, 1, 22, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+/// let cut = Offload::super_frame(OffloadKind::Udp, 100, &frame, LinkType::RAW)?;
+/// let packets: Vec<Vec<u8>> =
+///     Segments::of_frame(&cut, &frame).map(|packet| [packet.header(), packet.payload()].concat()).collect();
+///
+/// // ... and merge it again.
+/// let batch: Vec<Option<&[u8]>> = packets.iter().map(|packet| Some(packet.as_slice())).collect();
+/// coalesce(&batch, LinkType::RAW, |merged| {
+///     let (header, offload) = merged.frame.expect("all of them");
+///     assert_eq!((header.len(), offload.segment_bytes(), merged.positions().count()), (28, 100, 3));
+/// });
+/// # Ok::<(), steerage_flow::offload::BadOffload>(())
+/// ```
+pub fn coalesce(packets: &[Option<&[u8]>], link: LinkType, mut emit: impl FnMut(Merged<'_>)) {
+    let mut runs: [Option<Run<'_>>; RUNS_MAX] = std::array::from_fn(|_| None);
+    for (nth, packet) in packets.iter().take(MERGED_MAX).enumerate() {
+        let candidate = packet.and_then(|packet| layout::read(packet, link).map(|layout| Candidate { packet, layout }));
+        let Some(candidate) = candidate else {
+            emit_all(&mut runs, &mut emit);
+            emit(Merged::one(nth));
+            continue;
+        };
+        let same = runs.iter_mut().find(|run| run.as_ref().is_some_and(|run| run.first.shares_flow(&candidate)));
+        if let Some(place) = same {
+            if place.as_mut().is_some_and(|run| run.join(candidate, nth)) {
+                continue;
+            }
+            place.iter().for_each(|run| run.emit(&mut emit));
+            *place = Some(Run::new(candidate, nth));
+            continue;
+        }
+        if runs.iter().all(Option::is_some) {
+            emit_all(&mut runs, &mut emit);
+        }
+        if let Some(free) = runs.iter_mut().find(|run| run.is_none()) {
+            *free = Some(Run::new(candidate, nth));
+        }
+    }
+    emit_all(&mut runs, &mut emit);
+}
+
+fn emit_all(runs: &mut [Option<Run<'_>>; RUNS_MAX], emit: &mut impl FnMut(Merged<'_>)) {
+    runs.iter_mut().filter_map(Option::take).for_each(|run| run.emit(emit));
+}

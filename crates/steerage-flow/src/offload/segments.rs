@@ -1,0 +1,183 @@
+//! The packets that a frame stands for, one by one: `tcp_gso_segment` and `__udp_gso_segment` of Linux, without memory for the whole.
+
+use super::checksum::{finish, finish_transport, sum};
+use super::layout::{self, CWR, FIN, IPV6_BYTES, Layout, PSH, TCP_FLAGS_AT, be16, be32, put16};
+use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
+
+/// One of the packets that a frame stands for: its headers, which were made for it, and its payload, which lies in the frame.
+/// The example of [`Offload`] makes some.
+#[derive(Clone, Debug)]
+pub struct Segment<'a> {
+    header: [u8; HEADER_BYTES_MAX],
+    header_bytes: usize,
+    payload: &'a [u8],
+}
+
+impl<'a> Segment<'a> {
+    /// Its headers, from the link header on.
+    pub fn header(&self) -> &[u8] {
+        &self.header[..self.header_bytes]
+    }
+
+    /// What follows the headers.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Its length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a packet's length, not a collection's")]
+    pub fn len(&self) -> usize {
+        self.header_bytes + self.payload.len()
+    }
+
+    /// Copies it to the front of `to`, and returns its length. `None` if it is longer.
+    pub fn copy_to(&self, to: &mut [u8]) -> Option<usize> {
+        let (header, rest) = to.split_at_mut_checked(self.header_bytes)?;
+        header.copy_from_slice(self.header());
+        rest.get_mut(..self.payload.len())?.copy_from_slice(self.payload);
+        Some(self.len())
+    }
+}
+
+/// Iterates over the packets that a frame stands for. The payload is not copied.
+/// The example of [`Offload`] iterates.
+#[derive(Clone, Debug)]
+pub struct Segments<'a> {
+    offload: Offload,
+    header: &'a [u8],
+    rest: &'a [u8],
+    /// The number of the next packet.
+    nth: usize,
+    /// There is a packet to come: the first, even if it is empty.
+    more: bool,
+    sums: bool,
+    is_v4: bool,
+    protocol: u8,
+}
+
+impl<'a> Segments<'a> {
+    /// The packets of a frame in one piece.
+    pub fn of_frame(offload: &Offload, frame: &'a [u8]) -> Self {
+        let (header, payload) = frame.split_at(offload.header_bytes().min(frame.len()));
+        Self::new(offload, header, payload)
+    }
+
+    /// The packets of a frame whose headers lie elsewhere than the payload. `header` has [`Offload::header_bytes`] bytes. If it has
+    /// fewer, or is no such header any more, there is one packet, the frame itself.
+    pub fn new(offload: &Offload, header: &'a [u8], payload: &'a [u8]) -> Self {
+        let mut offload = *offload;
+        let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
+        let network_bytes = usize::from(offload.transport_at - offload.network_at);
+        let fits = header.len() == offload.header_bytes()
+            && match (offload.kind, version) {
+                (OffloadKind::Single, _) => true,
+                (_, 4) => network_bytes >= 20,
+                (_, 6) => network_bytes >= IPV6_BYTES,
+                _ => false,
+            };
+        if !fits {
+            offload = Offload { kind: OffloadKind::Single, checksum: ChecksumState::Complete, ..offload };
+        }
+        let protocol = if offload.kind == OffloadKind::Tcp { layout::TCP } else { layout::UDP };
+        Self { offload, header, rest: payload, nth: 0, more: true, sums: true, is_v4: version == 4, protocol }
+    }
+
+    /// Leaves the checksums of TCP and UDP out: they are then as in the frame, and wrong. For handlers that only read.
+    #[must_use]
+    pub fn without_checksums(self) -> Self {
+        Self { sums: false, ..self }
+    }
+
+    /// How many packets are to come.
+    fn left(&self) -> usize {
+        match self.offload.kind {
+            _ if !self.more => 0,
+            OffloadKind::Single => 1,
+            _ => self.rest.len().div_ceil(self.offload.segment_bytes().max(1)).max(1),
+        }
+    }
+
+    /// Makes the headers of the packet at hand.
+    fn finish_header(&self, header: &mut [u8], payload: &[u8], is_last: bool) {
+        let offload = &self.offload;
+        let (network, transport) = (usize::from(offload.network_at), usize::from(offload.transport_at));
+        let bytes = header.len() - transport + payload.len();
+        if self.is_v4 {
+            put16(header, network + 2, (transport - network + bytes) as u16);
+            let number = be16(header, network + 4).wrapping_add(self.nth as u16);
+            put16(header, network + 4, number);
+            put16(header, network + 10, 0);
+            let checksum = finish(sum(&header[network..transport], 0));
+            put16(header, network + 10, checksum);
+        } else {
+            put16(header, network + 4, (transport - network - IPV6_BYTES + bytes) as u16);
+        }
+        let checksum_at = usize::from(offload.checksum_at);
+        let is_unsummed = offload.kind == OffloadKind::Udp
+            && offload.checksum == ChecksumState::Complete
+            && self.is_v4
+            && be16(header, checksum_at) == 0;
+        if offload.kind == OffloadKind::Tcp {
+            let sequence = be32(header, transport + 4).wrapping_add((self.nth * offload.segment_bytes()) as u32);
+            header[transport + 4..transport + 8].copy_from_slice(&sequence.to_be_bytes());
+            let first = if self.nth == 0 { !0 } else { !CWR };
+            let last = if is_last { !0 } else { !(FIN | PSH) };
+            header[transport + TCP_FLAGS_AT] &= first & last;
+        } else {
+            put16(header, transport + 4, bytes as u16);
+        }
+        if self.sums && !is_unsummed {
+            put16(header, checksum_at, 0);
+            let (protocol, payload_at) = (self.protocol, header.len());
+            let layout =
+                Layout { network_at: network, is_v4: self.is_v4, protocol, transport_at: transport, payload_at };
+            let pseudo = layout::pseudo_sum(header, &layout, bytes);
+            // Headers have an even length.
+            let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
+            put16(header, checksum_at, checksum);
+        }
+    }
+
+    /// The only packet: nothing is to be cut, but a checksum may have to be finished.
+    fn single(&mut self) -> Segment<'a> {
+        let mut header = [0; HEADER_BYTES_MAX];
+        let header_bytes = self.header.len().min(HEADER_BYTES_MAX);
+        header[..header_bytes].copy_from_slice(&self.header[..header_bytes]);
+        let (start, at) = (usize::from(self.offload.transport_at), usize::from(self.offload.checksum_at));
+        if self.sums && self.offload.checksum == ChecksumState::Partial && at + 2 <= header_bytes {
+            // The two pieces are summed as one, wherever they are cut.
+            let first = sum(&header[start..header_bytes], 0);
+            let second = sum(self.rest, 0);
+            let is_odd = (header_bytes - start) % 2 == 1;
+            let second = if is_odd { u64::from(super::checksum::fold(second).swap_bytes()) } else { second };
+            put16(&mut header, at, finish_transport(first + second));
+        }
+        Segment { header, header_bytes, payload: self.rest }
+    }
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = Segment<'a>;
+
+    fn next(&mut self) -> Option<Segment<'a>> {
+        if !self.more {
+            return None;
+        }
+        if self.offload.kind == OffloadKind::Single {
+            self.more = false;
+            return Some(self.single());
+        }
+        let (payload, rest) = self.rest.split_at(self.offload.segment_bytes().min(self.rest.len()));
+        let (mut header, header_bytes) = ([0; HEADER_BYTES_MAX], self.header.len());
+        header[..header_bytes].copy_from_slice(self.header);
+        self.finish_header(&mut header[..header_bytes], payload, rest.is_empty());
+        (self.rest, self.nth, self.more) = (rest, self.nth + 1, !rest.is_empty());
+        Some(Segment { header, header_bytes, payload })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left(), Some(self.left()))
+    }
+}
+
+impl ExactSizeIterator for Segments<'_> {}

@@ -1,0 +1,108 @@
+//! The header in which a network device of virtio is told what was left to it (`struct virtio_net_hdr`, virtio 1.2, 5.1.6), without
+//! the number of buffers. Linux puts it before each packet of a TUN or TAP with `IFF_VNET_HDR`, and of a packet socket with
+//! `PACKET_VNET_HDR`. Its numbers are little-endian here: a TUN is asked for that (`TUNSETVNETLE`), and a packet socket has the byte
+//! order of the machine.
+
+use super::{BadOffload, ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
+use crate::LinkType;
+
+/// The header's length in bytes.
+pub const VIRTIO_BYTES: usize = 10;
+
+/// The checksum from `csum_start` on is to be finished.
+const NEEDS_CSUM: u8 = 1;
+
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
+/// A flag beside the kind: the first segment has CWR.
+const GSO_ECN: u8 = 0x80;
+
+impl Offload {
+    /// Reads the header that was before `frame`. `None` if nothing is left to be done. Nothing in it is believed that the frame's own
+    /// headers do not say as well.
+    ///
+    /// # Errors
+    /// [`BadOffload`] for what cannot be: such a frame is of no use, and counts as lost.
+    #[inline]
+    pub fn from_virtio(header: &[u8; VIRTIO_BYTES], frame: &[u8], link: LinkType) -> Result<Option<Self>, BadOffload> {
+        let [flags, gso, ..] = *header;
+        if flags & NEEDS_CSUM == 0 && gso & !GSO_ECN == GSO_NONE {
+            return Ok(None);
+        }
+        Self::read_virtio(header, frame, link).map(Some)
+    }
+
+    fn read_virtio(header: &[u8; VIRTIO_BYTES], frame: &[u8], link: LinkType) -> Result<Self, BadOffload> {
+        let field = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
+        let (segment_bytes, start, offset) = (field(4), field(6), field(8));
+        let is_partial = header[0] & NEEDS_CSUM != 0;
+        let (kind, is_v4) = match header[1] & !GSO_ECN {
+            GSO_NONE => return Self::single(start, offset, frame),
+            GSO_TCPV4 => (OffloadKind::Tcp, Some(true)),
+            GSO_TCPV6 => (OffloadKind::Tcp, Some(false)),
+            GSO_UDP_L4 => (OffloadKind::Udp, None),
+            _ => return Err(BadOffload::Kind),
+        };
+        let offload = Self::super_frame(kind, segment_bytes, frame, link)?;
+        let version = frame[offload.network_at()] >> 4;
+        if is_v4.is_some_and(|is_v4| is_v4 != (version == 4)) {
+            return Err(BadOffload::Header);
+        }
+        if !is_partial {
+            return Ok(offload);
+        }
+        let is_there = start == usize::from(offload.transport_at) && start + offset == usize::from(offload.checksum_at);
+        if is_there { Ok(Self { checksum: ChecksumState::Partial, ..offload }) } else { Err(BadOffload::Checksum) }
+    }
+
+    fn single(start: usize, offset: usize, frame: &[u8]) -> Result<Self, BadOffload> {
+        let end = start + offset + 2;
+        // In front of the checksum there is something that is summed, and it lies in the headers.
+        if offset == 0 || end > frame.len().min(HEADER_BYTES_MAX) {
+            return Err(BadOffload::Checksum);
+        }
+        Ok(Self {
+            kind: OffloadKind::Single,
+            checksum: ChecksumState::Partial,
+            ecn: false,
+            segment_bytes: 0,
+            header_bytes: end as u16,
+            network_at: 0,
+            transport_at: start as u16,
+            checksum_at: (start + offset) as u16,
+        })
+    }
+
+    /// The header to put before the frame. `is_v4` says which of the two its IP header is. `None` for a super-frame whose checksum is
+    /// not partial: no device takes it. Cut it, or use [`coalesce`](super::coalesce)'s.
+    #[inline]
+    pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
+        if self.checksum != ChecksumState::Partial {
+            return None;
+        }
+        let gso = match (self.kind, is_v4) {
+            (OffloadKind::Single, _) => GSO_NONE,
+            (OffloadKind::Tcp, true) => GSO_TCPV4,
+            (OffloadKind::Tcp, false) => GSO_TCPV6,
+            (OffloadKind::Udp, _) => GSO_UDP_L4,
+        };
+        let header_bytes = if self.is_super_frame() { self.header_bytes } else { 0 };
+        let [header, segment] = [header_bytes, self.segment_bytes].map(u16::to_le_bytes);
+        let [start, offset] = [self.transport_at, self.checksum_at - self.transport_at].map(u16::to_le_bytes);
+        let ecn = if self.ecn { GSO_ECN } else { 0 };
+        Some([
+            NEEDS_CSUM,
+            gso | ecn,
+            header[0],
+            header[1],
+            segment[0],
+            segment[1],
+            start[0],
+            start[1],
+            offset[0],
+            offset[1],
+        ])
+    }
+}

@@ -157,13 +157,17 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
     let number = traffic.packet;
     let found = flow::dissect(&specimen.data, specimen.link, traffic.layers);
     let headers: Vec<String> = found.headers().map(|header| format!("{} {}", header.kind, header.offset)).collect();
-    let _ = writeln!(
-        page,
-        "\npacket {number}   {}; its headers, and the byte at which each begins:",
-        counted(specimen.wire_len as u64, "byte")
-    );
-    let _ = writeln!(page, "           {}; {}", headers.join(", "), found.end);
-    let _ = writeln!(page, "flow       {}", described(&specimen.flow));
+    let length = counted(specimen.wire_len as u64, "byte");
+    let _ = match headers.as_slice() {
+        [] => writeln!(page, "\npacket {number}   {length}; no header was read: {}", found.end),
+        headers => writeln!(
+            page,
+            "\npacket {number}   {length}; its headers, and the byte at which each begins:\n           {}; {}",
+            headers.join(", "),
+            found.end
+        ),
+    };
+    let _ = writeln!(page, "flow       {}", name(&specimen.flow));
     goes_to(page, explanation, &specimen.key, specimen.hash);
 }
 
@@ -176,7 +180,10 @@ fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: Fl
     };
     let _ = match explanation.is_by_device() {
         true => writeln!(page, "key        not known: the device computed the hash"),
-        false => writeln!(page, "key        {key}{about}"),
+        false => match described(key) {
+            Some(words) => writeln!(page, "key        {words}"),
+            None => writeln!(page, "key        {key}{about}"),
+        },
     };
     let random = if explanation.random_key { " with a random key (--hash-key sets it)" } else { "" };
     let bucket = bucket_of(hash);
@@ -205,22 +212,27 @@ fn largest(page: &mut String, traffic: &TrafficExplanation, top: usize) {
             _ => "one direction",
         };
         let (packets, bytes) = (counted(flow.weight.packets, "packet"), counted(flow.weight.bytes, "byte"));
-        let _ = writeln!(page, "{of_all:>5.1} %    {}, {packets}, {bytes}, {about}", described(&flow.flow));
+        let _ = writeln!(page, "{of_all:>5.1} %    {}, {packets}, {bytes}, {about}", name(&flow.flow));
     }
 }
 
-/// The flow in words, where its key alone would say little.
-fn described(flow: &FlowKey) -> String {
+/// What a flow is, if its key would say little. `None` if the key says it.
+fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
-            "packets of a link type that is not read".to_owned()
+            Some("packets of a link type that is not read".to_owned())
         }
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype } => {
-            format!("packets of type {ethertype:#06x}, without addresses")
+            Some(format!("packets of type {ethertype:#06x}, without addresses"))
         }
-        FlowParts::Bytes { len: 0, .. } => "empty packets".to_owned(),
-        _ => flow.to_string(),
+        FlowParts::Bytes { len: 0, .. } => Some("empty packets".to_owned()),
+        _ => None,
     }
+}
+
+/// The flow in words, or else its key.
+fn name(flow: &FlowKey) -> String {
+    described(flow).unwrap_or_else(|| flow.to_string())
 }
 
 /// Whether this is a flow of IP. What is none stays together too, but it is no conversation that somebody could split up.

@@ -86,6 +86,39 @@ fn a_packet_is_taken_apart() {
     assert!(explained(&[path, "--packet", "4"])["traffic"]["packet"].is_null());
 }
 
+/// A packet that is not there, and packets of which nothing is read, are described in words: not by nothing, and not by zeros.
+#[test]
+fn what_is_not_there_or_not_read_is_said() {
+    let page = |path: &Path, args: &[&str]| {
+        let ran = run(&[&["explain", path.to_str().unwrap()], args].concat());
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+        ran.out
+    };
+    let plain = written("explain-few.pcap", &[(1, 2), (2, 1), (3, 4)]);
+    assert!(page(&plain, &["--packet", "9"]).contains("\npacket 9   there are only 3 packets\n"));
+
+    // USB, which is not read; and frames without a byte.
+    let usb = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-usb.pcap");
+    let mut file = pcap((0..20).map(|_| (0, 0, [1; 64])));
+    file[20] = 220;
+    fs::write(&usb, file).unwrap();
+    let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-empty.pcap");
+    fs::write(&empty, pcap((0..20).map(|_| (0, 0, [])))).unwrap();
+    for (path, what, why) in [
+        (usb, "packets of a link type that is not read", "64 bytes; no header was read: a link type that is not read"),
+        (empty, "empty packets", "0 bytes; no header was read: cut off within a header"),
+    ] {
+        let text = page(&path, &[]);
+        for line in [format!("packet 1   {why}"), format!("flow       {what}"), format!("key        {what}")] {
+            assert!(text.lines().any(|of_page| of_page == line), "{line}: {text}");
+        }
+        assert!(text.contains(&format!("100.0 %    {what}, 20 packets")), "{text}");
+        // All of it is in one place, and is no flow that could be called large.
+        assert!(!text.contains("00:00:00") && !text.contains("bytes ,") && !text.contains("\nelephants: "), "{text}");
+        assert!(text.contains("\nnot IP: 100.0 % "), "{text}");
+    }
+}
+
 /// IPv4 in IPv4: what the packet is steered by is what it is explained by.
 #[test]
 fn a_tunnel_goes_by_its_inner_flow_or_its_outer() {

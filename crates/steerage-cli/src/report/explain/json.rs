@@ -11,7 +11,7 @@ use steerage::{
 };
 use steerage_apps::{PacketDetail, Volume};
 
-use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, described, tunnels};
+use super::{CPUS, Explanation, Shares, Subject, Suggestion, TrafficExplanation, advice, name, tunnels};
 use crate::terminal::printable;
 
 const SCHEMA: u32 = 1;
@@ -127,7 +127,7 @@ impl FlowPlacement {
     fn of(flow: &FlowKey, key: Option<&FlowKey>, hash: FlowHash) -> Self {
         let bucket = bucket_of(hash);
         Self {
-            flow: described(flow),
+            flow: name(flow),
             key: key.map(FlowKey::to_string),
             hash: format!("{:#010x}", hash.0),
             bucket,
@@ -156,7 +156,7 @@ impl TrafficJson {
                 .iter()
                 .take(explanation.top)
                 .map(|flow| FlowJson {
-                    flow: described(&flow.flow),
+                    flow: name(&flow.flow),
                     key: flow.key.to_string(),
                     packets: flow.weight.packets,
                     bytes: flow.weight.bytes,

@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use steerage_fixtures::{is_root, scratch::Scratch, skip};
+use steerage_fixtures::{NOBODY, is_root, scratch::Scratch, skip};
 
 use crate::program::{Ran, Started, command, report, run};
 
@@ -80,6 +82,26 @@ fn sixty_four_jobs() {
     let read: u64 = ran.out.lines().map(|line| line.trim().parse::<u64>().unwrap()).sum();
     let bytes: u64 = jobs(&summary).iter().map(|job| job["bytes"].as_u64().unwrap()).sum();
     assert_eq!(read, 64 * 24 + PACKETS * 16 + bytes);
+}
+
+/// Without privileges the large pipes of a user take 64 MiB at most: the last jobs get smaller ones, and all that is theirs.
+#[test]
+fn more_jobs_than_a_user_has_large_pipes() {
+    if !is_root() {
+        return skip("to be another user takes root");
+    }
+    let scratch = Scratch::new();
+    let [program, file] = ["steerage", "capture"].map(|name| scratch.join(name));
+    for (from, to) in [(env!("CARGO_BIN_EXE_steerage"), &program), (capture(), &file)] {
+        fs::copy(from, to).unwrap();
+    }
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let mut parallel = std::process::Command::new(&program);
+    parallel.args(["parallel", "capture", "-j", "100", "--json", "--", "wc", "-c"]).current_dir(&*scratch);
+    let ran = Ran::of(parallel.uid(NOBODY).gid(NOBODY).output().unwrap());
+    let summary = summary(&ran);
+    assert_eq!((ran.code, &summary["delivered"]), (Some(0), &PACKETS.into()), "{ran:?}");
+    assert_eq!((ran.out.lines().count(), jobs(&summary).len()), (100, 100));
 }
 
 #[test]

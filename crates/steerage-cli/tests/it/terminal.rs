@@ -114,6 +114,22 @@ fn progress_is_by_the_bytes_of_all_files() {
     }
 }
 
+/// How much of the file was read, and when it will be all. The summary takes the place of that.
+#[test]
+fn the_progress_of_jobs_is_drawn_and_erased() {
+    let file = capture("progress-jobs.pcap", 3000);
+    let expected = format!(" % of {:.1} MiB  ", fs::metadata(&file).unwrap().len() as f64 / f64::from(1 << 20));
+    let jobs = ["parallel", file.to_str().unwrap(), "--pace", "-j", "2", "--", "sh", "-c", "cat >/dev/null"];
+    let (child, mut terminal) = on_terminal(&jobs);
+    let drawn = screen(&mut terminal, Some(" left  2 jobs"));
+    assert!(drawn.contains(&expected), "{expected} in {drawn:?}");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let rest = screen(&mut terminal, None);
+    let summary = rest.rsplit("\r\x1b[K").next().unwrap_or_default();
+    assert!(summary.starts_with(" job ") && !summary.contains(" left "), "{rest:?}");
+    assert_eq!(out_of(child), "");
+}
+
 #[test]
 fn the_time_left_is_told_where_there_is_an_end() {
     let (child, mut terminal) =

@@ -59,7 +59,10 @@ fn three_commands_receive_what_capinfos_counts() {
     if Command::new("capinfos").arg("-v").output().is_err() {
         return skip("capinfos is absent: install the package tshark");
     }
-    for capture in tshark::all_captures() {
+    let packed = ["w26.zst", "w27.zst"].into_iter().filter_map(|name| tshark::capture(&format!("repro/{name}")));
+    // Not every capinfos unpacks zstd.
+    let packed = packed.filter(|capture| of_capinfos(capture).is_some());
+    for capture in tshark::all_captures().into_iter().chain(packed) {
         let name = capture.to_str().unwrap();
         let expected = of_capinfos(&capture).unwrap_or_else(|| panic!("{name}"));
         for command in ["count", "meter"] {
@@ -70,6 +73,17 @@ fn three_commands_receive_what_capinfos_counts() {
         let explained: Value = serde_json::from_str(&run(&["explain", name, "--json"]).out).unwrap();
         let got = ["packets", "bytes"].map(|key| explained["traffic"][key].as_u64().unwrap());
         assert_eq!((got[0], got[1]), expected, "explain {name}");
+    }
+}
+
+/// It needs a dictionary, which no command has. capinfos refuses it as well.
+#[test]
+fn three_commands_name_the_dictionary_that_a_file_needs() {
+    let Some(capture) = tshark::capture("repro/dict.zst") else { return };
+    for command in ["count", "meter", "explain"] {
+        let ran = run(&[command, capture.to_str().unwrap()]);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
+        assert!(ran.complaint().contains("it was packed with dictionary 420616711: unpack it with zstd -dc -D "));
     }
 }
 

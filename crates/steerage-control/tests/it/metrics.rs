@@ -3,16 +3,21 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use steerage::device::{Capabilities, Completions, DeviceCounts, Opened, Polled, Region, RxQueue};
 use steerage::{
-    Builder, CpuId, Input, Instance,
+    Builder, CpuId, DeviceError, Input, Instance,
     stats::{DropReason, MoveCause},
 };
 use steerage_control::metrics::{Listener, Metric, Server, Source, names};
+use steerage_control::{CpuView, Options, SETTLE_MAX, Tree};
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::{HANG, exposition};
 use steerage_sim::TrafficOptions;
+
+use crate::common::owner;
 
 /// More than clients can be at a time.
 const CROWD: usize = 40;
@@ -126,6 +131,45 @@ fn the_page_is_the_ledger() {
     served.sort();
     known.sort();
     assert_eq!(served, known);
+}
+
+/// A queue without frames that counts what only its kind of device has, with the names of AF_XDP.
+struct Counting(Arc<DeviceCounts>);
+
+impl RxQueue for Counting {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::pages(64)
+    }
+
+    fn open(&mut self, _: &Arc<Region>) -> Result<Opened, DeviceError> {
+        let mut opened = Opened::default();
+        opened.counts = Some(Arc::clone(&self.0));
+        Ok(opened)
+    }
+
+    fn poll(&mut self, _: &mut Completions<'_>, _: usize) -> Result<Polled, DeviceError> {
+        (0..3).for_each(|nth| self.0.raise_to(nth, 7 + nth as u64));
+        Ok(Polled::Ended)
+    }
+}
+
+/// Each by itself and by its name, on the page of metrics and in the tree.
+#[test]
+fn counts_of_a_device_are_shown_one_by_one() {
+    let counts = Arc::new(DeviceCounts::new(&["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs"]));
+    let instance = instance(vec![Input::new("ring", "test", vec![Box::new(Counting(counts))])]);
+    let (address, server) = serve(&instance, Vec::new());
+    let options = Options { machine: CpuView::new(3), uid: owner(), queues_off: Vec::new(), settle_max: SETTLE_MAX };
+    let tree = Tree::new(instance.handle(), options);
+    instance.start().unwrap().join();
+    let page = exposition::read(&get(address));
+    drop(server);
+    for (name, count) in [("rx_ring_full", 7), ("rx_fill_ring_empty_descs", 8), ("rx_invalid_descs", 9)] {
+        let series = format!("steerage_device_events_total{{device=\"ring\",queue=\"0\",event=\"{name}\"}}");
+        assert_eq!(page.get(&series), f64::from(count));
+        let path = format!("sys/class/net/ring/queues/rx-0/statistics/{name}");
+        assert_eq!(tree.read(tree.find(&path).unwrap()).unwrap(), format!("{count}\n"));
+    }
 }
 
 #[test]

@@ -60,8 +60,6 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("steerage-bench", &["steerage-mem", "steerage-flow", "steerage", "steerage-device", "steerage-apps"]),
-    // For fuzz targets and tests alone.
-    ("steerage-fuzzed", &["steerage", "steerage-device", "steerage-apps", "steerage-control"]),
     (
         "steerage-cli",
         &[
@@ -81,6 +79,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "steerage-bench",
         ],
     ),
+    // For fuzz targets and tests alone.
+    ("steerage-fuzzed", &["steerage", "steerage-device", "steerage-apps", "steerage-control", "steerage-cli"]),
 ];
 
 const CORE: &str = "steerage-core";

@@ -9,6 +9,7 @@ mod filters;
 mod frames;
 mod hosts;
 mod names;
+mod run_files;
 
 /// A target's name, which is that of its directory in `fuzz/corpus`, and what it does with any bytes.
 pub type Target = (&'static str, fn(&[u8]));
@@ -27,6 +28,7 @@ pub const TARGETS: [Target; 12] = [
     ("http", control::http),
     ("filter", filters::numbers),
     ("names", names::flow),
+    ("run_file", run_files::text),
 ];
 
 /// Calls the target with this name.

@@ -38,8 +38,12 @@ fn has_jobs(command: &Command) -> bool {
 
 /// Reads the file. The arguments in `more`, from the command line, override it.
 pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
-    let text = read::text(path)?;
-    let file = read::keys(path, &text)?;
+    parse(path, &read::text(path)?, more)
+}
+
+/// Like [`load`], for a file whose text was read.
+pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRun, Error> {
+    let file = read::keys(path, text)?;
     let mut cli = Cli::command();
     cli.build();
     let command = find_command(&cli, &file)?;

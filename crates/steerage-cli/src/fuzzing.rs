@@ -1,0 +1,19 @@
+//! The parsers of this crate as functions of bytes, for the fuzz targets.
+
+use std::path::Path;
+
+use crate::error::Error;
+use crate::terminal::printable;
+use crate::{run_file, usage};
+
+/// The arguments of the command line that a run file stands for, or the line that says what is wrong with it.
+///
+/// # Errors
+/// If the file is wrong.
+pub fn run_file(text: &str) -> Result<Vec<String>, String> {
+    match run_file::parse(Path::new("run.toml"), text, &[]) {
+        Ok(loaded) => Ok(loaded.arguments),
+        Err(Error::Usage(error)) => Err(printable(&usage::message(&error)).to_string()),
+        Err(error) => Err(printable(&error.to_string()).to_string()),
+    }
+}

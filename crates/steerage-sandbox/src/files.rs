@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, AddRuleError, AddRulesError, BitFlags, LandlockStatus, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
 use crate::SandboxError;
@@ -71,7 +71,11 @@ pub(crate) fn restrict(paths: &[(PathBuf, How)], reach: Reach) -> Result<Enforce
     for (path, how) in paths {
         let Ok(open) = PathFd::new(path) else { continue };
         let access = if path.is_dir() { how.access() } else { how.access() & AccessFs::from_file(ASKED) };
-        ruleset = ruleset.add_rule(PathBeneath::new(open, access)).map_err(SandboxError::landlock)?;
+        match (&mut ruleset).add_rule(PathBeneath::new(open, access)) {
+            // A pipe, as the shell's <(command) names it: Landlock does not restrict pipes, and takes no rules for them.
+            Err(error) if is_about_a_pipe(&error) => {}
+            added => drop(added.map_err(SandboxError::landlock)?),
+        }
     }
     let status = ruleset.restrict_self().map_err(SandboxError::landlock)?;
     Ok(match (status.ruleset, status.landlock) {
@@ -81,6 +85,16 @@ pub(crate) fn restrict(paths: &[(PathBuf, How)], reach: Reach) -> Result<Enforce
         }
         _ => Enforced::Nothing,
     })
+}
+
+/// Whether a rule was refused because its file is on no file system that a path leads to.
+fn is_about_a_pipe(error: &RulesetError) -> bool {
+    match error {
+        RulesetError::AddRules(AddRulesError::Fs(AddRuleError::AddRuleCall { source, .. })) => {
+            source.raw_os_error() == Some(libc::EBADFD)
+        }
+        _ => false,
+    }
 }
 
 /// The directory in which a path lies.

@@ -1,5 +1,6 @@
 //! What a run may do while it handles packets: nothing that takes a capability.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -10,15 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use nix::libc;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use serde_json::{Value, json};
 use steerage_fixtures::capture::pcap;
 use steerage_fixtures::scratch::Scratch;
 use steerage_fixtures::{HANG, NOBODY, is_root, skip};
 
-use crate::program::{Started, command, report, run};
+use crate::program::{Ran, Started, command, report, run};
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
@@ -189,6 +193,63 @@ fn what_is_in_force_is_told() {
     assert!(!quiet.out.contains("sandbox"), "{quiet:?}");
     let doctor = run(&["doctor"]);
     assert!(doctor.out.lines().any(|line| line.contains("sandbox") && line.contains("seccomp")), "{doctor:?}");
+}
+
+/// Runs the program on a kernel in which the system call `number` does not exist. What a thread may not do, its children may not either.
+fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
+    let rules = BTreeMap::from([(number, Vec::new())]);
+    let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+    let refused = SeccompAction::Errno(errno.cast_unsigned());
+    let filter: BpfProgram =
+        SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap().try_into().unwrap();
+    let ran = || {
+        apply_filter(&filter).unwrap();
+        run(args)
+    };
+    thread::scope(|scope| scope.spawn(ran).join().unwrap())
+}
+
+/// A kernel can be built without Landlock, or start without it.
+#[test]
+fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
+    for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
+        let run = |args: &[&str]| run_without(libc::SYS_landlock_create_ruleset, errno, args);
+        let counted = run(&["count", "synthetic:packets=1000", "--json"]);
+        assert_eq!((counted.code, counted.err.as_str()), (Some(0), ""), "{counted:?}");
+        assert_eq!(counted.report()["sandbox"], json!({ "seccomp": true, "landlock": "none" }));
+        let told = run(&["count", "synthetic:packets=1000", "-v"]);
+        let line = "sandbox     no capabilities, seccomp, no Landlock in this kernel";
+        assert!(told.out.lines().any(|told| told == line), "{told:?}");
+        assert!(told.err.contains("the sandbox is in force: seccomp, no Landlock in this kernel"), "{told:?}");
+        let doctor = run(&["doctor"]);
+        let line = "lack  sandbox       each command has seccomp, no Landlock in this kernel: use Linux ";
+        assert!(doctor.out.lines().any(|told| told.starts_with(line)), "{doctor:?}");
+    }
+}
+
+/// What the kernel has and refuses is another matter: nothing is handled outside of the sandbox.
+#[test]
+fn a_sandbox_that_is_refused_ends_the_run() {
+    let ran = run_without(libc::SYS_seccomp, libc::EPERM, &["count", "synthetic:packets=1000"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
+    assert!(ran.complaint().starts_with("steerage: cannot enter the sandbox: "), "{ran:?}");
+}
+
+/// `<(command)` of the shell is a pipe under the name of a descriptor. Landlock has no rules for pipes, and does not restrict them.
+#[test]
+fn pipes_of_the_shell_are_read() {
+    let scratch = Scratch::new();
+    let (capture, file) = (scratch.join("a.pcap"), scratch.join("a.toml"));
+    fs::write(&capture, pcap([(1, 0, [0_u8; 60])])).unwrap();
+    fs::write(&file, "command = \"count\"\ndevices = \"synthetic:packets=2\"\njson = true\n").unwrap();
+    let script = "\"$0\" count <(cat \"$1\") --json && \"$0\" check <(cat \"$2\") >&2 && \"$0\" run <(cat \"$2\")";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script, env!("CARGO_BIN_EXE_steerage")]).args([&capture, &file]);
+    let ran = Ran::of(bash.stdin(Stdio::null()).output().unwrap());
+    let received: Vec<Value> =
+        ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["received"].take()).collect();
+    assert_eq!((ran.code, received), (Some(0), vec![json!(1), json!(2)]), "{ran:?}");
+    assert!(ran.err.contains(" is right; it runs\n"), "{ran:?}");
 }
 
 /// If there are several captures, each is opened when its turn comes. A thread that handles no packets opens it, and it alone keeps the capability.

@@ -45,11 +45,18 @@ pub(crate) enum Confined {
     Top,
     Doctor,
     Check,
+    /// Experiments on packets that the program makes up.
+    Bench,
+    /// A load against a server.
+    BenchRr,
+    BenchReport,
+    Man,
+    Completions,
 }
 
 impl Confined {
     #[cfg(test)]
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 18] = [
         Self::Count,
         Self::Meter,
         Self::Explain,
@@ -63,11 +70,20 @@ impl Confined {
         Self::Top,
         Self::Doctor,
         Self::Check,
+        Self::Bench,
+        Self::BenchRr,
+        Self::BenchReport,
+        Self::Man,
+        Self::Completions,
     ];
 
     #[cfg(test)]
     fn name(self) -> String {
-        format!("{self:?}").to_lowercase()
+        match self {
+            Self::BenchRr => "bench rr TARGET".to_owned(),
+            Self::BenchReport => "bench report".to_owned(),
+            _ => format!("{self:?}").to_lowercase(),
+        }
     }
 
     /// What the threads of the process do.
@@ -81,7 +97,9 @@ impl Confined {
             Self::Fanout | Self::Parallel => &[OpenSockets, Threads, Files, Clients, Jobs],
             Self::Get | Self::Set => &[OpenSockets],
             Self::Top => &[OpenSockets, Threads, Files, UnixClient, Terminal],
-            Self::Doctor => &[],
+            Self::Bench | Self::BenchRr => &[OpenSockets, Threads, Files],
+            Self::BenchReport | Self::Man => &[Files],
+            Self::Doctor | Self::Completions => &[],
             Self::Check => &[OpenSockets, Files, UnixClient],
         }
     }
@@ -89,8 +107,9 @@ impl Confined {
     /// What the threads do that handle packets, if there are any.
     pub(crate) fn packet_groups(self) -> Option<&'static [Group]> {
         match self {
-            Self::Get | Self::Set | Self::Top | Self::Doctor | Self::Check => None,
-            _ => Some(&[Group::OpenSockets]),
+            Self::Count | Self::Meter | Self::Explain | Self::Send | Self::Respond => Some(&[Group::OpenSockets]),
+            Self::Forward | Self::Fanout | Self::Parallel => Some(&[Group::OpenSockets]),
+            _ => None,
         }
     }
 }
@@ -232,6 +251,12 @@ pub(crate) fn enter_keeping(needs: Needs<'_>, needed: &Needed<'_>, args: &Sandbo
     let kept = privileges::drop_except(needed)?;
     Confinement::of_files(needs, args)?.of_calls()?;
     Ok(kept)
+}
+
+/// Like [`enter_keeping`], for a command that writes these files.
+pub(crate) fn enter_writing<'a>(needs: Needs<'a>, files: &[&'a Path], args: &SandboxArgs) -> Result<Kept, Error> {
+    let needed = files.iter().copied().fold(Needed::default(), Needed::written_files);
+    enter_keeping(needs.written_files(files), &needed, args)
 }
 
 /// A backtrace takes the program's own file, which no thread may open any more. So a panic says where it is, and no more.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::SandboxArgs;
 use super::bench_report::{BenchReportArgs, REPORT_HELP};
 use super::values::{duration, number};
 
@@ -152,6 +153,9 @@ pub(crate) struct ExperimentArgs {
     /// Print the report as one line of JSON: see docs/bench-report.md
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 }
 
 #[derive(Clone, Debug, Args)]

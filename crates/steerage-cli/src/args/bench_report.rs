@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::SandboxArgs;
+
 pub(super) const REPORT_HELP: &str = "\
 A FILE has reports, as `steerage bench ... --json` prints them, and lines that programs beside it print,
 one JSON object each: see docs/bench-report.md. What stands in one file was measured in turn and is
@@ -28,4 +30,7 @@ pub(crate) struct BenchReportArgs {
     /// Print it as one report in JSON, in place of text
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
 }

@@ -71,12 +71,13 @@ impl Measured {
     }
 }
 
-/// Connects, warms up, and measures.
-pub(crate) fn measure(args: &Load) -> Result<Measured, Error> {
+/// Connects, calls `confine`, warms up, and measures.
+pub(crate) fn measure(args: &Load, confine: impl FnOnce() -> Result<(), Error>) -> Result<Measured, Error> {
     allow_files(args.connections as u64 + OTHER_FILES);
     let threads = args.threads.min(args.connections);
     let share = |nth: usize| args.connections / threads + usize::from(nth < args.connections % threads);
     let mut shares: Vec<Share> = (0..threads).map(|nth| Share::connect(args, share(nth))).collect::<Result<_, _>>()?;
+    confine()?;
     // All threads start together, and end at the same time.
     let barrier = Barrier::new(threads + 1);
     let results: Vec<io::Result<Tally>> = thread::scope(|scope| {

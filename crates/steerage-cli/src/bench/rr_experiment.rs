@@ -197,7 +197,7 @@ impl Trial {
         let load = Load { target, udp: false, connections, threads, request, response, warm_up, seconds: measured };
         self.namespaces.enter(End::Client).map_err(|error| BenchError::set_up("into a namespace", error))?;
         pin(self.cpus[0])?;
-        let measured = rr::measure(&load).map_err(|error| BenchError::set_up("responses", error))?;
+        let measured = rr::measure(&load, || Ok(())).map_err(|error| BenchError::set_up("responses", error))?;
         if measured.broken > 0 {
             let why = measured.first_error.as_deref().unwrap_or("unknown");
             return Err(BenchError::set_up("whole responses", format!("{} connections broke: {why}", measured.broken)));

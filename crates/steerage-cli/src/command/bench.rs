@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::args::{Bench, BenchArgs, RrArgs};
 use crate::bench::rr::{self, Load, Measured};
 use crate::error::Error;
+use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
 use crate::units::{counted, grouped};
 
@@ -48,7 +49,9 @@ fn load(args: &RrArgs, target: SocketAddr) -> Result<(), Error> {
         warm_up: args.warm_up.unwrap_or(WARM_UP),
         seconds: args.experiment.seconds.unwrap_or(SECONDS),
     };
-    let measured = rr::measure(&load)?;
+    // Connections that break are not made again.
+    let needs = Needs::of(Confined::BenchRr).reads("/proc/stat");
+    let measured = rr::measure(&load, || sandbox::enter(needs, &args.experiment.sandbox).map(drop))?;
     let text = if args.experiment.json { rr_json(&load, &measured) } else { rr_text(&load, &measured) };
     stdout::print(text.as_bytes())
 }

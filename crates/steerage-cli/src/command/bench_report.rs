@@ -2,21 +2,30 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use steerage_bench::merge::Merger;
 use steerage_bench::report::Report;
 use steerage_bench::{html, table};
+use steerage_device::privileges::Needed;
 
 use crate::args::BenchReportArgs;
 use crate::bench::html_page;
 use crate::error::Error;
+use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
 
 /// The largest file. A report of all experiments has some hundred kilobytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 pub(super) fn run(args: &BenchReportArgs) -> Result<(), Error> {
+    // The capability that reads a file of another user stays until all is read.
+    let files = args.files.iter().filter(|file| *file != Path::new("-"));
+    let needs = files.clone().fold(Needs::of(Confined::BenchReport), Needs::reads);
+    let page: Vec<&Path> = args.html.as_deref().into_iter().collect();
+    let needed = files.map(PathBuf::as_path).fold(Needed::default(), Needed::read_file);
+    let needed = page.iter().copied().fold(needed, Needed::written_files);
+    let _kept = sandbox::enter_keeping(needs.written_files(&page), &needed, &args.sandbox)?;
     let mut merger = Merger::new();
     for path in &args.files {
         let name = path.display().to_string();

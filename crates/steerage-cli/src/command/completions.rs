@@ -2,12 +2,14 @@
 
 use clap::CommandFactory;
 
-use crate::args::{Cli, CompletionsArgs};
+use crate::args::{Cli, CompletionsArgs, SandboxArgs};
 use crate::error::Error;
+use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
 
 /// Prints the completion script.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Error> {
+    sandbox::enter(Needs::of(Confined::Completions), &SandboxArgs::default())?;
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "steerage", &mut script);
     stdout::print(&script)

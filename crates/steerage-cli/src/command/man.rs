@@ -8,8 +8,9 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 use steerage_file::Readers;
 
-use crate::args::{Cli, ManArgs};
+use crate::args::{Cli, ManArgs, SandboxArgs};
 use crate::error::Error;
+use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
 
 /// Prints the program's page, or writes all pages to a directory.
@@ -18,6 +19,7 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
     let mut cli = Cli::command().disable_help_subcommand(true);
     cli.build();
     let Some(directory) = &args.directory else {
+        sandbox::enter(Needs::of(Confined::Man), &SandboxArgs::default())?;
         return stdout::print(&page(&cli).map_err(Error::Report)?);
     };
     let write = |name: &str, command: &Command| -> Result<(), Error> {
@@ -26,6 +28,8 @@ pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
         written.map_err(|error| Error::Page { path, error })
     };
     fs::create_dir_all(directory).map_err(|error| Error::Page { path: directory.clone(), error })?;
+    let _kept =
+        sandbox::enter_writing(Needs::of(Confined::Man), &[&directory.join("steerage.1")], &SandboxArgs::default())?;
     write("steerage", &cli)?;
     for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
         let name = format!("steerage-{}", command.get_name());

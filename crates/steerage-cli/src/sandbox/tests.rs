@@ -132,6 +132,9 @@ fn the_page_of_privileges_is_right() {
         let row = [format!("`{}`", command.name()), names(command.groups()), packets];
         assert!(rows.iter().any(|it| *it == row), "no such row in docs/privileges.md: | {} |", row.join(" | "));
     }
+    let files = rows.iter().find(|row| row.len() == 3 && row[0] == "every run").map_or("", |row| row[1]);
+    let told: Vec<&str> = files.split('`').filter(|part| part.starts_with('/')).collect();
+    assert_eq!(told, MACHINE, "the files of every run in docs/privileges.md");
     // Those of other architectures are fewer.
     if cfg!(target_arch = "x86_64") {
         for group in Group::ALL {

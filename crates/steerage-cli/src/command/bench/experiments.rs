@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -18,6 +19,7 @@ use crate::bench::rr_experiment::{self, Shape};
 use crate::command::bench_report;
 use crate::error::Error;
 use crate::host_cpus;
+use crate::sandbox::{self, Confined, Needs};
 use crate::signals::{self, SignalRequest};
 use crate::terminal::shell_word;
 
@@ -42,7 +44,9 @@ pub(super) fn run(name: &str, args: &ExperimentArgs) -> Result<(), Error> {
         };
         all.push(rr_experiment::plan(&settings, shape));
     }
-    report(all, args, &settings)
+    // The experiment that compares `respond` with the kernel makes network namespaces and starts servers.
+    let confined = name != "all";
+    report(all, args, &settings, confined)
 }
 
 /// Runs the experiment that compares `respond` with the kernel.
@@ -56,7 +60,7 @@ pub(super) fn rr(args: &RrArgs) -> Result<(), Error> {
         warm_up: args.warm_up.unwrap_or(settings.warm_up),
         measured: args.experiment.seconds.unwrap_or(settings.measured * RR_LONGER),
     };
-    report(vec![rr_experiment::plan(&settings, shape)], &args.experiment, &settings)
+    report(vec![rr_experiment::plan(&settings, shape)], &args.experiment, &settings, false)
 }
 
 fn settings(args: &ExperimentArgs) -> Result<Settings, Error> {
@@ -87,8 +91,8 @@ fn cpus(args: &ExperimentArgs) -> Result<Vec<usize>, Error> {
     Ok(order.map(|cpu| usize::from(cpu.0)).collect())
 }
 
-/// Runs the experiments, and shows the report.
-fn report(plans: Vec<Benchmark>, args: &ExperimentArgs, settings: &Settings) -> Result<(), Error> {
+/// Runs the experiments, in the sandbox if they are `confined`, and shows the report.
+fn report(plans: Vec<Benchmark>, args: &ExperimentArgs, settings: &Settings, confined: bool) -> Result<(), Error> {
     let (start, started) = (Instant::now(), SystemTime::now());
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
@@ -99,7 +103,13 @@ fn report(plans: Vec<Benchmark>, args: &ExperimentArgs, settings: &Settings) -> 
         }
         true
     };
-    signals::install()?.listen(listen)?;
+    let here = here();
+    let signals = signals::install()?;
+    // Before there are threads, which then inherit the sandbox.
+    let page: Vec<&Path> = args.html.as_deref().into_iter().collect();
+    let enter = || sandbox::enter_writing(Needs::of(Confined::Bench).reads_machine(), &page, &args.sandbox);
+    let _kept = confined.then(enter).transpose()?;
+    signals.listen(listen)?;
     tracing::info!("measuring; signals are listened to");
     let experiments = all(plans, || !stop.load(Ordering::Relaxed));
     if experiments.iter().all(|experiment| experiment.samples.is_empty()) {
@@ -110,7 +120,7 @@ fn report(plans: Vec<Benchmark>, args: &ExperimentArgs, settings: &Settings) -> 
         cpus: settings.cpus.len(),
         started: humantime::format_rfc3339_seconds(started).to_string(),
         seconds: start.elapsed().as_secs_f64(),
-        ..here()
+        ..here
     };
     let report = Report { schema: SCHEMA, machine, experiments };
     bench_report::show(&report, args.html.as_deref(), args.json)

@@ -19,11 +19,26 @@ pub(crate) fn can_redraw() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
-/// Quotes `word` so that a shell reads it as one word, if that is necessary.
+/// Quotes `word` so that a shell reads it as one word, if that is necessary. Control characters become escapes, which a terminal does not
+/// execute and a shell turns back.
 pub(crate) fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
+    }
+    if word.contains(char::is_control) {
+        let mut quoted = "$'".to_owned();
+        for c in word.chars() {
+            match c {
+                '\'' | '\\' => quoted.extend(['\\', c]),
+                // Three digits each, so that a digit behind it is not part of it.
+                c if c.is_control() => {
+                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
+                }
+                c => quoted.push(c),
+            }
+        }
+        return quoted + "'";
     }
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -44,6 +59,7 @@ mod tests {
         assert_eq!(shell_word("a b"), "'a b'");
         assert_eq!(shell_word("it's"), r"'it'\''s'");
         assert_eq!(shell_word(""), "''");
+        assert_eq!(shell_word("it's\na\x1b1\u{9b}\\µ"), r"$'it\'s\012a\0331\302\233\\µ'");
     }
 
     #[test]

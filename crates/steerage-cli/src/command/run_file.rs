@@ -6,7 +6,7 @@ use crate::args::{Cli, Command, RunArgs, RunFileArgs, SandboxArgs};
 use crate::error::Error;
 use crate::run_file::{self, LoadedRun};
 use crate::sandbox::{self, Confined, Needs};
-use crate::terminal::shell_word;
+use crate::terminal::{printable, shell_word};
 use crate::{instance, log, stdout};
 
 use super::{meter, parallel};
@@ -57,9 +57,10 @@ fn plan(cli: &Cli) -> Result<String, Error> {
 
 fn told(loaded: &LoadedRun, file: &str, cpus: &str) -> String {
     let words: Vec<String> = loaded.arguments.iter().map(|argument| shell_word(argument)).collect();
+    let file = printable(file);
     let mut told = format!("{file} is right; it runs\n\n    steerage {}\n\n", words.join(" "));
     for origin in &loaded.origins {
-        told.push_str(&format!("{file}:{:<4} {}\n", origin.line, origin.what));
+        told.push_str(&format!("{file}:{:<4} {}\n", origin.line, printable(&origin.what)));
     }
     told + cpus
 }

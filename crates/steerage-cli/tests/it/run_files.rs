@@ -53,6 +53,18 @@ fn a_file_runs_as_its_command_line_would() {
     assert_eq!(report["cpus"][0]["processed"], 0);
 }
 
+/// A file of a stranger is checked before it is run, and what it says is shown on a terminal.
+#[test]
+fn control_characters_of_a_file_are_not_shown() {
+    let text = "command = \"count\"\ndevices = [\"a\\u001b[2J\"]\nhash-key = \"\\u009b\"\n";
+    assert!(wrong(text, &[]).starts_with("wrong.toml:3: hash-key: invalid value '\\u{9b}': "));
+    let text = text.replace("hash-key", "filter");
+    let checked = with_file("check", "shown.toml", &text, &[]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert!(!checked.out.replace('\n', "").contains(char::is_control), "{checked:?}");
+    assert!(checked.out.contains(r"steerage count $'a\033[2J' $'--filter=\302\233'"), "{checked:?}");
+}
+
 #[test]
 fn what_stands_behind_the_file_takes_its_place() {
     // A device for its devices, and an option that excludes one of the file's.

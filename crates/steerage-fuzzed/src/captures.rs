@@ -75,7 +75,14 @@ fn check_packed(bytes: &[u8]) {
     let piece = piece_of(bytes);
     let in_pieces = read(bytes, piece, 16 * (4 * bytes.len() + 100) + PACKED_POLLS_MAX);
     let Some(in_pieces) = in_pieces else { return };
-    assert!(in_pieces.0 == read_whole.0, "in pieces of {piece} it reads other frames");
+    let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
+        (&in_pieces.0, &read_whole.0)
+    } else {
+        (&read_whole.0, &in_pieces.0)
+    };
+    // What was unpacked in the same step as the damage is lost with it, and pieces have smaller steps.
+    let is_alike = if read_whole.1.is_some() { many.starts_with(few) } else { many == few };
+    assert!(is_alike, "in pieces of {piece} it reads other frames");
     // An error says how far the packed file has been read, and that is as far as the piece reaches.
     let (one, other) = (in_pieces.1.map(without_numbers), read_whole.1.map(without_numbers));
     assert_eq!(one, other, "in pieces of {piece}");

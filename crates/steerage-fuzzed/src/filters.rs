@@ -2,10 +2,20 @@
 
 use steerage_device::filter::Filter;
 
-/// Any text. A wrong one is refused with one line.
+/// Any text, and a frame behind a NUL. A wrong filter is refused with one line, and a right one runs on any frame.
 pub(crate) fn numbers(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    if let Err(error) = text.parse::<Filter>() {
-        assert!(error.is_mistake() && !error.to_string().contains('\n'), "{error}");
+    let mut parts = bytes.splitn(2, |byte| *byte == 0);
+    let (text, frame) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    let filter = match text.parse::<Filter>() {
+        Ok(filter) => filter,
+        Err(error) => return assert!(error.is_mistake() && !error.to_string().contains('\n'), "{error}"),
+    };
+    match filter.for_frames() {
+        Ok(program) => {
+            let wire_len = frame.len() as u32;
+            assert_eq!(program.run(frame, wire_len), program.run(frame, wire_len));
+        }
+        Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
     }
 }

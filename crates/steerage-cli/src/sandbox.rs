@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 
+use rustix::time::{ClockId, clock_gettime};
 use steerage::{CpuId, Handler};
 use steerage_device::privileges::{self, Kept, Needed};
 use steerage_sandbox::{Group, InForce, Sandbox, ThreadFilter};
@@ -206,6 +207,8 @@ impl Confinement {
             tracing::warn!("--no-sandbox: neither files nor system calls are restricted");
             return Ok(Self { packet_groups, sandbox: None });
         }
+        // Before its first look at the clock, rustix asks the kernel where the clock is. The answer stays.
+        let _ = clock_gettime(ClockId::Monotonic);
         let written = needs.written.iter().map(|name| existing_directory(name));
         let sandbox = written.fold(needs.sandbox, Sandbox::writes);
         sandbox.restrict_files()?;

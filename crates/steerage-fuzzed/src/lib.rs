@@ -15,7 +15,7 @@ mod run_files;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: &[Target] = &[
     ("dissect", frames::dissect),
     ("offload", frames::offload),
     ("pcap", captures::pcap),

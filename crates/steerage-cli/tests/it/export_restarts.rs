@@ -69,10 +69,11 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     // Each flow has a packet every 2 s, and ends after 1 s.
     let rate = setting("STEERAGE_EXPORT_RATE", 20_000);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "2", "--json", "--export", to];
+    // One CPU: a machine that stands still for seconds would overfill the backlog of a second one, whatever the collector does.
+    let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
     // The last collector stays for the end.
-    while !stop.is_last.load(Ordering::Relaxed) {
+    while !stop.is_last.load(Ordering::Relaxed) && !collector.is_finished() {
         thread::sleep(LOOK);
     }
     let report = started.stop(Signal::SIGINT);
@@ -136,6 +137,11 @@ fn export_restarts_udp() {
     assert!(restarts > 0 && flows > 0 && output["refusals"].as_u64().unwrap() > 0, "{output}");
 }
 
+/// Whether nothing came for as long as a read waits.
+fn waited(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
 fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     let (mut all, mut buffer) = (Collected::default(), vec![0; 65_535]);
     loop {
@@ -151,7 +157,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
                     let (header, sets) = messages(&buffer[..length]).remove(0);
                     all.take(&mut decoder, header.sequence, &sets);
                 }
-                Err(_) if ended => return all,
+                Err(error) if waited(&error) && ended => return all,
                 Err(_) => {}
             }
         }
@@ -194,7 +200,7 @@ fn collect_connections(address: SocketAddr, stop: &Stop) -> Collected {
             match stream.read(&mut buffer) {
                 Ok(0) => return all,
                 Ok(length) => bytes.extend_from_slice(&buffer[..length]),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) if waited(&error) || error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("{error}"),
             }
             let mut read = 0;

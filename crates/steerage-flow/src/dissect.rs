@@ -34,6 +34,7 @@ use crate::flow_key::FlowKey;
 use crate::link_type::LinkType;
 pub use dissection::{Dissection, End, FRAME_BYTES_MAX, Fragment, Header, HeaderKind, IpLayer, Layers, Tunnel};
 pub use dissections::Dissections;
+pub(crate) use numbers::port::PAIRS as TUNNEL_PORTS;
 pub(crate) use plain::{plain, plain_ip};
 
 /// The flow that a frame belongs to, from its sender's point of view. Apply [`FlowKey::both_directions`] if both

@@ -69,7 +69,7 @@ const SHORT_V4: u8 = 0;
 const SHORT_LINK: u8 = 1;
 const SHORT_BYTES: u8 = 2;
 // The tag of a long key. The tag of a short key is 0.
-const LONG_V6: u64 = 1;
+pub(crate) const LONG_V6: u64 = 1;
 const LONG_BYTES: u64 = 2;
 /// Tags are less than this, because SipHash has seven bytes for them.
 const TAG_END: u64 = 1 << 56;

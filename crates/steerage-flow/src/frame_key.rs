@@ -4,6 +4,9 @@
 //! datagram that arrived first decided on ([`FragmentTable`]). A program may supply keys of its own for Ethernet
 //! frames ([`CustomKey`]).
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
@@ -11,9 +14,12 @@ use crate::affinity::Affinity;
 use crate::dissect::{self, Dissection, Layers};
 use crate::flow_key::FlowKey;
 use crate::fragments::FragmentTable;
-use crate::hash::{FlowHash, FlowHasher, Hashing};
+use crate::hash::{FlowHash, FlowHasher, Hashing, PlainFrames, TOGETHER};
 use crate::link_type::LinkType;
 use crate::time::Timestamp;
+
+/// Fewer frames than this are hashed one by one.
+const LEAST_TOGETHER: usize = 4;
 
 /// The flow that a frame is steered by: the flow of its headers or, for a fragment, the flow that its datagram
 /// follows.
@@ -126,6 +132,13 @@ pub trait KeyRule: Send + Sync {
         None
     }
 
+    /// The affinity that this rule amounts to, if it has no custom keys and `of_flow` is [`Affinity::key`] for every flow. The hash of
+    /// most frames is then computed without making a key.
+    #[inline(always)]
+    fn affinity(&self) -> Option<Affinity> {
+        None
+    }
+
     /// The key to hash for a flow.
     fn of_flow(&self, flow: FlowKey) -> FlowKey;
 }
@@ -147,12 +160,22 @@ pub struct CustomKey<F, K>(pub F, pub K);
 
 impl KeyRule for BothDirections {
     #[inline(always)]
+    fn affinity(&self) -> Option<Affinity> {
+        Some(Affinity::BothDirections)
+    }
+
+    #[inline(always)]
     fn of_flow(&self, flow: FlowKey) -> FlowKey {
         Affinity::BothDirections.key(flow)
     }
 }
 
 impl KeyRule for OneDirection {
+    #[inline(always)]
+    fn affinity(&self) -> Option<Affinity> {
+        Some(Affinity::OneDirection)
+    }
+
     #[inline(always)]
     fn of_flow(&self, flow: FlowKey) -> FlowKey {
         Affinity::OneDirection.key(flow)
@@ -210,7 +233,12 @@ impl<K: KeyRule> FrameHasher<K> {
             BatchKeys { by: self, access, link, now, fragments: RefCell::new(fragments), unparsed: Cell::new(0) };
         if link == LinkType::ETHERNET {
             let batch = EthernetFrames(batch);
-            self.hasher.hash_batch_with(frames, &batch);
+            match (self.rule.affinity(), self.hasher.plain_frames(&dissect::TUNNEL_PORTS)) {
+                (Some(affinity), Some(kernel)) if frames.len() >= LEAST_TOGETHER => {
+                    frames.chunks_mut(TOGETHER).for_each(|frames| batch.hash_together(frames, affinity, kernel));
+                }
+                _ => self.hasher.hash_batch_with(frames, &batch),
+            }
             return batch.0.unparsed.get();
         }
         let batch = OtherFrames(batch);
@@ -288,6 +316,26 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
     #[inline(always)]
     fn store(&self, frame: &mut T, hash: FlowHash) {
         self.0.access.set_hash(frame, hash);
+    }
+}
+
+impl<K: KeyRule, A> EthernetFrames<'_, K, A> {
+    /// Hashes at most [`TOGETHER`] frames: the plain ones by `kernel`, then the others one by one, in their order.
+    #[inline(always)]
+    fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
+    where
+        A: FrameAccess<T>,
+    {
+        let access = &self.0.access;
+        let (mut bytes, mut hashes) = ([&[][..]; TOGETHER], [0; TOGETHER]);
+        bytes.iter_mut().zip(&*frames).for_each(|(bytes, frame)| *bytes = access.bytes(frame));
+        let mut others = kernel.hash(&bytes[..frames.len()], affinity, &mut hashes);
+        frames.iter_mut().zip(hashes).for_each(|(frame, hash)| access.set_hash(frame, FlowHash(hash)));
+        while others != 0 {
+            let other = others.trailing_zeros() as usize;
+            self.0.by.hasher.hash_batch_with(&mut frames[other..=other], self);
+            others &= others - 1;
+        }
     }
 }
 

@@ -20,11 +20,15 @@ mod aes;
 mod gfni;
 mod hash_key;
 mod hash_kind;
+#[cfg(target_arch = "x86_64")]
+mod plain_frames;
 mod sip;
 #[cfg(test)]
 mod tests;
 mod toeplitz;
 
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use absent::PlainFrames;
 #[cfg(not(target_arch = "x86_64"))]
 use absent::{Aes, Gfni};
 #[cfg(target_arch = "x86_64")]
@@ -33,11 +37,19 @@ use aes::Aes;
 use gfni::Gfni;
 pub use hash_key::{HashKey, ParseHashKeyError};
 pub use hash_kind::{HashKind, HashUnavailable, UnknownHash};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use plain_frames::PlainFrames;
 use sip::Sip;
 use std::fmt;
 use toeplitz::Table;
 
 use crate::flow_key::FlowKey;
+
+/// The most frames that [`PlainFrames`] hashes together, as many as a word has bits.
+pub(crate) const TOGETHER: usize = u64::BITS as usize;
+
+/// Pairs of a source port and a destination port, in network byte order. Either port alone may identify a tunnel.
+pub(crate) type PortPairs = [[[u8; 2]; 2]; 8];
 
 /// The hash of a flow: 32 bits. If the hasher is keyed, all bits are equally good.
 ///
@@ -246,6 +258,16 @@ impl FlowHasher {
     #[inline]
     pub fn hash_batch_with<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         with_kernel!(self, kernel => kernel.hash_batch(batch, hashing));
+    }
+
+    /// The kernel that reads the keys of plain frames itself, without making a [`FlowKey`]: for AES, if this CPU has the
+    /// instructions. Frames with one of the ports in `tunnels` are not plain.
+    #[inline]
+    pub(crate) fn plain_frames(&self, tunnels: &'static PortPairs) -> Option<PlainFrames<'_>> {
+        match &self.0 {
+            Kind::Aes(kernel) => kernel.plain_frames(tunnels),
+            _ => None,
+        }
     }
 
     /// [`hash_batch_with`](FlowHasher::hash_batch_with) for closures: `store(item, hash of key(item))` for each item.

@@ -96,6 +96,18 @@ pub(super) mod port {
     /// Either port identifies these: one side has this port, and the other side has one of its own, in both directions.
     pub(crate) const TO_OR_FROM: [u16; 2] = [TEREDO, CAPWAP];
 
+    /// Each destination port and each source port that identifies a tunnel is in one of these pairs, in network byte order.
+    pub(crate) static PAIRS: [[[u8; 2]; 2]; 8] = {
+        assert!(TO.len() + TO_OR_FROM.len() == 8);
+        let (mut pairs, mut at) = ([[[0; 2]; 2]; 8], 0);
+        while at < pairs.len() {
+            let to = if at < TO.len() { TO[at] } else { TO_OR_FROM[at - TO.len()] };
+            pairs[at] = [TO_OR_FROM[at % TO_OR_FROM.len()].to_be_bytes(), to.to_be_bytes()];
+            at += 1;
+        }
+        pairs
+    };
+
     /// The port that identifies a tunnel, if one of them does.
     #[inline(always)]
     pub(crate) const fn of_tunnel(from: u16, to: u16) -> Option<u16> {

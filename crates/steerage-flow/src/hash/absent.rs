@@ -1,7 +1,10 @@
 //! Stands in for the kernels that cannot be compiled for this architecture. No value of this type can exist.
 
-use super::{HashKey, Kernel};
+use super::{HashKey, Kernel, PortPairs, TOGETHER};
+use crate::affinity::Affinity;
 use crate::flow_key::FlowKey;
+use std::convert::Infallible;
+use std::marker::PhantomData;
 
 #[derive(Clone)]
 pub(super) enum Absent {}
@@ -12,6 +15,19 @@ pub(super) type Gfni = Absent;
 impl Absent {
     pub(super) fn new(_: &HashKey) -> Option<Absent> {
         None
+    }
+
+    pub(super) fn plain_frames(&self, _: &'static PortPairs) -> Option<PlainFrames<'_>> {
+        None
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct PlainFrames<'a>(Infallible, PhantomData<&'a ()>);
+
+impl PlainFrames<'_> {
+    pub(crate) fn hash(self, _: &[&[u8]], _: Affinity, _: &mut [u32; TOGETHER]) -> u64 {
+        match self.0 {}
     }
 }
 

@@ -18,7 +18,8 @@
 //! can be marked `target_feature` or `inline(always)`, but not both, and the compiler does not always follow the hint
 //! `inline`.
 
-use super::{HashKey, Hashing, Kernel};
+use super::plain_frames::PlainFrames;
+use super::{HashKey, Hashing, Kernel, PortPairs};
 use crate::flow_key::FlowKey;
 use core::arch::x86_64::{
     __m128i, _mm_aesenc_si128, _mm_cvtsi128_si32, _mm_set_epi64x, _mm_setzero_si128, _mm_xor_si128,
@@ -28,13 +29,15 @@ use core::arch::x86_64::{
 const ROUNDS: usize = 4;
 
 /// One key to whiten the block, then one key per round.
-type RoundKeys = [__m128i; 1 + ROUNDS];
+pub(super) type RoundKeys = [__m128i; 1 + ROUNDS];
 
 /// A value of this type proves that this CPU has AES, because [`Aes::new`] checks it.
 #[derive(Clone)]
 pub(super) struct Aes {
-    short: RoundKeys,
-    long: RoundKeys,
+    pub(super) short: RoundKeys,
+    pub(super) long: RoundKeys,
+    /// Whether this CPU can also read the keys of plain frames: see [`PlainFrames`].
+    reads_frames: bool,
 }
 
 impl Aes {
@@ -48,7 +51,13 @@ impl Aes {
                 unsafe { _mm_set_epi64x(high as i64, low as i64) }
             })
         });
-        Some(Aes { short, long })
+        Some(Aes { short, long, reads_frames: PlainFrames::are_possible() })
+    }
+
+    /// The kernel for plain frames, if this CPU has its instructions.
+    #[inline]
+    pub(super) fn plain_frames(&self, tunnels: &'static PortPairs) -> Option<PlainFrames<'_>> {
+        self.reads_frames.then(|| PlainFrames::new(self, tunnels))
     }
 
     /// # Safety
@@ -93,11 +102,21 @@ impl Kernel for Aes {
 /// The CPU has AES.
 #[inline(always)]
 unsafe fn absorb(state: __m128i, low: u64, high: u64, keys: &RoundKeys) -> __m128i {
+    // SAFETY: x86-64 has SSE2, and the caller promises AES.
+    unsafe { absorb_block(state, _mm_set_epi64x(high as i64, low as i64), keys) }
+}
+
+/// Adds `block` to `state`, then applies all rounds.
+///
+/// # Safety
+///
+/// The CPU has AES.
+#[inline(always)]
+pub(super) unsafe fn absorb_block(state: __m128i, block: __m128i, keys: &RoundKeys) -> __m128i {
     let [whiten, rounds @ ..] = keys;
     // SAFETY: the intrinsics need AES and SSE2. The caller promises AES, and x86-64 has SSE2.
     unsafe {
-        let block = _mm_xor_si128(_mm_set_epi64x(high as i64, low as i64), *whiten);
-        let mut state = _mm_xor_si128(state, block);
+        let mut state = _mm_xor_si128(state, _mm_xor_si128(block, *whiten));
         for round in rounds {
             state = _mm_aesenc_si128(state, *round);
         }

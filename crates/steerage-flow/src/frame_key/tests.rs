@@ -1,0 +1,212 @@
+//! Frames that are hashed together have the hashes that they have one by one: those of the keys that etherparse reads, and
+//! those of the code for any rule and any hash.
+
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use std::net::SocketAddr;
+
+use super::*;
+use crate::hash::HashKey;
+
+/// How many frames are compared with the general code, for each affinity and layers.
+const FRAMES: usize = 800_000;
+
+/// How many are compared with etherparse.
+const FRAMES_READ: usize = 100_000;
+
+const ADDRESSES: [u8; 4] = [1, 2, 2, 0xff];
+/// Among common ports, those of tunnels, and others with the same upper byte: NFS, X11.
+const PORTS: [u16; 12] = [53, 443, 443, 2049, 6000, 2152, 3544, 4789, 5247, 6081, 37008, 40000];
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.draw() % end as u64) as usize
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    /// A frame that could be plain. Many ends are equal, or differ only in their last bytes.
+    fn frame(&mut self) -> Vec<u8> {
+        let protocol = self.of(&[6, 17]);
+        let mut ip = if self.below(2) == 0 {
+            let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+            ip.extend((0..2).flat_map(|_| [10, 0, 0, self.of(&ADDRESSES)]));
+            ip
+        } else {
+            let mut ip = vec![0x60, 3, 2, 1, 0, 20, protocol, 64];
+            for _ in 0..2 {
+                let mut address = [0; 16];
+                (address[0], address[7 + self.below(9)]) = (0xfd, self.of(&ADDRESSES));
+                ip.extend(address);
+            }
+            ip
+        };
+        ip.extend((0..2).flat_map(|_| self.of(&PORTS).to_be_bytes()));
+        // The rest of TCP's header, or of UDP's, and a few bytes.
+        ip.extend([0; 8]);
+        ip.extend([0x50, 0, 0, 0, 0, 0, 0, 0]);
+        ip.extend(vec![0; self.below(20)]);
+        let ethertype: [u8; 2] = if ip[0] == 0x45 { [8, 0] } else { [0x86, 0xdd] };
+        let tag: &[u8] = if self.below(2) == 0 { &[0x81, 0, 0, 5] } else { &[] };
+        [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], tag, &ethertype, &ip].concat()
+    }
+
+    /// A frame of which something may be wrong: bytes, or its end.
+    fn any_frame(&mut self) -> Vec<u8> {
+        let mut frame = self.frame();
+        for _ in 0..self.of(&[0, 0, 0, 1, 3]) {
+            // Mostly in a header.
+            let at = 10 + self.below(frame.len().min(50) - 10);
+            frame[at] = self.of(&[0, 1, 6, 8, 17, 0x20, 0x45, 0x60, 0x81, 0x86, self.0 as u8]);
+        }
+        if self.below(8) == 0 {
+            frame.truncate(self.below(70));
+        }
+        frame
+    }
+}
+
+struct Item {
+    frame: Vec<u8>,
+    hash: FlowHash,
+}
+
+struct Items;
+
+impl FrameAccess<Item> for Items {
+    fn bytes<'f>(&'f self, item: &'f Item) -> &'f [u8] {
+        &item.frame
+    }
+
+    fn set_hash(&self, item: &mut Item, hash: FlowHash) {
+        item.hash = hash;
+    }
+}
+
+/// A rule that does not say which affinity it is.
+struct Unnamed(Affinity);
+
+impl KeyRule for Unnamed {
+    fn of_flow(&self, flow: FlowKey) -> FlowKey {
+        self.0.key(flow)
+    }
+}
+
+const ARRIVAL: (LinkType, Timestamp) = (LinkType::ETHERNET, Timestamp::ZERO);
+
+fn items(count: usize, mut make: impl FnMut() -> Vec<u8>) -> Vec<Item> {
+    (0..count).map(|_| Item { frame: make(), hash: FlowHash(0) }).collect()
+}
+
+/// Batches of any length, also of runs of one shape, hashed in both ways. Fragments are among them, so their order counts too.
+fn compare(rule: impl KeyRule, layers: Layers, seed: u64) {
+    let affinity = rule.affinity().expect("a rule with a name");
+    let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+    let together = FrameHasher::new(hasher.clone(), layers, rule);
+    let singly = FrameHasher::new(hasher, layers, Unnamed(affinity));
+    let (mut fragments, mut others) = (FragmentTable::new(), FragmentTable::new());
+    let (mut rng, mut frames) = (Rng(seed), 0);
+    while frames < FRAMES {
+        let count = 1 + rng.below(2 * TOGETHER);
+        let same = if rng.below(4) == 0 { rng.below(count) } else { 0 };
+        let mut batch = items(count, || rng.any_frame());
+        let first = batch[0].frame.clone();
+        batch[..same].iter_mut().for_each(|item| item.frame.clone_from(&first));
+        let unparsed = together.hash_batch(&mut batch, Items, ARRIVAL, &mut fragments);
+        let hashes: Vec<FlowHash> = batch.iter().map(|item| item.hash).collect();
+        let expected = singly.hash_batch(&mut batch, Items, ARRIVAL, &mut others);
+        for (hash, item) in hashes.iter().zip(&batch) {
+            assert_eq!(*hash, item.hash, "{affinity:?} {layers:?} {:02x?}", item.frame);
+        }
+        assert_eq!(unparsed, expected);
+        frames += count;
+    }
+}
+
+#[test]
+fn together_is_as_one_by_one() {
+    compare(BothDirections, Layers::Inner, 1);
+    compare(BothDirections, Layers::Outer, 2);
+    compare(OneDirection, Layers::Inner, 3);
+    compare(OneDirection, Layers::Outer, 4);
+}
+
+/// The key of a frame as etherparse reads it.
+fn read_by_etherparse(frame: &[u8]) -> FlowKey {
+    let packet = SlicedPacket::from_ethernet(frame).expect("a whole frame");
+    let (source, destination) = match packet.net.expect("IP") {
+        NetSlice::Ipv4(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
+        NetSlice::Ipv6(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
+        NetSlice::Arp(_) => panic!("no ARP is made"),
+    };
+    let (from, to, protocol) = match packet.transport.expect("TCP or UDP") {
+        TransportSlice::Tcp(tcp) => (tcp.source_port(), tcp.destination_port(), 6),
+        TransportSlice::Udp(udp) => (udp.source_port(), udp.destination_port(), 17),
+        other => panic!("{other:?} is not made"),
+    };
+    FlowKey::between(SocketAddr::new(source, from), SocketAddr::new(destination, to), protocol).expect("one version")
+}
+
+#[test]
+fn hashes_are_those_of_the_keys_that_etherparse_reads() {
+    let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+    let both = FrameHasher::new(hasher.clone(), Layers::Outer, BothDirections);
+    let one = FrameHasher::new(hasher.clone(), Layers::Outer, OneDirection);
+    let (mut rng, mut fragments) = (Rng(5), FragmentTable::new());
+    for _ in 0..FRAMES_READ / TOGETHER {
+        let mut batch = items(TOGETHER, || {
+            let mut frame = rng.frame();
+            // etherparse compares stated lengths with the frame's, and we do not.
+            let begin = if frame[12] == 0x81 { 18 } else { 14 };
+            let length = (frame.len() - begin) as u16;
+            let (at, length) = if frame[begin] == 0x45 { (begin + 2, length) } else { (begin + 4, length - 40) };
+            frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
+            let (udp, header) = if frame[begin] == 0x45 { (begin + 9, 20) } else { (begin + 6, 40) };
+            if frame[udp] == 17 {
+                let length = (frame.len() - begin - header) as u16;
+                frame[begin + header + 4..][..2].copy_from_slice(&length.to_be_bytes());
+            }
+            frame
+        });
+        assert_eq!(both.hash_batch(&mut batch, Items, ARRIVAL, &mut fragments), 0);
+        for item in &batch {
+            let key = read_by_etherparse(&item.frame);
+            assert_eq!(item.hash, hasher.hash(&key.both_directions()), "{:02x?}", item.frame);
+        }
+        one.hash_batch(&mut batch, Items, ARRIVAL, &mut fragments);
+        for item in &batch {
+            assert_eq!(item.hash, hasher.hash(&read_by_etherparse(&item.frame)), "{:02x?}", item.frame);
+        }
+    }
+}
+
+/// The kernel leaves a frame to the general code only if it has to.
+#[test]
+fn plain_frames_are_not_left_out() {
+    let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
+    let Some(kernel) = hasher.plain_frames(&dissect::TUNNEL_PORTS) else { return };
+    let (mut rng, mut hashes) = (Rng(6), [0; TOGETHER]);
+    for _ in 0..1_000 {
+        let frames: Vec<Vec<u8>> = (0..TOGETHER).map(|_| rng.any_frame()).collect();
+        let bytes: Vec<&[u8]> = frames.iter().map(|frame| &frame[..]).collect();
+        let others = kernel.hash(&bytes, Affinity::BothDirections, &mut hashes);
+        for (nth, frame) in bytes.iter().enumerate() {
+            let plain = dissect::plain(frame, Layers::Outer).is_some_and(|key| {
+                let port = |end: Option<SocketAddr>| end.map_or(0, |end| end.port());
+                !dissect::is_tunnel(port(key.source()), port(key.destination()))
+            });
+            assert_eq!(others >> nth & 1 == 0, plain, "{frame:02x?}");
+        }
+    }
+}

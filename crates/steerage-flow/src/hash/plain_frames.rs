@@ -1,0 +1,366 @@
+//! Hashes plain frames from their bytes: reads the key of a frame into the AES state directly, and takes no branch that
+//! depends on the kind of frame.
+//!
+//! A frame is *plain* if it is Ethernet with at most one VLAN tag, IP without options, extensions or fragments, and TCP or
+//! UDP outside of tunnels. It has one of four shapes: IPv4 or IPv6, with a tag or without. In mixed traffic the shape is
+//! random, so a branch on it is mispredicted for many frames, and that takes longer than the hash. So a batch is hashed
+//! like this:
+//!
+//! 1. As long as frames have the shape of the first frame, they are hashed in one loop. For uniform traffic that is all.
+//! 2. For the other frames, a table of shapes finds out without a branch which of them are plain, which are IPv6, and
+//!    which have a tag. The results are one bit per frame.
+//! 3. One loop hashes the IPv4 frames, and one the IPv6 frames.
+//!
+//! Frames that are not plain are left to the caller. The hashes are exactly those of
+//! [`FlowHasher::hash`](super::FlowHasher::hash) for the key of each frame.
+
+use super::aes::{Aes, absorb_block};
+use super::{PortPairs, TOGETHER};
+use crate::affinity::Affinity;
+use crate::flow_key::protocol;
+use core::arch::x86_64::{
+    __m128i, __m256i, _mm_and_si128, _mm_cmpeq_epi8, _mm_cmpgt_epi64, _mm_cvtsi128_si32, _mm_loadu_si128, _mm_max_epu8,
+    _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi32, _mm_setr_epi8, _mm_setzero_si128, _mm_shuffle_epi8,
+    _mm_shuffle_epi32, _mm_xor_si128, _mm256_cmpeq_epi16, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_set1_epi32,
+};
+
+/// The position of the EtherType, or of a tag.
+const ETHERTYPE_AT: usize = 12;
+/// The position of IP in a frame without a tag.
+const IP_AT: usize = 14;
+const TAG_LEN: usize = 4;
+/// The headers of IP, and the ports behind them.
+const V4_LEN: usize = 24;
+const V6_LEN: usize = 44;
+/// The positions of fields in the headers of IP: the word with the fragment field (IPv4) and the protocol, and the ports.
+const PROTOCOL_WORD_AT: usize = 6;
+const V4_PORTS_AT: usize = 20;
+const V6_PORTS_AT: usize = 40;
+
+/// The length of the shortest plain frame.
+const SHORTEST: usize = IP_AT + V4_LEN;
+
+/// The conditions for one shape of frame. Words are read as little-endian numbers.
+struct Shape {
+    /// The bits of the eight bytes from the EtherType on that are always the same: the EtherTypes, the version of IP, and for IPv4
+    /// the length of its header.
+    mask: u64,
+    value: u64,
+    /// The bits of the word with the protocol that are 0 unless the packet is a fragment.
+    fragment: u32,
+    /// The position of the protocol in that word.
+    protocol_shift: u32,
+    /// The position of the ports in the frame, and the end of the part that is read.
+    ports: usize,
+    end: usize,
+}
+
+/// The four shapes. The index has two bits: 1 for a frame with a tag, 2 for IPv6.
+static SHAPES: [Shape; 4] = [shape(0), shape(TAGGED), shape(SIX), shape(TAGGED | SIX)];
+const TAGGED: usize = 1;
+const SIX: usize = 2;
+
+const fn shape(index: usize) -> Shape {
+    let six = index & SIX != 0;
+    let begin = ip_at(index);
+    // EtherType and first byte of IP, as they follow each other.
+    let (mask, value) = if six { (0x00f0_ffff, 0x0060_dd86) } else { (0x00ff_ffff, 0x0045_0008) };
+    let (mask, value) = if index & TAGGED == 0 { (mask, value) } else { (mask << 32 | 0xffff, value << 32 | 0x0081) };
+    let (ports_at, len) = if six { (V6_PORTS_AT, V6_LEN) } else { (V4_PORTS_AT, V4_LEN) };
+    Shape {
+        mask,
+        value,
+        fragment: if six { 0 } else { 0xff3f },
+        protocol_shift: if six { 0 } else { 24 },
+        ports: begin + ports_at,
+        end: begin + len,
+    }
+}
+
+/// The position of IP in a frame of this shape.
+#[inline(always)]
+const fn ip_at(shape: usize) -> usize {
+    IP_AT + TAG_LEN * (shape & TAGGED)
+}
+
+/// The index of the only shape that a frame with these eight bytes from the EtherType on can have. The low bit of the first byte
+/// differs between a tag (0x81) and both EtherTypes of IP (0x08, 0x86), the next bit between the two.
+#[inline(always)]
+fn shape_of(head: u64) -> usize {
+    let tagged = head & 1;
+    let ethertype = head >> (tagged << 5);
+    tagged as usize | ethertype as usize & SIX
+}
+
+/// The bytes from `at` on.
+#[inline(always)]
+fn bytes<const N: usize>(frame: &[u8], at: usize) -> &[u8; N] {
+    frame[at..].first_chunk().expect("the caller has checked the length")
+}
+
+/// Zero if the frame is plain and has this shape. It is at least as long as the shape needs.
+///
+/// # Safety
+///
+/// The CPU has AVX2.
+#[inline(always)]
+unsafe fn differs(frame: &[u8], shape: &Shape, (begin, ports): (usize, usize), tunnels: &PortPairs) -> u64 {
+    let head = u64::from_le_bytes(*bytes(frame, ETHERTYPE_AT));
+    let word = u32::from_le_bytes(*bytes(frame, begin + PROTOCOL_WORD_AT));
+    let protocol = (word >> shape.protocol_shift) as u8;
+    let other_protocol = (protocol != protocol::TCP) & (protocol != protocol::UDP);
+    // SAFETY: the caller promises AVX2.
+    let tunnel = unsafe { of_tunnel(*bytes(frame, ports), tunnels) };
+    (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
+}
+
+/// Not zero if these ports, in network byte order, may be those of a tunnel. This compares exact ports, because a table of upper
+/// bytes would also find NFS (2049, beside GTP-U) and X11 (6000, beside Geneve).
+///
+/// # Safety
+///
+/// The CPU has AVX2.
+#[inline(always)]
+unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortPairs) -> u32 {
+    // SAFETY: the array has 32 bytes, and the caller promises AVX2.
+    unsafe {
+        let tunnels: __m256i = _mm256_loadu_si256((&raw const *tunnels).cast());
+        let found = _mm256_cmpeq_epi16(_mm256_set1_epi32(i32::from_ne_bytes(ports)), tunnels);
+        _mm256_movemask_epi8(found) as u32
+    }
+}
+
+/// The key of an IPv4 packet as one block: the first word of a [`FlowKey`](crate::FlowKey) in the low half, the second in the
+/// high half.
+///
+/// # Safety
+///
+/// The CPU has SSE4.2.
+#[inline(always)]
+unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
+    // SAFETY: 16 bytes of the packet from byte 8 on are read, and the caller promises SSE4.2.
+    unsafe {
+        // Bytes 8 to 24: time to live, protocol, checksum, the addresses, the ports.
+        let tail = _mm_loadu_si128(packet.as_ptr().add(8).cast());
+        let low_word = _mm_set_epi64x(-1, 0xffff_ffff_ffff);
+        // In both halves, an endpoint below the protocol. An equal protocol does not change which endpoint is greater.
+        let ends = _mm_shuffle_epi8(tail, _mm_setr_epi8(13, 12, 7, 6, 5, 4, 1, -1, 15, 14, 11, 10, 9, 8, 1, -1));
+        if !BOTH {
+            return _mm_and_si128(ends, low_word);
+        }
+        let turned = _mm_shuffle_epi32::<0b01_00_11_10>(ends);
+        // The low half becomes the lesser of both, so it is exchanged if it is greater, and the high half if it is not.
+        let exchange = _mm_xor_si128(_mm_cmpgt_epi64(ends, turned), _mm_set_epi64x(-1, 0));
+        let sorted = _mm_xor_si128(ends, _mm_and_si128(_mm_xor_si128(ends, turned), exchange));
+        _mm_and_si128(sorted, low_word)
+    }
+}
+
+/// The key of an IPv6 packet as three blocks: the words of a [`FlowKey`](crate::FlowKey) and its tag.
+///
+/// # Safety
+///
+/// The CPU has SSE4.2.
+#[inline(always)]
+unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
+    let mut ports = u32::from_be_bytes(*bytes(packet, V6_PORTS_AT));
+    // SAFETY: the addresses are at bytes 8 and 24 of the packet, with 16 bytes each, and the caller promises SSE4.2.
+    unsafe {
+        let mut source = _mm_loadu_si128(packet.as_ptr().add(8).cast());
+        let mut destination = _mm_loadu_si128(packet.as_ptr().add(24).cast());
+        if BOTH {
+            // The first byte that differs decides, which is the lowest bit here. Above the bits of the addresses are those of the
+            // ports.
+            let not_less = _mm_cmpeq_epi8(_mm_max_epu8(source, destination), source);
+            let equal = _mm_movemask_epi8(_mm_cmpeq_epi8(source, destination)) as u32;
+            let turned = ports.rotate_left(16);
+            let greater = _mm_movemask_epi8(not_less) as u32 | u32::from(ports > turned) << 16;
+            let first = !equal & equal.wrapping_add(1);
+            let exchange = u32::from(greater & first != 0).wrapping_neg();
+            let change = _mm_and_si128(_mm_xor_si128(source, destination), _mm_set1_epi32(exchange as i32));
+            source = _mm_xor_si128(source, change);
+            destination = _mm_xor_si128(destination, change);
+            ports ^= (ports ^ turned) & exchange;
+        }
+        let words = _mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8);
+        let last = u64::from(ports) << 32 | u64::from(packet[PROTOCOL_WORD_AT]);
+        [
+            _mm_shuffle_epi8(source, words),
+            _mm_shuffle_epi8(destination, words),
+            _mm_set_epi64x(crate::flow_key::LONG_V6 as i64, last as i64),
+        ]
+    }
+}
+
+/// The kernel. A value of this type proves that this CPU has AES and what [`are_possible`](Self::are_possible) checks.
+#[derive(Clone, Copy)]
+pub(crate) struct PlainFrames<'a> {
+    aes: &'a Aes,
+    tunnels: &'static PortPairs,
+}
+
+impl<'a> PlainFrames<'a> {
+    /// Whether this CPU has the instructions that are needed beside AES.
+    pub(super) fn are_possible() -> bool {
+        std::is_x86_feature_detected!("sse4.2")
+            && std::is_x86_feature_detected!("avx2")
+            && std::is_x86_feature_detected!("bmi1")
+            && std::is_x86_feature_detected!("bmi2")
+    }
+
+    /// For callers who know that [`are_possible`](Self::are_possible) is true.
+    #[inline]
+    pub(super) fn new(aes: &'a Aes, tunnels: &'static PortPairs) -> Self {
+        Self { aes, tunnels }
+    }
+
+    /// Hashes the plain ones of at most [`TOGETHER`] Ethernet frames: stores each frame's hash at its index. Returns the frames
+    /// that are not plain, with one bit for each.
+    #[inline]
+    pub(crate) fn hash(self, frames: &[&[u8]], affinity: Affinity, hashes: &mut [u32; TOGETHER]) -> u64 {
+        // SAFETY: `self` exists, so the CPU has these instructions.
+        unsafe {
+            match affinity {
+                Affinity::BothDirections => self.hash_here::<true>(frames, hashes),
+                Affinity::OneDirection => self.hash_here::<false>(frames, hashes),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The CPU has these features.
+    #[target_feature(enable = "aes,sse4.2,avx2,bmi1,bmi2")]
+    unsafe fn hash_here<const BOTH: bool>(self, frames: &[&[u8]], hashes: &mut [u32; TOGETHER]) -> u64 {
+        let frames = &frames[..frames.len().min(TOGETHER)];
+        if frames.is_empty() {
+            return 0;
+        }
+        let Some(first) = frames.first().filter(|frame| frame.len() >= SHORTEST) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.hash_mixed::<BOTH>(frames, 0, hashes) };
+        };
+        // SAFETY: the caller's promise.
+        let done = unsafe {
+            match shape_of(u64::from_le_bytes(*bytes(first, ETHERTYPE_AT))) {
+                0 => self.hash_run::<BOTH, 0>(frames, hashes),
+                TAGGED => self.hash_run::<BOTH, TAGGED>(frames, hashes),
+                SIX => self.hash_run::<BOTH, SIX>(frames, hashes),
+                _ => self.hash_run::<BOTH, { TAGGED | SIX }>(frames, hashes),
+            }
+        };
+        if done == frames.len() {
+            return 0;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.hash_mixed::<BOTH>(frames, done, hashes) }
+    }
+
+    /// Hashes frames from the first one on, as long as they are plain and have this shape. Returns their number.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has the features of [`hash_here`](Self::hash_here).
+    #[inline(always)]
+    unsafe fn hash_run<const BOTH: bool, const SHAPE: usize>(
+        self,
+        frames: &[&[u8]],
+        hashes: &mut [u32; TOGETHER],
+    ) -> usize {
+        let shape = const { shape(SHAPE) };
+        let begin = const { ip_at(SHAPE) };
+        for (nth, (frame, hash)) in frames.iter().zip(hashes).enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if frame.len() < shape.end || differs(frame, &shape, (begin, shape.ports), self.tunnels) != 0 {
+                    return nth;
+                }
+                *hash = if SHAPE & SIX == 0 {
+                    self.hash_v4::<BOTH>(bytes(frame, begin))
+                } else {
+                    self.hash_v6::<BOTH>(bytes(frame, begin))
+                };
+            }
+        }
+        frames.len()
+    }
+
+    /// Hashes the frames from `begin` on, whatever their shapes. Returns those that are not plain.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has the features of [`hash_here`](Self::hash_here).
+    #[inline(always)]
+    unsafe fn hash_mixed<const BOTH: bool>(self, frames: &[&[u8]], begin: usize, hashes: &mut [u32; TOGETHER]) -> u64 {
+        let (mut others, mut tagged, mut six) = (0_u64, 0_u64, 0_u64);
+        for (nth, frame) in frames.iter().enumerate().skip(begin) {
+            if frame.len() < SHORTEST {
+                others |= 1 << nth;
+                continue;
+            }
+            let index = shape_of(u64::from_le_bytes(*bytes(frame, ETHERTYPE_AT)));
+            let shape = &SHAPES[index];
+            let short = frame.len() < shape.end;
+            // A frame that is too short is read where it has bytes. It is not plain, whatever is found there.
+            let ports = if short { 0 } else { shape.ports };
+            // SAFETY: the caller's promise.
+            let differs = unsafe { differs(frame, shape, (ip_at(index), ports), self.tunnels) };
+            others |= u64::from((differs != 0) | short) << nth;
+            tagged |= ((index & TAGGED) as u64) << nth;
+            six |= (index as u64 >> 1) << nth;
+        }
+        // Each frame from `begin` on.
+        let all = u64::MAX >> (TOGETHER - frames.len()) & u64::MAX << begin;
+        let packet = |nth: usize| &frames[nth][IP_AT + TAG_LEN * (tagged >> nth & 1) as usize..];
+        for nth in bits(all & !others & !six) {
+            if let Some(packet) = packet(nth).first_chunk() {
+                // SAFETY: the caller's promise.
+                hashes[nth] = unsafe { self.hash_v4::<BOTH>(packet) };
+            }
+        }
+        for nth in bits(all & !others & six) {
+            if let Some(packet) = packet(nth).first_chunk() {
+                // SAFETY: the caller's promise.
+                hashes[nth] = unsafe { self.hash_v6::<BOTH>(packet) };
+            }
+        }
+        others
+    }
+
+    /// # Safety
+    ///
+    /// The CPU has AES and SSE4.2.
+    #[inline(always)]
+    unsafe fn hash_v4<const BOTH: bool>(self, packet: &[u8; V4_LEN]) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let state = absorb_block(_mm_setzero_si128(), v4_key::<BOTH>(packet), &self.aes.short);
+            _mm_cvtsi128_si32(state) as u32
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The CPU has AES and SSE4.2.
+    #[inline(always)]
+    unsafe fn hash_v6<const BOTH: bool>(self, packet: &[u8; V6_LEN]) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [source, destination, last] = v6_key::<BOTH>(packet);
+            let state = absorb_block(_mm_setzero_si128(), source, &self.aes.long);
+            let state = absorb_block(state, destination, &self.aes.long);
+            let state = absorb_block(state, last, &self.aes.long);
+            _mm_cvtsi128_si32(state) as u32
+        }
+    }
+}
+
+/// The positions of the set bits.
+#[inline(always)]
+fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (bit < TOGETHER).then_some(bit)
+    })
+}

@@ -31,6 +31,7 @@
 //! | `shared_pool`, `bundles` | the pages that no queue has, by NUMA node, and the lock-free stack that they lie in |
 //! | [`supply`] | the packet memory of an instance, which grows with its backlog |
 //! | [`huge`] | memory for tables with random access |
+//! | [`bare`] | the least that handing a frame to another CPU takes, for benchmarks |
 //!
 //! # What makes it sound
 //!
@@ -45,6 +46,7 @@
 //! one that was unmapped.
 
 pub mod admission;
+pub mod bare;
 pub mod bits;
 pub mod blocks;
 pub mod budget;

@@ -15,6 +15,7 @@
 //! | `runner` | runs the cases of a benchmark in turn |
 //! | `experiments` | each experiment, and all of them by name |
 //! | `stats`, `compare` | medians of runs; whether two series differ |
+//! | `summary` | the receive path in short, beside its aims |
 //! | `format` | numbers and text for people |
 //! | `merge` | makes one report of several |
 //! | `table`, `charts`, `html` | the report as text and as a page |
@@ -41,6 +42,7 @@ pub mod router;
 pub mod runner;
 pub mod runs;
 pub mod stats;
+pub mod summary;
 pub mod table;
 #[cfg(test)]
 mod test_report;

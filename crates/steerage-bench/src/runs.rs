@@ -10,7 +10,10 @@ use steerage::{
     threads::{CpuPart, Machine, Softnet, Stepped},
 };
 
+use steerage_mem::bare;
+
 use crate::error::BenchError;
+use crate::frames::FrameOptions;
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
@@ -18,15 +21,22 @@ use crate::placement::pin;
 #[derive(Debug, Default)]
 pub struct ReadsHeaders(u64);
 
+impl ReadsHeaders {
+    #[inline(always)]
+    fn read(&mut self, frame: &[u8]) {
+        let Some(head) = frame.first_chunk::<34>() else { return };
+        let fields = [head[12], head[14], head[23], head[26], head[27], head[28], head[29], head[0]];
+        self.0 = self.0.wrapping_add(u64::from_le_bytes(fields));
+    }
+}
+
 impl Handler for ReadsHeaders {
     type Moved = ();
     type Report = u64;
 
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for packet in batch.iter_mut() {
-            let Some(head) = packet.data().first_chunk::<34>() else { continue };
-            let fields = [head[12], head[14], head[23], head[26], head[27], head[28], head[29], head[0]];
-            self.0 = self.0.wrapping_add(u64::from_le_bytes(fields));
+            self.read(packet.data());
         }
     }
 
@@ -152,6 +162,53 @@ where
     let each = |time: Duration| time.as_nanos() as f64 / frames as f64;
     let delivered = handle.snapshot().delivered();
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
+}
+
+/// Hands frames from one CPU to the other by the [bare] loop, with the same work on both sides as in [`run`] with a device's hash.
+/// At the end of the last batch, up to 31 more frames than asked for have been handed over.
+///
+/// # Errors
+/// If the run cannot be set up.
+pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<Times, BenchError> {
+    let (mut writer, mut reader) =
+        bare::bare(prefetches).map_err(|error| BenchError::set_up("memory for the bare loop", error))?;
+    let batches = frames.frames.div_ceil(bare::BATCH as u64);
+    let total = batches * bare::BATCH as u64;
+    pin(on.receive)?;
+    let (ready, is_ready) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        pin(on.work)?;
+        let _ = ready.send(());
+        let (mut busy, mut reads, mut hashes, mut read) = (Busy::default(), ReadsHeaders::default(), 0, 0);
+        while read < total {
+            busy.during(|| {
+                let count = reader.read(|frame, hash| {
+                    reads.read(frame);
+                    hashes ^= hash;
+                });
+                read += count as u64;
+                count > 0
+            });
+        }
+        std::hint::black_box((reads.0, hashes));
+        Ok(busy.time())
+    });
+    if is_ready.recv().is_err() {
+        return joined(worker).and(Err(BenchError::Panicked));
+    }
+    let mut source = frames.writer();
+    let (whole, mut busy, mut written) = (Instant::now(), Busy::default(), 0);
+    while written < batches {
+        busy.during(|| {
+            let room = writer.write(|frame| source.write(frame));
+            written += u64::from(room);
+            room
+        });
+    }
+    let receive = busy.time();
+    let work = joined(worker)?;
+    let each = |time: Duration| time.as_nanos() as f64 / total as f64;
+    Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole.elapsed()), delivered: total })
 }
 
 /// Steps the CPUs in turn until all have finished. Returns the busy time.

@@ -9,6 +9,7 @@ mod path;
 mod rps;
 
 use crate::benchmark::{Benchmark, Settings};
+pub(crate) use path::series as path_series;
 
 /// A name on the command line, and the function that makes its benchmarks. Some experiments have several parts.
 type Named = (&'static str, fn(&Settings) -> Vec<Benchmark>);

@@ -153,6 +153,11 @@ fn pages(settings: &Settings) -> Benchmark {
     benchmark
 }
 
+/// What a page costs that one CPU takes and hands to another, which gives it back.
+pub(super) fn there_and_back(on: CpuPair, pages: usize) -> Result<Measurement, BenchError> {
+    across(on, Shape::pages(1, CACHE_PAGES).queues()?, pages)
+}
+
 fn frames(settings: &Settings) -> Benchmark {
     let mut benchmark = with_metrics(Benchmark::new(FRAMES, settings), settings)
         .compare("cache on", "cache off")

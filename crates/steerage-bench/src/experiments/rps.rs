@@ -29,8 +29,9 @@ const DESCRIPTION: Description = Description {
 const DELAY: Description = Description {
     name: "rps-delay",
     title: "Receive packet steering: delay at a part of the load",
-    question: "Packets that take 500 ns each come at a steady rate: 1 %, 50 % and 150 % of what one CPU can do. How old are they when \
-               their turn comes, and how many CPUs are busy? Above 100 % one CPU cannot keep up.",
+    question: "Packets that take 500 ns each come at a steady rate: 1 %, 10 %, 50 % and 150 % of what one CPU can do. How old are they \
+               when their turn comes, and how many CPUs are busy? A packet for another CPU that sleeps also waits until that CPU \
+               is awake. Above 100 % one CPU cannot keep up.",
     published: Some(&RPS_LIGHT_LOAD),
     x: "load, % of one CPU",
     rounds: 3,
@@ -58,7 +59,7 @@ const DELAY_COST: Duration = Duration::from_nanos(500);
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
 /// Parts of what one CPU can do.
-const LOADS: [u32; 3] = [1, 50, 150];
+const LOADS: [u32; 4] = [1, 10, 50, 150];
 
 /// How packets are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,16 +240,22 @@ fn delay(settings: &Settings) -> Benchmark {
     let mut benchmark = Benchmark::new(DELAY, settings)
         .metric("p50_us", "median delay", "us", false)
         .metric("p99_us", "delay, 99 of 100", "us", false)
+        .metric("p999_us", "delay, 999 of 1000", "us", false)
         .metric("cpus", "CPU time", "CPUs", false)
         .metric("mpps", "handled", "Mpps", true)
         .compare(BALANCE, INLINE)
+        .compare_by("p99_us", BALANCE, INLINE)
+        .compare_by("p999_us", BALANCE, INLINE)
         .compare(ALL, INLINE)
+        .compare(WORKER, INLINE)
         .chart(ChartKind::Bars, "p99_us", "Delay of 99 of 100 packets")
         .chart(ChartKind::Bars, "cpus", "CPU time")
         .chart(ChartKind::Distribution, "", "Delay");
     let all = settings.cpus.len().max(2);
     for load in settings.points(&LOADS) {
-        for (name, way, cpus) in [(INLINE, Way::Inline, 1), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)] {
+        let ways =
+            [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
+        for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
             // One CPU can do a packet in the time that its work takes; what is around it is little beside that.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
@@ -257,6 +264,7 @@ fn delay(settings: &Settings) -> Benchmark {
                 let measured = run.once(DELAY_COST, Some(per_second))?;
                 let micros = |permille| measured.delays.permille(permille) as f64 / 1e3;
                 let measurement = Measurement::of("p50_us", micros(500)).and("p99_us", micros(990));
+                let measurement = measurement.and("p999_us", micros(999));
                 let measurement = measurement.and("cpus", measured.cpus).and("mpps", measured.per_second / 1e6);
                 Ok(Measurement { latencies: measured.delays.latencies(), ..measurement })
             });

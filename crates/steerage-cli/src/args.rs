@@ -32,7 +32,7 @@ mod values;
 
 use clap::{ArgAction, Parser, Subcommand};
 
-pub(crate) use bench::{Bench, BenchArgs, ExperimentArgs, RrArgs};
+pub(crate) use bench::{Bench, BenchArgs, ExperimentArgs, PathArgs, RrArgs};
 pub(crate) use bench_report::BenchReportArgs;
 pub(crate) use control::{ControlArgs, GetArgs, SetArgs, ToArgs, UnmountArgs};
 pub(crate) use count::CountArgs;

@@ -105,7 +105,7 @@ pub(crate) enum Bench {
 
     /// What a packet costs the receiving CPU and the worker
     #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
-    Path(ExperimentArgs),
+    Path(PathArgs),
 
     /// Reading headers: key and hash, by traffic
     #[command(verbatim_doc_comment, after_help = EXPERIMENT_HELP)]
@@ -156,6 +156,17 @@ pub(crate) struct ExperimentArgs {
 
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PathArgs {
+    /// Print one line for each aim of docs/performance.md instead of the
+    /// report
+    #[arg(long, conflicts_with = "json", verbatim_doc_comment)]
+    pub(crate) summary: bool,
+
+    #[command(flatten)]
+    pub(crate) experiment: ExperimentArgs,
 }
 
 #[derive(Clone, Debug, Args)]

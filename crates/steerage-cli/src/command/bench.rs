@@ -27,7 +27,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Error> {
         Bench::Handoff(args) => experiments::run("handoff", args),
         Bench::LateMetadata(args) => experiments::run("late-metadata", args),
         Bench::PageCache(args) => experiments::run("page-cache", args),
-        Bench::Path(args) => experiments::run("path", args),
+        Bench::Path(args) => experiments::path(args),
         Bench::Hash(args) => experiments::run("hash", args),
         Bench::Meter(args) => experiments::run("meter", args),
         Bench::Report(args) => super::bench_report::run(args),

@@ -57,6 +57,18 @@ struct Xdp {
     zero_copy: bool,
 }
 
+impl Xdp {
+    /// The faster of AF_PACKET and AF_XDP. With a copy, AF_XDP moves the kernel's part of receiving to the CPU that polls, which then
+    /// receives fewer packets than by AF_PACKET. It pays if the kernel would otherwise handle each packet as well (docs/lab/interfaces.md).
+    fn fastest_way(&self) -> &'static str {
+        match self {
+            Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
+            Self { driver: true, zero_copy: false } => "AF_PACKET to listen, AF_XDP for forward and respond",
+            Self { driver: false, .. } => "AF_PACKET",
+        }
+    }
+}
+
 impl Interface {
     /// Whether there is one of that name.
     pub(super) fn is_there(host: &Host, name: &str) -> bool {
@@ -103,6 +115,7 @@ impl Interface {
                 Finding::info("XDP", "not in the driver: generic XDP is no faster than AF_PACKET")
             }
         }));
+        findings.extend(self.xdp.as_ref().map(|xdp| Finding::info("fastest", xdp.fastest_way())));
         findings.extend(self.xdp_hash.map(|told| {
             let hash = if told {
                 "the card's, which its driver tells, if that is safe; else ours"
@@ -217,6 +230,7 @@ mod tests {
              Lack offloads: gro, rx-gro-hw may merge packets before they are seen here\n\
              Info hardware hash: none\n\
              Ok XDP: in the driver, with a copy\n\
+             Info fastest: AF_PACKET to listen, AF_XDP for forward and respond\n\
              Info AF_XDP hash: the card's, which its driver tells, if that is safe; else ours\n"
         );
         let off = interface.findings().into_iter().find(|one| one.state == State::Lack).unwrap().mend.unwrap();
@@ -241,6 +255,14 @@ mod tests {
             interface.rx_queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(),
             (0..16).collect::<Vec<_>>()
         );
+    }
+
+    #[test]
+    fn the_fastest_way_depends_on_the_driver() {
+        let way = |driver, zero_copy| Xdp { driver, zero_copy }.fastest_way();
+        assert!(way(true, true).starts_with("AF_XDP"));
+        assert!(way(true, false).starts_with("AF_PACKET to listen"));
+        assert_eq!(way(false, false), "AF_PACKET");
     }
 
     #[test]

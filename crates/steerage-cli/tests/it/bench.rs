@@ -127,6 +127,21 @@ fn what_takes_two_cpus_is_skipped_on_one() {
 }
 
 #[test]
+fn the_path_is_told_in_a_line_for_each_aim() {
+    let ran = run(&["bench", "path", "--summary", "--quick"]);
+    if ran.err.contains("it takes 2 CPUs") {
+        return;
+    }
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    let (last, rows) =
+        ran.out.lines().collect::<Vec<_>>().split_last().map(|(last, rows)| (*last, rows.to_vec())).unwrap();
+    assert!(last.starts_with("forward by AF_XDP: "), "{}", ran.out);
+    // Runs in which the host moved the CPUs are left out, so there may be few.
+    let is_row = |row: &&str| (row.starts_with("near  ") || row.starts_with("far   ")) && row.contains(" ns; ");
+    assert!(rows.iter().all(is_row), "{}", ran.out);
+}
+
+#[test]
 fn an_interrupt_ends_it_with_what_there_is() {
     let run = Started::new(&["bench", "meter", "--quick", "--rounds", "1000", "--json"]);
     run.signal(Signal::SIGINT);

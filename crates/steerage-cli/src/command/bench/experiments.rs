@@ -11,9 +11,11 @@ use steerage::CpuMask;
 use steerage_bench::benchmark::{Benchmark, Settings};
 use steerage_bench::experiments::{benchmarks, names};
 use steerage_bench::report::{Experiment, Machine, Report, SCHEMA};
-use steerage_bench::runner;
+use steerage_bench::summary::summary;
+use steerage_bench::{html, runner};
 
-use crate::args::{ExperimentArgs, RrArgs};
+use crate::args::{ExperimentArgs, PathArgs, RrArgs};
+use crate::bench::html_page;
 use crate::bench::progress::ProgressLine;
 use crate::bench::rr_experiment::{self, Shape};
 use crate::command::bench_report;
@@ -21,6 +23,7 @@ use crate::error::Error;
 use crate::host_cpus;
 use crate::sandbox::{self, Confined, Needs};
 use crate::signals::{self, SignalRequest};
+use crate::stdout;
 use crate::terminal::shell_word;
 
 /// How many times longer than others the request-response experiment is measured: it connects first, and its CPUs are
@@ -47,6 +50,21 @@ pub(super) fn run(name: &str, args: &ExperimentArgs) -> Result<(), Error> {
     // The experiment that compares `respond` with the kernel makes network namespaces and starts servers.
     let confined = name != "all";
     report(all, args, &settings, confined)
+}
+
+/// Runs the experiment about the receive path, and prints its summary if that is asked for.
+pub(super) fn path(args: &PathArgs) -> Result<(), Error> {
+    if !args.summary {
+        return run("path", &args.experiment);
+    }
+    let settings = settings(&args.experiment)?;
+    measure(benchmarks("path", &settings), &args.experiment, &settings, true, |report| {
+        if let Some(page) = &args.experiment.html {
+            html_page::write(page, &html::page(report))?;
+        }
+        let text: String = report.experiments.iter().map(summary).collect();
+        stdout::print(text.as_bytes())
+    })
 }
 
 /// Runs the experiment that compares `respond` with the kernel.
@@ -93,6 +111,18 @@ fn cpus(args: &ExperimentArgs) -> Result<Vec<usize>, Error> {
 
 /// Runs the experiments, in the sandbox if they are `confined`, and shows the report.
 fn report(plans: Vec<Benchmark>, args: &ExperimentArgs, settings: &Settings, confined: bool) -> Result<(), Error> {
+    let show = |report: &Report| bench_report::show(report, args.html.as_deref(), args.json);
+    measure(plans, args, settings, confined, show)
+}
+
+/// Runs the experiments, in the sandbox if they are `confined`, and passes the report to `show`.
+fn measure(
+    plans: Vec<Benchmark>,
+    args: &ExperimentArgs,
+    settings: &Settings,
+    confined: bool,
+    show: impl FnOnce(&Report) -> Result<(), Error>,
+) -> Result<(), Error> {
     let (start, started) = (Instant::now(), SystemTime::now());
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
@@ -122,8 +152,7 @@ fn report(plans: Vec<Benchmark>, args: &ExperimentArgs, settings: &Settings, con
         seconds: start.elapsed().as_secs_f64(),
         ..here
     };
-    let report = Report { schema: SCHEMA, machine, experiments };
-    bench_report::show(&report, args.html.as_deref(), args.json)
+    show(&Report { schema: SCHEMA, machine, experiments })
 }
 
 /// Runs the plans until `goes_on` returns false, but at least one run.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs, io};
 
-/// What each crate may import of ours, lowest crate first. Dev-dependencies are free.
+/// Our crates that each crate may import, lowest crate first. Dev-dependencies are free.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("steerage-flow", &[]),
     ("steerage-topology", &[]),
@@ -93,7 +93,7 @@ const CORE_LINES_MAX: usize = 5_000;
 /// The facade assembles and re-exports. Anything longer belongs in another crate.
 const FACADE: &str = "steerage";
 const FACADE_LINES_MAX: usize = 500;
-/// What a reader of its first page of documentation meets. Further names belong in its modules.
+/// The items on its first page of documentation. Further names belong in its modules.
 const FACADE_NAMES_MAX: usize = 40;
 
 const USAGE: &str = "usage: walls [--lines | --imports CRATE | --strict-path] [WORKSPACE]";
@@ -180,7 +180,7 @@ struct Crate {
     interface: Interface,
 }
 
-/// What the root of a crate offers to other crates.
+/// The items that the root of a crate offers to other crates.
 #[derive(Default)]
 struct Interface {
     names: BTreeSet<String>,
@@ -202,7 +202,7 @@ struct SourceFile {
 }
 
 impl SourceFile {
-    /// Where its module stands in [`STRICT_PATH`].
+    /// The position of its module in [`STRICT_PATH`].
     fn place_on_path(&self) -> Option<usize> {
         let module = self.module.as_deref()?;
         STRICT_PATH.iter().position(|name| *name == module)
@@ -215,7 +215,7 @@ struct Place {
     line: usize,
 }
 
-/// From a top-level module to another one: each place that imports it.
+/// From a top-level module to another module: each place that imports it.
 type Imports = BTreeMap<String, BTreeMap<String, Vec<Place>>>;
 
 impl Workspace {
@@ -689,7 +689,7 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
             // The whole file: #![cfg(test)]
             Some(found) if found.inner && found.for_tests => return Vec::new(),
             Some(found) if found.for_tests => at = item_end(tokens, found.end),
-            // A cfg may stand behind other attributes: the item goes with all of them.
+            // A cfg may come after other attributes: the item goes with all of them.
             Some(found) if !found.inner => {
                 let mut end = found.end;
                 let mut for_tests = false;
@@ -714,7 +714,7 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
 }
 
 struct Attribute {
-    /// `#![...]`, which is about what it stands in.
+    /// `#![...]`, which is about the item around it.
     inner: bool,
     for_tests: bool,
     end: usize,
@@ -812,7 +812,7 @@ fn item_end(tokens: &[Token], mut start: usize) -> usize {
         match tokens[at].kind {
             Kind::Other(';') => return at + 1,
             Kind::Other(',') if !is_item && !ends_at_semicolon => return at + 1,
-            Kind::Other(')' | ']' | '}') => return at, // the end of what the field or statement stands in
+            Kind::Other(')' | ']' | '}') => return at, // the end of the item around the field or statement
             Kind::Other('(' | '[') => at = closing(tokens, at),
             Kind::Other('{') => {
                 at = closing(tokens, at);
@@ -902,7 +902,7 @@ fn path_attribute(tokens: &[Token], module: usize) -> Option<&str> {
     None
 }
 
-/// Calls back for each token with the module that it stands in.
+/// Calls back for each token with its module.
 fn walk(tokens: &[Token], path: &[String], mut visit: impl FnMut(&[String], usize)) {
     let mut module = path.to_vec();
     // For each open brace: whether it is that of an inline module.
@@ -932,7 +932,7 @@ struct Named {
     line: usize,
 }
 
-/// All that a file names by path: each with the module it stands in, and whether it is a `use`.
+/// All that a file names by path: each with its module, and whether it is a `use`.
 fn named_in(tokens: &[Token], path: &[String]) -> Vec<(Vec<String>, bool, Named)> {
     let mut found = Vec::new();
     // Tokens in front of this one belong to something that was read as a whole.
@@ -1191,7 +1191,7 @@ impl Interface {
             if public {
                 self.names.extend(item_name(&tokens[at + 1..]).map(str::to_owned));
             }
-            // What stands in brackets is inside of an item.
+            // Text in brackets is inside of an item.
             let open = matches!(tokens[at].kind, Kind::Other('{' | '(' | '['));
             at = if open { closing(tokens, at) + 1 } else { at + 1 };
         }
@@ -1213,7 +1213,7 @@ fn item_name(tokens: &[Token]) -> Option<&str> {
 // Circles
 // ---------------------------------------------------------------------------------------------------------------------
 
-/// The groups of modules of which each reaches each other, the largest first.
+/// The groups of modules in which each module reaches every other, the largest first.
 fn knots(imports: &Imports) -> Vec<Vec<String>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         imports.keys().map(|module| (module.as_str(), reached_from(imports, module))).collect();

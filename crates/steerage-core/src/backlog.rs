@@ -173,7 +173,7 @@ fn refuse(rings: &[Arc<RingLedger>], at: usize, frame: Completion, pages: &mut Q
     pages.take_home(frame);
 }
 
-/// What a queue needs to publish: where refused frames go, and the CPUs that got frames.
+/// The parts that a queue needs to publish: where refused frames go, and the CPUs that got frames.
 pub(crate) struct To<'a> {
     pub(crate) pages: &'a mut QueuePages,
     pub(crate) ledger: &'a QueueLedger,

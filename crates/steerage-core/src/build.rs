@@ -69,7 +69,7 @@ pub struct Spec {
     pub outputs: Vec<Output>,
     /// How frames are hashed if the device's hash is not used.
     pub hasher: QueueHasher,
-    /// What the hash of a device must keep together to be used. `None` if no device's hash is used.
+    /// The packets that the hash of a device must keep together to be used. `None` if no device's hash is used.
     pub device_hash: Option<Affinity>,
     /// Which packets must go to the same CPU. Hashes must respect it.
     pub affinity: Affinity,
@@ -85,7 +85,7 @@ pub struct Spec {
     pub kept_max: usize,
     /// The longest frame that a page must be able to hold, in bytes.
     pub linear_bytes: usize,
-    /// How many packets a CPU's function may originate at a time.
+    /// The number of packets that the function of a CPU may originate at a time.
     pub originated_max: usize,
     /// The cap on packet memory and rings, in bytes.
     pub memory_max: usize,
@@ -379,7 +379,7 @@ impl Plan {
         Ok(supply)
     }
 
-    /// Opens the devices' queues. What memory they lend is known only now. Under the cap, everything else shrinks by as much.
+    /// Opens the devices' queues. The memory that they lend is known only now. Under the cap, everything else shrinks by as much.
     /// Returns how many bytes they lend.
     fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;

@@ -45,7 +45,7 @@ impl Filled {
     }
 }
 
-/// How many bytes a frame counts for: the length on the wire that its device claims, but at most the length of the
+/// The bytes that a frame counts for: the length on the wire that its device claims, but at most the length of the
 /// longest frame.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! What devices say of themselves: a name, which may change; what they need and can do; errors.
+//! The description that a device gives: its name, which may change, its needs and abilities, and errors.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use steerage_mem::{Blocks, Fit, Page, Region};
 
 pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 
-/// What a queue needs, and what it can do: see [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
+/// The needs and abilities of a queue: see [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
@@ -100,7 +100,7 @@ impl Capabilities {
     }
 }
 
-/// What came of opening a queue: see [`RxQueue::open`](crate::rx::RxQueue::open). The default is a queue whose frames lie in the pages of the pool.
+/// The outcome of opening a queue: see [`RxQueue::open`](crate::rx::RxQueue::open). The default is a queue whose frames lie in the pages of the pool.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
@@ -117,9 +117,9 @@ pub struct Opened {
     /// The blocks that a queue lends. The device keeps the [`Claim`](steerage_mem::Claim) to them; without it no code can
     /// write to them or lend them.
     pub blocks: Option<Blocks>,
-    /// The mode in which the device runs, if it is known only now. `None` if it is [`Input::mode`](crate::rx::Input::mode).
+    /// The mode in which the device runs, if the device learns it only now. `None` if it is [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
-    /// What the device counts besides received and lost packets. The device keeps the counts and adds to them.
+    /// The counts of the device besides received and lost packets. The device keeps the counts and adds to them.
     pub counts: Option<Arc<DeviceCounts>>,
 }
 
@@ -135,7 +135,7 @@ impl Opened {
     }
 }
 
-/// What a queue to an output needs, and what it does: see [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
+/// The needs and actions of a queue to an output: see [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
 /// [`TxResources`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -160,7 +160,7 @@ impl TxCapabilities {
     }
 }
 
-/// What a queue to an output gets: see [`TxQueue::open`](crate::tx::TxQueue::open).
+/// The resources that a queue to an output gets: see [`TxQueue::open`](crate::tx::TxQueue::open).
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::device::DeviceError; pub mod device { pub use {steerage_core::{device::*, tx::*}, steerage_ledger::*, steerage_mem::*}; } }

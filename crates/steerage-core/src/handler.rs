@@ -75,7 +75,7 @@ pub trait Handler: Sized + 'static {
     /// already have state of the bucket: merge the two.
     fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
 
-    /// The end of the run: all packets have been handled. What the handler sends now still leaves.
+    /// The end of the run: all packets have been handled. Packets that the handler sends now still leave.
     fn finish(self, cpu: &mut Cpu) -> Self::Report;
 }
 

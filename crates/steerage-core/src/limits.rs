@@ -30,18 +30,17 @@ pub const ROUND_TIME_MAX: Duration = Duration::from_millis(2);
 /// line, so four lines at a time cross to the other CPU.
 pub const PUBLISH_AT: u64 = 16;
 
-/// How many full polls may pass before all rings are published, however little is staged on them. 8 polls of 64
-/// frames at 10 ns each delay a frame by 5 us at most.
+/// How many full polls may pass before all rings are published, however little is staged on them. So many
+/// polls of full batches delay a frame by 5 us at most.
 pub const PUBLISH_POLLS: u32 = 8;
 
-/// While a queue has more to poll and room for it, it takes finished lent frames home only once in this many polls,
-/// because other CPUs write the cache line that says which frames are finished. Eight polls are 512 frames, half of a
+/// While a queue has more to poll and room for it, it takes finished lent frames home only once in this many polls. Other
+/// CPUs write the cache line that says which frames are finished. Eight polls are 512 frames, half of a
 /// full backlog.
 pub const RECLAIM_POLLS: usize = 8;
 
 /// How often in a row a CPU looks at an empty ring before it forgets the ring until something is published on it. A look
-/// takes 2 to 4 ns. A ring that was forgotten costs both CPUs a cache line and an atomic operation when it is used again, so
-/// only rings that are idle for some 100 us are worth forgetting.
+/// takes 2 to 4 ns. A ring that was forgotten costs both CPUs a cache line and an atomic operation when it is used again, so only rings that are idle for about 100 us are worth forgetting.
 pub const IDLE_LOOKS: u32 = 1024;
 
 /// How many buckets the flow hash is divided into. At 16 CPUs each CPU has 256 buckets, which keeps the busiest CPU
@@ -93,7 +92,7 @@ pub const FLOWS_SEEN_MAX: usize = 64;
 pub const RECEIVE_TIMED_ONCE_IN: u32 = 16;
 
 /// How long a move waits for its fence. After that, frames that arrive for the moving buckets are dropped (`moving`)
-/// and the old CPU is told to discard its backlog (`revoked`).
+/// and the old CPU gets the order to discard its backlog (`revoked`).
 pub const MOVE_WAIT: Duration = Duration::from_millis(20);
 
 /// How long a queue waits for the CPU that is to poll it from now on. After that, it stays where it was. It is shorter than
@@ -165,7 +164,7 @@ pub struct Limits {
     /// backlog has its turn: `dev_weight`. It limits the length of the lists that are handed to other CPUs. From 1 to
     /// [`POLL_BUDGET`], which is the default.
     pub dev_weight: usize,
-    /// How many packets a round handles before the queues are polled again: `netdev_budget`. At least 1. However
+    /// The number of packets that a round handles before the queues are polled again: `netdev_budget`. At least 1. However
     /// small it is, every round handles the CPU's own share and one more list. The default is [`ROUND_BUDGET`].
     pub budget: usize,
     /// How long a round may take before the queues are polled again: `netdev_budget_usecs`. The default is

@@ -1,7 +1,6 @@
 //! Packets that a function originates: for example an answer in several parts, or a message that a timer triggers.
 //!
-//! They lie in pages that their CPU uses for nothing else. They go to the outputs through a ring of which this CPU
-//! has both ends, so that an output accepts them, and can swap their pages, like any other packets. They leave after
+//! They lie in pages that their CPU uses for nothing else. They go to the outputs through a ring whose two ends this CPU has, so that an output accepts them, and can swap their pages, like any other packets. They leave after
 //! the packets that the batch transmits and before the batch counts as finished, so the fence of a move covers them.
 //! If the CPU was declared dead, they are void, as verdicts are.
 

@@ -124,8 +124,8 @@ impl Spare {
         Self { pages: RefCell::new(Vec::with_capacity(POOL_BULK + 1)), shared }
     }
 
-    /// Takes a page: from the pages that this CPU has, else from the shared pool, else from the pages that came home to
-    /// `kept_pages` and that the queue's owner has not collected, perhaps because it sleeps.
+    /// Takes a page: from the pages that this CPU has, else from the shared pool, else from `kept_pages`. The latter are pages
+    /// that came home and that the queue's owner has not collected, perhaps because it sleeps.
     fn take(&self, kept_pages: &KeptPages) -> Option<Page> {
         let mut pages = self.pages.borrow_mut();
         #[cfg(test)]
@@ -439,7 +439,7 @@ impl Packet<'_> {
         *self.verdict
     }
 
-    /// What the headers of the frame say: its flow, its tunnels, the offsets of its parts. The headers are read at the first
+    /// The contents of the frame's headers: its flow, its tunnels, the offsets of its parts. The headers are read at the first
     /// call, and again after the packet was written to. Tunnels are entered as `Builder::layers` says.
     pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
         let layers = self.context.hasher.layers();

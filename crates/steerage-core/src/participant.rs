@@ -21,10 +21,10 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// What the handler did for the slice that is moving, until the machine has been told.
+/// The handler's actions for the slice that is moving, until the machine has the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// Nothing to tell.
+    /// Nothing to report.
     Nothing,
     /// The state is given up and lies in `states`.
     Left { epoch: u64 },
@@ -32,7 +32,7 @@ enum Told {
     Arrived { epoch: u64 },
 }
 
-/// What the handler has to do for the slice that is moving.
+/// The handler's tasks for the slice that is moving.
 #[derive(Clone, Copy, Debug)]
 struct HandlerPart {
     phase: MovePhase,
@@ -40,7 +40,7 @@ struct HandlerPart {
     group: u16,
 }
 
-/// What a CPU has to itself, as far as control may change it.
+/// The private state of a CPU, as far as control may change it.
 pub(crate) struct Own<'a, H: Handler> {
     pub(crate) queues: &'a mut Vec<OwnedQueue>,
     pub(crate) sleep: &'a Sleep,
@@ -51,7 +51,7 @@ pub(crate) struct Own<'a, H: Handler> {
 pub(crate) struct Participant<M> {
     /// The version of control that was last acted on.
     seen: u64,
-    /// Whether this CPU still has something to do or to tell.
+    /// Whether this CPU still has something to do or to report.
     pub(crate) pending: bool,
     /// This CPU was declared dead, and control does not know yet that it is back. Until then it must not steer.
     is_void: bool,
@@ -146,7 +146,7 @@ impl<M: Send> Participant<M> {
                 state.hurry(me, &self.open, &shared.gates, own.runner.cpu.now);
             }
             self.publish(&shared, state, me);
-            // The handler runs without the lock, because it may need some time. Then control is told.
+            // The handler runs without the lock, because it may need some time. Then control gets a report.
             let Some(part) = handler_part else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),
@@ -203,7 +203,7 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Lets go of the queues that other CPUs are to poll. What a queue has received is published before. A queue that takes part in a
+    /// Lets go of the queues that other CPUs are to poll. Frames that a queue has received are published before. A queue that takes part in a
     /// slice stays until that is over.
     fn offer_queues<H: Handler>(&mut self, Own { queues, sleep, runner }: &mut Own<'_, H>, state: &mut State) {
         let me = runner.index;
@@ -238,7 +238,7 @@ impl<M: Send> Participant<M> {
 
     // ---- the phases of a slice
 
-    /// Tells the machine what the handler has done.
+    /// Reports to the machine what the handler has done.
     fn tell(&mut self, me: CpuIndex, state: &mut State) {
         match self.to_tell {
             Told::Nothing => {}
@@ -361,7 +361,7 @@ impl<M: Send> Participant<M> {
             }
         });
         if given == Ok(None) {
-            // The handler panicked. What it gave up before cannot be trusted.
+            // The handler panicked. Its earlier reports cannot be trusted.
             self.states.clear();
         }
         self.to_tell = Told::Left { epoch: part.epoch };
@@ -381,7 +381,7 @@ impl<M: Send> Participant<M> {
     // ---- death
 
     /// This CPU finds that it was declared dead. It drops everything that is out of date. It counts as alive again, and goes on,
-    /// once it has told control: see [`take_part`](Self::take_part).
+    /// once it has reported to control: see [`take_part`](Self::take_part).
     #[cold]
     pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {
         if std::mem::replace(&mut self.is_void, true) {
@@ -401,7 +401,7 @@ impl<M: Send> Participant<M> {
         self.is_void
     }
 
-    /// Tells control that this CPU is back. Its queues continue with the map in force.
+    /// Reports to control that this CPU is back. Its queues continue with the map in force.
     fn come_back<H: Handler>(&mut self, Own { queues, runner, .. }: &mut Own<'_, H>, state: &mut State) {
         state.on(Event::Revived(runner.index));
         queues.iter_mut().for_each(|queue| self.go_by_the_map_in_force(queue, runner, state));

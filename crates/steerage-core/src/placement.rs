@@ -1,4 +1,4 @@
-//! What a policy sees of an instance and leaves in it. A policy reads counters and groups by the
+//! The view that a policy has of an instance, and the state that it leaves there. A policy reads counters and groups by the
 //! [`Handle`](crate::control::Handle), decides on a thread of its own, and stores its wish. The core never calls a policy and never
 //! waits for one: if the mask or the usable CPUs change, it goes by the [`Plan`] that the policy left.
 
@@ -39,7 +39,7 @@ pub struct GroupView {
     pub queues: Vec<usize>,
 }
 
-/// What an instance knows of its policy.
+/// The properties of a policy that an instance knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyInfo {
     /// The name, in one word.
@@ -48,7 +48,7 @@ pub struct PolicyInfo {
     pub measures: bool,
 }
 
-/// What a policy has found out about a group, for reports.
+/// The findings of a policy about a group, for reports.
 #[derive(Clone, Debug, Default)]
 pub struct GroupFindings {
     /// The group that this is about.

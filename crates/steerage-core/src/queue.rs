@@ -50,7 +50,7 @@ struct PollLimits {
     copybreak: usize,
 }
 
-/// Whether and when the queue is to be polled again.
+/// Whether and when to poll the queue again.
 pub(crate) struct PollState {
     /// The result of the last poll.
     pub(crate) polled: Polled,
@@ -192,7 +192,7 @@ impl OwnedQueue {
         self.steer.fences_open(&self.rings)
     }
 
-    /// The move takes too long: stops parking, and tells the old CPUs to discard the frames that they have not begun.
+    /// The move takes too long: stops parking, and orders the old CPUs to discard the frames that they have not begun.
     pub(crate) fn revoke(&mut self) {
         self.steer.revoke(&mut self.rings);
     }

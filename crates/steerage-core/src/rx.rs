@@ -1,7 +1,7 @@
 //! The receiving side of a device. To the path a device is an [`RxQueue`]: an object that hands over filled buffers
 //! when it is polled.
 //!
-//! At a stop, each queue is told that the run ends ([`RxQueue::stop`]). A file can be left as it is. A live queue may
+//! At a stop, each queue learns that the run ends ([`RxQueue::stop`]). A file can be left as it is. A live queue may
 //! still have frames in a ring that have already been received: it stops receiving, is polled until these frames are
 //! handed over, and then reports that it has ended. Frames that it cannot hand over in time are counted as lost.
 
@@ -41,7 +41,7 @@ use steerage_mem::{Page, Region};
 /// }
 /// ```
 pub trait RxQueue: Send {
-    /// What the queue needs and what it can do. Called while the instance is built. The answer must not change.
+    /// The needs and abilities of the queue. Called while the instance is built. The answer must not change.
     fn capabilities(&self) -> Capabilities;
 
     /// Opens the queue. Called once, before the first poll. Frames in pages will lie in the pages of `region`. A queue that
@@ -74,14 +74,14 @@ pub trait RxQueue: Send {
         None
     }
 
-    /// Tells the queue that the run ends, so frames that arrive from now on are not wanted. Return true if the queue
+    /// Informs the queue that the run ends, so frames that arrive from now on are not wanted. Return true if the queue
     /// should be polled until it has handed over the frames that have already arrived and returns [`Polled::Ended`].
     /// Return false if the queue can be left as it is.
     fn stop(&mut self) -> bool {
         false
     }
 
-    /// Tells the queue that it will not be polled again, because it has ended or because the run stops. Append to
+    /// Informs the queue that it will not be polled again, because it has ended or because the run stops. Append to
     /// `pages` the pages that the queue still has and that the device no longer writes to. A page that is not
     /// returned cannot be used until the region ends.
     fn close(&mut self, pages: &mut Vec<Page>) {

@@ -1,10 +1,13 @@
 //! Samples of what receiving and handling cost, for policies that steer by load. Nothing is sampled unless a policy
 //! measures load.
 //!
-//! A policy mainly uses counters that the path keeps anyway. Three samples are taken in addition: the time spent
-//! receiving, in one round out of [`RECEIVE_TIMED_ONCE_IN`]; the time that the handler needs for a packet alone, in
-//! one batch out of [`TIMED_ONCE_IN`]; and the load of the buckets, for which one frame of each poll stands for the
-//! whole poll (in `steer`). What CPUs did is counted exactly and decides whether anything moves. Samples only decide
+//! A policy mainly uses counters that the path keeps anyway. Three samples are taken in addition:
+//!
+//! - the time spent receiving, in one round out of [`RECEIVE_TIMED_ONCE_IN`];
+//! - the time that the handler needs for a packet alone, in one batch out of [`TIMED_ONCE_IN`];
+//! - the load of the buckets, for which one frame of each poll represents the whole poll (in `steer`).
+//!
+//! The work of CPUs is counted exactly, and decides whether anything moves. Samples only decide
 //! what moves.
 
 use std::time::Duration;
@@ -25,11 +28,11 @@ pub(crate) struct Sampler {
     /// Count rounds and batches, so that one of many is measured.
     nth_round: u32,
     nth_batch: u32,
-    /// Set while the packet in hand is timed: the time at which that began, and the packet's bucket if it is known.
+    /// Set while the packet in hand is timed: the time at which that began, and the packet's bucket, if the packet has one.
     timed: Option<(Timestamp, Option<u16>)>,
     /// The average time of a timed packet, in nanoseconds.
     mean: u64,
-    /// Buckets of which some packets are examined, to name the flow that fills them.
+    /// Buckets whose packets are examined in part, to name the flow that fills a bucket.
     to_name: Vec<BucketId>,
 }
 
@@ -43,7 +46,7 @@ impl Sampler {
     pub(crate) fn follow(&mut self, is_on: bool, to_name: &[BucketId]) {
         self.is_on = is_on;
         self.to_name.clear();
-        // What was seen of more buckets would find no room.
+        // Samples of more buckets would find no room.
         self.to_name.extend(to_name.iter().take(FLOWS_SEEN_MAX));
     }
 

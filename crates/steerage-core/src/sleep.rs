@@ -2,7 +2,7 @@
 //!
 //! A CPU with nothing to do first keeps polling for up to [`IDLE_POLL`](crate::limits::IDLE_POLL), and for less time
 //! if that has not paid off lately, like KVM's `halt_poll_ns` (`Softnet::run`). Then it announces that it sleeps by
-//! setting its bit in `Sleepers`, passes a memory fence, looks for work once more, and waits in one `ppoll` on its
+//! setting its bit in `Sleepers`, passes a memory fence, and looks for work once more. At last it waits in one `ppoll` on its
 //! eventfd (its bell) and on those of its devices that have nothing to receive. A CPU that hands frames to others
 //! passes a fence once per poll and then checks the bits of the CPUs that it gave frames to. So either the sleeper
 //! sees the frames, or the other CPU sees the bit and rings the bell.
@@ -36,7 +36,7 @@ pub enum Armed {
 /// The state of one CPU's sleep.
 #[derive(Default)]
 pub(crate) struct Sleep {
-    /// Whether other CPUs were told that this CPU sleeps.
+    /// Whether other CPUs know that this CPU sleeps.
     armed: bool,
     /// The epoll for a caller that asked for one file descriptor.
     events: Option<Events>,
@@ -47,7 +47,7 @@ impl Sleep {
         self.armed
     }
 
-    /// Tells other CPUs that this CPU is about to sleep. Afterwards it must look for something to do once more.
+    /// Announces to other CPUs that this CPU is about to sleep. Afterwards it must look for something to do once more.
     pub(crate) fn arm(&mut self, me: CpuIndex, shared: &Shared) {
         shared.sleepers.about_to_sleep(usize::from(me));
         self.armed = true;

@@ -289,7 +289,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                     self.phase = Phase::Handle(place);
                     return None;
                 }
-                // Every round handles the CPU's own share and one more backlog, so that no backlog waits for ever.
+                // Every round handles the CPU's own share and one more backlog, so that no backlog waits forever.
                 if !self.backlogs.is_own(place) && self.is_round_over() {
                     self.ledger().time_squeeze.add(1);
                     Phase::Control

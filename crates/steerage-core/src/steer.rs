@@ -282,7 +282,7 @@ impl Steer {
     }
 
     /// Whether all frames that were sent before the buckets were parked are finished. The fence of a dead CPU counts
-    /// as passed: that CPU is told to discard what it has not finished, in case it comes back.
+    /// as passed: that CPU gets the order to discard what it has not finished, in case it comes back.
     pub(crate) fn fences_passed(&self, rings: &mut QueueRings, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.fences() {
@@ -305,7 +305,7 @@ impl Steer {
         self.fences().filter(|(cpu, tail)| !rings.to.look(usize::from(*cpu)).passed(*tail)).map(|(cpu, _)| cpu)
     }
 
-    /// The move takes too long: stops parking, and tells the old CPUs to discard the frames that they have not begun.
+    /// The move takes too long: stops parking, and orders the old CPUs to discard the frames that they have not begun.
     pub(crate) fn revoke(&self, rings: &mut QueueRings) {
         rings.to.lot().set_limit(1);
         for (cpu, tail) in self.fences() {

@@ -1,4 +1,4 @@
-//! What control and the packet CPUs share under one lock: the machine that moves buckets, limits that change, and what a policy
+//! The state that control and the packet CPUs share under one lock: the machine that moves buckets, limits that change, and what a policy
 //! leaves here.
 //!
 //! Threads of control wait for the lock. A packet CPU only tries to take it, between two rounds and only if there is something
@@ -35,7 +35,7 @@ pub(crate) use deadline::QueueGauges;
 /// Handler state on its way, beside the machine.
 pub(crate) type InTransit<M> = ControlLock<Transit<M>>;
 
-/// What is under the control lock.
+/// The state under the control lock.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) moves: Moves,
@@ -44,14 +44,14 @@ pub(crate) struct State {
     queues: Vec<QueueGauges>,
     pub(crate) limits: LimitsInForce,
     pub(crate) policy: PolicyInfo,
-    /// What the policy has found out about each group.
+    /// The findings of the policy about each group.
     pub(crate) findings: Vec<GroupFindings>,
     /// The share of each CPU's time that other programs used lately.
     pub(crate) others: Vec<f64>,
     /// Buckets whose packets should be looked at, to name the flow that fills them, and the flows that were seen.
     to_name: Vec<BucketId>,
     flows_seen: Vec<(BucketId, FlowKey)>,
-    /// What each CPU should run between two rounds.
+    /// The hook that each CPU should run between two rounds.
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
     /// Queues that another CPU is to poll: the queue and the CPU.
     wanted: Vec<(usize, CpuIndex)>,
@@ -183,7 +183,7 @@ impl State {
         self.queues.iter().enumerate().any(waits)
     }
 
-    /// Whether a dead CPU's queue has nothing left on living old CPUs. What it sent to dead ones is revoked. Returns the epoch
+    /// Whether a dead CPU's queue has nothing left on living old CPUs. Frames that it sent to dead CPUs are revoked. Returns the epoch
     /// of the slice.
     fn are_fences_passed(&self, queue: usize) -> Option<u64> {
         let slice = self.moves.slice()?;

@@ -3,17 +3,15 @@
 //! Each CPU has its own queue to each output, so no CPU waits for a lock. The packets of a batch that go to one
 //! output are given to this CPU's queue in one call, in the order in which they arrived. That happens after the
 //! handler has returned and the CPU's gate was left, because the verdicts of a CPU that was declared dead are void.
-//! It also happens before the batch counts as finished. So the fence of a move covers everything that was sent: when
-//! a flow moves, its new CPU sends nothing before all of its earlier packets have left, and the flow keeps its order
+//! It also happens before the batch counts as finished. So the fence of a move covers everything that was sent. When
+//! a flow moves, its new CPU sends nothing before all of the flow's earlier packets have left, and the flow keeps its order
 //! on the wire.
 //!
 //! A device copies the packets that it cannot send at once, or takes a packet's page in exchange for a page of its
 //! own ([`OutgoingPacket::swap`]). For the exchange it has pages of the pool ([`TxCapabilities::pages_max`]). The page that it
 //! puts into the packet's slot comes home in the place of the page that it took, and the page that it took is its own
 //! once the device has sent it. An exchange needs no counter, no limit and no second way home, which keeping the page
-//! would need. (It was compared with a copy by AF_XDP on a veth, in five pairs of runs on a busy machine. With 64
-//! bytes the rate was 0.95 of that of a copy, between 0.90 and 1.20, so there is no difference. With 1500 bytes the
-//! rate was 1.06 of that of a copy, between 1.02 and 1.32.)
+//! would need. (It was compared with a copy by AF_XDP on a veth, in five pairs of runs on a busy machine. With frames of 64 bytes there is no difference to a copy. With 1500 bytes the rate was 1.06 times the rate with a copy.)
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,7 +51,7 @@ use steerage_topology::CpuId;
 /// assert_eq!(output.kind, "example");
 /// ```
 pub trait TxQueue: Send {
-    /// What the queue needs and what it does. Called while the instance is built. The answer must not change.
+    /// The needs and actions of the queue. Called while the instance is built. The answer must not change.
     fn capabilities(&self) -> TxCapabilities {
         TxCapabilities::default()
     }
@@ -69,7 +67,7 @@ pub trait TxQueue: Send {
 
     /// Whether a batch would find room now. Called only if the queue [defers](TxCapabilities::defers), before a batch is
     /// handled whose source can wait: such a batch waits until all outputs of the CPU have room. An output that
-    /// accepts nothing any more must not return false for ever.
+    /// accepts nothing any more must not return false forever.
     fn has_room(&self) -> bool {
         true
     }
@@ -94,7 +92,7 @@ pub trait TxQueue: Send {
         Ok(())
     }
 
-    /// Tells the queue that the run is over or that the queue failed. Append its pages to `pages`. A page that is not
+    /// Informs the queue that the run is over or that the queue failed. Append its pages to `pages`. A page that is not
     /// returned cannot be used until the region ends.
     fn close(&mut self, pages: &mut Vec<Page>) {
         let _ = pages;

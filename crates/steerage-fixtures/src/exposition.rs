@@ -1,6 +1,6 @@
 //! A strict reader of Prometheus' text format 0.0.4, so that what we write is checked where promtool is absent:
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. It wants more than the format does: every metric is
-//! described before its samples, and stands in one piece.
+//! described before its samples, and has all of them together.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -44,7 +44,7 @@ pub fn read(text: &str) -> Page {
             (helped, kind) = (Some(name.to_owned()), None);
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, of) = rest.split_once(' ').unwrap_or_else(|| panic!("no type: {line}"));
-            assert_eq!(helped.as_deref(), Some(name), "its HELP has to stand before it: {line}");
+            assert_eq!(helped.as_deref(), Some(name), "its HELP must come before it: {line}");
             assert!(["counter", "gauge"].contains(&of), "{line}");
             assert_eq!(of == "counter", name.ends_with("_total"), "counters and no others end in _total: {line}");
             kind = Some(of.to_owned());
@@ -52,9 +52,9 @@ pub fn read(text: &str) -> Page {
         } else {
             let (series, value) = sample(line);
             let name = series.split('{').next().unwrap();
-            assert_eq!(helped.as_deref(), Some(name), "it stands under another's head: {line}");
+            assert_eq!(helped.as_deref(), Some(name), "it is under the head of another family: {line}");
             assert!(value >= 0.0 || kind.as_deref() == Some("gauge"), "a counter below 0: {line}");
-            assert!(kind.is_some(), "its TYPE has to stand before it: {line}");
+            assert!(kind.is_some(), "its TYPE must come before it: {line}");
             assert!(page.samples.insert(series, value).is_none(), "a series that is there twice: {line}");
         }
     }

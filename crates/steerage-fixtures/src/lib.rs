@@ -1,4 +1,4 @@
-//! What the tests of several crates need: network namespaces with a kernel that talks, captures made by hand and by tshark,
+//! Tools for the tests of several crates: network namespaces with a kernel that talks, captures made by hand and by tshark,
 //! small packet functions, and waiting for a condition.
 
 pub mod by_hand;
@@ -48,7 +48,7 @@ pub fn skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
 }
 
-/// The user `nobody`, by Debian's number: somebody who is not root.
+/// The user `nobody`, by Debian's number: a user other than root.
 pub const NOBODY: u32 = 65534;
 
 /// Whether this process is root's. If not, the caller skips its test; in CI this is a failure.

@@ -86,7 +86,7 @@ pub(crate) fn fresh_name() -> String {
     format!("st-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Runs `ip` and returns whether it succeeded. What it complains of goes to standard error.
+/// Runs `ip` and returns whether it succeeded. Its errors go to standard error.
 pub(crate) fn ip(args: &str) -> bool {
     // A namespace may be gone already when it is deleted.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };

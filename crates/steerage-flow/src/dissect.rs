@@ -49,8 +49,8 @@ pub(crate) use plain::{plain, plain_ip};
 ///   of its flow. (Steering keeps the fragments of a datagram together all the same.)
 ///
 /// `frame` begins with a header of type `link`, and may be cut off at the end. A frame check sequence is ignored.
-/// Lengths stated in the headers are not compared with the frame's length: a frame padded to the Ethernet minimum,
-/// one cut off by a capture and one coalesced by the kernel all have the key of their flow.
+/// Lengths stated in the headers are not compared with the frame's length. So a frame that is padded to the Ethernet minimum, cut off
+/// by a capture or coalesced by the kernel has the key of its flow.
 #[must_use]
 #[inline(always)]
 pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {

@@ -67,8 +67,7 @@ impl fmt::Display for FlowHash {
 /// Supplies the keys of a batch, and takes its hashes.
 ///
 /// Mark both functions `#[inline(always)]`, and also the functions that they usually call. They are compiled into the
-/// loop of each kernel, and only a method can be marked like this (neither a closure nor a function passed as one
-/// can).
+/// loop of each kernel, and only a method can be marked like this, and no closure.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};

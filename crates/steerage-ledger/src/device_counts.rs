@@ -1,4 +1,4 @@
-//! What a device counts besides received and lost packets.
+//! The counts of a device besides received and lost packets.
 
 use crate::counter::Counter;
 

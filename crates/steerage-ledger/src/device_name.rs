@@ -31,7 +31,7 @@ struct Inner {
 
 impl DeviceName {
     /// A name that may change. `ask` returns what the device is called now, or `None` if that is not known, as when the device
-    /// is gone: then the last known name stands. It is asked each time the name is read, by any thread; until then, the name is
+    /// is gone: then the last known name stands. The function is called each time the name is read, by any thread; until then, the name is
     /// `name`.
     pub fn following(name: impl Into<String>, ask: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { last: Mutex::new(name.into()), ask: Some(Box::new(ask)) }))

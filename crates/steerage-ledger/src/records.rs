@@ -33,7 +33,7 @@ pub struct QueueInfo {
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
-    /// What the device counts besides, if it does.
+    /// Other counts of the device, if it has any.
     pub device_counts: Option<Arc<DeviceCounts>>,
     /// The device lends memory of its own.
     pub lends: bool,

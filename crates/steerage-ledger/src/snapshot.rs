@@ -116,7 +116,7 @@ pub struct QueueSnapshot {
     pub copied: u64,
     /// Frames that the device left to the kernel. They are neither received nor dropped.
     pub passed: u64,
-    /// What only this kind of device counts, by the kernel's names.
+    /// The counts that only this kind of device has, by the kernel's names.
     pub device_counts: Vec<(&'static str, u64)>,
     /// Frames that completed out of order. `None` if the order is not checked.
     pub reordered: Option<u64>,

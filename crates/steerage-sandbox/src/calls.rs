@@ -1,9 +1,9 @@
-//! System calls, in groups by what a thread does with them.
+//! System calls, in groups by purpose.
 
 use libc::c_int;
 use syscalls::Sysno;
 
-/// What a thread does. Each group is a list of system calls.
+/// A purpose of a thread. Each group is a list of system calls.
 ///
 /// ```
 /// use steerage_sandbox::Group;
@@ -147,7 +147,7 @@ const RUN: &[Call] = &[
     any(Sysno::sched_getaffinity),
     any(Sysno::sysinfo),
     any(Sysno::uname),
-    // What is open.
+    // Open files.
     any(Sysno::close),
     any(Sysno::copy_file_range),
     any(Sysno::dup),
@@ -366,7 +366,7 @@ pub(crate) fn name_of(number: usize) -> &'static str {
 mod tests {
     use super::*;
 
-    /// What no command does once it is set up, by their names in signal-safety and privilege guides.
+    /// System calls that no command makes once it is set up, by their names in signal-safety and privilege guides.
     #[test]
     fn no_group_has_what_takes_a_machine_over() {
         let never = [

@@ -12,7 +12,7 @@ use crate::SandboxError;
 /// The newest rules that are asked for. An older kernel enforces those that it knows.
 const ASKED: ABI = ABI::V6;
 
-/// What remains possible with a path.
+/// The access that remains possible with a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     /// Read the file, or all below the directory.
@@ -52,7 +52,7 @@ pub(crate) enum Enforced {
     Nothing,
 }
 
-/// What remains possible besides paths.
+/// The access that remains possible without a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
     /// Connections by TCP to other hosts.

@@ -54,7 +54,7 @@ fn compile(
     filter.try_into().map_err(SandboxError::filter)
 }
 
-/// The conditions of a call, of which one has to hold.
+/// The conditions of a call. It is allowed if one of them holds.
 fn conditions(call: Call) -> Result<Vec<SeccompCondition>, SandboxError> {
     let condition = |argument, length, how, value| {
         SeccompCondition::new(argument, length, how, value).map_err(SandboxError::filter)

@@ -2,7 +2,7 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `calls` | system calls, in groups by what a thread does with them |
+//! | `calls` | system calls, in groups by purpose |
 //! | `files` | which files remain, by Landlock |
 //! | `filter` | from groups of system calls to programs for seccomp |
 //! | `sys` | the handler that names a violation |
@@ -32,7 +32,7 @@ use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 pub use calls::Group;
 use files::{Enforced, How, Reach};
 
-/// What a process still does. All else is denied once [`restrict_files`](Self::restrict_files) and
+/// The actions that a process still needs. Everything else is denied once [`restrict_files`](Self::restrict_files) and
 /// [`restrict_calls`](Self::restrict_calls) have been called.
 ///
 /// ```no_run
@@ -154,7 +154,7 @@ impl ThreadFilter {
     }
 }
 
-/// What is in force.
+/// The restrictions that are in force.
 /// [`Sandbox`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InForce {

@@ -21,11 +21,10 @@ const PATH_BYTES: usize = 128;
 /// The exit code if the kernel does not end the process by the signal: 128 and its number, as a shell reports it.
 const ENDED: c_int = 128 + libc::SIGSYS;
 
-/// Files that the C library asks the kernel's settings from, in any thread that allocates or frees memory. It can do without: it is told
-/// that it may not open them.
+/// Files that the C library asks the kernel's settings from, in any thread that allocates or frees memory. It can do without them: opening them fails with "permission denied".
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
-/// What the kernel tells about a SIGSYS: `siginfo_t` with its member `_sigsys`.
+/// The kernel's description of a SIGSYS: `siginfo_t` with its member `_sigsys`.
 #[repr(C)]
 struct SysInfo {
     signo: c_int,
@@ -93,7 +92,7 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
         line.push_printable(path);
     }
     line.push(b"; please report this, --no-sandbox runs without the sandbox\n");
-    // SAFETY: the bytes are valid. If standard error is closed, nobody can be told.
+    // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
     end();
 }

@@ -18,7 +18,7 @@ const PAYLOAD_AT: usize = FRAME_BYTES - 12;
 /// The most pages of a frame: its head has [`FRAME_BYTES`], each further one may have as many.
 const PAGES_MAX: usize = 3;
 
-/// What traffic to make.
+/// The kind of traffic to make.
 #[derive(Clone, Debug)]
 pub struct TrafficOptions {
     /// How many queues. Flows are seen by all of them, in one direction by the even and in the other by the odd ones, so
@@ -73,7 +73,7 @@ pub struct Traffic {
     chained_once_in: u64,
     /// A frame that there was no page for the rest of.
     begun: Gather,
-    /// What is to come of it: bytes.
+    /// The bytes that it becomes.
     left_of_it: Vec<(u8, usize)>,
     region: Option<Arc<Region>>,
     gap: Duration,

@@ -16,7 +16,7 @@ use crate::traffic;
 const PAGES: usize = 16;
 const HELD_MAX: usize = 4;
 
-/// What all outputs have seen together.
+/// The packets that all outputs together have seen.
 #[derive(Debug, Default)]
 pub struct Wire {
     /// Packets sent.

@@ -39,7 +39,7 @@ pub struct Mood {
     pub changes_once_in: u64,
 }
 
-/// What all handlers of an instance have seen together.
+/// The packets that all handlers of an instance together have seen.
 #[derive(Debug)]
 pub struct Witness {
     mood: Mood,
@@ -50,7 +50,7 @@ pub struct Witness {
     /// Packets whose number was not above the last of their flow.
     pub late: AtomicU64,
     /// Packets whose number was not the last of their flow and one: something was lost, or the flow's state did not come
-    /// along. Wrong only where nothing is dropped, nothing panics and no queue leaves its group.
+    /// along. It is an error only if nothing is dropped, nothing panics and no queue leaves its group.
     pub gaps: AtomicU64,
     /// Packets that were not as they were sent.
     pub torn: AtomicU64,

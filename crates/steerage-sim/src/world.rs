@@ -56,7 +56,7 @@ pub enum Control {
     },
 }
 
-/// What things cost, in virtual time, how often a CPU is held up, and when control is called.
+/// The cost of things in virtual time, how often a CPU is held up, and when control is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// A phase by itself.
@@ -103,7 +103,7 @@ struct VirtualCpu<H: Handler> {
     others: f64,
 }
 
-/// What a virtual CPU does.
+/// The state of a virtual CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
@@ -275,7 +275,7 @@ impl<H: Handler> World<H> {
         true
     }
 
-    /// Those whose bell rang since the last phase begin to wake.
+    /// CPUs whose bell rang since the last phase begin to wake.
     fn hear_bells(&mut self) {
         for cpu in &mut self.cpus {
             if matches!(cpu.state, Doing::Asleep(_)) && cpu.softnet.is_woken() {

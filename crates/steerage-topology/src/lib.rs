@@ -1,5 +1,5 @@
-//! The CPUs of a Linux machine: sets of CPUs in the format of `rps_cpus`, the caches and NUMA nodes that CPUs share, the CPUs and
-//! memory that this process may use, and the distance between two CPUs.
+//! The CPUs of a Linux machine. This crate has sets of CPUs in the format of `rps_cpus`, the caches and NUMA nodes that CPUs share, the CPUs
+//! and memory that this process may use, and the distance between two CPUs.
 //!
 //! The modules import downwards only:
 //!

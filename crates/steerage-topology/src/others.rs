@@ -113,7 +113,7 @@ mod tests {
         let cpus: CpuMask = [CpuId(0), CpuId(1), CpuId(2)].into_iter().collect();
         let mut others = OthersTime::below(made.root(), &cpus);
         assert_eq!(others.poll(&[7, 0, 0]), None);
-        // 100 more each: CPU 0 has 20 user, 10 nice, 20 system, 10 steal, of which 25 were ours; CPU 1 10 irq and 20 iowait.
+        // 100 more ticks each. Part of the ticks of CPU 0 were ours.
         made.write("proc/stat", "cpu 0 0 0 0\ncpu0 30 10 30 120 0 0 0 10 0 0\ncpu1 0 0 0 170 20 10 0 0 0 0\n");
         made.write("proc/self/task/7/stat", &task(20, 15));
         let shares = others.poll(&[7, 0, 0]).unwrap();

@@ -77,6 +77,6 @@ impl Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watch over CPUs {}, of which there are {}", self.cpus, self.living)
+        write!(f, "Watch over CPUs {}, present are {}", self.cpus, self.living)
     }
 }

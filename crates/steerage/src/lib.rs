@@ -201,7 +201,7 @@ pub mod packet {
     pub use steerage_core::packet::{Batch, Kept, NoRoom, Packet, Packets, Positions, Received, Segments, SegmentsMut};
 }
 
-/// What a device is: for authors of devices.
+/// The interface of devices, for authors of devices.
 pub mod device {
     pub use steerage_core::{completions::*, device::*, rx::*, tx::*};
     pub use steerage_ledger::{TxAccount, TxSource};
@@ -244,7 +244,7 @@ pub mod memory {
     pub use steerage_topology::usable_memory;
 }
 
-/// What nearly every program imports.
+/// The items that nearly every program imports.
 pub mod prelude {
     pub use crate::{Batch, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Input, Packet, Running, Snapshot};
 }

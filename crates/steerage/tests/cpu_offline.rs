@@ -56,7 +56,7 @@ impl Drop for Off {
     }
 }
 
-/// UDP flows without end, that can wait: nothing of them is to be lost.
+/// UDP flows without end, that can wait: none of them may be lost.
 struct Endless(u32);
 
 const FRAME_BYTES: usize = 60;
@@ -198,7 +198,7 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     let skip = |why: &str| {
         let _ = writeln!(std::io::stderr(), "skipped: {why}");
     };
-    // The last one: what else runs here has mostly the first ones.
+    // The last one: other programs here mostly use the first ones.
     let Some(last) = ours.last().filter(|_| ours.len() > 1) else { return skip("there is one CPU only") };
     if are_old_cpusets() {
         return skip("there are cpusets of cgroup v1, which would not get the CPU back");

@@ -1,5 +1,5 @@
-//! A round of a packet CPU neither waits nor allocates, whatever happens around it: masks that change a thousand times a second,
-//! readers of snapshots in a loop, a policy at work, CPUs that are declared dead.
+//! A round of a packet CPU neither waits nor allocates, whatever happens around it. Meanwhile masks change a thousand times per second, snapshots
+//! are read in a loop, a policy is at work, and CPUs are declared dead.
 //!
 //! A build with debug assertions marks the rounds. The control lock panics if a packet CPU would wait for it, and the allocator of
 //! this test binary ends the process if memory is allocated in a round. Three seconds by default; a minute by hand and in the long

@@ -67,7 +67,7 @@ fn receive(mut capture: Capture, stopping: &AtomicBool) -> Result<Counted, netri
             continue;
         };
         for packet in &batch {
-            // What a flow is read from: the type, the protocol, the addresses.
+            // The fields of a flow: the type, the protocol, the addresses.
             let word = |at: usize| {
                 packet.data().get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes)
             };

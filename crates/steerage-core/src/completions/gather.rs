@@ -9,7 +9,7 @@ use super::{Completions, on_the_wire};
 impl Completions<'_> {
     /// Adds a buffer to a frame: the `len` bytes at `offset` of `page`. The first buffer is the head of the frame and
     /// contains the headers. If the frame becomes too long ([`FRAME_BYTES_MAX`](steerage_mem::FRAME_BYTES_MAX)) or
-    /// has too many buffers ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)), the whole frame is lost. It is counted
+    /// has too many buffers ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)), the whole frame is lost. It counts as lost
     /// when its [last](Self::push_gathered) buffer has arrived.
     pub fn gather(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) {
         if let Err(page) = frame.add(self.pages.pool.region(), page, offset, len) {

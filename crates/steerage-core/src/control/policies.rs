@@ -14,7 +14,7 @@ use crate::placement::{
 use crate::steering::State;
 use steerage_ledger::Ledgers;
 
-/// What policies use. See [`placement`](crate::placement).
+/// The calls that policies use. See [`placement`](crate::placement).
 impl Handle {
     /// The time of the instance's clock, which starts when it is built. CPUs that run on this machine read the same clock.
     pub fn now(&self) -> Timestamp {
@@ -81,7 +81,7 @@ impl Handle {
         self.0.change(|state| state.want_owner(queue, cpu));
     }
 
-    /// Sets the policy's name for reports, and whether CPUs sample their load. What an earlier policy found is forgotten.
+    /// Sets the policy's name for reports, and whether CPUs sample their load. The findings of an earlier policy are forgotten.
     pub fn set_policy_info(&self, policy: PolicyInfo) {
         self.0.change(|state| state.set_policy(policy));
     }
@@ -101,7 +101,7 @@ impl Handle {
         });
     }
 
-    /// Sets the buckets of which CPUs look at packets now and then, to name the flow that fills them.
+    /// Sets the buckets whose packets CPUs examine now and then, to name the flow that fills a bucket.
     pub fn name_flows(&self, buckets: Vec<BucketId>) {
         self.0.change(|state| state.set_to_name(buckets));
     }

@@ -67,8 +67,7 @@ impl Packet<'_> {
 
     /// Makes the frame `len` bytes longer at its front, in place, and returns the new bytes, which contain arbitrary
     /// data until you write them. A frame in lent memory is first copied to a page. The packet's length on the wire
-    /// grows by `len`. What the device recorded about the frame moves with it, and is lost
-    /// if the headroom has no space left for it.
+    /// grows by `len`. The device's record of the frame moves with it, and is lost if the headroom has no space left for it.
     ///
     /// # Errors
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.

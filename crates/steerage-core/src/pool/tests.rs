@@ -61,7 +61,7 @@ fn pages_of_another_node_are_replaced() {
     let node = |page: &Page| region.part_of(page);
     let pool = &mut two.pools[1];
     let all: Vec<Page> = std::iter::from_fn(|| pool.take()).collect();
-    assert_eq!(all.len(), two.pages, "of either node, where there is nothing else");
+    assert_eq!(all.len(), two.pages, "of either node, if there is nothing else");
     assert_eq!(pool.counters.alloc_empty.get(), 1);
     let own = region.numbers(1).len();
     assert!(all[..own].iter().all(|page| node(page) == 1), "its own come first");
@@ -232,7 +232,7 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever two queues do, each page is in one place. In debug builds the lives of pages are checked too.
+    /// Each page is in one place, for any actions of two queues. In debug builds the lives of pages are checked too.
     #[test]
     fn no_page_is_lost_or_had_twice(
         nodes in 1..3_usize,

@@ -12,7 +12,7 @@ use crate::limits::{DEAD_AFTER, MOVE_WAIT};
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     cpu: CpuIndex,
-    /// What its gate showed at the time `since`.
+    /// The state of its gate at the time `since`.
     sign: u64,
     since: Timestamp,
 }
@@ -54,7 +54,7 @@ impl Deadline {
     }
 }
 
-/// What the threads of control and dead CPUs' heirs know of a queue from outside.
+/// The view of a queue that the threads of control and the heirs of dead CPUs have.
 #[derive(Debug)]
 pub(crate) struct QueueGauges {
     pub(crate) can_wait: bool,

@@ -16,7 +16,7 @@ pub(crate) struct LimitsInForce {
     unread: Vec<CpuIndex>,
 }
 
-/// Sets a value. Returns whether it is another one.
+/// Sets a value. Returns whether it differs.
 fn replace<T: PartialEq>(old: &mut T, new: T) -> bool {
     let differs = *old != new;
     *old = new;

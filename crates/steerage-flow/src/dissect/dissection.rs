@@ -173,9 +173,17 @@ impl Fragment {
 pub struct Tunnel {
     /// The kind of tunnel.
     pub kind: HeaderKind,
-    /// The identifier of the tunnel: VXLAN's and Geneve's network identifier (24 bits), GTP-U's endpoint identifier,
-    /// GRE's key (in version 1: the call id), the lowest MPLS label (20 bits), PPPoE's session, a provider backbone's service (24
-    /// bits), or ERSPAN's session (10 bits).
+    /// The identifier of the tunnel.
+    ///
+    /// | tunnel | identifier |
+    /// |---|---|
+    /// | VXLAN, Geneve | network identifier, 24 bits |
+    /// | GTP-U | endpoint identifier |
+    /// | GRE | key; in version 1 the call id |
+    /// | MPLS | the lowest label, 20 bits |
+    /// | PPPoE | session |
+    /// | provider backbone | service, 24 bits |
+    /// | ERSPAN | session, 10 bits |
     pub id: Option<u32>,
 }
 

@@ -1,8 +1,8 @@
 //! Four rounds of AES as a keyed hash of one block, and a chain of three such hashes for three blocks.
 //!
 //! Four rounds with independent round keys turn any chosen difference between two inputs into any chosen difference
-//! of the whole state with a probability of at most 2^-113 (Keliher and Sui, "Exact maximum expected differential and
-//! linear probability for two-round AES", IET Information Security 1(2), 2007). So the states of two different long
+//! of the whole state with a probability of at most 2^-113. See Keliher and Sui, "Exact maximum expected differential and
+//! linear probability for two-round AES", IET Information Security 1(2), 2007. So the states of two different long
 //! keys do not become equal between blocks. This does not prove that the 32 bits kept at the end collide no more
 //! often than 32 bits must, but each of these bits has passed through all of the state twice. For two rounds the
 //! bound is 2^-28, and they are hardly cheaper: packets are independent, so the rounds of one packet overlap with

@@ -128,7 +128,7 @@ fn siphash_is_the_standard_librarys() {
     }
 }
 
-/// The paper's own vector: SipHash-2-4, key 00 .. 0f, message 00 .. 0e.
+/// The paper's own vector: SipHash-2-4, with a key and a message of rising bytes.
 #[test]
 fn siphash_of_the_paper() {
     let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];

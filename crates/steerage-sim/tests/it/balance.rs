@@ -11,7 +11,7 @@ use steerage_sim::{Costs, Mood, TrafficOptions, Witness, World};
 
 const STEPS_MAX: u64 = 50_000_000;
 
-/// What the function takes for a packet.
+/// The time that the function takes for a packet.
 const WORK: Duration = Duration::from_micros(50);
 
 /// `load` CPUs' worth of work for `seconds`, on as many CPUs as there are; the ledger half way and at the end.
@@ -48,7 +48,7 @@ fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot
     (half.unwrap(), end)
 }
 
-/// What each CPU handled in the second half.
+/// The packets that each CPU handled in the second half.
 fn handled(half: &Snapshot, end: &Snapshot) -> Vec<u64> {
     end.cpus.iter().zip(&half.cpus).map(|(end, half)| end.processed - half.processed).collect()
 }

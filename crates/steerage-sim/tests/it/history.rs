@@ -17,7 +17,7 @@ use steerage::{
 use steerage_fixtures::quiet_panics;
 use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Wire, Witness, WitnessHandler, World};
 
-/// Phases a run may take: some 20 times what they do take.
+/// Phases a run may take: about 20 times what they usually take.
 const STEPS_MAX: u64 = 20_000_000;
 
 /// Four ways to spread buckets: by hash, by load, and two that have no reason for what they do.
@@ -150,7 +150,7 @@ struct Run {
 }
 
 impl Run {
-    /// What the path's own check found, if it was asked to check, must be nothing.
+    /// The path's own check, if it is enabled, must have found nothing.
     fn reordered(&self) -> Option<u64> {
         self.check_order.then_some(0)
     }
@@ -303,7 +303,7 @@ fn small(seed: u64) -> Run {
         traffic: TrafficOptions {
             queues: [1, 4][chance.below(2) as usize],
             flows: 200,
-            // Of 3.0, one flow has most packets, and a flow limit cuts it.
+            // With an exponent of 3.0, one flow has most packets, and a flow limit cuts it.
             zipf: [1.0, 3.0][chance.below(2) as usize],
             frames: 3_000,
             can_wait: chance.below(2) == 0,
@@ -329,7 +329,7 @@ fn small(seed: u64) -> Run {
     }
 }
 
-/// What a handler sees says nothing of order where CPUs are declared dead: what such a CPU does has no effect. There the wire is
+/// If CPUs are declared dead, the packets that a handler sees say nothing about order: the actions of such a CPU have no effect. There the wire is
 /// the only witness beside the path's own check, so something has to be sent.
 fn with_deaths(seed: u64) -> Run {
     let mut run = small(seed);
@@ -344,7 +344,7 @@ fn many_small_histories() {
     quiet_panics();
     for seed in seeds(300) {
         let mut run = small(seed);
-        // A rebuilt handler has lost its state: what it was told of flows is then no witness.
+        // A rebuilt handler has lost its state: its view of flows is then no witness.
         run.mood.panics_once_in = 0;
         play(&run, false);
     }

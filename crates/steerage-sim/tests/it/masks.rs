@@ -1,4 +1,4 @@
-//! What masks promise, in virtual time: whichever is set last comes into force, groups keep apart, and every queue has its
+//! The promises of masks, in virtual time: the mask that is set last comes into force, groups keep apart, and every queue has its
 //! turn.
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use steerage::{
 };
 use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Witness, WitnessHandler, World};
 
-/// Phases that may pass until what was asked for is so: some 20 times what it takes.
+/// Phases that may pass until what was asked for is so: about 20 times what it usually takes.
 const STEPS_MAX: u64 = 2_000_000;
 
 fn traffic(queues: usize, frames: u64, seed: u64) -> TrafficOptions {
@@ -89,7 +89,7 @@ fn the_mask_set_last_comes_into_force() {
             .input_on(traffic(2, 1_000_000, seed).input(), &[CpuId(0), CpuId(1)], None)
             .build(move |cpu| for_handlers.handler(cpu, seed))
             .unwrap();
-        // Every second run, other threads hold the control lock for long. Nobody asks again for what a CPU forgets meanwhile.
+        // Every second run, other threads hold the control lock for long. If a CPU forgets a request meanwhile, the request is not repeated.
         let control = [Control::OnTime, Control::Racing { once_in: 50, phases: 200 }][seed as usize % 2];
         let mut world = World::new(instance, Costs { control, ..Costs::default() }, seed);
         let mut last = mask(&[3]);
@@ -104,7 +104,7 @@ fn the_mask_set_last_comes_into_force() {
         settle(&mut world, seed);
         assert_eq!(world.handle().snapshot().queues[0].rps_cpus, last.iter().collect::<Vec<_>>(), "seed {seed}");
 
-        // What is in the backlogs was sent before; then packets go by the mask alone.
+        // Packets in the backlogs were sent before; then packets go by the mask alone.
         for _ in 0..20_000 {
             world.step();
         }

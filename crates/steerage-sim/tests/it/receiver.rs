@@ -145,7 +145,7 @@ fn the_last_wish_counts() {
 /// How long a packet takes to be received, and to be handled.
 const COST: Duration = Duration::from_micros(4);
 
-/// Two CPUs, of which others take `others` of the time of the first. The CPU that polls first is `receiver`. There is always more to
+/// Two CPUs. Other programs take `others` of the time of the first. The CPU that polls first is `receiver`. There is always more to
 /// receive. Returns the packets per second once things have settled, and the CPU that polls then.
 fn play(receiver: u16, others: f64, policy: Box<dyn Policy>, seed: u64) -> (f64, CpuId) {
     let (flows, zipf, frames, chained_once_in, gap) = (5_000, 0.8, 100_000_000, 0, Duration::ZERO);
@@ -216,6 +216,6 @@ fn polling_moves_away_from_others() {
             assert!(rate >= 0.97 * best, "{others} from CPU {receiver}: {rate} of {best}");
         }
     }
-    // Where nobody else is, it stays.
+    // If there is no other CPU, it stays.
     assert_eq!(play(0, 0.0, Box::new(Balance::new()), 3).1, CpuId(0));
 }

@@ -1,4 +1,4 @@
-//! Handlers that do not return: memory stays under its cap, others go on, and whoever is moved away from is declared dead.
+//! Handlers that do not return: memory stays under its cap, others go on, and a CPU that does not give up its buckets is declared dead.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -110,7 +110,7 @@ fn end(running: Running<()>, handle: &Handle) -> Snapshot {
 
 #[test]
 fn memory_stays_under_its_cap_with_every_worker_stalled() {
-    // What the process has resident is measured: no other test may run in it.
+    // The resident memory of the process is measured: no other test may run in it.
     if !in_own_process("stalled::memory_stays_under_its_cap_with_every_worker_stalled") {
         return;
     }

@@ -11,7 +11,7 @@ use steerage::{Builder, CpuId, CpuMask, Handle, Hash, Outcome, stats::DropReason
 use steerage_fixtures::quiet_panics;
 use steerage_sim::{Chance, Mood, TrafficOptions, Wire, Witness};
 
-/// A run takes milliseconds, seconds at worst on a crowded machine: whoever gets here hangs.
+/// A run takes milliseconds, seconds at worst on a crowded machine: a run that gets here hangs.
 const HANG_AFTER: Duration = Duration::from_secs(300);
 
 struct Run {

@@ -1,4 +1,4 @@
-//! What is known of each bucket: who has it, how much came for it, how often it moved.
+//! The statistics of each bucket: its CPU, its packets, and how often it moved.
 
 use steerage::{
     Affinity, Builder, CpuId, CpuMask, DeviceError, Hash, Input,

@@ -36,7 +36,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// What a made-up policy has been asked, and what it answers.
+/// The questions that a made-up policy got, and its answers.
 #[derive(Debug, Default)]
 struct Asked {
     looks: Vec<Timestamp>,
@@ -175,7 +175,7 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // The policy is told once, however late, and is not asked for a plan again.
+    // The policy is informed once, however late, and is not asked for a plan again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())

@@ -68,7 +68,7 @@ fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
     let builder = Builder::new().cpus(ours.clone()).check_order(true).policy(asks.clone()).input(input);
     let running = builder.build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();
-    // Where CPUs are busy with something else the two may miss each other, but not for ever. With one CPU there is nothing to find.
+    // If CPUs are busy with something else, the two may miss each other, but not forever. With one CPU there is nothing to find.
     let enough =
         || asks.told.lock().unwrap().len() >= 3 || (ours.len() < 2 && handle.snapshot().received() > 1_000_000);
     until("distances are measured", enough);

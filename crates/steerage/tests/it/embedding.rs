@@ -1,4 +1,4 @@
-//! What programs build on besides batches: the end of a handler, numbers of inputs and outputs, waiting, headers read once.
+//! Parts of the interface besides batches: the end of a handler, numbers of inputs and outputs, waiting, headers read once.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -106,7 +106,7 @@ fn a_handler_stops_a_run_that_would_not_end() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Sends what one input brings to another output: input 0 to `.0`, all else to `.1`. Also to an output that there is not.
+/// Sends what one input brings to another output: input 0 to `.0`, everything else to `.1`. Also to an output that there is not.
 struct Crosses(TxId, TxId);
 
 impl Handler for Crosses {

@@ -15,7 +15,7 @@ use steerage::flow::{self, Layers};
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Of the header; the shortest payload, so that what the raw protocols hold can be one.
+/// The length of the header. It is the shortest payload, so that the content of the raw protocols can be a header.
 const SCTP_LEN: usize = 12;
 
 fn flow_key(frame: &[u8]) -> Option<FlowKey> {
@@ -24,7 +24,7 @@ fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     found
 }
 
-/// What the frame should be known by, as etherparse reads it. It reads neither SCTP nor what a first fragment holds: there
+/// The key that the frame should have, as etherparse reads it. It reads neither SCTP nor what a first fragment holds: there
 /// the ports are the first four bytes, and an echo's identifier the fifth and sixth.
 fn expected(frame: &[u8]) -> FlowKey {
     let sliced = SlicedPacket::from_ethernet(frame).expect("what etherparse has built, it can read");
@@ -88,7 +88,7 @@ fn on_the_wire(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// What stands above IP.
+/// The protocol above IP.
 #[derive(Clone, Debug)]
 enum Upper {
     Tcp(u16, u16),
@@ -196,7 +196,7 @@ fn build(tags: u8, ip: IpHeaders, upper: &Upper, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A tunnel, by what it holds: a frame or what is behind its link header.
+/// A tunnel, by its content: a frame, or a frame without its link header.
 #[derive(Clone, Copy, Debug)]
 enum Tunnel {
     IpInIp,
@@ -237,7 +237,7 @@ fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     })
 }
 
-/// Where a frame's IP header begins, behind up to two tags.
+/// The offset of a frame's IP header, after up to two tags.
 fn ip_offset(frame: &[u8]) -> usize {
     let is_tag = |at: usize| matches!(frame[at..at + 2], [0x81, 0x00] | [0x88, 0xa8]);
     (12..).step_by(4).find(|at| !is_tag(*at)).map_or(0, |at| at + 2)

@@ -72,7 +72,7 @@ fn two(hashes: bool, can_wait: bool) -> Two {
     let queue = Udp { sent: 0, hashes, can_wait };
     let to_the_other: CpuMask = [CpuId(1)].into_iter().collect();
     let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other);
-    // With a key of chance one run in twenty has a small flow in the elephant's place of the table.
+    // With a random key, one run in twenty has a small flow in the elephant's place of the table.
     let builder = builder.hash(FlowHasher::sip(&HashKey::MICROSOFT));
     let builder = builder.input_on(Input::new("udp", "test", vec![Box::new(queue)]), &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Counts::default()).unwrap().split();
@@ -93,7 +93,7 @@ impl Two {
         [dropped.get(DropReason::BacklogFull), dropped.get(DropReason::FlowLimit)]
     }
 
-    /// What the worker was given, of the elephant and of the others.
+    /// The packets that the worker got, of the elephant and of the others.
     fn end(mut self) -> [u64; 2] {
         by_hand::end(&self.handle, [&mut self.receiver, &mut self.worker]);
         let ledger = self.handle.snapshot();

@@ -1,4 +1,4 @@
-//! The dissector in the path: what is steered together, of which link, in tunnels and in fragments.
+//! The dissector in the path: which packets are steered together, by link type, in tunnels and in fragments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,7 +96,7 @@ fn in_vxlan(packet: &[u8]) -> Vec<u8> {
 const FLOWS: u8 = 100;
 const MORE: u16 = 0x2000;
 
-/// For each flow a whole packet, a datagram whose first fragment comes first, one whose first comes last.
+/// For each flow a whole packet, a datagram whose first fragment comes first, and a datagram whose first fragment comes last.
 fn fragmented() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for flow in 0..FLOWS {
@@ -111,7 +111,7 @@ fn fragmented() -> Vec<Vec<u8>> {
 fn assert_kept_together(ran: &Ran) {
     assert_eq!(ran.buckets.len(), 2 * usize::from(FLOWS));
     assert!(ran.buckets.values().all(|buckets| buckets.len() == 1), "{:?}", ran.buckets);
-    // Of 4096 buckets; those of the datagrams whose flow nobody knew among them.
+    // Out of 4096 buckets, including those of datagrams whose flow was unknown.
     let all: BTreeSet<_> = ran.buckets.values().flatten().collect();
     assert!(all.len() > usize::from(FLOWS), "{} buckets", all.len());
     let queue = &ran.ledger.queues[0];

@@ -90,7 +90,7 @@ fn a_move_that_takes_too_long_takes_the_frames_back() {
     two.receive_after(MOVE_WAIT);
     let [moving, revoked] = two.dropped();
     assert!(moving >= POLL, "{moving}");
-    assert_eq!(revoked, 0, "only the worker can tell what it has not begun");
+    assert_eq!(revoked, 0, "only the worker knows what it has not begun");
     two.worker.step();
     assert_eq!(two.dropped(), [moving, POLL]);
 

@@ -104,7 +104,7 @@ fn a_queue_that_lends_caches_pages_if_asked_to() {
     }
 }
 
-/// What a device lends is known only when it is opened. Everything else shrinks by as much, and the run goes on.
+/// The memory that a device lends is known only when it is opened. Everything else shrinks by as much, and the run goes on.
 #[test]
 fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     let build = |memory_max: usize| {

@@ -21,9 +21,9 @@ const AT: usize = HEADROOM;
 enum Lie {
     /// The length that a pushed frame is said to have.
     Len(usize),
-    /// Where it is said to begin.
+    /// The place where it claims to begin.
     Offset(usize),
-    /// It is said to be in a page of other memory.
+    /// It claims to be in a page of other memory.
     OtherRegion,
     /// It is lent from blocks that the queue did not bring.
     OtherBlocks,
@@ -33,7 +33,7 @@ enum Lie {
     Posted(usize, usize),
     /// And for the first page of a frame of two.
     Head(usize, usize),
-    /// The length of a part behind the first, of which there is no page to spare.
+    /// The length of a part after the first, for which there is no spare page.
     Part(usize),
     /// A page of other memory is given back.
     Gives,
@@ -271,7 +271,7 @@ fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
     assert_eq!((frames.len(), ledger.received(), ledger.received_bytes()), (3, 3, 100 + 200 + 300));
 }
 
-/// A device around another one sees what was handed over, and takes some of it back: with its bytes.
+/// A device around another device sees the frames that were handed over, and takes some of it back: with its bytes.
 #[test]
 fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);

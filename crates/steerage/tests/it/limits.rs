@@ -188,7 +188,7 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.end();
 }
 
-/// Of the first queue, with a cache of so many pages: how many came from the local cache and from the shared pool, how many went
+/// For the first queue, with a cache of so many pages: how many came from the local cache and from the shared pool, how many went
 /// home to either.
 fn flow_of_pages(two: &mut Two, lpc_pages: usize) -> [u64; 4] {
     two.handle.set_queue_limits(0, |limits| limits.lpc_pages = lpc_pages).unwrap();

@@ -30,7 +30,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// Never has a frame, and ends when it is told to.
+/// Never has a frame, and ends on request.
 struct Silence(bool);
 
 impl RxQueue for Silence {

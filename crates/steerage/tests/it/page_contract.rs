@@ -1,4 +1,4 @@
-//! What a device and a handler may rely on in a page: headroom, alignment, tailroom.
+//! The parts of a page that a device and a handler may rely on: headroom, alignment, tailroom.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ const LONGEST: usize = 2000;
 const FIT: Fit = Fit::new(LONGEST).ip_aligned();
 const RING: usize = 8;
 
-/// What a handler saw of a packet.
+/// A packet as a handler saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     /// The address of the byte behind an Ethernet header, modulo 4.

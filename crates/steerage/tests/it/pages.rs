@@ -1,4 +1,4 @@
-//! Pages in their hard cases: one that is held for ever, a ring of a device that gets none in exchange.
+//! Pages in their hard cases: one that is held forever, a ring of a device that gets none in exchange.
 
 use std::cell::RefCell;
 use std::io;
@@ -33,7 +33,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// Keeps the first packet of each queue, for ever, and every so often one for a while.
+/// Keeps the first packet of each queue, forever, and every so often one for a while.
 #[derive(Default)]
 struct Holds {
     for_ever: Vec<(usize, Kept)>,
@@ -72,7 +72,7 @@ fn a_page_held_for_ever_does_not_stop_the_cache() {
         .start()
         .unwrap()
         .join();
-    // Of each queue, on each CPU that saw some of it.
+    // For each queue, on each CPU that saw some of its packets.
     assert!(outcome.reports.iter().map(|(_, held)| held).sum::<usize>() >= QUEUES);
     for queue in &outcome.snapshot.queues {
         let (hits, misses) = (queue.pool.alloc_fast, queue.pool.alloc_slow);
@@ -289,7 +289,7 @@ fn pages_are_home_after_panics_and_after_a_device_s_failure() {
     }
 }
 
-/// Notes of which part of memory its pages are. In its first poll it takes all that there are, and gives them back.
+/// Notes which part of memory its pages are from. In its first poll it takes all that there are, and gives them back.
 struct Notes {
     region: Option<Arc<Region>>,
     parts: Arc<Mutex<Vec<usize>>>,

@@ -17,7 +17,7 @@ use steerage_fixtures::by_hand::{self, ByHand};
 
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// There is always more, until it has been told to stop, and then a last frame.
+/// There is always more, until it has been asked to stop, and then a last frame.
 struct Endless {
     has_room: Arc<AtomicBool>,
     stopping: bool,
@@ -87,7 +87,7 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     rounds(&mut receiver, 1);
     assert_eq!(lost(), 4 * POLL_BUDGET as u64);
 
-    // A stop is told to the device, which has one more frame to hand over.
+    // The device learns of a stop, which has one more frame to hand over.
     let received = handle.snapshot().received();
     by_hand::end(&handle, [&mut receiver, &mut worker]);
     assert_eq!(handle.snapshot().received(), received + 1);

@@ -93,7 +93,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// What a packet is found to be.
+/// A packet as the handler finds it.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     data: Vec<u8>,
@@ -300,7 +300,7 @@ fn the_headroom_is_as_promised() {
     run(Lie::Lent, &[Change::TrimFront(14), Change::Prepend(HEADROOM)], true);
 }
 
-/// What is cut off a frame of several parts, or brought into its first, is gone; a page is long enough or it stays as it was.
+/// Bytes that are cut off a frame of several parts, or moved into its first part, are gone. If the page is too short, the frame stays as it was.
 #[test]
 fn the_parts_of_a_frame_are_one() {
     let long = PAGE_BYTES_MIN - HEADROOM - 15;

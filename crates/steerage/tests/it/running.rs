@@ -8,7 +8,7 @@ use steerage::{
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::{in_own_process, until};
 
-/// Hands over frames, for ever or up to a number.
+/// Hands over frames, forever or up to a number.
 struct Frames(Option<usize>);
 
 impl RxQueue for Frames {

@@ -1,4 +1,4 @@
-//! What a packet function transmits: what leaves, in which order, and what is counted of the rest.
+//! Packets that a packet function transmits: which leave, in which order, and how the rest is counted.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -115,7 +115,7 @@ fn choosy(wire: &Wire) -> Output {
 #[test]
 fn what_is_sent_refused_and_has_no_room_is_told_apart() {
     let wire = Wire::default();
-    // 200 frames in batches of 64: 0 to 63, 64 to 127, 128 to 191, 192 to 199.
+    // 200 frames in batches of 64. The last batch is shorter.
     let ledger = run(200, vec![choosy(&wire)], |_, packet| packet.transmit(TxId(0)));
     let sent: Vec<u64> = (0..200).filter(|number| number % 7 != 0 && !(164..192).contains(number)).collect();
     // 63 is refused, being nine times seven; 163 has the rest of its batch find no room.

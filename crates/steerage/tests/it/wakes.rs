@@ -104,7 +104,7 @@ fn a_cpu_that_sleeps_is_woken_once_for_all_packets_of_a_poll() {
     three.sleeps(2);
     let control = three.wakes().2;
     three.receive(64);
-    assert_eq!(three.wakes(), (2, [1, 1], control), "64 packets, of which both CPUs have some");
+    assert_eq!(three.wakes(), (2, [1, 1], control), "64 packets, and both CPUs have some");
     assert!(three.cpus[1].is_woken() && three.cpus[2].is_woken());
     // It has not come round yet, so it is not woken again.
     three.receive(64);
@@ -131,7 +131,7 @@ fn changes_and_the_stop_wake_but_not_for_packets() {
     three.handle.stop();
     let (sent_at_end, received_at_end, stopped) = three.wakes();
     assert_eq!((sent_at_end, received_at_end), (sent, received), "there was no packet");
-    // A CPU that another one has woken meanwhile is awake.
+    // A CPU that another CPU has woken meanwhile is awake.
     let by_the_stop = [0, 1, 2].map(|cpu: usize| stopped[cpu] - before[cpu]);
     assert!(by_the_stop.iter().all(|wakes| *wakes <= 1) && by_the_stop.contains(&1), "{by_the_stop:?}");
     assert_eq!((sent, received), (0, [0, 0]));

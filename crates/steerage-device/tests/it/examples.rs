@@ -19,6 +19,9 @@ mod flow_table;
 #[path = "../../examples/ids.rs"]
 mod ids;
 #[expect(dead_code, reason = "an example's `main`")]
+#[path = "../../examples/ids_live.rs"]
+mod ids_live;
+#[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/nic.rs"]
 mod nic;
 #[expect(dead_code, reason = "an example's `main`")]
@@ -31,7 +34,17 @@ mod tokio_example;
 #[path = "../../examples/udp_device.rs"]
 mod udp_device;
 
+use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
 use steerage::Snapshot;
+use steerage_device::af_packet::{AfPacketOptions, Direction};
+use steerage_fixtures::HANG;
+use steerage_fixtures::cable::{NEAR, Net};
 
 /// Checks a ledger at rest, of a run that has received so many packets.
 fn assert_at_rest(snapshot: &Snapshot, received: u64) {
@@ -105,4 +118,76 @@ fn what_the_driver_picks_stays_together() {
     let tenants: Vec<u8> = outcome.reports.iter().flat_map(|(_, tenants)| tenants.iter().copied()).collect();
     assert_eq!(tenants.len(), usize::from(driver_picks::TENANTS), "a tenant was on two CPUs");
     assert!(outcome.reports.iter().all(|(_, tenants)| !tenants.is_empty()), "a CPU had no tenant");
+}
+
+/// Stops a run, also if its test fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits for a line that contains `wanted`.
+fn wait_for(said: &Receiver<String>, wanted: &str) -> String {
+    loop {
+        let line = said.recv_timeout(HANG).unwrap_or_else(|_| panic!("no line says {wanted}"));
+        if line.contains(wanted) {
+            return line;
+        }
+    }
+}
+
+/// The program of the tutorial, on a live interface.
+#[test]
+fn an_ids_alerts_live_and_reloads_its_rules() {
+    let Some(net) = Net::new() else { return };
+    let rules = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ids-rules.txt");
+    fs::write(&rules, "7000 2 twice\n").unwrap();
+    let options = || AfPacketOptions::new("near0").direction(Direction::In).filtered("udp").unwrap();
+    let inputs = vec![net.near(|| options().open().unwrap().input)];
+    let stop = AtomicBool::new(false);
+    let (say, said) = mpsc::channel();
+    let send = |port: u16| net.far(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", (NEAR, port)).unwrap());
+    let done = thread::scope(|scope| {
+        let at_end = StopAtEnd(&stop);
+        let (rules, stop) = (&rules, &stop);
+        let running = scope.spawn(move || {
+            let done = ids_live::run(inputs, rules, stop, |line| say.send(line).unwrap_or_default());
+            done.map_err(|error| error.to_string())
+        });
+        let client = net.far(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        for _ in 0..3 {
+            client.send_to(b"x", (NEAR, 7000)).unwrap();
+        }
+        assert!(wait_for(&said, "ALERT ").contains("twice: udp 10.209.0.2:"));
+        fs::write(rules, "7001 1 once\n# and no more\n").unwrap();
+        wait_for(&said, "new rules: 1");
+        send(7000);
+        send(7001);
+        assert!(wait_for(&said, "ALERT ").contains("once: udp 10.209.0.2:"));
+        fs::write(rules, "nonsense\n").unwrap();
+        wait_for(&said, "`nonsense` is no rule: write such as `23 1 telnet`; the old rules stay");
+        wait_for(&said, " packets, 0 dropped");
+        drop(at_end);
+        running.join().unwrap()
+    });
+    assert_eq!(done, Ok(ids_live::Done { alerts: 2, alerts_lost: 0, expired: 0 }));
+}
+
+/// The tutorial shows the whole program, piece by piece.
+#[test]
+fn the_tutorial_is_the_program() {
+    let page = include_str!("../../../../docs/write-an-ids.md");
+    let source = include_str!("../../examples/ids_live.rs");
+    let (program, _tests) = source.split_once("\n#[cfg(test)]").unwrap();
+    let pieces = page.split("```rust,ignore\n").skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default());
+    let pieces: Vec<&str> = pieces.collect();
+    for piece in &pieces {
+        assert!(source.contains(piece), "this piece is not in the program:\n{piece}");
+    }
+    // Nothing is left out but blank lines.
+    let rest = pieces.iter().fold(program.to_owned(), |rest, piece| rest.replacen(piece, "", 1));
+    assert_eq!(rest.trim(), "", "the page does not show this");
 }

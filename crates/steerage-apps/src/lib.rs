@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`Analyze`] | analyzes how traffic would spread over CPUs, and what prevents that |
 //! | [`Count`] | counts packets and bytes |
-//! | [`Fanout`] | deals flows out to several outputs |
+//! | [`Fanout`] | sends each flow to one of several outputs |
 //! | [`forward::Forward`] | forwards IPv4 and IPv6, as a router does |
 //! | [`meter::Meter`] | meters flows, and writes them |
 //! | [`parallel::Split`] | splits traffic among programs that run side by side |

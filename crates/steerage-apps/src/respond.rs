@@ -7,8 +7,8 @@
 //! |---|---|
 //! | `packet` | what is read of a packet, and what is not for us |
 //! | `in_place` | answers that need no memory of what was before, written into the packet that asked |
-//! | `cookie` | the answer to a SYN, of which nothing is kept either |
-//! | `table` | this CPU's connections, by bucket; when each is to be looked at |
+//! | `cookie` | the answer to a SYN, without keeping state |
+//! | `table` | this CPU's connections, by bucket; when to look at each |
 //! | `connection`, `stack` | a connection: smoltcp's socket, and what is served by it |
 //! | `refusals` | which connections were refused, so that each counts once |
 //! | `counts` | what becomes of packets and connections |

@@ -95,7 +95,7 @@ fn main() {
     if given.is_none() {
         let _ = fs::remove_file(&path);
     }
-    println!("{rounds} rounds; ns a packet, set-up included: median [least..most]");
+    println!("{rounds} rounds; ns per packet, set-up included: median [least..most]");
     for ((name, _), nanos) in cases.iter().zip(&mut nanos) {
         nanos.sort_by(f64::total_cmp);
         let (middle, least, most) = (nanos[nanos.len() / 2], nanos[0], nanos[nanos.len() - 1]);

@@ -40,7 +40,7 @@ pub(crate) fn figure(experiment: &Experiment, chart: &Chart) -> String {
         return String::new();
     }
     let hollow = panels.iter().any(|panel| panel.contains("mark hollow"));
-    let note = if hollow { "<span>hollow marks: no difference is told</span>" } else { "" };
+    let note = if hollow { "<span>hollow marks: no difference can be shown</span>" } else { "" };
     let mut text = format!("<figure>\n<figcaption>{}{note}</figcaption>\n", escape(&chart.title));
     if !names.is_empty() {
         text.push_str("<ul class=\"legend\">\n");

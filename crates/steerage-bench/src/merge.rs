@@ -185,8 +185,7 @@ impl Merger {
             }
         }
         let place = self.items.last().map_or("no file".to_owned(), |last| last.place.clone());
-        let what =
-            "no report came until here, so nothing says what was asked: give what `steerage bench ... --json` printed";
+        let what = "no report came before this line, so the question is unknown: write what `steerage bench ... --json` printed";
         declared.ok_or(MergeError { place, what: what.to_owned() })
     }
 }
@@ -197,13 +196,14 @@ fn leading_whitespace(text: &str) -> usize {
 }
 
 fn not_json(cause: &serde_json::Error) -> String {
-    format!("this is no JSON ({cause}); reports and lines of samples are read, see docs/bench-report.md")
+    format!("this is no JSON ({cause}); write reports and lines of samples, see `steerage help bench-report`")
 }
 
 fn item(value: Value) -> Result<Item, String> {
     fn of<T: for<'a> Deserialize<'a>>(what: &str, value: Value) -> Result<T, String> {
-        T::deserialize(value)
-            .map_err(|cause| format!("this is no {what} ({}); see docs/bench-report.md", printable(&cause.to_string())))
+        T::deserialize(value).map_err(|cause| {
+            format!("this is no {what} ({}); see `steerage help bench-report`", printable(&cause.to_string()))
+        })
     }
     let has = |key: &str| value.get(key).is_some();
     if has("experiments") || has("schema") {

@@ -42,7 +42,7 @@ impl Published {
 /// Receive Packet Steering.
 pub const RPS: Published = Published {
     work: "Tom Herbert, Receive Packet Steering (Linux commit 0a9627f2649a, March 2010).",
-    set_up: "500 instances of netperf TCP_RR, requests and responses of 1 byte: transactions a second, and the machine's CPU use.",
+    set_up: "500 instances of netperf TCP_RR, requests and responses of 1 byte: transactions per second, and the machine's CPU use.",
     result: "e1000e, 8-core Intel: 108 thousand at 33 % CPU without RPS, 311 thousand at 64 % with it. forcedeth, 16-core AMD: 156 \
              thousand at 15 %, 404 thousand at 49 %. bnx2x with 4 hardware queues, 16-core AMD: 567 thousand at 61 %, 854 thousand \
              at 76 %; 8 hardware queues without RPS: 738 thousand at 96 %.",

@@ -3,7 +3,8 @@
 //! Each command has a file with its own options. The options that all commands which receive packets share are in
 //! [`RunArgs`], which such a command flattens into its own. `values` holds the parsers that several options use.
 //!
-//! A doc comment on a field is that option's help, so it is written for the program's users.
+//! A doc comment on a field is that option's help, so it is written for the program's users. [`program`] adds what clap cannot
+//! derive: the groups of commands, and a short help for `-h`.
 
 mod bench;
 mod bench_report;
@@ -30,7 +31,8 @@ mod tools;
 mod top;
 mod values;
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use bench::{Bench, BenchArgs, ExperimentArgs, PathArgs, RrArgs};
 pub(crate) use bench_report::BenchReportArgs;
@@ -48,20 +50,20 @@ pub(crate) use metrics::MetricsArgs;
 pub(crate) use parallel::{FormatArg, ParallelArgs, StartWhenToldArgs};
 pub(crate) use respond::{HostArgs, RespondArgs};
 pub(crate) use route::{NextHopArg, ROUTE_SYNTAX, RouteArg};
-pub(crate) use run::{ReportArgs, RunArgs};
+pub(crate) use run::{HabitArgs, ReportArgs, RunArgs};
 pub(crate) use sandbox::SandboxArgs;
 pub(crate) use send::SendArgs;
 pub(crate) use steering::{HashArgs, SteeringArgs};
 pub(crate) use steering_command::SteeringCommand;
-pub(crate) use tools::{CompletionsArgs, ManArgs, RunFileArgs};
+pub(crate) use tools::{CompletionsArgs, HelpArgs, ManArgs, RunFileArgs};
 pub(crate) use top::TopArgs;
 
-/// Receive packet steering in user space: one busy receive queue spread over
-/// many CPUs, flow by flow, in order.
+/// Spread the packets of a capture or of a busy receive queue over many CPUs,
+/// flow by flow and in order.
 #[derive(Debug, Parser)]
-#[command(name = "steerage", version, verbatim_doc_comment, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "steerage", version, arg_required_else_help = true, disable_help_subcommand = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// Tell what happens on standard error; -vv tells more
+    /// Log what happens to standard error, and report more; -vv logs more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
@@ -71,115 +73,223 @@ pub(crate) struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  steerage count                     10 s of synthetic traffic over all CPUs
-  steerage meter capture.pcap        who talked to whom
-  steerage parallel big.pcap -- tshark -n -r -     a tool on all cores
-  steerage run traffic.toml          what is written down there
-  steerage count --help              every option of a command, with examples
+  steerage meter capture.pcap                   who talked to whom
+  steerage parallel big.pcap -- tshark -n -r -  a tool on all CPUs
+  steerage explain eth0                         can this traffic be spread?
+  steerage meter -h                             the usual options of a command
+  steerage meter --help                         all of them, with examples
 
-Exit status: 0 it went well, 1 an error, 2 a wrong command line,
-3 with --strict a packet that was lost or out of order.";
+Exit status: 0 for success, 1 for an error, 2 for a wrong command line, 3 with --strict if a packet was lost or out of order.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Count packets: what the path itself can do
-    #[command(verbatim_doc_comment, after_help = count::COUNT_HELP)]
+    /// Count packets, and show which CPU handled them
+    #[command(after_help = count::COUNT_HELP)]
     Count(CountArgs),
 
-    /// Meter flows: who talked to whom, when and how much
-    #[command(verbatim_doc_comment, after_help = meter::METER_HELP)]
+    /// List flows: which hosts talked, when and how much
+    #[command(after_help = meter::METER_HELP)]
     Meter(MeterArgs),
 
-    /// Deal flows out to several outputs, each to one of them
-    #[command(verbatim_doc_comment, after_help = fanout::FANOUT_HELP)]
-    Fanout(FanoutArgs),
-
-    /// Run a packet tool on all cores, each copy with whole flows
-    #[command(verbatim_doc_comment, after_help = parallel::PARALLEL_HELP)]
-    Parallel(ParallelArgs),
-
-    /// Forward IPv4 and IPv6 between interfaces, as a router does
-    #[command(verbatim_doc_comment, after_help = forward::FORWARD_HELP)]
-    Forward(ForwardArgs),
-
-    /// Answer as a host of its own: ping, echo, requests by TCP
-    #[command(verbatim_doc_comment, after_help = respond::RESPOND_HELP)]
-    Respond(RespondArgs),
-
-    /// Send packets: made up, or from capture files
-    #[command(verbatim_doc_comment, after_help = send::SEND_HELP)]
-    Send(SendArgs),
-
     /// Explain where packets go, and whether traffic can be spread
-    #[command(verbatim_doc_comment, after_help = explain::EXPLAIN_HELP)]
+    #[command(after_help = explain::EXPLAIN_HELP)]
     Explain(ExplainArgs),
 
-    /// Measure: experiments that were published, on this machine
-    #[command(verbatim_doc_comment, after_help = bench::BENCH_HELP)]
-    Bench(BenchArgs),
+    /// Run a packet tool on all CPUs, each copy with whole flows
+    #[command(after_help = parallel::PARALLEL_HELP)]
+    Parallel(ParallelArgs),
 
-    /// Tell what this machine offers, and what to do about each lack
-    #[command(verbatim_doc_comment, after_help = doctor::DOCTOR_HELP)]
-    Doctor(DoctorArgs),
+    /// Send each flow to one of several outputs
+    #[command(after_help = fanout::FANOUT_HELP)]
+    Fanout(FanoutArgs),
 
-    /// Read from a running instance's tree
-    #[command(verbatim_doc_comment, after_help = control::GET_HELP)]
-    Get(GetArgs),
+    /// Route IPv4 and IPv6 between interfaces
+    #[command(after_help = forward::FORWARD_HELP)]
+    Forward(ForwardArgs),
 
-    /// Change a running instance: its masks, its limits
-    #[command(verbatim_doc_comment, after_help = control::SET_HELP)]
-    Set(SetArgs),
+    /// Answer as a host: ping, echo, requests over TCP
+    #[command(after_help = respond::RESPOND_HELP)]
+    Respond(RespondArgs),
 
-    /// Watch a running instance: its CPUs, queues and buckets
-    #[command(verbatim_doc_comment, after_help = top::TOP_HELP)]
+    /// Send generated packets or capture files
+    #[command(after_help = send::SEND_HELP)]
+    Send(SendArgs),
+
+    /// Watch a run live in a terminal
+    #[command(after_help = top::TOP_HELP)]
     Top(TopArgs),
 
-    /// Run what is written down in a file
-    #[command(verbatim_doc_comment, after_help = tools::RUN_HELP)]
+    /// Read the attributes of a run
+    #[command(after_help = control::GET_HELP)]
+    Get(GetArgs),
+
+    /// Change a run: its masks and limits
+    #[command(after_help = control::SET_HELP)]
+    Set(SetArgs),
+
+    /// Run a command that is written down in a file
+    #[command(after_help = tools::RUN_HELP)]
     Run(RunFileArgs),
 
-    /// Check such a file, and tell what it would do
-    #[command(verbatim_doc_comment, after_help = tools::CHECK_HELP)]
+    /// Check such a file, and print what it would do
+    #[command(after_help = tools::CHECK_HELP)]
     Check(RunFileArgs),
 
-    /// Print what has a shell complete the command line
-    #[command(verbatim_doc_comment, after_help = tools::COMPLETIONS_HELP)]
-    Completions(CompletionsArgs),
+    /// List what this machine offers, and how to enable the rest
+    #[command(after_help = doctor::DOCTOR_HELP)]
+    Doctor(DoctorArgs),
 
-    /// Print the manual page, or write those of all commands
-    #[command(verbatim_doc_comment, after_help = tools::MAN_HELP)]
+    /// Repeat published experiments on this machine
+    #[command(after_help = bench::BENCH_HELP)]
+    Bench(BenchArgs),
+
+    /// Print a page of the guide, or the help of a command
+    #[command(after_help = tools::HELP_HELP)]
+    Help(HelpArgs),
+
+    /// Print a manual page, or write all of them
+    #[command(after_help = tools::MAN_HELP)]
     Man(ManArgs),
 
-    /// Take a mounted tree away when standard input ends: what --control starts
+    /// Print the script that completes command lines in a shell
+    #[command(after_help = tools::COMPLETIONS_HELP)]
+    Completions(CompletionsArgs),
+
+    /// Unmount the control tree when standard input ends (started by --control)
     #[command(hide = true)]
     UnmountAtEnd(UnmountArgs),
 
-    /// Become a program once standard input says so: what parallel starts for {file}
+    /// Become a program when standard input says so (started by parallel for {file})
     #[command(hide = true)]
     StartWhenTold(StartWhenToldArgs),
 }
 
+/// The commands by purpose, as the program's help lists them.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Look at traffic", &["count", "meter", "explain"]),
+    ("Steer packets", &["parallel", "fanout", "forward", "respond", "send"]),
+    ("Operate", &["top", "get", "set", "run", "check", "doctor"]),
+    ("Measure", &["bench"]),
+    ("Help", &["help", "man", "completions"]),
+];
+
+/// The short help has this many examples.
+const SHORT_EXAMPLES: usize = 3;
+
+/// Help is not wider than this, also on a wide terminal: longer lines are hard to read.
+const HELP_WIDTH: usize = 100;
+
+/// The definition of the command line.
+pub(crate) fn program() -> clap::Command {
+    let mut program = Cli::command().max_term_width(HELP_WIDTH);
+    let names: Vec<String> = program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    for name in names {
+        program =
+            program.mut_subcommand(&name, |command| match name.as_str() {
+                // Endless synthetic traffic makes no sense as an input of a router or a host.
+                "forward" | "respond" => with_short_help(command.mut_arg("devices", |arg| {
+                    arg.required(true).default_value(Resettable::<clap::builder::OsStr>::Reset)
+                })),
+                _ => with_short_help(command),
+            });
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}Options:\n{{options}}{{after-help}}",
+        groups(&program)
+    );
+    program.help_template(template)
+}
+
+/// Parses the command line.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, clap::Error> {
+    program().try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches))
+}
+
+/// The lists of commands in the program's help.
+fn groups(program: &clap::Command) -> String {
+    let mut text = String::new();
+    for (heading, names) in GROUPS {
+        text += &format!("{heading}:\n");
+        for name in names {
+            let about = program.find_subcommand(name).and_then(clap::Command::get_about);
+            text += &format!("  {name:<12} {}\n", about.map(ToString::to_string).unwrap_or_default());
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Gives `-h` the first examples, and `--help` the whole text below the options.
+fn with_short_help(command: clap::Command) -> clap::Command {
+    let subcommands: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    let command = subcommands.iter().fold(command, |command, name| command.mut_subcommand(name, with_short_help));
+    let Some(long) = command.get_after_help().map(ToString::to_string) else { return command };
+    let examples = long.split_once("Examples:\n").map_or("", |(_, examples)| examples);
+    let mut short = String::from("Examples:");
+    // An example is a line, and perhaps indented lines below it.
+    let mut shown = 0;
+    for line in examples.lines() {
+        shown += usize::from(line.starts_with("  steerage") || line.starts_with("  sudo") || shown == 0);
+        if shown > SHORT_EXAMPLES {
+            break;
+        }
+        short += &format!("\n{line}");
+    }
+    command.after_help(short).after_long_help(long)
+}
+
+#[cfg(test)]
+mod documented;
+#[cfg(test)]
+mod options_page;
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    /// The program, and all commands below it.
+    fn all(command: &clap::Command) -> Vec<clap::Command> {
+        std::iter::once(command.clone()).chain(command.get_subcommands().flat_map(all)).collect()
+    }
 
     #[test]
     fn the_definition_is_sound() {
-        Cli::command().debug_assert();
+        program().debug_assert();
     }
 
-    /// Help is read on terminals of 80 to 100 columns, and clap does not wrap it here.
     #[test]
-    fn help_fits_a_terminal() {
-        let mut command = Cli::command();
-        command.build();
-        for command in std::iter::once(&mut command.clone()).chain(command.get_subcommands_mut()) {
-            let help = command.render_help().to_string();
-            for line in help.lines() {
-                assert!(line.chars().count() <= 100, "{line}");
+    fn every_command_is_in_a_group() {
+        let program = program();
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let mut commands: Vec<&str> =
+            program.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name).collect();
+        listed.sort_unstable();
+        commands.sort_unstable();
+        assert_eq!(listed, commands);
+    }
+
+    /// clap wraps to the width of the terminal. A line without a space to break at, or an example, would be longer.
+    #[test]
+    fn help_fits_80_columns() {
+        let mut program = program().term_width(80);
+        program.build();
+        for mut command in all(&program) {
+            for help in [command.render_help(), command.render_long_help()] {
+                let help = help.to_string();
+                let long: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+                assert!(long.is_empty(), "{}: {long:#?}", command.get_name());
             }
+        }
+    }
+
+    /// The short help fits two screens of 24 lines.
+    #[test]
+    fn the_short_help_is_short() {
+        let mut program = program().term_width(80);
+        program.build();
+        for mut command in all(&program) {
+            let lines = command.render_help().to_string().lines().count();
+            assert!(lines <= 48, "{}: {lines}", command.get_name());
         }
     }
 }

@@ -90,7 +90,7 @@ impl ControlTree {
         Ok(Self(RefCell::new(Some(prepared))))
     }
 
-    /// What it still does once it is prepared: the socket is removed at the end, and the child that unmounts is waited for.
+    /// The tasks that are left once it is prepared: the socket is removed at the end, and the child that unmounts is waited for.
     pub(crate) fn needs<'a>(&self, needs: Needs<'a>) -> Needs<'a> {
         let prepared = self.0.borrow();
         let Some(prepared) = prepared.as_ref() else { return needs };

@@ -18,6 +18,7 @@ use steerage_device::output::OutputError;
 use steerage_device::privileges::PrivilegesError;
 use steerage_sandbox::SandboxError;
 
+use crate::terminal::shell_word;
 use crate::units::{plural, size};
 use crate::usage::{self, WRONG_COMMAND_LINE};
 
@@ -95,6 +96,12 @@ pub(crate) enum Error {
     Refused(String),
     /// A manual page could not be written.
     Page { path: PathBuf, error: io::Error },
+    /// There is no manual page of this command.
+    NoManualPage { name: String },
+    /// There is no page of the guide and no command of this name.
+    NoTopic { topic: String, nearest: Option<&'static str> },
+    /// An input is a filter that was written without `-f`.
+    BareFilter { filter: String },
     /// There is no socket for the control tree.
     Socket(SocketError),
     /// The socket was named, and there is no directory for names.
@@ -134,17 +141,17 @@ pub(crate) enum NoInstance {
     NoDirectory,
 }
 
-const NO_DIRECTORY: &str = "without XDG_RUNTIME_DIR your runs have no control socket, unless you start them with --socket \
-                            PATH; name it by --to PATH";
+const NO_DIRECTORY: &str =
+    "without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH; then name it with --to PATH";
 
 impl fmt::Display for NoInstance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OfRoot => {
-                f.write_str("no instance of root's runs here: start one, or name another user's socket by --to PATH")
+                f.write_str("no run of root was found: start one, or name another user's socket with --to PATH")
             }
-            Self::OfUser => f.write_str("no instance runs here: start one, or name its socket by --to PATH"),
-            Self::NoDirectory => write!(f, "no instance was found: {NO_DIRECTORY}"),
+            Self::OfUser => f.write_str("no run was found: start one, or name its socket with --to PATH"),
+            Self::NoDirectory => write!(f, "no run was found: {NO_DIRECTORY}"),
         }
     }
 }
@@ -181,7 +188,8 @@ impl Error {
             | Self::SeveralOutputs { .. } => WRONG_COMMAND_LINE,
             Self::NothingToFilter { .. } => WRONG_COMMAND_LINE,
             Self::Filter(error) if error.is_mistake() => WRONG_COMMAND_LINE,
-            Self::FlowsName { .. } | Self::Usage(_) => WRONG_COMMAND_LINE,
+            Self::FlowsName { .. } | Self::Usage(_) | Self::BareFilter { .. } => WRONG_COMMAND_LINE,
+            Self::NoTopic { .. } | Self::NoManualPage { .. } => WRONG_COMMAND_LINE,
             Self::Build(BuildError::Mask(SetError::NotOurCpu { .. })) => WRONG_COMMAND_LINE,
             Self::Strict { .. } => NOT_STRICT,
             Self::Jobs(error) => error.exit_code(),
@@ -199,7 +207,7 @@ impl fmt::Display for Error {
             Self::Offline { cpu, online } => {
                 write!(
                     f,
-                    "CPU {cpu} is offline: use some of {online}, or switch it on in /sys/devices/system/cpu/cpu{cpu}/online"
+                    "CPU {cpu} is offline: use CPUs of {online}, or enable it: echo 1 > /sys/devices/system/cpu/cpu{cpu}/online"
                 )
             }
             Self::Policy(error) => write!(f, "--policy: {error}"),
@@ -207,32 +215,37 @@ impl fmt::Display for Error {
             Self::NothingToPace => f.write_str("--pace is for capture files: give synthetic traffic a rate=N instead"),
             Self::NothingToFilter { device } if device.starts_with("af_xdp:") => write!(
                 f,
-                "-f is for interfaces that are listened to and for capture files: --take says what {device} takes, see \
-                 docs/af_xdp.md"
+                "-f is for interfaces and capture files: choose the packets of {device} with --take, see `steerage help af_xdp`"
             ),
-            Self::NothingToFilter { device } => write!(
-                f,
-                "-f is for interfaces that are listened to and for capture files, and {device} is neither: leave -f out"
-            ),
-            Self::NoInterface(name) => write!(f, "there is no interface {name}: `ip link` lists those that there are"),
+            Self::NothingToFilter { device } => {
+                write!(f, "-f is for interfaces and capture files, and {device} is neither: leave -f out")
+            }
+            Self::NoInterface(name) => write!(f, "there is no interface {name}: `ip link` lists the interfaces"),
             Self::Filter(error) => error.fmt(f),
             Self::Flow(error) => error.fmt(f),
             Self::Open(error) => error.fmt(f),
             Self::Privileges(error) => error.fmt(f),
             Self::Sandbox(error) => write!(f, "{error}; --no-sandbox runs without it"),
             Self::Output(error) => error.fmt(f),
-            Self::SeveralOutputs { spec } => write!(f, "{spec} is several outputs: send has one, fanout any number"),
-            Self::SameFile { spec, what } => write!(f, "output {spec}: that file is {what}: give each output its own"),
+            Self::SeveralOutputs { spec } => {
+                write!(f, "{spec} stands for several outputs, and send has one: use fanout for several")
+            }
+            Self::SameFile { spec, what } => {
+                write!(f, "output {spec}: this file is {what}: give each output a file of its own")
+            }
             // The library does not know what our options are called.
             Self::Build(BuildError::Memory { needed, cap, queues, cpus, backlog }) => write!(
                 f,
-                "{queues} queue(s) with {backlog} packets waiting for each of {cpus} CPU(s) need {}, more than the {} of \
-                 --memory: give more, or use a shorter --backlog or fewer --cpus",
+                "{queues} queue(s) with a backlog of {backlog} packets for each of {cpus} CPU(s) need {}, but --memory allows {}: \
+                 allow more, or use a shorter --backlog or fewer --cpus",
                 size(*needed),
                 size(*cap)
             ),
             Self::Build(BuildError::Mask(SetError::NotOurCpu { cpu, ours })) => {
-                write!(f, "CPU {cpu} of the mask is not at work (that is {ours}): add it to --cpus or take it out")
+                write!(
+                    f,
+                    "CPU {cpu} of the mask is not among the CPUs that work ({ours}): add it to --cpus, or leave it out of the mask"
+                )
             }
             Self::Build(error) => error.fmt(f),
             Self::Metrics(error) => error.fmt(f),
@@ -242,43 +255,62 @@ impl fmt::Display for Error {
             }
             Self::Panicked(cpus) => {
                 let cpus: CpuMask = cpus.iter().copied().collect();
-                write!(f, "the receive path panicked on CPU {cpus}: this is a bug, please report it with what is above")
+                write!(
+                    f,
+                    "the packet function panicked on CPU {cpus}: this is a bug; please report it with the lines above"
+                )
             }
             Self::LeftBehind(cpus) => {
-                write!(f, "{cpus} CPU(s) did not come to an end in time: what they held counts as in flight")
+                write!(f, "{cpus} CPU(s) did not stop in time: their packets count as in flight")
             }
             Self::FlowsName { option, name, what } => write!(f, "{option} {name}: {what}"),
             Self::Flows(error) => error.fmt(f),
             Self::RunFile(error) => error.fmt(f),
             Self::Refused(why) => f.write_str(why),
+            Self::Page { path, error } if error.kind() == io::ErrorKind::NotFound => write!(
+                f,
+                "cannot write a manual page to {}: there is no such directory; make it with mkdir -p",
+                path.display()
+            ),
             Self::Page { path, error } => {
                 write!(f, "cannot write a manual page to {}: {error}; name another directory", path.display())
             }
+            Self::NoManualPage { name } => {
+                write!(f, "there is no manual page for {name}: `steerage --help` lists the commands")
+            }
+            Self::NoTopic { topic, nearest } => {
+                write!(f, "there is no page or command {topic}")?;
+                nearest.map_or(Ok(()), |nearest| write!(f, "; a similar one exists: {nearest}"))?;
+                f.write_str("; `steerage help` lists all")
+            }
+            Self::BareFilter { filter } => {
+                write!(f, "{filter} is a filter, not an input: write -f {} after the input", shell_word(filter))
+            }
             Self::Socket(error) => write!(f, "--socket: {error}"),
             Self::NoRuntimeDirectory { name } => {
-                write!(f, "--socket {name}: there is no XDG_RUNTIME_DIR for it: name a path, such as ./{name}.sock")
+                write!(f, "--socket {name}: XDG_RUNTIME_DIR is not set: write a path, such as ./{name}.sock")
             }
             Self::Mount(error) => write!(f, "--control: {error}"),
             Self::NoInstance(why) => why.fmt(f),
-            Self::Instances(error) => write!(f, "cannot look for instances: {error}"),
+            Self::Instances(error) => write!(f, "cannot look for runs: {error}"),
             Self::NoSuchInstance { name, why: NoInstance::NoDirectory } => {
-                write!(f, "no instance {name} was found: {NO_DIRECTORY}")
+                write!(f, "no run {name} was found: {NO_DIRECTORY}")
             }
             Self::NoSuchInstance { name, .. } => {
-                write!(f, "no instance {name} runs: `steerage get` says which do, --to PATH names any socket")
+                write!(f, "no run {name} was found: `steerage get` lists the runs, and --to PATH names any socket")
             }
             Self::SeveralInstances { names } => {
-                write!(f, "{} instances run: choose one by --to: {}", names.len(), names.join(", "))
+                write!(f, "there are {} runs: choose one with --to: {}", names.len(), names.join(", "))
             }
             Self::Connect { path, error } => {
-                write!(f, "cannot ask at {}: {error}; is it the socket of a running instance?", path.display())
+                write!(f, "cannot connect to {}: {error}; name the socket of a run", path.display())
             }
-            Self::Watched(why) => write!(f, "{why}; is it the socket of a running instance?"),
+            Self::Watched(why) => write!(f, "{why}; name the socket of a run"),
             Self::Attribute { what, path, error } => write!(f, "{what} {path}: {error}"),
             Self::Usage(error) => f.write_str(&usage::message(error)),
             Self::Jobs(error) => error.fmt(f),
             Self::Report(error) => {
-                write!(f, "cannot write the report to standard output: {error}; send it somewhere else")
+                write!(f, "cannot write the report to standard output: {error}; redirect it to another place")
             }
             Self::Strict { dropped, in_flight, reordered } => {
                 let packets = plural(*dropped, "packet");

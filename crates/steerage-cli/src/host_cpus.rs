@@ -31,7 +31,7 @@ pub(crate) fn nr_cpu_ids() -> usize {
 pub(crate) fn usable_cpus() -> Result<CpuMask, Error> {
     let cpus = topology().default_mask();
     if cpus.is_empty() {
-        let error = io::Error::new(io::ErrorKind::NotFound, "neither sched_getaffinity nor /sys tells");
+        let error = io::Error::new(io::ErrorKind::NotFound, "neither sched_getaffinity nor /sys says");
         return Err(Error::System { operation: "read which CPUs this process may use", error });
     }
     Ok(cpus)

@@ -1,7 +1,7 @@
 //! `steerage`: receive packet steering in user space, from the command line.
 //!
 //! This file runs the command, prints the one line of an error, and sets the exit code. The program is a library, so that fuzz
-//! targets can call its parsers; nothing else uses it. A module imports only modules that stand below it in this table:
+//! targets can call its parsers; nothing else uses it. A module imports only modules that are below it in this table:
 //!
 //! | module | what it does |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | `instance` | opens the devices, drops privileges, and builds an instance from the command line |
 //! | `bench`, `doctor`, `top` | the commands that need more than one file |
 //! | `control_tree`, `metrics` | the control tree and the metrics that a run serves |
+//! | `live_table`, `live_flows` | the tables that are redrawn on a terminal during a run, and their keys |
 //! | `report` | writes reports and explanations, as text and as JSON |
 //! | `routing` | the kernel's routes and neighbours, for `forward` and `respond` |
 //! | `run_file` | reads a run file and merges it with the command line |
@@ -18,9 +19,10 @@
 //! | `privileges`, `signals` | capabilities that are dropped, signals that become events |
 //! | `instances`, `host_cpus` | the running instances of this machine, and its CPUs |
 //! | `stdout` | writes to standard output |
+//! | `guide` | the pages of docs/, which are built in |
 //! | `error` | every error: its line and its exit code |
 //! | `usage` | help and mistakes of the command line, from clap |
-//! | `live_table` | the table that is redrawn on a terminal during a run |
+//! | `habits` | answers to what users of tcpdump write out of habit |
 //! | `args` | the command line: commands, options, and the texts of `--help` |
 //! | `log`, `terminal`, `units` | traces; text that is safe for a terminal; numbers for people |
 #![forbid(unsafe_code)]
@@ -33,9 +35,12 @@ mod doctor;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
+mod guide;
+mod habits;
 mod host_cpus;
 mod instance;
 mod instances;
+mod live_flows;
 mod live_table;
 mod log;
 mod metrics;
@@ -55,25 +60,23 @@ mod usage;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::Cli;
 use error::Error;
 use terminal::printable;
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let cli = match args::parse(arguments.clone()) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() && names_parallel() => {
-            usage::answer(&error);
+            usage::answer(&error, &arguments);
             return ExitCode::from(error::NOT_BY_JOBS);
         }
-        Err(error) => return usage::answer(&error),
+        Err(error) => return usage::answer(&error, &arguments),
     };
     match command::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Error::Usage(error)) => usage::answer(&error),
+        Err(Error::Usage(error)) => usage::answer(&error, &arguments),
         Err(error) => {
             // An error means that standard error is closed. Then the exit code has to do.
             let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&error.to_string()));
@@ -82,7 +85,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether the command line is for `parallel`, whose exit codes are of its own: a job's failure is no wrong command line.
+/// Whether the command line is for `parallel`, which has exit codes of its own: 1 to 101 count the jobs that failed.
 fn names_parallel() -> bool {
     let is_option = |word: &std::ffi::OsString| word.as_encoded_bytes().starts_with(b"-");
     std::env::args_os().skip(1).find(|word| !is_option(word)).is_some_and(|word| word == "parallel")

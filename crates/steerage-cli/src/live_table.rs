@@ -1,4 +1,5 @@
-//! The live table on a terminal: it shows what each CPU does, is redrawn every second, and disappears at the end.
+//! The live table on a terminal: it shows what each CPU does, or for `meter` the flows. It is redrawn every second, and disappears at
+//! the end.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -6,8 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use steerage::{CpuId, Snapshot, stats::CpuSnapshot};
+use steerage_apps::meter::Metering;
 use steerage_device::capture::CaptureInfo;
 
+use crate::live_flows::{Asked, LiveFlows};
+use crate::terminal;
 use crate::units::{counted, grouped, percent, rate, size, time};
 
 /// How often the table is drawn.
@@ -15,6 +19,9 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// The most CPUs that are shown: the busiest ones. With its first and last line the table fits a terminal of 24 lines.
 const CPUS_SHOWN: usize = 16;
+
+/// The width of the bar of progress, without its ends.
+const BAR_WIDTH: usize = 76;
 
 /// The table, and what is on the screen.
 #[derive(Debug)]
@@ -28,9 +35,11 @@ pub(crate) struct LiveTable {
     before: Counters,
     ends: RunEnds,
     start: Instant,
+    /// For `meter`: the meters, and the flows that are shown instead of the CPUs.
+    flows: Option<(Metering, LiveFlows)>,
 }
 
-/// What ends a run: the time left is computed from it.
+/// The conditions that end a run. The time left is computed from them.
 #[derive(Clone, Debug)]
 pub(crate) struct RunEnds {
     /// The capture files that are being read, if there are any.
@@ -43,7 +52,7 @@ pub(crate) struct RunEnds {
 
 impl LiveTable {
     /// A table that is drawn every second from now on, or never if it is not `wanted`.
-    pub(crate) fn new(wanted: bool, ends: RunEnds, start: Instant) -> Self {
+    pub(crate) fn new(wanted: bool, ends: RunEnds, meters: Option<Metering>, start: Instant) -> Self {
         Self {
             due: wanted.then(|| start + EVERY),
             lines: 0,
@@ -51,6 +60,7 @@ impl LiveTable {
             before: Counters { at: start, cpus: Vec::new() },
             ends,
             start,
+            flows: meters.map(|meters| (meters, LiveFlows::default())),
         }
     }
 
@@ -71,9 +81,34 @@ impl LiveTable {
         if let Some(last) = table.last_mut() {
             last.push_str(&self.progress(now.duration_since(self.start), snapshot.received()));
         }
+        if let Some((meters, flows)) = &mut self.flows {
+            flows.look(meters, now);
+            if !flows.is_empty() {
+                // Only the counts are left from the table of CPUs.
+                let counts = table.split_off(table.len() - 1);
+                table = flows.lines(terminal::screen());
+                table.extend(counts);
+            }
+        }
+        table.extend(self.bar());
         self.before = counts;
         self.table = table;
         self.draw();
+    }
+
+    /// Does what a key asks for. Flows in another order are drawn at once.
+    pub(crate) fn key(&mut self, key: u8) -> Option<Asked> {
+        let asked = self.flows.as_mut().and_then(|(_, flows)| flows.key(key));
+        if asked == Some(Asked::Sort) {
+            self.due = self.due.map(|_| Instant::now());
+        }
+        asked
+    }
+
+    /// How much of the files has been read, as a bar.
+    fn bar(&self) -> Option<String> {
+        let capture = self.ends.capture.as_ref()?;
+        Some(bar(capture.bytes_read(), capture.bytes_total().filter(|total| *total > 0)?))
     }
 
     /// How much is left to do, as far as that is known.
@@ -182,6 +217,12 @@ fn table(before: &Counters, now: &Counters, snapshot: &Snapshot) -> Vec<String> 
     lines
 }
 
+/// `[=====>    ]`, in ASCII for terminals without UTF-8.
+fn bar(done: u64, all: u64) -> String {
+    let filled = (BAR_WIDTH as f64 * done as f64 / all as f64).min(BAR_WIDTH as f64) as usize;
+    format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR_WIDTH - filled))
+}
+
 /// How long the rest takes at the rate so far, or `None` if nothing is done yet.
 fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
@@ -253,12 +294,20 @@ mod tests {
     }
 
     #[test]
+    fn the_bar_fits_a_line() {
+        assert_eq!(bar(0, 10).len(), 78);
+        assert_eq!(bar(5, 10), format!("[{}{}]", "=".repeat(38), " ".repeat(38)));
+        // A file that grew.
+        assert_eq!(bar(20, 10), format!("[{}]", "=".repeat(76)));
+    }
+
+    #[test]
     fn progress_says_how_much_is_left() {
         let (gib, seconds) = (1 << 30, Duration::from_secs);
         let of_file = |read, total, elapsed| progress(Some((read, Some(total))), rest(elapsed, read, total));
         assert_eq!(of_file(gib, 4 * gib, seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
         assert_eq!(of_file(4 * gib, 4 * gib, seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
-        // A file that grew, one of which nothing was read, and a pipe.
+        // A file that grew, an unread file, and a pipe.
         assert_eq!(of_file(2 * gib, gib, seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
         assert_eq!(of_file(0, gib, seconds(1)), "; 0 % of 1.0 GiB read");
         assert_eq!(progress(Some((3 << 20, None)), None), "; 3.0 MiB read");

@@ -23,7 +23,7 @@ impl Metrics {
     /// port in use is reported at once, and before privileges are dropped.
     pub(crate) fn prepare(args: &RunArgs) -> Result<Self, Error> {
         let listener = args.metrics.metrics.map(Listener::bind).transpose().map_err(Error::Metrics)?;
-        // Only this line tells the user which port the kernel chose.
+        // Only this line says which port the kernel chose.
         let asked = args.metrics.metrics.is_some_and(|address| address.port() == 0);
         if let Some(listener) = listener.as_ref().filter(|_| asked || !args.report.quiet) {
             // An error means that standard error is closed.
@@ -51,7 +51,7 @@ fn flows(counts: &FlowCounts) -> Vec<Metric> {
     vec![
         Metric::gauge("flows_active", "Flows that go on.", counts.active),
         Metric::counter("flow_records", "Records of flows that ended or were cut.", ended),
-        Metric::counter("flow_records_evicted", "Of these, records of flows that had to make room.", counts.evicted),
+        Metric::counter("flow_records_evicted", "Records of flows that had to make room, among these.", counts.evicted),
         Metric::counter("flow_records_lost", "Records that could not be written or sent.", counts.lost),
     ]
 }
@@ -74,13 +74,8 @@ fn forwarded(counts: &Forwarded) -> Vec<Metric> {
     let fates = forward::Fate::ALL.map(|fate| (fate.name(), counts.get(fate)));
     let errors = [("sent", counts.icmp_sent), ("suppressed", counts.icmp_suppressed)];
     vec![
-        Metric::counters("forward_packets", "Packets that were looked at, by what became of them.", "fate", fates),
-        Metric::counters(
-            "forward_icmp_errors",
-            "ICMP errors that were due, by what became of them.",
-            "outcome",
-            errors,
-        ),
+        Metric::counters("forward_packets", "Packets that were examined, by outcome.", "fate", fates),
+        Metric::counters("forward_icmp_errors", "ICMP errors that were due, by outcome.", "outcome", errors),
     ]
 }
 
@@ -94,7 +89,7 @@ fn responded(counts: &Responded) -> Vec<Metric> {
     let ends = respond::End::ALL.map(|end| (end.name(), counts.ended(end)));
     let bytes = [("in", counts.tcp_bytes_in), ("out", counts.tcp_bytes_out)];
     vec![
-        Metric::counters("respond_packets", "Packets that came, by what became of them.", "fate", fates),
+        Metric::counters("respond_packets", "Packets that arrived, by outcome.", "fate", fates),
         Metric::gauge("respond_connections", "TCP connections that there are.", counts.open),
         Metric::counter("respond_connections_opened", "TCP connections that there were.", counts.opened),
         Metric::counter(
@@ -102,7 +97,7 @@ fn responded(counts: &Responded) -> Vec<Metric> {
             "TCP connections that were refused because there were too many.",
             counts.refused,
         ),
-        Metric::counters("respond_connections_ended", "TCP connections that ended, by how.", "end", ends),
+        Metric::counters("respond_connections_ended", "TCP connections that ended, by reason.", "end", ends),
         Metric::counter("respond_transactions", "Whole requests that were answered.", counts.transactions),
         Metric::counters("respond_tcp_bytes", "Bytes of TCP's payload.", "direction", bytes),
     ]

@@ -172,6 +172,12 @@ impl<'a> Needs<'a> {
         Self { sandbox: self.sandbox.uses_device("/dev/tty"), ..self }
     }
 
+    /// The modes of the terminal are restored at the end.
+    pub(crate) fn restores_terminal(self, restores: bool) -> Self {
+        let sandbox = if restores { self.sandbox.calls(&[Group::Terminal]) } else { self.sandbox };
+        Self { sandbox, ..self }
+    }
+
     /// Packets are taken from an interface by AF_XDP.
     pub(crate) fn takes(self, takes: bool) -> Self {
         let sandbox = if takes { self.sandbox.calls(&[Group::XdpMaps]) } else { self.sandbox };

@@ -75,8 +75,7 @@ fn register() -> io::Result<InstalledHandlers> {
 impl SignalHandlers {
     /// Starts a thread that calls `take` for each signal, until `take` returns false.
     ///
-    /// Once the program was asked to stop, another INT quits at once from within the signal handler. So even a report
-    /// into a pipe that nobody reads cannot keep the program from ending.
+    /// Once the program was asked to stop, another INT quits at once from within the signal handler. So even a report into a pipe without a reader cannot keep the program from ending.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
         self.try_to_listen(take).map_err(|error| Error::System { operation: "listen for signals", error })
     }

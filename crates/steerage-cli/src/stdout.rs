@@ -6,9 +6,14 @@ use crate::error::Error;
 
 /// Writes `bytes` to standard output. A reader that closed the pipe, such as `head`, is not an error.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Error> {
+    print_while_read(bytes).map(drop)
+}
+
+/// Writes `bytes` to standard output. Returns false if the reader has closed the pipe, and wants no more.
+pub(crate) fn print_while_read(bytes: &[u8]) -> Result<bool, Error> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(Error::Report),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        other => other.map(|()| true).map_err(Error::Report),
     }
 }

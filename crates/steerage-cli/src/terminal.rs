@@ -19,6 +19,33 @@ pub(crate) fn can_redraw() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
+/// The width of the terminal that standard output is, or else of COLUMNS. `None` for a pipe or a file: lines have any length there.
+pub(crate) fn width() -> Option<usize> {
+    let of_terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
+    of_terminal.or_else(of_environment).filter(|columns| *columns >= COLUMNS_MIN)
+}
+
+/// The width for text that is filled.
+pub(crate) fn columns() -> usize {
+    width().unwrap_or(COLUMNS_DEFAULT)
+}
+
+/// The columns and lines of the terminal that standard error is.
+pub(crate) fn screen() -> (usize, usize) {
+    let size = rustix::termios::tcgetwinsize(io::stderr()).ok().map(|size| (size.ws_col.into(), size.ws_row.into()));
+    size.filter(|(columns, lines)| *columns >= COLUMNS_MIN && *lines > 0).unwrap_or((COLUMNS_DEFAULT, LINES_DEFAULT))
+}
+
+/// The height of a terminal whose height is unknown.
+const LINES_DEFAULT: usize = 24;
+
+/// The width of a terminal whose width is unknown.
+const COLUMNS_DEFAULT: usize = 80;
+
+/// A terminal that says that it is narrower does not know its width.
+const COLUMNS_MIN: usize = 40;
+
 /// Quotes `word` so that a shell reads it as one word, if that is necessary. Control characters become escapes, which a terminal does not
 /// execute and a shell turns back.
 pub(crate) fn shell_word(word: &str) -> String {

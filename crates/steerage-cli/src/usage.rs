@@ -1,17 +1,19 @@
 //! Help and mistakes of the command line: help as clap prints it, and a mistake in one line.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
+use crate::habits;
 use crate::terminal::printable;
 
 /// Exit code: the command line is wrong.
 pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 
 /// Prints help, or the mistake in one line. Returns the exit code.
-pub(crate) fn answer(error: &clap::Error) -> ExitCode {
+pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // An error is harmless: `steerage --help | head -1` closes the pipe early.
@@ -23,7 +25,11 @@ pub(crate) fn answer(error: &clap::Error) -> ExitCode {
             ExitCode::from(WRONG_COMMAND_LINE)
         }
         _ => {
-            let _ = writeln!(std::io::stderr(), "steerage: {}", printable(&message(error)));
+            let _ = writeln!(
+                std::io::stderr(),
+                "steerage: {}",
+                printable(&habits::advice(arguments, error).unwrap_or_else(|| message(error)))
+            );
             ExitCode::from(WRONG_COMMAND_LINE)
         }
     }
@@ -53,13 +59,11 @@ fn one_line(rendered: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-    use crate::args::Cli;
+    use crate::args;
 
     fn line_for(args: &[&str]) -> String {
-        let error = Cli::try_parse_from(["steerage"].iter().chain(args)).unwrap_err();
+        let error = args::parse(["steerage"].iter().chain(args).map(OsString::from)).unwrap_err();
         one_line(&error.render().to_string())
     }
 

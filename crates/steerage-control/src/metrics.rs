@@ -119,7 +119,7 @@ impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, error } = self;
         let advice = match error.kind() {
-            io::ErrorKind::AddrInUse => "another program has that port: choose another one",
+            io::ErrorKind::AddrInUse => "another program has that port: choose another port",
             io::ErrorKind::AddrNotAvailable => "this machine has no such address: `ip address` lists those it has",
             io::ErrorKind::PermissionDenied => "ports below 1024 are for root: choose a higher one",
             _ => "choose another address",

@@ -212,7 +212,9 @@ impl AfPacketOptions {
         let interface = Interface::look(&self.interface, &first)?;
         if interface.cooked && self.filter.is_some() {
             let cause = io::Error::from(io::ErrorKind::Unsupported);
-            return Err(self.error("filter what has a link header of its own", cause).advise("leave the filter out"));
+            return Err(self
+                .error("filter frames with a link header of their own", cause)
+                .advise("leave the filter out"));
         }
         let hashed_by = device_hash::hashed_by(&self.interface, self.device_hash);
         let hash = match self.device_hash {
@@ -275,7 +277,7 @@ impl AfPacketOptions {
     ) -> Result<Ring, DeviceError> {
         let cannot = |operation| move |cause| self.error(operation, cause);
         if shape.offloads {
-            socket.tell_offloads().map_err(cannot("have the kernel tell of offloads"))?;
+            socket.tell_offloads().map_err(cannot("make the kernel report offloads"))?;
         }
         socket
             .make_ring(&shape, RESERVE_BYTES)
@@ -327,6 +329,23 @@ impl AfPacketOptions {
 }
 
 const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
+
+/// The names of the interfaces that `any` stands for: those that are up and can be listened to.
+pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
+    let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
+    let socket = Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
+    let names = Interface::listenable(&socket).map_err(failed("list the interfaces"))?;
+    if names.is_empty() {
+        let cause = io::Error::new(io::ErrorKind::NotFound, "none is up");
+        return Err(failed("listen to the interfaces")(cause).advise("`ip link set IFACE up` starts one"));
+    }
+    Ok(names)
+}
+
+/// The ring of one of `count` interfaces that are listened to together: the default is divided among them.
+pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
+    if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }
+}
 
 /// Whether there is an interface of that name.
 ///

@@ -170,8 +170,8 @@ impl AfXdpOptions {
             let cause =
                 io::Error::new(io::ErrorKind::InvalidInput, "what is taken the kernel no longer sees, ssh included");
             return Err(self
-                .error("take packets without being told which", cause)
-                .advise("say --take 'udp port 53' (docs/af_xdp.md), or --take all"));
+                .error("take packets without --take", cause)
+                .advise("write --take 'udp port 53' or --take all (steerage help af_xdp)"));
         };
         let interface = Netlink::look(&self.interface)
             .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;

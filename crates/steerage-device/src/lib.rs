@@ -67,7 +67,7 @@ use tap::TapOptions;
 /// `af_packet:NAME,option=value,...` ([`af_packet`]), one whose packets are taken as `af_xdp:NAME,option=value,...`
 /// ([`af_xdp`]), the other end of one as `tap:NAME` or `tun:NAME` ([`tap`]), or else the path of a capture file ([`capture`]),
 /// or `-` for one that comes by standard input. A file that has the name of a device or an interface is `./synthetic`,
-/// `./eth0`.
+/// `./eth0`. `any` stands for several devices, so only [`open_all`] takes it.
 ///
 /// # Errors
 /// [`OpenError::Spec`] for what is written wrong, [`OpenError::Device`] for what cannot be opened.
@@ -105,6 +105,12 @@ fn take(named: af_xdp::Named<'_>, options: AfXdpOptions) -> Result<af_xdp::AfXdp
 
 /// Of a name that is no device: whether it may be a file's.
 fn could_be_a_file(name: &str) -> Result<(), OpenError> {
+    if Named::read_any(name).is_some() {
+        let cause = io::Error::new(io::ErrorKind::InvalidInput, "it stands for several devices");
+        return Err(OpenError::Device(
+            DeviceError::new(name, "open it as one device", cause).advise("name an interface"),
+        ));
+    }
     if name == "-" || name.contains('/') || Path::new(name).exists() {
         return Ok(());
     }
@@ -178,7 +184,8 @@ impl Opened {
     }
 }
 
-/// Opens what each of `specs` names, as [`open`] does. All capture files are one device with one queue, which hands them
+/// Opens what each of `specs` names, as [`open`] does. `any` stands for all interfaces that are up now: each is a device of its own,
+/// with its own link type. All capture files are one device with one queue, which hands them
 /// over one after the other, in the order given and as `files` says.
 ///
 /// # Errors
@@ -225,7 +232,22 @@ pub fn open_all_taking(
     mut taking: impl FnMut(&str) -> AfXdpOptions,
 ) -> Result<Opened, OpenError> {
     let (mut plans, mut paths) = (Vec::with_capacity(specs.len()), Vec::new());
+    let mut of_any = Vec::new();
     for spec in specs.iter().map(AsRef::as_ref) {
+        if let Some(options) = Named::read_any(spec) {
+            let names = af_packet::all_interfaces().map_err(OpenError::Device)?;
+            for name in &names {
+                let named = Named::one_of_any(name, options);
+                let options = named.apply(live(name)?).map_err(OpenError::Spec)?;
+                let buffer = af_packet::divided_buffer(options.buffer, names.len());
+                plans.push(Plan::Listen(options.buffer(buffer)));
+            }
+            of_any.push(format!(
+                "{spec}: listening to {}; a packet that passes two of them is seen twice",
+                names.join(", ")
+            ));
+            continue;
+        }
         plans.push(if is_synthetic(spec) || tap::is_spec(spec) {
             Plan::Spec(spec)
         } else if let Some(named) = af_xdp::Named::read(spec) {
@@ -241,7 +263,7 @@ pub fn open_all_taking(
     // First, because that may run the filter's compiler.
     let mut capture = if paths.is_empty() { None } else { Some(files.open(&paths)?) };
     let info = capture.as_ref().map(Capture::info);
-    let mut opened = Opened { inputs: Vec::new(), capture: info, notes: Vec::new() };
+    let mut opened = Opened { inputs: Vec::new(), capture: info, notes: of_any };
     for plan in plans {
         match plan {
             Plan::Spec(spec) => opened.inputs.push(open(spec)?),

@@ -4,7 +4,7 @@
 //! So a file is always a new one. It is made under a random name (`O_EXCL`, `O_NOFOLLOW`), in a directory that is opened once,
 //! and then renamed. A rename replaces a link instead of following it. An older file of that name is not written to.
 //!
-//! | what stands there | what happens |
+//! | what is there | what happens |
 //! |---|---|
 //! | nothing, or a file | a new file takes the name |
 //! | a link that the user or root made, in a directory of theirs that not everybody may write to | a new file takes the name that the link leads to |

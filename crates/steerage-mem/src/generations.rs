@@ -193,7 +193,7 @@ mod tests {
 
     /// After a release and a take, the page is in use as before, but by another holder.
     #[test]
-    #[cfg_attr(miri, ignore = "it leaks, so that the panic is not followed by another one")]
+    #[cfg_attr(miri, ignore = "it leaks, so that no second panic follows")]
     #[should_panic(expected = "in another generation")]
     fn a_kept_page_of_another_generation_is_seen() {
         let (region, kept, mut twin) = kept();

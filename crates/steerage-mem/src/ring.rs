@@ -19,7 +19,7 @@
 //! | `wake_at` | sets, then a fence, then reads `finished` | writes `finished`, then a fence, then reads and clears |
 //! | `grown` | writes (relaxed) | reads (relaxed) |
 //! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
-//! | slots `finished .. published` | | reads; blanks those whose page it keeps |
+//! | slots `finished .. published` | | reads; blanks slots whose page it keeps |
 //!
 //! P1 synchronises with C1: a slot is complete before it can be taken. C2 synchronises with P2: the handler is done with a
 //! page, and a blanked slot is visible, before the slot is read back and the page is used again. So the index `finished` serves

@@ -94,7 +94,7 @@ fn no_ring_with_frames_stays_without_its_bit() {
         inbox.note(0);
         let (consumer, taken) = worker.join().unwrap();
         assert!(taken == 1 || consumer.waiting() == 1);
-        assert!(taken == 1 || inbox.begin(0).peek() == Some(0), "a frame waits in a ring that nobody looks at");
+        assert!(taken == 1 || inbox.begin(0).peek() == Some(0), "a frame waits in a ring that no CPU looks at");
     });
 }
 

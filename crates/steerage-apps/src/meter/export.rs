@@ -320,7 +320,7 @@ impl Sink {
             let error = ExportError::new("write flows to", path, cause);
             return Err(error.with_advice("put more of the time into the name, such as %Y%m%d-%H%M"));
         }
-        Ok(entry.insert(FlowFile::create(path, self.format)?))
+        Ok(entry.insert(FlowFile::create(path, name.has_time(), self.format)?))
     }
 }
 

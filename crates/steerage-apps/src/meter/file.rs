@@ -109,6 +109,13 @@ impl Write for Out {
     }
 }
 
+/// No directory is made in silence, so that a mistyped name does not hide the flows.
+fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
+    let is_missing = cause.kind() == io::ErrorKind::NotFound;
+    let error = ExportError::new("write flows to", path, cause);
+    if is_missing { error.with_advice("make the directory with mkdir -p, or name another directory") } else { error }
+}
+
 impl FlowFile {
     pub(super) fn stdout(format: FlowFormat, shared: &Arc<WriterState>) -> Result<Self, ExportError> {
         let watched = Watched { out: io::stdout(), shared: Arc::clone(shared) };
@@ -117,20 +124,22 @@ impl FlowFile {
         Self { out, format, named: None }.begin()
     }
 
-    /// Makes the file, under a name that it has until it is complete, and its directories if they are not there.
-    pub(super) fn create(path: PathBuf, format: FlowFormat) -> Result<Self, ExportError> {
+    /// Makes the file, under a name that it has until it is complete. With `dated`, directories are made whose names are times.
+    pub(super) fn create(path: PathBuf, dated: bool, format: FlowFormat) -> Result<Self, ExportError> {
         let make = || -> io::Result<(NewFile, File, Format)> {
             let state = Format::new(format)?;
-            fs::create_dir_all(parent_of(&path))?;
+            if dated {
+                fs::create_dir_all(parent_of(&path))?;
+            }
             let mut new = NewFile::create(&path, Readers::Group)?;
-            // Where writing fails, the records so far stay. Nobody can read them in Parquet, where the end of a file says what is in it.
+            // If writing fails, the records so far stay. Parquet cannot be read without the end of the file, which says what is in it.
             if format != FlowFormat::Parquet {
                 new = new.kept();
             }
             let file = new.file().try_clone()?;
             Ok((new, file, state))
         };
-        let (new, file, format) = make().map_err(|cause| ExportError::new("write flows to", &path, cause))?;
+        let (new, file, format) = make().map_err(|cause| cannot_write(&path, cause))?;
         let out = Out::File(BufWriter::with_capacity(BUFFER_BYTES, file));
         Self { out, format, named: Some((new, path)) }.begin()
     }
@@ -139,11 +148,7 @@ impl FlowFile {
     pub(super) fn check_directory(name: &str) -> Result<(), ExportError> {
         let fixed = parent_of(Path::new(name)).ancestors().find(|path| !path.to_string_lossy().contains('%'));
         let directory = fixed.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let try_it = || -> io::Result<()> {
-            fs::create_dir_all(directory)?;
-            steerage_file::probe(directory)
-        };
-        try_it().map_err(|cause| ExportError::new("write flows to", directory, cause))
+        steerage_file::probe(directory).map_err(|cause| cannot_write(directory, cause))
     }
 
     fn begin(mut self) -> Result<Self, ExportError> {

@@ -87,7 +87,7 @@ pub struct ExportError {
 
 impl ExportError {
     pub(super) fn new(operation: &'static str, path: impl Into<PathBuf>, cause: io::Error) -> Self {
-        Self { operation, path: path.into(), cause, advice: "let it be another file or directory" }
+        Self { operation, path: path.into(), cause, advice: "name another file or directory" }
     }
 
     /// The same error with other advice.

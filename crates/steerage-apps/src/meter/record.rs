@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
@@ -12,7 +13,7 @@ use steerage::{FlowKey, WallTime, flow::protocol};
 use super::flow::{Flow, FlowEnd, Traffic};
 use super::key::Kind;
 use super::names::FlowNames;
-use super::row::Row;
+use super::row::{Address, Row};
 use super::tcp::TcpHealth;
 
 /// A flow that has ended, or the part of it between two timeouts: both directions in one record (RFC 5103).
@@ -119,6 +120,29 @@ impl FlowRecord {
             Kind::Link => Class::Link,
             Kind::Mpls => Class::Mpls,
             Kind::Other => Class::Other,
+        }
+    }
+
+    /// The source as text: `10.0.0.1:80`, `[fd00::1]:80`, the address alone if there is no port, a station's address, or `-` if
+    /// nothing was read. ICMP has no ports.
+    pub fn source(&self) -> String {
+        let row = Row::of(self);
+        self.end_of(&row.source, row.source_port)
+    }
+
+    /// The destination as text, like [`source`](Self::source).
+    pub fn destination(&self) -> String {
+        let row = Row::of(self);
+        self.end_of(&row.destination, row.destination_port)
+    }
+
+    fn end_of(&self, address: &Address, port: Option<u16>) -> String {
+        let has_ports = matches!(self.protocol(), Some(protocol::TCP | protocol::UDP | protocol::SCTP));
+        match (address, port.filter(|_| has_ports)) {
+            (Address::Ip(address), Some(port)) => SocketAddr::new(*address, port).to_string(),
+            (Address::Ip(address), None) => address.to_string(),
+            (Address::Station([a, b, c, d, e, f]), _) => format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+            (Address::None, _) => "-".to_owned(),
         }
     }
 

@@ -47,8 +47,8 @@ pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
         .metric("receive_ns", "CPU that receives", "ns a packet", false)
         .metric("work_ns", "CPU that handles", "ns a packet", false)
         .chart(ChartKind::Lines, "mpps", "Packets handled, by length of list")
-        .chart(ChartKind::Lines, "receive_ns", "What a packet costs the CPU that receives")
-        .chart(ChartKind::Ratio, "mpps", "What the collector gains, by length of list");
+        .chart(ChartKind::Lines, "receive_ns", "Cost of a packet on the receiving CPU")
+        .chart(ChartKind::Ratio, "mpps", "Gain of the collector, by length of list");
     for (work, kind) in WORKS {
         benchmark = benchmark.compare(&format!("{work}, a collector"), &format!("{work}, one CPU"));
         if matches!(kind, Work::Forward) {

@@ -77,7 +77,7 @@ fn by_size(settings: &Settings) -> Benchmark {
         .compare(LATE_ALONE, EARLY_ALONE)
         .beside(&BUILD_SKB)
         .chart(ChartKind::Bars, "mpps", "Packets handled, by frame size")
-        .chart(ChartKind::Bars, "receive_ns", "What a packet costs the receiving CPU");
+        .chart(ChartKind::Bars, "receive_ns", "Cost of a packet on the receiving CPU");
     for bytes in settings.points(&FRAME_BYTES) {
         for (name, metadata, copies) in
             [(EARLY, Metadata::Early, false), (LATE, Metadata::Late, false), (COPIED, Metadata::Late, true)]

@@ -20,7 +20,7 @@ use crate::runs::{none_lost, run_alone};
 
 const DESCRIPTION: Description = Description {
     name: "meter",
-    title: "Metering a capture: packets a second, by flows",
+    title: "Metering a capture: packets per second, by flows",
     question: "A capture of UDP packets of 60 bytes in memory is read and metered: both directions of each flow, with timeouts and \
                records, on one CPU, and on two that share the work as balance has it or by hash. Beside it what only counts packets, and a \
                plain loop of one thread: it counts packets and bytes by flow in a hash table, and knows neither fragments nor tunnels, \

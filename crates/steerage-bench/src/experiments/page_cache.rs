@@ -110,7 +110,7 @@ fn whole_path(settings: &Settings) -> Benchmark {
         .on_this_machine(&here(count))
         .metric("mpps", "handled", "Mpps", true)
         .metric("cpu_ns", "all CPUs, busy", "ns a packet", false)
-        .chart(ChartKind::Bars, "cpu_ns", "What a packet costs, by queues");
+        .chart(ChartKind::Bars, "cpu_ns", "Cost of a packet, by queues");
     let off = CACHES[1].0;
     for (name, lpc_pages) in LPC_PAGES {
         if lpc_pages > 0 {
@@ -138,7 +138,7 @@ fn pages(settings: &Settings) -> Benchmark {
         .beside(&LOCAL_PAGE_CACHE)
         .compare_by("cpu_ns", "cache on", "cache off")
         .compare("across, cache on", "across, cache off")
-        .chart(ChartKind::Bars, "page_ns", "What a page's round costs, by queues");
+        .chart(ChartKind::Bars, "page_ns", "Cost of a page's round, by queues");
     let pages = settings.frames(NANOS) as usize;
     for queues in settings.points(&QUEUES) {
         for (name, cache_pages) in CACHES {
@@ -164,7 +164,7 @@ fn frames(settings: &Settings) -> Benchmark {
         .beside(&LOCAL_PAGE_CACHE)
         .compare_by("cpu_ns", "cache on", "cache off")
         .compare_by("cpu_ns", "inline, cache on", "inline, cache off")
-        .chart(ChartKind::Bars, "page_ns", "What a frame's round costs, by queues")
+        .chart(ChartKind::Bars, "page_ns", "Cost of a frame's round, by queues")
         .chart(ChartKind::Bars, "cpu_ns", "CPU time of a frame, by queues");
     let pages = settings.frames(FRAME_NANOS) as usize;
     for queues in settings.points(&MANY_QUEUES) {
@@ -182,7 +182,7 @@ fn sizes(settings: &Settings) -> Benchmark {
     let name = |pages: usize| if pages == 0 { CACHES[1].0.to_owned() } else { format!("{pages} pages") };
     let mut benchmark = with_metrics(Benchmark::new(SIZES, settings), settings)
         .chart(ChartKind::Bars, "cpu_ns", "CPU time of a frame, by size of the cache")
-        .chart(ChartKind::Ratio, "cpu_ns", "What a cache gains in CPU time, by queues");
+        .chart(ChartKind::Ratio, "cpu_ns", "Gain of a cache in CPU time, by queues");
     for pages in CACHE_SIZES.iter().rev().filter(|pages| **pages > 0) {
         benchmark = benchmark.compare_by("cpu_ns", &name(*pages), &name(0));
     }

@@ -1,4 +1,4 @@
-//! What a packet costs the receiving CPU and the worker: by whose hash, how many targets and what traffic.
+//! Cost of a packet on the receiving CPU and the worker: by whose hash, how many targets and what traffic.
 
 use steerage::{
     Builder,
@@ -76,8 +76,8 @@ pub(super) fn benchmarks(settings: &Settings) -> Vec<Benchmark> {
         .metric("receive_ns", "receiving CPU", "ns a packet", false)
         .metric("work_ns", "worker", "ns a packet", false)
         .metric("mpps", "handled", "Mpps", true)
-        .chart(ChartKind::Bars, "receive_ns", "What a packet costs the receiving CPU")
-        .chart(ChartKind::Bars, "work_ns", "What it costs the worker");
+        .chart(ChartKind::Bars, "receive_ns", "Cost of a packet on the receiving CPU")
+        .chart(ChartKind::Bars, "work_ns", "Cost on the worker");
     let (frames, on) = (settings.frames(NANOS), settings.pair());
     let cases = cases(frames);
     for case in &cases[1..] {

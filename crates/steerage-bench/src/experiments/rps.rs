@@ -22,7 +22,7 @@ const DESCRIPTION: Description = Description {
                where the CPU that receives does all the work, where another CPU does it, where all do, and where balance \
                decides? From how much work per packet on does steering pay?",
     published: Some(&RPS),
-    x: "work, ns a packet",
+    x: "work, ns per packet",
     rounds: 5,
 };
 
@@ -216,7 +216,7 @@ fn throughput(settings: &Settings) -> Benchmark {
         .metric("mpps", "handled", "Mpps", true)
         .metric("busy_ns", "all CPUs, busy", "ns a packet", false)
         .chart(ChartKind::Lines, "mpps", "Packets handled, by work per packet")
-        .chart(ChartKind::Ratio, "mpps", "What steering gains, by work per packet");
+        .chart(ChartKind::Ratio, "mpps", "Gain of steering, by work per packet");
     let ways = ways(settings.cpus.len());
     // Last, with all CPUs, is balance: what is told in terms of others, and of peers.
     for (name, ..) in ways[1..].iter().rev() {

@@ -97,7 +97,7 @@ pub(super) fn verdicts(page: &mut String, one: &Experiment) {
     if told.peek().is_none() {
         return;
     }
-    page.push_str("<h3>What may be said</h3>\n<div class=\"verdicts\">\n");
+    page.push_str("<h3>Findings</h3>\n<div class=\"verdicts\">\n");
     for (pair, found) in told {
         let mut placements: Vec<Placement> = found.iter().map(|one| one.placement).collect();
         placements.dedup();

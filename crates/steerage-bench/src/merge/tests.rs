@@ -163,6 +163,6 @@ fn what_is_wrong_is_named_with_its_line() {
         assert!(!told.contains('\n'), "{told}");
     }
     let alone = merger(&[line("peer", 0)]).unwrap_err().to_string();
-    assert!(alone.starts_with("file 0, line 1: no report came until here"), "{alone}");
+    assert!(alone.starts_with("file 0, line 1: no report came before this line"), "{alone}");
     assert!(merger(&[]).unwrap_err().to_string().starts_with("no file: "));
 }

@@ -5,38 +5,41 @@ use clap::Args;
 use super::RunArgs;
 
 pub(super) const COUNT_HELP: &str = "\
-DEVICE:
-  synthetic[:OPTION=VALUE,...]   packets made up on the spot; options: flows, size, zipf,
-                                 packets, rate, seed, mix (such as udp4+tcp6+vlan), queues,
-                                 and profile=office for conversations: see docs/devices.md
-  FILE                           a capture: pcap or pcapng, as it is or packed by gzip or zstd
-  -                              a capture that comes by standard input
-  IFACE                          an interface, listened to: see docs/interfaces.md
-  af_xdp:IFACE[,OPTION=VALUE...] an interface, its packets taken from the kernel, which needs
-                                 --take: see docs/af_xdp.md
+DEVICE is one of:
+  synthetic[:OPTION=VALUE,...]  generated packets; options: flows, size, zipf,
+                                packets, rate, seed, mix (udp4+tcp6+vlan),
+                                queues, profile=office (steerage help devices)
+  FILE                          a pcap or pcapng capture, also with gzip or zstd
+  -                             a capture on standard input
+  IFACE                         an interface (steerage help interfaces)
+  any                           all interfaces that are up
+  af_xdp:IFACE[,OPTION=VALUE]   an interface whose packets are taken from the
+                                kernel with --take (steerage help af_xdp)
 
-Several files are read one after the other, as one capture; see docs/captures.md.
+Several files are read one after the other, as one capture (steerage help captures).
 
-Synthetic traffic has no end of its own: without -c, --seconds or `packets=` it stops after 10 s.
---seconds 0 goes on until Ctrl-C.
+Synthetic traffic without -c, --seconds or packets= stops after 10 s. --seconds 0 continues until Ctrl-C.
 
-CPU lists are written 0-3,8 or all; a MASK is the kernel's bitmap, in hex, as in rps_cpus.
-Ctrl-C or SIGTERM stops, finishes what is in flight (2 s at most) and reports; a second Ctrl-C
-quits at once. SIGUSR1 reports and goes on.
+A list of CPUs is written 0-3,8 or all. A mask is written in hexadecimal, as in the kernel's rps_cpus.
+
+Ctrl-C or SIGTERM stops the run: it finishes the packets in flight within 2 s and reports. A second Ctrl-C ends it at once. \
+SIGUSR1 prints a report, and the run continues.
 
 Examples:
-  steerage count                                        synthetic traffic over all CPUs
-  steerage count capture.pcap --check-order             a file, and was any flow reordered?
-  steerage count part1.pcap.gz part2.pcap.gz            a capture in parts, as one
-  tcpdump -i eth0 -w - | steerage count -               whatever tcpdump sees
-  steerage count capture.pcap --pace 2                  twice as fast as it was recorded
-  steerage count eth1                                   whatever comes and goes by eth1
-  steerage count eth1 -f 'not port 22'                  the same without what tcpdump calls port 22
-  steerage count af_xdp:eth1 --take 'udp port 53'       DNS by eth1, taken from the kernel
-  steerage count --rx-cpu 0 --cpus 1-3                  CPU 0 only receives, 1 to 3 work
-  steerage count synthetic:rate=1000000 --strict        fails unless all of 1 Mpps arrives
-  steerage count --seconds 0 --interval 10              a line each 10 s, until Ctrl-C
-  steerage count --virtual-cpus 16 -c 1000000 --json    16 CPUs on any machine, for scripts";
+  steerage count eth1                          packets of an interface
+  steerage count capture.pcap --check-order    was any flow reordered?
+  steerage count eth1 -f 'not port 22'         the same without port 22
+  tcpdump -i eth0 -w - | steerage count -      what tcpdump captures
+  steerage count part1.pcap.gz part2.pcap.gz   several files as one capture
+  steerage count capture.pcap --pace 2         twice as fast as recorded
+  steerage count af_xdp:eth1 --take 'udp port 53'
+                                               DNS, taken from the kernel
+  steerage count --rx-cpu 0 --cpus 1-3         CPU 0 receives, 1 to 3 work
+  steerage count synthetic:rate=1000000 --strict
+                                               fails if 1 Mpps is too much
+  steerage count --seconds 0 --interval 10     a line every 10 s
+  steerage count --virtual-cpus 16 -c 1000000 --json
+                                               16 CPUs on any machine";
 
 #[derive(Debug, Args)]
 pub(crate) struct CountArgs {

@@ -9,33 +9,35 @@ use super::values::number;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "CPUs")]
 pub(crate) struct CpuArgs {
-    /// CPUs that work [default: those this process may use]
+    /// CPUs that handle packets, such as 0-3,8 [default: all that this process may use]
     #[arg(long, value_name = "LIST")]
     pub(crate) cpus: Option<String>,
 
-    /// CPUs that poll the receive queues, in turn [default: --cpus]
-    #[arg(long, value_name = "LIST")]
+    /// CPUs that receive; the queues go to them in turn [default: as --cpus]
+    #[arg(hide_short_help = true, long, value_name = "LIST")]
     pub(crate) rx_cpu: Option<String>,
 
-    /// CPUs that packets are spread over [default: --cpus]; 0: no
-    /// steering. Can be repeated, for queues with masks of their own:
-    /// rx-0=MASK, or eth1/rx-0=MASK if there are several devices
-    #[arg(long, value_name = "MASK", conflicts_with = "rps_cpus_list", verbatim_doc_comment)]
+    /// CPUs that packets are spread over, as a hexadecimal mask [default: as --cpus]
+    ///
+    /// CPUs that packets are spread over, as a hexadecimal mask like the kernel's rps_cpus; 0 means no steering [default: as
+    /// --cpus]. Repeat it to give queues masks of their own: rx-0=MASK, or eth1/rx-0=MASK if there are several devices
+    #[arg(long, value_name = "MASK", conflicts_with = "rps_cpus_list")]
     pub(crate) rps_cpus: Vec<String>,
 
-    /// The same, as lists
-    #[arg(long, value_name = "LIST")]
+    /// The same as --rps-cpus, as a list such as 0-3,8
+    #[arg(hide_short_help = true, long, value_name = "LIST")]
     pub(crate) rps_cpus_list: Vec<String>,
 
-    /// How they are used: balance, as load asks for it; hash, all of
-    /// them alike, as in Linux; dry-run, as hash, telling what balance
-    /// would move [default: balance]
-    #[arg(long, value_name = "POLICY", default_value = "balance", hide_possible_values = true, hide_default_value = true,
-        value_parser = PossibleValuesParser::new(steerage::policy::POLICIES), verbatim_doc_comment)]
+    /// How flows are placed: balance, hash or dry-run [default: balance]
+    ///
+    /// How flows are placed: balance adds and removes CPUs as the load changes; hash uses all CPUs alike, as Linux does; dry-run
+    /// works like hash and reports what balance would move [default: balance]
+    #[arg(hide_short_help = true, long, value_name = "POLICY", default_value = "balance", hide_possible_values = true, hide_default_value = true,
+        value_parser = PossibleValuesParser::new(steerage::policy::POLICIES))]
     pub(crate) policy: String,
 
-    /// Be a machine of N CPUs, with a thread for each: for tests
-    #[arg(long, value_name = "N", allow_negative_numbers = true,
+    /// For tests: act as a machine with N CPUs, with a thread for each
+    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true,
         value_parser = |text: &str| number(text, CPUS_MAX))]
     pub(crate) virtual_cpus: Option<usize>,
 }

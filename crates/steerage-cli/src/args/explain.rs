@@ -6,94 +6,86 @@ use clap::Args;
 use steerage::limits::CPUS_MAX;
 
 use super::values::{number, packets, seconds};
-use super::{DirectionArg, HashArgs, SandboxArgs, SteeringCommand};
+use super::{DirectionArg, HabitArgs, HashArgs, SandboxArgs, SteeringCommand};
 
 pub(super) const EXPLAIN_HELP: &str = "\
-For a flow, this prints its key, hash and bucket, and its CPU among 2, 4, 8 and more. For a
-capture or synthetic traffic, it prints the same for one packet, with the headers that made the
-key; the share that the busiest CPU would have; the largest flows; what keeps traffic from
-spreading; and advice: how many CPUs and which mask, with the commands for steerage and for the
-kernel's own RPS.
+For a flow, this prints its key, hash and bucket, and its CPU among 2, 4, 8 and more CPUs.
 
-The answer is for the command that --for names. count, meter, fanout and respond keep both
-directions of a flow on one CPU; forward keeps each direction together by itself.
+For a capture, an interface or synthetic traffic, it prints the same for one packet, with the headers that the key was made of. It \
+also prints the share of the busiest CPU, the largest flows, and what keeps the traffic from spreading. It recommends a number of \
+CPUs and a mask, with the commands for steerage and for the kernel's own RPS.
 
-An interface is listened to for 10 s, unless -c or --seconds says otherwise. No packet is taken
-away from the kernel.
+The answer is for the command of --for. count, meter, fanout and respond keep both directions of a flow on one CPU. forward keeps \
+each direction on one CPU.
+
+An interface is listened to for 10 s, unless -c or --seconds is given. The kernel still gets all packets.
 
 Examples:
   steerage explain 'tcp 10.0.0.1:5 > 10.0.0.2:80'
-  steerage explain capture.pcap                  is this traffic spreadable?
-  steerage explain capture.pcap --packet 17      why did that packet go there?
-  steerage explain capture.pcap --outer          the same if tunnels stay together
-  steerage explain capture.pcap -f 'port 53'     the same for a part of the traffic
-  steerage explain capture.pcap --for forward    the same as a router would steer it
-  steerage explain eth0 -Q in --work 500         how many CPUs for 500 ns of work a packet?";
+  steerage explain capture.pcap                can this traffic be spread?
+  steerage explain capture.pcap --packet 17    why did that packet go there?
+  steerage explain capture.pcap --outer        the same, tunnels as a whole
+  steerage explain capture.pcap -f 'port 53'   the same for part of the traffic
+  steerage explain capture.pcap --for forward  the same for a router
+  steerage explain eth0 -Q in --work 500       how many CPUs for 500 ns a packet?";
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// A flow such as 'tcp 10.0.0.1:5 > 10.0.0.2:80', or where packets come from
+    /// A flow such as 'tcp 10.0.0.1:5 > 10.0.0.2:80', or the input as for count
     #[arg(value_name = "FLOW|DEVICE", required = true)]
     pub(crate) what: Vec<String>,
 
-    /// Explain how this command steers: count, meter, fanout,
-    /// forward or respond
-    #[arg(
-        long = "for",
-        value_name = "COMMAND",
-        value_enum,
-        default_value_t,
-        hide_possible_values = true,
-        verbatim_doc_comment
-    )]
+    /// Explain for this command: count, meter, fanout, forward or respond
+    #[arg(long = "for", value_name = "COMMAND", value_enum, default_value_t, hide_possible_values = true)]
     pub(crate) command: SteeringCommand,
 
-    /// Look closely at the Nth packet, from 1
+    /// Explain the Nth packet in detail, counted from 1
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = packets)]
     pub(crate) packet: u64,
 
     /// Show the N largest flows
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
+    #[arg(short = 't', long, value_name = "N", default_value_t = 5)]
     pub(crate) top: usize,
 
-    /// Look only at what tcpdump would show: an expression, numbers
-    /// or @FILE; see docs/filters.md
-    #[arg(short = 'f', long, value_name = "EXPR", verbatim_doc_comment)]
+    /// Look only at what this tcpdump filter matches, such as 'port 53'
+    #[arg(short = 'f', long, value_name = "EXPR")]
     pub(crate) filter: Option<String>,
 
-    /// Look at the first N packets only
-    #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
+    /// Look only at the first N packets
+    #[arg(hide_short_help = true, short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
     pub(crate) packets: Option<u64>,
 
-    /// Listen to an interface for S seconds (0: no end) [default: 10, with -c 0]
+    /// Listen to an interface for S seconds; 0 means no end [default: 10; with -c: 0]
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
 
-    /// Which packets of an interface: in, out or inout; forward
-    /// and respond receive only what comes in
+    /// Look at packets of this direction: in, out or inout; forward and respond receive only incoming packets
     #[arg(
+        hide_short_help = true,
         short = 'Q',
         long,
         value_name = "WAY",
         value_enum,
         default_value_t,
-        hide_possible_values = true,
-        verbatim_doc_comment
+        hide_possible_values = true
     )]
     pub(crate) direction: DirectionArg,
 
-    /// Advise for this much work per packet, in ns or such as 2us [default: 1000]
+    /// Advise for this much work per packet, in ns or with a unit, such as 2us [default: 1000]
     #[arg(long, value_name = "NS", allow_negative_numbers = true, value_parser = work)]
     pub(crate) work: Option<Duration>,
 
     /// Advise for a machine of N CPUs instead of this one
-    #[arg(long, value_name = "N", allow_negative_numbers = true,
+    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true,
         value_parser = |text: &str| number(text, CPUS_MAX))]
     pub(crate) virtual_cpus: Option<usize>,
 
-    /// Explain in one line of JSON: see docs/explain.md
+    /// Print the explanation as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) habits: HabitArgs,
 
     #[command(flatten)]
     pub(crate) hash: HashArgs,

@@ -13,44 +13,48 @@ use super::values::{duration, number};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Live")]
 pub(crate) struct LiveArgs {
-    /// From interfaces and files, take only what tcpdump would
-    /// show: an expression, numbers or @FILE; see docs/filters.md
-    #[arg(short = 'f', long, value_name = "EXPR", verbatim_doc_comment)]
+    /// Receive only what this tcpdump filter matches, such as 'port 53'
+    #[arg(short = 'f', long, value_name = "EXPR")]
     pub(crate) filter: Option<String>,
 
-    /// Which packets: in, out or inout
-    #[arg(short = 'Q', long, value_name = "WAY", value_enum, default_value_t, hide_possible_values = true)]
+    /// Receive packets of this direction: in, out or inout
+    #[arg(
+        hide_short_help = true,
+        short = 'Q',
+        long,
+        value_name = "WAY",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true
+    )]
     pub(crate) direction: DirectionArg,
 
-    /// Only packets that are for this machine
-    #[arg(short = 'p', long)]
+    /// Receive only packets that are for this machine
+    #[arg(hide_short_help = true, short = 'p', long)]
     pub(crate) no_promiscuous: bool,
 
-    /// Size of each receive queue's ring, with K, M or G [default: 32M]
-    #[arg(short = 'B', long, value_name = "SIZE", value_parser = memory::size)]
+    /// Memory for each receive queue, in KiB as for tcpdump, or with K, M or G [default: 32M]
+    #[arg(hide_short_help = true, short = 'B', long, value_name = "SIZE", value_parser = memory::buffer)]
     pub(crate) buffer_size: Option<usize>,
 
-    /// How long packets may wait for a block to be full of them:
-    /// when little comes, they are that late
-    /// [default: 10ms; forward: 1ms]
-    #[arg(long, value_name = "DURATION", verbatim_doc_comment, value_parser = block_timeout)]
+    /// Longest time that a packet waits for a batch to fill [default: 10ms; forward and respond: 1ms]
+    #[arg(hide_short_help = true, long, value_name = "DURATION", value_parser = block_timeout)]
     pub(crate) block_timeout: Option<Duration>,
 
-    /// Receive queues of an interface, each a share of flows
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+    /// Receive queues for each interface; each queue has a share of the flows
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, QUEUES_MAX))]
     pub(crate) queues: usize,
 
-    /// What is taken away from the kernel by af_xdp: such as
-    /// 'udp port 53 or net 10.0.0.0/8', or all; see docs/af_xdp.md
-    #[arg(long, value_name = "EXPR", verbatim_doc_comment)]
+    /// Packets that af_xdp takes from the kernel, such as 'udp port 53', or all
+    #[arg(long, value_name = "EXPR")]
     pub(crate) take: Option<Take>,
 
-    /// Put our XDP program in the place of one that is there already
-    #[arg(long)]
+    /// Replace an XDP program that the interface already has
+    #[arg(hide_short_help = true, long)]
     pub(crate) replace: bool,
 
-    /// What is received is sent on: its checksums have to be right.
+    /// The command sends received packets on, so their checksums must be right.
     #[arg(skip)]
     pub(crate) forwards: bool,
 

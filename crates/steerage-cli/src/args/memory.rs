@@ -7,12 +7,11 @@ use steerage::limits::LPC_PAGES_MAX;
 #[command(next_help_heading = "Steering")]
 pub(crate) struct MemoryArgs {
     /// Most memory for packets and rings, with K, M or G [default: 1G]
-    #[arg(long = "memory", value_name = "SIZE", value_parser = size)]
+    #[arg(hide_short_help = true, long = "memory", value_name = "SIZE", value_parser = size)]
     pub(crate) memory_max: Option<usize>,
 
-    /// Pages that each queue keeps to itself; 0: none
-    /// [default: 2048, divided among the queues of a CPU]
-    #[arg(long, value_name = "N", verbatim_doc_comment, allow_negative_numbers = true, value_parser = lpc_pages)]
+    /// Pages in the cache of each queue; 0 for none [default: 2048, divided among the queues of a CPU]
+    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, value_parser = lpc_pages)]
     pub(crate) lpc_pages: Option<usize>,
 }
 
@@ -20,6 +19,12 @@ pub(crate) struct MemoryArgs {
 fn lpc_pages(text: &str) -> Result<usize, String> {
     let pages = text.parse().ok().filter(|pages| *pages <= LPC_PAGES_MAX);
     pages.ok_or_else(|| format!("write a number from 0 to {LPC_PAGES_MAX}"))
+}
+
+/// Reads the size of a buffer: a bare number is in KiB, as for tcpdump's `-B`.
+pub(super) fn buffer(text: &str) -> Result<usize, String> {
+    let is_bare = !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    if is_bare { size(&format!("{text}K")) } else { size(text) }
 }
 
 /// Reads `512M` or `1GiB`: powers of 1024, as memory is counted.
@@ -35,7 +40,9 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
         _ => return Err(wrong()),
     };
     let number: usize = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than there can be".to_owned())
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| "write a smaller size: this one is too large for any machine".to_owned())
 }
 
 #[cfg(test)]
@@ -56,6 +63,8 @@ mod tests {
         assert_eq!(size("64k"), Ok(64 << 10));
         assert_eq!(size("512M"), Ok(512 << 20));
         assert_eq!(size("2GiB"), Ok(2 << 30));
+        assert_eq!((buffer("4096"), buffer("4M")), (Ok(4 << 20), Ok(4 << 20)));
+        assert!(buffer("").is_err() && buffer("4T").is_err());
         for wrong in ["", "M", "1T", "1.5G", "-1", "1 G", "99999999999G"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }

@@ -9,29 +9,32 @@ use super::RunArgs;
 use super::values::{duration, number};
 
 pub(super) const METER_HELP: &str = "\
-DEVICE is as for count. What a flow is, and every column of its records: see docs/meter.md.
+DEVICE is as for count. `steerage help meter` explains flows, and every column of their records.
 
-FILE ends in .csv, in .jsonl for lines of JSON, in .ipfix for IPFIX, or in .parquet. It gets its name when it is
-complete; until then, a random number and .part follow the name. In the name, %Y %m %d %H %M %S
-(and %F, %T, %s) stand for the time of its packets, in UTC. With `-` the flows go to standard
-output and the report goes to standard error.
+FILE ends in .csv, in .jsonl for a JSON object per line, in .ipfix for IPFIX, or in .parquet. Until it is complete, a random number and .part \
+follow its name. In the name, %Y %m %d %H %M %S (and %F, %T, %s) stand for the time of the packets, in UTC. With - the flows go \
+to standard output and the report goes to standard error.
 
-WHERE is a collector, ipfix://HOST:PORT for UDP or ipfix+tcp://HOST:PORT for TCP, or a FILE. Behind
-a collector's ?, with & between them: mtu=BYTES, refresh=DURATION, domain=N, rate=RECORDS (for each
-second) and biflow=no (a record for each direction).
+WHERE is a FILE or a collector: ipfix://HOST:PORT for UDP, ipfix+tcp://HOST:PORT for TCP. Options follow a ? and are separated by \
+&: mtu=BYTES, refresh=DURATION, domain=N, rate=RECORDS per second, and biflow=no for a record for each direction.
 
-DURATION is a number of seconds, or such as 500ms, 5m or 1h.
+DURATION is a number of seconds, or has a unit, as in 500ms, 5m or 1h.
+
+On a terminal, the flows with the highest rate are shown while packets arrive. The keys r, p, b and d sort them by rate, packets, \
+bytes or duration, and q stops the run.
 
 Examples:
-  steerage meter capture.pcap                              the flows with the most bytes
-  steerage meter eth1 --seconds 60                         a minute of an interface
-  steerage meter capture.pcap -n 3 --outer                 the same of tunnels as a whole
-  steerage meter capture.pcap --flows flows.csv            all flows, into a file
-  steerage meter capture.pcap --flows - --json -q | jq .   all flows, one JSON object a line
+  steerage meter capture.pcap                     the flows with the most bytes
+  steerage meter eth1 --seconds 60                a minute of an interface
+  steerage meter capture.pcap -t 3 --outer        tunnels as a whole
+  steerage meter capture.pcap --flows flows.csv   all flows, in a file
+  steerage meter capture.pcap --flows - --json -q | jq .
+                                                  a JSON object for each flow
   steerage meter capture.pcap --flows flows-%F-%H%M.csv --rotate 5m
   steerage meter capture.pcap --names --flows names.csv
   sudo steerage meter eth1 --export ipfix://collector:4739 --seconds 0
-  steerage meter capture.pcap --pace --interval 1m         how many flows there are, each minute";
+  steerage meter capture.pcap --pace --interval 1m
+                                                  flow counts every minute";
 
 #[derive(Debug, Args)]
 pub(crate) struct MeterArgs {
@@ -45,41 +48,41 @@ pub(crate) struct MeterArgs {
 #[command(next_help_heading = "Flows", group = ArgGroup::new("somewhere").multiple(true))]
 pub(crate) struct FlowArgs {
     /// Show the N flows with the most bytes
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 10, allow_negative_numbers = true,
+    #[arg(short = 't', long, value_name = "N", default_value_t = 10, allow_negative_numbers = true,
         value_parser = top)]
     pub(crate) top: usize,
 
-    /// Write flows as they end; see below
+    /// Write all flows to FILE as they end: .csv, .jsonl, .ipfix, or - for standard output
     #[arg(long = "flows", value_name = "FILE", group = "somewhere")]
     pub(crate) file: Option<String>,
 
-    /// Send flows to a collector or a file, see below; can be repeated
+    /// Send flows to a collector (ipfix://HOST:PORT) or a file; can be repeated
     #[arg(long, value_name = "WHERE", group = "somewhere")]
     pub(crate) export: Vec<String>,
 
-    /// Begin a new file for each DURATION of the packets' time
-    #[arg(long, value_name = "DURATION", requires = "somewhere", value_parser = period)]
+    /// Begin a new file every DURATION of packet time
+    #[arg(hide_short_help = true, long, value_name = "DURATION", requires = "somewhere", value_parser = period)]
     pub(crate) rotate: Option<Duration>,
 
-    /// Cut the record of a flow that goes on for so long
-    #[arg(long, value_name = "DURATION", default_value = "300", value_parser = duration)]
+    /// Write a record of a flow that continues for DURATION, and begin another
+    #[arg(hide_short_help = true, long, value_name = "DURATION", default_value = "300", value_parser = duration)]
     pub(crate) active: Duration,
 
-    /// End a flow that pauses for so long
-    #[arg(long, value_name = "DURATION", default_value = "60", value_parser = duration)]
+    /// End a flow that has no packet for DURATION
+    #[arg(hide_short_help = true, long, value_name = "DURATION", default_value = "60", value_parser = duration)]
     pub(crate) inactive: Duration,
 
-    /// Most flows at a time; beyond, the longest idle ends
-    #[arg(long, value_name = "N", default_value_t = FLOWS_DEFAULT, allow_negative_numbers = true,
+    /// Most flows at a time; if there are more, the one that is idle longest ends
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = FLOWS_DEFAULT, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, FLOWS_MAX))]
     pub(crate) max_flows: usize,
 
-    /// Meter one flow of N, with all its packets
-    #[arg(long, value_name = "1:N", default_value = "1:1", value_parser = sample)]
+    /// Meter one flow of every N, with all its packets
+    #[arg(hide_short_help = true, long, value_name = "1:N", default_value = "1:1", value_parser = sample)]
     pub(crate) sample: u32,
 
-    /// Look for names in packets: of DNS, TLS and HTTP
-    #[arg(long)]
+    /// Look for host names in DNS, TLS and HTTP packets
+    #[arg(hide_short_help = true, long)]
     pub(crate) names: bool,
 }
 

@@ -5,18 +5,17 @@ use std::net::{IpAddr, SocketAddr};
 use clap::Args;
 use steerage_control::metrics::ADDRESS_DEFAULT;
 
-/// What others may see of a run.
+/// The options for watching a run by Prometheus.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Report")]
 pub(crate) struct MetricsArgs {
-    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics
-    /// [default: 127.0.0.1:10777]; see docs/metrics.md
-    #[arg(long, value_name = "ADDR:PORT", verbatim_doc_comment, num_args = 0..=1,
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics [default: 127.0.0.1:10777]
+    #[arg(hide_short_help = true, long, value_name = "ADDR:PORT", num_args = 0..=1,
         default_missing_value = DEFAULT, value_parser = address)]
     pub(crate) metrics: Option<SocketAddr>,
 }
 
-/// What stands for [`ADDRESS_DEFAULT`].
+/// The value that means [`ADDRESS_DEFAULT`].
 const DEFAULT: &str = "";
 
 /// An address and a port, or one of them.
@@ -29,7 +28,7 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
     } else if let Ok(address) = address.parse::<IpAddr>() {
         Ok(SocketAddr::new(address, ADDRESS_DEFAULT.port()))
     } else {
-        text.parse().map_err(|_| "write an address and a port, such as 127.0.0.1:9000; for the default, devices first")
+        text.parse().map_err(|_| "write an address and a port, such as 127.0.0.1:9000; if you want the default, write --metrics after the devices")
     }
 }
 

@@ -12,17 +12,18 @@ use super::memory::size;
 use super::values::{duration, number};
 
 pub(super) const RESPOND_HELP: &str = "\
-DEVICE is one of IFACE, af_xdp:IFACE, tap:NAME. Behind it is then another host, with addresses
-of its own, that answers ARP, neighbour discovery, ping, UDP and TCP echo (port 7), and by TCP
-requests of REQ bytes by responses of RESP bytes. Its addresses must not be this machine's.
+DEVICE is IFACE, af_xdp:IFACE or tap:NAME. It then leads to another host with addresses of its own. That host answers ARP, \
+neighbour discovery, ping, and echo over UDP and TCP (port 7). With --rr it answers requests of REQ bytes with RESP bytes over TCP. \
+Its addresses must not be addresses of this machine.
 
-By af_xdp ARP, neighbour discovery and what is for its addresses is taken from the kernel, unless
---take says otherwise. What is served and what is not: see docs/respond.md.
+With af_xdp, ARP, neighbour discovery and packets for these addresses are taken from the kernel, unless --take is given. \
+`steerage help respond` lists what is answered.
 
 Examples:
-  steerage respond tap:peer0 --address 10.0.0.2/24        then: ip addr add 10.0.0.1/24 dev peer0
+  steerage respond tap:peer0 --address 10.0.0.2/24
+                         then: ip addr add 10.0.0.1/24 dev peer0
   steerage respond eth1 --address 10.0.0.2 --address fd00::2 --rr 5000:1:1
-  steerage respond af_xdp:eth1 --address 10.0.0.2 --rps-cpus 3 --seconds 60 --json";
+  steerage respond af_xdp:eth1 --address 10.0.0.2 --rps-cpus 3 --seconds 60";
 
 /// The most connections that can be asked for: beyond, memory is what ends it.
 const CONNECTIONS_MAX: usize = 10_000_000;
@@ -41,37 +42,37 @@ pub(crate) struct RespondArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Host")]
 pub(crate) struct HostArgs {
-    /// An address to answer for, IPv4 or IPv6; up to 8 of these
+    /// IPv4 or IPv6 address to answer for; can be repeated up to 8 times
     #[arg(long, value_name = "ADDR[/LEN]", required = true, action = clap::ArgAction::Append, value_parser = address)]
     pub(crate) address: Vec<IpNet>,
 
-    /// Its link address [default: the interface's; for a TAP, one of its own]
-    #[arg(long, value_name = "MAC", value_parser = mac)]
+    /// MAC address to answer with [default: the interface's; for a TAP, its own]
+    #[arg(hide_short_help = true, long, value_name = "MAC", value_parser = mac)]
     pub(crate) mac: Option<[u8; 6]>,
 
-    /// Answer requests of REQ bytes by RESP bytes at a TCP port
+    /// Answer each request of REQ bytes with RESP bytes at this TCP port
     #[arg(long, value_name = "PORT:REQ:RESP", action = clap::ArgAction::Append, value_parser = exchange)]
     pub(crate) rr: Vec<Exchange>,
 
-    /// The port of echo, by TCP and UDP
+    /// TCP and UDP port of the echo service
     #[arg(long, value_name = "PORT", default_value_t = ECHO_PORT, value_parser = port)]
     pub(crate) echo: u16,
 
-    /// Most TCP connections at a time; one more is reset
-    #[arg(long, value_name = "N", default_value_t = CONNECTIONS_DEFAULT, allow_negative_numbers = true,
+    /// Most TCP connections at a time; further ones are reset
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = CONNECTIONS_DEFAULT, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, CONNECTIONS_MAX))]
     pub(crate) max_connections: usize,
 
-    /// Reset a connection whose peer says nothing for so long
-    #[arg(long, value_name = "DURATION", default_value = "300", value_parser = duration)]
+    /// Reset a connection whose peer is silent for DURATION
+    #[arg(hide_short_help = true, long, value_name = "DURATION", default_value = "300", value_parser = duration)]
     pub(crate) idle: Duration,
 
-    /// A connection's buffer in each direction, with K [default: 8K]
-    #[arg(long, value_name = "SIZE", value_parser = buffer)]
+    /// Buffer of a connection for each direction, with K [default: 8K]
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = buffer)]
     pub(crate) buffer: Option<usize>,
 
-    /// Don't look at checksums: at a veth by af_xdp they are left out
-    #[arg(long)]
+    /// Do not check checksums: packets of a veth by af_xdp have none
+    #[arg(hide_short_help = true, long)]
     pub(crate) trust_checksums: bool,
 }
 

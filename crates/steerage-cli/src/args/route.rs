@@ -16,7 +16,7 @@ pub(crate) struct RouteArg {
     pub(crate) next_hop: NextHopArg,
 }
 
-/// What a route does with its packets.
+/// The action of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NextHopArg {
     Via { gateway: Option<IpAddr>, device: Option<String> },

@@ -2,23 +2,25 @@
 
 use std::time::Duration;
 
-use clap::{Args, FromArgMatches};
+use clap::{ArgAction, Args, FromArgMatches};
 use steerage_device::capture::Pace;
 
 use super::values::{interval, packets, seconds};
 use super::{ControlArgs, CpuArgs, LiveArgs, MetricsArgs, SandboxArgs, SteeringArgs};
 
-/// What every command that receives packets can be told.
+/// The options of every command that receives packets.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Where packets come from
+    /// An interface, `any`, capture files, or synthetic traffic
     #[arg(value_name = "DEVICE", default_value = "synthetic")]
     pub(crate) devices: Vec<String>,
 
-    /// Read files as fast as they were recorded, or FACTOR times that
-    #[arg(long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
+    /// Replay files as fast as they were recorded, or FACTOR times as fast
+    #[arg(hide_short_help = true, long, value_name = "FACTOR", num_args = 0..=1, default_missing_value = "1", allow_negative_numbers = true)]
     pub(crate) pace: Option<Pace>,
 
+    #[command(flatten)]
+    pub(crate) habits: HabitArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
     #[command(flatten)]
@@ -38,11 +40,19 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// What an empty command line means.
+    /// The options of an empty command line.
     pub(crate) fn of_no_options() -> Result<Self, clap::Error> {
         let command = Self::augment_args(clap::Command::new("run"));
         Self::from_arg_matches(&command.try_get_matches_from(["run"])?)
     }
+}
+
+/// Options that have no effect. Users of tcpdump give them out of habit.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct HabitArgs {
+    /// As for tcpdump; has no effect, because addresses and ports are always shown as numbers
+    #[arg(hide_short_help = true, short = 'n', long = "numeric", action = ArgAction::Count)]
+    _numeric: u8,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -52,7 +62,7 @@ pub(crate) struct StopArgs {
     #[arg(short = 'c', long, value_name = "N", allow_negative_numbers = true, value_parser = packets)]
     pub(crate) packets: Option<u64>,
 
-    /// Stop after S seconds; 0: never [default: 10 if synthetic has no end, else 0]
+    /// Stop after S seconds; 0 means never [default: 10 for synthetic traffic without an end, else 0]
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
 }
@@ -60,19 +70,19 @@ pub(crate) struct StopArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Report")]
 pub(crate) struct ReportArgs {
-    /// Report as one line of JSON: see docs/report.md
+    /// Print the report as one line of JSON (steerage help report)
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Report also each DURATION, in one line: see docs/report.md
+    /// Also print a line every DURATION, such as 10s
     #[arg(long, value_name = "DURATION", value_parser = interval)]
     pub(crate) interval: Option<Duration>,
 
-    /// Exit with 3 if a packet was lost or reordered; includes --check-order
-    #[arg(long)]
+    /// Exit with 3 if a packet was lost or out of order; includes --check-order
+    #[arg(hide_short_help = true, long)]
     pub(crate) strict: bool,
 
-    /// Nothing on standard error but errors: no live table, no notes
+    /// Print no report, live table or notes; JSON, files and errors stay
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

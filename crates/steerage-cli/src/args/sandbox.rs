@@ -6,6 +6,6 @@ use clap::Args;
 #[command(next_help_heading = "Sandbox")]
 pub(crate) struct SandboxArgs {
     /// For debugging: restrict neither files nor system calls
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) no_sandbox: bool,
 }

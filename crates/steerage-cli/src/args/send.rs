@@ -7,33 +7,34 @@ use super::RunArgs;
 use super::values::number;
 
 pub(super) const SEND_HELP: &str = "\
-OUTPUT is an interface, af_xdp:IFACE, tap:NAME, tun:NAME or pcap:FILE: see docs/outputs.md. DEVICE
-is as for count: synthetic traffic or capture files, which are sent as they are.
+OUTPUT is an interface, af_xdp:IFACE, tap:NAME, tun:NAME or pcap:FILE (steerage help outputs). DEVICE is synthetic traffic or \
+capture files, as for count. Packets are sent unchanged.
 
-Packets leave in the order in which they came, from one CPU. With --rps-cpus or --rps-cpus-list
-more CPUs send, each its flows, and only flows keep their order.
+Packets leave in the order in which they arrived, from one CPU. With --rps-cpus or --rps-cpus-list several CPUs send. Then only \
+the packets of a flow keep their order.
 
-Without --rate an interface gets 1000 packets a second, so that nobody floods a network by a
-default; `--rate max` is as fast as it goes. Files are written as fast as it goes.
+Without --rate, an interface gets 1000 packets per second, so that nobody floods a network by accident. --rate max sends as fast \
+as possible. Files are always written as fast as possible.
 
 Examples:
-  steerage send eth1 -c 10000                           10,000 packets made up, in 10 s
-  steerage send eth1 capture.pcap --rate 50000 --loop 3 a capture three times over
-  steerage send eth1 capture.pcap --pace                as it was recorded
-  steerage send pcap:made.pcapng synthetic:flows=100,packets=5000,mix=udp4+tcp6
-  steerage send pcap:office.pcapng synthetic:profile=office,packets=100000";
+  steerage send eth1 -c 10000                    10,000 generated packets
+  steerage send eth1 capture.pcap --rate 50000 --loop 3
+                                                 a capture, three times
+  steerage send eth1 capture.pcap --pace         as it was recorded
+  steerage send pcap:made.pcapng synthetic:flows=100,packets=5000
+  steerage send pcap:office.pcap synthetic:profile=office,packets=100000";
 
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
-    /// Where packets go to
+    /// Interface or file to send to, such as eth1 or pcap:FILE
     #[arg(value_name = "OUTPUT")]
     pub(crate) to: String,
 
-    /// Packets a second, or max [default: 1000 into interfaces]
+    /// Packets per second, or max [default: 1000 to interfaces, max to files]
     #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with = "pace", value_parser = rate)]
     pub(crate) rate: Option<u64>,
 
-    /// Send capture files N times over
+    /// Send the capture files N times
     #[arg(long = "loop", value_name = "N", default_value_t = 1, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, LOOPS_MAX))]
     pub(crate) times: usize,

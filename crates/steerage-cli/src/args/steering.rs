@@ -15,21 +15,21 @@ pub(crate) struct SteeringArgs {
     #[command(flatten)]
     pub(crate) hash: HashArgs,
 
-    /// Most packets waiting for a CPU: netdev_max_backlog
-    #[arg(long, value_name = "N", default_value_t = steerage::limits::BACKLOG_DEFAULT, allow_negative_numbers = true,
+    /// Most packets that wait for a CPU (netdev_max_backlog)
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = steerage::limits::BACKLOG_DEFAULT, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, BACKLOG_MAX))]
     pub(crate) backlog: usize,
 
-    /// Most packets polled, and handed over, at a time: dev_weight
-    #[arg(long, value_name = "N", default_value_t = steerage::limits::POLL_BUDGET, allow_negative_numbers = true,
+    /// Most packets that are polled or handed over at a time (dev_weight)
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = steerage::limits::POLL_BUDGET, allow_negative_numbers = true,
         value_parser = |text: &str| number(text, steerage::limits::POLL_BUDGET))]
     pub(crate) dev_weight: usize,
 
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
 
-    /// Check that each flow's packets are handled in the order of their arrival
-    #[arg(long)]
+    /// Check that the packets of each flow are handled in the order of arrival
+    #[arg(hide_short_help = true, long)]
     pub(crate) check_order: bool,
 }
 
@@ -37,17 +37,16 @@ pub(crate) struct SteeringArgs {
 #[command(next_help_heading = "Steering")]
 pub(crate) struct HashArgs {
     /// Flow hash
-    #[arg(long, value_name = "HASH", default_value = "auto", hide_possible_values = true,
+    #[arg(hide_short_help = true, long, value_name = "HASH", default_value = "auto", hide_possible_values = true,
         value_parser = HashChoice::parser(), help = HASH_HELP)]
     pub(crate) hash: HashChoice,
 
-    /// The hash's key in 80 hex digits [default: random; for toeplitz
-    /// Microsoft's, as in most network cards]
-    #[arg(long, value_name = "HEX", verbatim_doc_comment)]
+    /// Key of the hash, in 80 hex digits [default: random; for toeplitz Microsoft's, as in most network cards]
+    #[arg(hide_short_help = true, long, value_name = "HEX")]
     pub(crate) hash_key: Option<HashKey>,
 
-    /// Go by the outermost IP header: what is in a tunnel stays together
-    #[arg(long)]
+    /// Use the outermost IP header, so that a tunnel stays on one CPU
+    #[arg(hide_short_help = true, long)]
     pub(crate) outer: bool,
 }
 
@@ -57,7 +56,7 @@ impl HashArgs {
         if self.outer { Layers::Outer } else { Layers::Inner }
     }
 
-    /// Whether a device's hash may serve, where it keeps together what must stay together.
+    /// Whether a device's hash may be used, if it keeps together what must stay together.
     pub(crate) fn allows_device(&self) -> bool {
         matches!(self.hash, HashChoice::Auto | HashChoice::Device)
     }
@@ -87,8 +86,7 @@ impl HashArgs {
 }
 
 const HASH_HELP: &str = "\
-auto (an interface's own if that is safe, else ours), device (an
-interface's own, whatever it keeps together), aes, siphash,
+Flow hash: auto (the interface's hash if that is safe, else aes or siphash), device (always the interface's hash), aes, siphash, \
 toeplitz, toeplitz-table, toeplitz-gfni";
 
 /// Which hash flows are told apart by.

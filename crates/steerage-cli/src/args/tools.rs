@@ -1,4 +1,4 @@
-//! The options of `steerage run`, `check`, `completions` and `man`.
+//! The options of `steerage run`, `check`, `completions`, `man` and `help`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use clap_complete::Shell;
 
 pub(super) const RUN_HELP: &str = "\
-The keys of FILE, in TOML, are the long options of a command, and take the same values:
+The keys of FILE are the long options of a command, and take the same values:
 
   command = \"meter\"
   devices = [\"capture.pcap\"]
@@ -15,57 +15,73 @@ The keys of FILE, in TOML, are the long options of a command, and take the same 
   rotate = \"5m\"
   json = true
 
-All else is told in docs/run-files.md. An option behind FILE takes the place of the same one in it,
-and devices behind FILE that of its devices.
+An option after FILE overrides the same option in FILE, and devices after FILE override its devices. `steerage help run-files` says \
+more.
 
 Examples:
   steerage run traffic.toml
-  steerage run traffic.toml --json --seconds 10      the same, but so
-  steerage check traffic.toml                        is it right, and what would it do?";
+  steerage run traffic.toml --json --seconds 10   with other options
+  steerage check traffic.toml                     is it correct?";
 
 pub(super) const CHECK_HELP: &str = "\
-Devices are not opened, nothing is written, and no privilege is needed. The exit status is 0 if all
-is well, else 1.
+No device is opened, nothing is written, and no privilege is needed. The exit status is 0 if the file is correct, else 1.
 
 Examples:
   steerage check traffic.toml
-  steerage check traffic.toml --json --seconds 10    with these behind it on the command line";
+  steerage check traffic.toml --json --seconds 10   with these options added";
 
 pub(super) const COMPLETIONS_HELP: &str = "\
 Examples:
-  source <(steerage completions bash)                for this shell
+  source <(steerage completions bash)             for this shell
   steerage completions bash > /etc/bash_completion.d/steerage
   steerage completions zsh > \"${fpath[1]}/_steerage\"
   steerage completions fish > ~/.config/fish/completions/steerage.fish";
 
 pub(super) const MAN_HELP: &str = "\
-Without DIR the page of the whole program is printed; the commands have pages of their own.
-
 Examples:
-  steerage man | man -l -                            read it here and now
-  steerage man /usr/local/share/man/man1             steerage.1, steerage-count.1 and so on";
+  steerage man                                    the page of the program
+  steerage man meter | man -l -                   read a page here and now
+  steerage man --out /usr/local/share/man/man1    steerage.1, steerage-count.1 ...";
 
 #[derive(Debug, Args)]
 pub(crate) struct RunFileArgs {
-    /// What to run, in TOML
+    /// Run file, in TOML
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
-    /// Options and devices in place of those in FILE
+    /// Options and devices that override those in FILE
     #[arg(value_name = "OPTION|DEVICE", trailing_var_arg = true, allow_hyphen_values = true, num_args = 0..)]
     pub(crate) more: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// bash, elvish, fish, powershell or zsh
+    /// Shell: bash, elvish, fish, powershell or zsh
     #[arg(value_name = "SHELL", value_enum, hide_possible_values = true)]
     pub(crate) shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// Write a page for each command there
-    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) directory: Option<PathBuf>,
+    /// Command whose page is printed, such as meter or bench rr [default: the page of the program]
+    #[arg(value_name = "COMMAND", conflicts_with = "out")]
+    pub(crate) command: Vec<String>,
+
+    /// Write the pages of all commands to this directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) out: Option<PathBuf>,
+}
+
+pub(super) const HELP_HELP: &str = "\
+Examples:
+  steerage help             the commands and the pages
+  steerage help meter       the page about metering
+  steerage help bench rr    the options of a command
+  steerage help report | less";
+
+#[derive(Debug, Args)]
+pub(crate) struct HelpArgs {
+    /// Page of the guide, or command
+    #[arg(value_name = "TOPIC")]
+    pub(crate) topic: Vec<String>,
 }

@@ -14,6 +14,7 @@ use crate::bench::html_page;
 use crate::error::Error;
 use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
+use crate::terminal::printable;
 
 /// The largest file. A report of all experiments has some hundred kilobytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -40,10 +41,13 @@ pub(super) fn run(args: &BenchReportArgs) -> Result<(), Error> {
     show(&report, args.html.as_deref(), args.json)
 }
 
-/// Writes a report: an HTML page if the user asks for one, and text or JSON.
+/// Writes a report: as an HTML page, as JSON, or as text if neither was asked for. If there is a page, only its name is printed.
 pub(super) fn show(report: &Report, page: Option<&Path>, json: bool) -> Result<(), Error> {
     if let Some(path) = page {
         html_page::write(path, &html::page(report))?;
+        if !json {
+            return stdout::print(format!("wrote {}\n", printable(&path.to_string_lossy())).as_bytes());
+        }
     }
     let text = if json {
         // This cannot fail, since all keys are text.

@@ -1,8 +1,6 @@
 //! `steerage completions`: generates shell completions from the definition of the command line.
 
-use clap::CommandFactory;
-
-use crate::args::{Cli, CompletionsArgs, SandboxArgs};
+use crate::args::{self, CompletionsArgs, SandboxArgs};
 use crate::error::Error;
 use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
@@ -11,6 +9,6 @@ use crate::stdout;
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Error> {
     sandbox::enter(Needs::of(Confined::Completions), &SandboxArgs::default())?;
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "steerage", &mut script);
+    clap_complete::generate(args.shell, &mut args::program(), "steerage", &mut script);
     stdout::print(&script)
 }

@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use steerage_control::{Client, ClientError, unmount};
@@ -27,9 +28,18 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Error> {
     let failed = |error| Error::Attribute { what: "get", path: path.to_owned(), error };
     let text = match client.get(path) {
         Err(ClientError::Refused { code, .. }) if code == "EISDIR" => {
-            below(&mut client, path, DEPTH_MAX).map_err(failed)?
+            let paths = below(&mut client, path, DEPTH_MAX).map_err(failed)?;
+            if args.json {
+                let paths: Vec<&str> = paths.lines().collect();
+                json!({ "path": path, "paths": paths }).to_string() + "\n"
+            } else {
+                paths
+            }
         }
-        answer => answer.map_err(failed)?,
+        answer => {
+            let value = answer.map_err(failed)?;
+            if args.json { json!({ "path": path, "value": value.trim_end() }).to_string() + "\n" } else { value }
+        }
     };
     // The instance may be another user's process, which could send escape sequences to our terminal.
     stdout::print(printable_lines(&text).as_bytes())

@@ -119,6 +119,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         responding: None,
         metrics: Metrics::default(),
         meters: None,
+        keys: None,
         flow_outputs: Vec::new(),
         sample: None,
         on_stop: None,

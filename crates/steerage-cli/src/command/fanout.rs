@@ -18,7 +18,7 @@ use crate::run::{self, RunOptions};
 use crate::sandbox::{Confined, Needs};
 use crate::terminal::printable;
 
-/// What an output begins with that is a program.
+/// The prefix of an output that is a program.
 const EXEC: &str = "exec:";
 
 /// Distributes flows until the end, and reports.
@@ -78,7 +78,7 @@ impl Programs {
     }
 }
 
-/// Opens an output. If nobody reads a FIFO, this notes that and waits for a reader. A stop signal ends the program
+/// Opens an output. If a FIFO has no reader, this says so and waits for one. A stop signal ends the program
 /// meanwhile.
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, asked: u64| {

@@ -1,65 +1,126 @@
 //! `steerage man`: generates manual pages from the definition of the command line.
 
-use std::fs;
 use std::io;
+use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
-use clap_mangen::roff::{Roff, roman};
+use clap_mangen::roff::{Roff, bold, roman};
 use steerage_file::Readers;
 
-use crate::args::{Cli, ManArgs, SandboxArgs};
+use crate::args::{self, ManArgs, SandboxArgs};
 use crate::error::Error;
+use crate::guide;
 use crate::sandbox::{self, Confined, Needs};
 use crate::stdout;
 
-/// Prints the program's page, or writes all pages to a directory.
-pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
-    // `steerage help` is the same as --help, and has no page.
-    let mut cli = Cli::command().disable_help_subcommand(true);
-    cli.build();
-    let Some(directory) = &args.directory else {
-        sandbox::enter(Needs::of(Confined::Man), &SandboxArgs::default())?;
-        return stdout::print(&page(&cli).map_err(Error::Report)?);
-    };
-    let write = |name: &str, command: &Command| -> Result<(), Error> {
-        let path = directory.join(format!("{name}.1"));
-        let written = page(command).and_then(|page| steerage_file::write(&path, &page, Readers::All));
-        written.map_err(|error| Error::Page { path, error })
-    };
-    fs::create_dir_all(directory).map_err(|error| Error::Page { path: directory.clone(), error })?;
-    let _kept =
-        sandbox::enter_writing(Needs::of(Confined::Man), &[&directory.join("steerage.1")], &SandboxArgs::default())?;
-    write("steerage", &cli)?;
-    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
-        let name = format!("steerage-{}", command.get_name());
-        write(&name, command)?;
-        // The subcommands of `bench` have pages of their own.
-        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
-            write(&format!("{name}-{}", below.get_name()), below)?;
-        }
-    }
-    Ok(())
+/// A command and the names of its page.
+struct Page {
+    command: Command,
+    /// `steerage-bench-rr`.
+    name: String,
+    /// The pages that it refers to.
+    see_also: Vec<String>,
 }
 
-/// Renders one page. The text below the options is formatted by hand, so it is not filled.
-fn page(command: &Command) -> io::Result<Vec<u8>> {
+/// Prints one page, or writes all pages to a directory.
+pub(crate) fn run(args: &ManArgs) -> Result<(), Error> {
+    let pages = pages();
+    if let Some(directory) = &args.out {
+        let written = directory.join("steerage.1");
+        let _kept = sandbox::enter_writing(Needs::of(Confined::Man), &[written.as_path()], &SandboxArgs::default())?;
+        return pages.iter().try_for_each(|page| write(page, directory));
+    }
+    sandbox::enter(Needs::of(Confined::Man), &SandboxArgs::default())?;
+    let name = std::iter::once("steerage").chain(args.command.iter().map(String::as_str)).collect::<Vec<_>>().join("-");
+    let Some(page) = pages.iter().find(|page| page.name == name) else {
+        return Err(Error::NoManualPage { name: args.command.join(" ") });
+    };
+    stdout::print(&render(page).map_err(Error::Report)?)
+}
+
+fn write(page: &Page, directory: &Path) -> Result<(), Error> {
+    let path = directory.join(format!("{}.1", page.name));
+    let written = render(page).and_then(|text| steerage_file::write(&path, &text, Readers::All));
+    written.map_err(|error| Error::Page { path, error })
+}
+
+/// The pages of the program, of all commands, and of the commands below them.
+fn pages() -> Vec<Page> {
+    let mut program = args::program();
+    program.build();
+    let visible = |command: &Command| -> Vec<Command> {
+        // `steerage bench help` is the same as --help, and has no page.
+        let shown =
+            |below: &&Command| !below.is_hide_set() && (command.get_name() == "steerage" || below.get_name() != "help");
+        command.get_subcommands().filter(shown).cloned().collect()
+    };
+    let mut pages = Vec::new();
+    let commands = visible(&program);
+    for command in &commands {
+        let name = format!("steerage-{}", command.get_name());
+        let below = visible(command);
+        for below in &below {
+            let below_name = format!("{name}-{}", below.get_name());
+            pages.push(Page { command: below.clone(), name: below_name, see_also: vec![name.clone()] });
+        }
+        let others = below.iter().map(|below| format!("{name}-{}", below.get_name()));
+        let see_also = std::iter::once("steerage".to_owned()).chain(others).collect();
+        pages.push(Page { command: command.clone(), name, see_also });
+    }
+    let see_also = commands.iter().map(|command| format!("steerage-{}", command.get_name())).collect();
+    pages.push(Page { command: program, name: "steerage".to_owned(), see_also });
+    pages
+}
+
+/// Renders a page. The text below the options keeps its line breaks.
+fn render(page: &Page) -> io::Result<Vec<u8>> {
+    let command = &page.command;
     let version = env!("CARGO_PKG_VERSION");
     let man = Man::new(command.clone()).source(format!("steerage {version}")).manual("steerage");
-    let mut page = Vec::new();
-    man.render_title(&mut page)?;
-    man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
-    man.render_description_section(&mut page)?;
-    man.render_options_section(&mut page)?;
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
     if command.has_subcommands() {
-        man.render_subcommands_section(&mut page)?;
+        man.render_subcommands_section(&mut text)?;
     }
-    let below = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let below = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
     let (notes, examples) = below.split_once("Examples:\n").unwrap_or((&below, ""));
-    as_it_stands(&mut page, "NOTES", notes)?;
-    as_it_stands(&mut page, "EXAMPLES", examples)?;
-    Ok(page)
+    let (examples, exit_status) = examples.split_once("\n\nExit status: ").unwrap_or((examples, ""));
+    filled(&mut text, "NOTES", notes)?;
+    as_it_stands(&mut text, "EXAMPLES", examples)?;
+    filled(&mut text, "EXIT STATUS", exit_status)?;
+    see_also(&mut text, page)?;
+    Ok(text)
+}
+
+/// Paragraphs, which `man` fills. Indented lines keep their line breaks.
+fn filled(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
+    let text = text.trim_end();
+    if text.is_empty() {
+        return Ok(());
+    }
+    let mut roff = Roff::new();
+    roff.control("SH", [heading]);
+    let mut is_verbatim = false;
+    for line in text.lines() {
+        if is_verbatim != line.starts_with(' ') {
+            is_verbatim = !is_verbatim;
+            roff.control(if is_verbatim { "nf" } else { "fi" }, []);
+        }
+        if line.is_empty() {
+            roff.control("PP", []);
+        } else {
+            roff.text([roman(line)]);
+        }
+    }
+    if is_verbatim {
+        roff.control("fi", []);
+    }
+    roff.to_writer(page)
 }
 
 fn as_it_stands(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
@@ -75,4 +136,19 @@ fn as_it_stands(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()>
     });
     roff.control("fi", []);
     roff.to_writer(page)
+}
+
+/// Other pages, and the page of the guide that is built into the program.
+fn see_also(text: &mut Vec<u8>, page: &Page) -> io::Result<()> {
+    let mut roff = Roff::new();
+    roff.control("SH", ["SEE ALSO"]);
+    let last = page.see_also.len().saturating_sub(1);
+    for (nth, name) in page.see_also.iter().enumerate() {
+        roff.text([bold(name), roman(if nth == last { "(1)" } else { "(1)," })]);
+    }
+    let topic = page.name.trim_start_matches("steerage").trim_start_matches('-');
+    let topic = if guide::page(topic).is_some() { format!(" {topic}") } else { String::new() };
+    roff.control("PP", []);
+    roff.text([bold(format!("steerage help{topic}")), roman(" prints the guide.")]);
+    roff.to_writer(text)
 }

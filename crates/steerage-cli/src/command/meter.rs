@@ -11,10 +11,14 @@ use steerage_apps::meter::{MeterOptions, Metered, Metering};
 use crate::args::MeterArgs;
 use crate::error::Error;
 use crate::instance;
+use crate::live_flows::Keys;
 use crate::report::{EndedBy, Flows, Printer, Report};
 use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Confined, Needs};
 use outputs::{Outputs, Writers};
+
+/// On a terminal, the flows with the highest rates are found among so many active flows: those with the most bytes.
+const LIVE_FLOWS: usize = 200;
 
 /// Meters flows until the end, writes and exports them if asked, and reports.
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
@@ -27,7 +31,9 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let connects = outputs.has_collectors();
     let outputs = outputs.open()?;
     let stopper = Stopper::default();
-    let needs = Needs::of(Confined::Meter).written_files(&written).connects(connects);
+    let keys = if args.run.report.quiet || verbose { None } else { Keys::take() };
+    let needs = Needs::of(Confined::Meter).written_files(&written).connects(connects).restores_terminal(keys.is_some());
+    let top = if keys.is_some() { flows.top.max(LIVE_FLOWS) } else { flows.top };
     let (mut writers, mut meters) = (Writers::default(), None);
     let (instance, services) = instance::receiving(&args.run, needs, |can_wait| {
         writers = outputs.start(can_wait, &stopper)?;
@@ -35,7 +41,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
             active: flows.active,
             inactive: flows.inactive,
             flows_max: flows.max_flows,
-            top: flows.top,
+            top,
             layers: args.run.steering.hash.layers(),
             epoch: now(),
             can_wait,
@@ -51,6 +57,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
         stopper,
         printer,
         meters,
+        keys,
         flow_outputs: outputs.clone(),
         sample: sampled(flows.sample),
         ..RunOptions::new(&args.run, verbose, services)
@@ -74,7 +81,7 @@ fn sampled(sample: u32) -> Option<u32> {
     (sample > 1).then_some(sample)
 }
 
-/// Checks the destinations of flows, as far as their names tell.
+/// Checks the destinations of flows, as far as their names allow.
 pub(crate) fn check(args: &MeterArgs) -> Result<(), Error> {
     Outputs::of(args).map(drop)
 }

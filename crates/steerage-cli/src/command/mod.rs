@@ -8,6 +8,7 @@ mod count;
 mod explain;
 mod fanout;
 mod forward;
+mod help;
 mod man;
 mod meter;
 mod parallel;
@@ -52,6 +53,7 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::UnmountAtEnd(args) => control::unmount_at_end(args),
         Command::StartWhenTold(args) => start_when_told::run(args),
         Command::Completions(args) => completions::run(args),
+        Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),
         // `run_file::run` handled these: a run file cannot name them.
         Command::Run(_) | Command::Check(_) => Ok(()),

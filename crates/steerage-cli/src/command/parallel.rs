@@ -21,10 +21,11 @@ mod summary;
 mod template;
 mod watch;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -246,7 +247,10 @@ fn start_jobs(
         let (output, feed) = feed::feed(template.via, number, options.clone(), scratch)?;
         let words = template.words(number, count, &feed.place);
         let written = match &args.output.results {
-            Some(directory) => Outputs::Files(directory.join(number.to_string())),
+            Some(directory) => {
+                make_directory(directory)?;
+                Outputs::Files(directory.join(number.to_string()))
+            }
             None => collected(number - 1, args.output.no_merge, &mut sources)?,
         };
         outputs.push(output);
@@ -262,6 +266,16 @@ fn start_jobs(
     }
     jobs.add(all);
     Ok((Arc::new(jobs), outputs, sources))
+}
+
+/// Makes the directory of `--results` if it is absent, but none above it: a mistyped name does not hide the results.
+fn make_directory(directory: &Path) -> Result<(), Error> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(JobsError::Results { path: directory.to_owned(), error }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Pipes for what a job writes.

@@ -25,7 +25,7 @@ const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 /// connection's buffer.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
-/// The first bytes of our link address on a TAP, where the kernel's end has the interface's address. It is locally
+/// The first bytes of our link address on a TAP. The kernel's end has the interface's address. It is locally
 /// administered, and the rest comes from the host's IP address.
 const TAP_MAC: [u8; 2] = [0x02, 0x53];
 

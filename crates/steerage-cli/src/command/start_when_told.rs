@@ -1,4 +1,4 @@
-//! What `parallel` starts for a job that reads a file: a process that becomes the job's program once the file is complete. By then
+//! The process that `parallel` starts for a job that reads a file: a process that becomes the job's program once the file is complete. By then
 //! `parallel` is in its sandbox and cannot start programs.
 
 use std::io::{self, Read};

@@ -118,9 +118,9 @@ impl Interface {
         findings.extend(self.xdp.as_ref().map(|xdp| Finding::info("fastest", xdp.fastest_way())));
         findings.extend(self.xdp_hash.map(|told| {
             let hash = if told {
-                "the card's, which its driver tells, if that is safe; else ours"
+                "the card's, which its driver reports, if that is safe; else ours"
             } else {
-                "ours: the driver does not tell the card's"
+                "ours: the driver does not report the card's"
             };
             Finding::info("AF_XDP hash", hash)
         }));
@@ -231,7 +231,7 @@ mod tests {
              Info hardware hash: none\n\
              Ok XDP: in the driver, with a copy\n\
              Info fastest: AF_PACKET to listen, AF_XDP for forward and respond\n\
-             Info AF_XDP hash: the card's, which its driver tells, if that is safe; else ours\n"
+             Info AF_XDP hash: the card's, which its driver reports, if that is safe; else ours\n"
         );
         let off = interface.findings().into_iter().find(|one| one.state == State::Lack).unwrap().mend.unwrap();
         assert_eq!(off, "sudo ethtool -K eth0 gro off");

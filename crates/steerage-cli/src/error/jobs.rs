@@ -23,13 +23,13 @@ pub(crate) enum JobsError {
     Start { program: String, error: io::Error },
     /// A file for what a job writes cannot be made.
     Results { path: PathBuf, error: io::Error },
-    /// What the jobs write cannot be passed on.
+    /// The output of the jobs cannot be passed on.
     Merge(io::Error),
     /// The format of what jobs read has one link type, and the packets have several.
     SeveralLinks { first: String, other: String },
     /// Jobs failed.
     Failed { failed: u64, jobs: u64 },
-    /// What any command may meet.
+    /// An error that any command may meet.
     Other(Box<Error>),
 }
 
@@ -55,11 +55,19 @@ impl fmt::Display for JobsError {
             Self::Start { program, error } => {
                 write!(f, "cannot start {program}: {error}; name a program that is in PATH, or its path")
             }
+            Self::Results { path, error } if error.kind() == io::ErrorKind::NotFound => write!(
+                f,
+                "--results: cannot make {}: there is no directory above it; make it with mkdir -p",
+                path.display()
+            ),
             Self::Results { path, error } => {
                 write!(f, "--results: cannot make {}: {error}; name another directory", path.display())
             }
             Self::Merge(error) => {
-                write!(f, "cannot write what the jobs write to standard output: {error}; send it somewhere else")
+                write!(
+                    f,
+                    "cannot write the output of the jobs to standard output: {error}; redirect it to another place"
+                )
             }
             Self::SeveralLinks { first, other } => write!(
                 f,

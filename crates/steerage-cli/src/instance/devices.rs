@@ -9,6 +9,7 @@ use steerage_device::{OpenError, Opened};
 
 use crate::args::RunArgs;
 use crate::error::Error;
+use crate::habits;
 
 /// Opens the devices of the command line.
 pub(super) fn open(args: &RunArgs) -> Result<Opened, Error> {
@@ -73,8 +74,11 @@ pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
     }
 }
 
-/// Checks that all devices can have a filter if there is one (`-f`).
+/// Checks that no device is a filter without `-f`, and that all devices can have a filter if there is one.
 pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(), Error> {
+    if let Some(filter) = habits::filter_among(devices) {
+        return Err(Error::BareFilter { filter });
+    }
     match devices.iter().find(|device| filter.is_some() && !steerage_device::takes_filter(device)) {
         Some(device) => Err(Error::NothingToFilter { device: device.clone() }),
         None => Ok(()),

@@ -27,7 +27,7 @@ pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
         let Some((number, group)) = group.filter(|(_, group)| group.order.contains(&to)) else { continue };
         tracing::info!(device = %queue.device, queue = queue.queue, cpu = %snapshot.cpus[usize::from(to)].cpu,
             "polling begins where the interrupts are");
-        // What the CPU would have handled itself, it handles there.
+        // Packets that the CPU would have handled itself are handled there.
         let there = |cpu: &u16| {
             if *cpu == from {
                 to

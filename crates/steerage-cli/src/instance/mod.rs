@@ -74,7 +74,7 @@ where
 /// The services of a run, which are opened before the privileges are given up.
 #[derive(Debug)]
 pub(crate) struct RunServices {
-    /// What is known about the capture files, if there are any.
+    /// The facts about the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     /// The control socket and the mounted tree.
     pub(crate) control: ControlTree,
@@ -98,11 +98,11 @@ pub(crate) struct SendOptions<O> {
     pub(crate) input_end: Option<InputEnd>,
 }
 
-/// What is known of the inputs when the outputs are opened.
+/// The facts about the inputs when the outputs are opened.
 pub(crate) struct OpenedInputs {
     /// The number of queues of each input.
     pub(crate) queues: Vec<usize>,
-    /// What is known about the capture files, if there are any.
+    /// The facts about the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     /// Whether all of them can wait, as files can.
     pub(crate) can_wait: bool,
@@ -112,7 +112,7 @@ pub(crate) struct OpenedInputs {
 pub(crate) struct InputEnd {
     /// They end before their time.
     pub(crate) now: Arc<AtomicBool>,
-    /// What they wait for.
+    /// The consumer that they wait for.
     pub(crate) downstream: Box<dyn Downstream>,
 }
 

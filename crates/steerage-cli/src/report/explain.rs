@@ -38,7 +38,7 @@ pub(crate) struct Explanation {
     pub(crate) command: SteeringCommand,
     /// The name of the hash.
     pub(crate) hash: &'static str,
-    /// Whether the key of the hash is random, so that another run has another one.
+    /// Whether the key of the hash is random, so that another run has another key.
     pub(crate) random_key: bool,
     /// The number of flows that are listed, the largest first.
     pub(crate) top: usize,
@@ -235,7 +235,7 @@ fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. What is none stays together too, but it is no conversation that somebody could split up.
+/// Whether this is a flow of IP. Other packets stay together too, but they are no conversation that could be split.
 fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }

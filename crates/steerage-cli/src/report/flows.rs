@@ -1,18 +1,15 @@
 //! The flows in a report: for people, and as a part of the JSON report.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use serde::Serialize;
 use steerage::WallTime;
-use steerage_apps::meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metered, OutputCounts, Traffic};
+use steerage_apps::meter::{Collector, FlowCounts, FlowOutput, FlowRecord, Metered, OutputCounts};
 
 use super::Flows;
-use crate::units::{counted, grouped, time};
-
-/// The width of the columns.
-const KEY_WIDTH: usize = 57;
-const TIME_WIDTH: usize = 10;
+use super::columns::{self, Column};
+use crate::terminal;
+use crate::units::{counted, grouped};
 
 /// The first line names this many kinds of flows, and sums up the others.
 const KINDS_SHOWN: usize = 4;
@@ -85,24 +82,25 @@ impl<'a> FlowsJson<'a> {
     }
 }
 
-/// The text of the flows: one line of counts, and, if the run has ended, two lines for each of the largest flows.
+/// The text of the flows: one line of counts, and, if the run has ended, a table of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let metered = match flows {
         Flows::SoFar { counts, .. } => return FlowTotals::so_far(counts).text() + "\n",
         Flows::Ended { metered, .. } => metered,
     };
     let mut page = head(metered, lost(flows.outputs()), flows.sample());
-    if !metered.top.is_empty() {
-        page = format!("{page:<width$}{:>TIME_WIDTH$} {:>TIME_WIDTH$}", "start", "length", width = KEY_WIDTH + 1);
-    }
     page.push('\n');
-    for flow in &metered.top {
-        page.push_str(&lines(flow, metered.earliest.unwrap_or(flow.first())));
+    if let Some(first) = metered.top.first() {
+        let earliest = metered.earliest.unwrap_or(first.first());
+        table(&metered.top, earliest, terminal::width()).iter().for_each(|line| {
+            page.push_str(line);
+            page.push('\n');
+        });
     }
     page
 }
 
-/// What went to each collector.
+/// The flows that went to each collector.
 pub(super) fn exported(flows: &Flows) -> Vec<String> {
     let collectors = flows.outputs().iter().filter(|output| Collector::is_address(output.name()));
     let line = |output: &FlowOutput| {
@@ -139,52 +137,64 @@ fn not_written(lost: u64) -> String {
     if lost > 0 { format!(", {} not written in time", grouped(lost)) } else { String::new() }
 }
 
-fn lines(flow: &FlowRecord, earliest: WallTime) -> String {
-    let start = format!("+{}", span(flow.first().since(earliest)));
-    let length = span(flow.last().since(flow.first()));
-    let mut text = format!(" {}", key(flow));
-    if text.len() > KEY_WIDTH {
-        text.push_str("\n ");
-        text.push_str(&" ".repeat(KEY_WIDTH));
-    } else {
-        text = format!("{text:<width$}", width = KEY_WIDTH + 1);
+/// A line for each flow below a line of headings, which `sort` and `awk` can read: numbers have no separators and no units.
+fn table(flows: &[FlowRecord], earliest: WallTime, width: Option<usize>) -> Vec<String> {
+    let of = |cell: &dyn Fn(&FlowRecord) -> String| flows.iter().map(cell).collect::<Vec<_>>();
+    let start = |flow: &FlowRecord| flow.first().since(earliest).as_secs_f64();
+    let length = |flow: &FlowRecord| flow.last().since(flow.first()).as_secs_f64();
+    let (forth, back) = (|flow: &FlowRecord| flow.forth(), |flow: &FlowRecord| flow.back());
+    let mut columns = vec![
+        Column::numbers("start", of(&|flow| format!("{:.3}", start(flow))))
+            .or_short("start", of(&|flow| format!("{:.1}", start(flow)))),
+        Column::numbers("duration", of(&|flow| format!("{:.3}", length(flow))))
+            .or_short("time", of(&|flow| format!("{:.1}", length(flow)))),
+        Column::words("proto", of(&|flow| flow.kind().into_owned())),
+        Column::ends("source", of(&|flow| flow.source())),
+        Column::ends("destination", of(&|flow| flow.destination())),
+        Column::numbers("packets", of(&|flow| forth(flow).packets.to_string()))
+            .or_short("pkts", of(&|flow| short(forth(flow).packets))),
+        Column::numbers("bytes", of(&|flow| forth(flow).bytes.to_string()))
+            .or_short("bytes", of(&|flow| short(forth(flow).bytes))),
+        Column::numbers("replies", of(&|flow| back(flow).packets.to_string()))
+            .or_short("replies", of(&|flow| short(back(flow).packets))),
+        Column::numbers("reply-bytes", of(&|flow| back(flow).bytes.to_string()))
+            .or_short("bytes", of(&|flow| short(back(flow).bytes))),
+    ];
+    let inside: Vec<String> = of(&inside);
+    if inside.iter().any(|inside| !inside.is_empty()) {
+        columns.push(Column::words("in", inside));
     }
-    let _ = writeln!(text, "{start:>TIME_WIDTH$} {length:>TIME_WIDTH$}");
-    let _ = write!(text, "     {}", traffic(flow.forth()));
-    if flow.back().packets > 0 {
-        let _ = write!(text, "; back {}", traffic(flow.back()));
-    }
-    flow.vlans().iter().flatten().for_each(|id| {
-        let _ = write!(text, "; VLAN {id}");
+    columns::lines(columns, width)
+}
+
+/// The VLANs and the tunnel of a flow: `vlan=10,vxlan=42`.
+fn inside(flow: &FlowRecord) -> String {
+    let vlans = flow.vlans().into_iter().flatten().map(|id| format!("vlan={id}"));
+    let tunnel = flow.tunnel().map(|tunnel| match tunnel.id {
+        Some(id) => format!("{}={id}", tunnel.kind),
+        None => tunnel.kind.to_string(),
     });
-    if let Some(tunnel) = flow.tunnel() {
-        let _ = write!(text, "; in {}", tunnel.kind);
-        tunnel.id.iter().for_each(|id| {
-            let _ = write!(text, " {id}");
-        });
-    }
-    text.push('\n');
-    text
+    vlans.chain(tunnel).collect::<Vec<_>>().join(",")
 }
 
-fn key(flow: &FlowRecord) -> String {
-    // For steering, the keys of these kinds are bytes, which mean nothing to people.
-    match &*flow.kind() {
-        "other" => "other frames, of which nothing is read".to_owned(),
-        "mpls" => flow.key().to_string().replacen("bytes", "mpls", 1),
-        _ => flow.key().to_string(),
+/// A number in at most five characters, as `sort -h` reads it: `9999`, `12.3K`, `4.5M`.
+pub(crate) fn short(number: u64) -> String {
+    let units = [(1_000_000_000_000, 'T'), (1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'K')];
+    match units.into_iter().find(|(unit, _)| number >= *unit).filter(|_| number >= 10_000) {
+        Some((unit, letter)) if number / unit >= 100 => format!("{}{letter}", number / unit),
+        Some((unit, letter)) => format!("{}.{}{letter}", number / unit, number % unit * 10 / unit),
+        None => number.to_string(),
     }
 }
 
-fn traffic(traffic: Traffic) -> String {
-    format!("{} {}", counted(traffic.packets, "packet"), counted(traffic.bytes, "byte"))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// `65.7 s`. Up to 1,000 seconds it stays in seconds, so that times of flows can be compared.
-fn span(span: Duration) -> String {
-    match span.as_secs() {
-        60..1000 => format!("{:.1} s", span.as_secs_f64()),
-        _ if span.is_zero() => "0".to_owned(),
-        _ => time(span),
+    #[test]
+    fn short_numbers_are_short() {
+        let numbers = [0, 9_999, 10_000, 12_345, 123_456, 999_999, 1_000_000, 45_678_901, 3_200_000_000_000];
+        let texts = ["0", "9999", "10.0K", "12.3K", "123K", "999K", "1.0M", "45.6M", "3.2T"];
+        assert_eq!(numbers.map(short), texts);
     }
 }

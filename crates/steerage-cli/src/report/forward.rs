@@ -77,7 +77,7 @@ fn left<S: Serializer>(counts: &Forwarded, serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_map(counted.map(|fate| (fate.name(), counts.get(*fate))))
 }
 
-/// What the reason means, or what to do about it. docs/forward.md has more.
+/// The meaning of the reason, or the remedy. docs/forward.md has more.
 fn advice(fate: Fate) -> &'static str {
     match fate {
         Fate::BadHeader => "lengths or version cannot be",
@@ -94,6 +94,6 @@ fn advice(fate: Fate) -> &'static str {
         Fate::Merged => "by an offload: ethtool -K IFACE gro off lro off, and tso off at a veth's other end",
         Fate::Down => "the interface they would leave by is down",
         Fate::NoRoom => "no page was free",
-        _ => "see docs/forward.md",
+        _ => "see `steerage help forward`",
     }
 }

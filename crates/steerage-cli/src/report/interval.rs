@@ -66,7 +66,7 @@ impl Intervals {
     }
 }
 
-/// The counts of which a report has the difference.
+/// The counts whose differences a report has.
 #[derive(Clone, Debug, Default)]
 struct Read {
     sums: Sums,
@@ -195,7 +195,7 @@ impl Interval {
         Ok(text)
     }
 
-    /// The report as one line of text, with its newline. The columns of successive lines stand below each other.
+    /// The report as one line of text, with its newline. The columns of successive lines are aligned.
     pub(super) fn as_text(&self) -> String {
         let Sums { received, received_bytes, dropped, .. } = &self.difference;
         let mut line = format!(

@@ -1,7 +1,8 @@
 //! The reports of a run, as text for people or as JSON.
 
+pub(crate) mod columns;
 pub(crate) mod explain;
-mod flows;
+pub(crate) mod flows;
 mod forward;
 pub(crate) mod interval;
 mod json;
@@ -42,7 +43,7 @@ pub(crate) enum EndedBy {
     Error,
 }
 
-/// What the capture files contain, as far as they have been read.
+/// The contents of the capture files, as far as they have been read.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     /// The names of the link types, in the order in which they appeared.
@@ -113,7 +114,7 @@ pub(crate) struct Report {
     pub(crate) snapshot: Snapshot,
     /// The bytes that each CPU's packet function handled, once the run has ended.
     pub(crate) handled_bytes: Vec<(CpuId, u64)>,
-    /// What the capture files contain, if there are any.
+    /// The contents of the capture files, if there are any.
     pub(crate) capture: Option<Recorded>,
     /// The flows, for `meter`.
     pub(crate) flows: Option<Flows>,
@@ -209,12 +210,14 @@ enum To {
 }
 
 impl Printer {
-    /// Writes to standard output. If `beside` says that other data goes there, it writes to standard error, or nowhere
-    /// with `-q`.
+    /// Writes to standard output, or to standard error if `beside` says that other data goes to standard output. With `-q`, only JSON
+    /// on standard output is left.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            false => To::Stdout,
+            // The JSON beside it is for the same program, which asked for the other data only.
             true if args.quiet => To::Nowhere,
+            false if args.quiet && !args.json => To::Nowhere,
+            false => To::Stdout,
             true => To::Stderr,
         };
         Self { json: args.json, to }

@@ -13,12 +13,18 @@ use crate::units::{counted, grouped};
 /// The text shows at most this many elephants; the JSON report has all of them.
 const ELEPHANTS_SHOWN: usize = 3;
 
-/// The lines of each steering group that has something to report.
-pub(super) fn lines(snapshot: &Snapshot) -> Vec<String> {
-    snapshot.groups.iter().filter(|group| group.policy != "hash").flat_map(|group| of(group, snapshot)).collect()
+/// The lines of each steering group that has something to report. With `verbose`, a group also reports that nothing changed, and the
+/// costs behind its choice.
+pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
+    let reports = |group: &&GroupSnapshot| {
+        let found = &group.findings;
+        let changed = found.joined > 0 || found.left > 0 || found.would_move.is_some();
+        group.policy != "hash" && (verbose || changed || !group.elephants.is_empty())
+    };
+    snapshot.groups.iter().filter(reports).flat_map(|group| of(group, snapshot, verbose)).collect()
 }
 
-fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
+fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let Findings { joined, left, uneven, would_move, .. } = &group.findings;
     let mask = group.queues.first().map_or(0, |queue| snapshot.queues[*queue].rps_cpus.len());
     if mask < 2 {
@@ -26,28 +32,30 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot) -> Vec<String> {
     }
     let active: CpuMask = group.active.iter().copied().collect();
     let mut line = format!("{} of {mask} CPUs ({active}) by {}", group.active.len(), group.policy);
-    if *joined > 0 {
-        line += &format!(", {} joined, {} left", grouped(*joined), grouped(*left));
+    if *joined > 0 || *left > 0 {
+        line += &format!(", {} added, {} removed", counted(*joined, "CPU"), grouped(*left));
     }
     if let Some(uneven) = uneven.filter(|_| group.active.len() > 1) {
-        line += &format!(", busiest {uneven:.2} of the best");
+        line += &format!(", busiest {uneven:.2} times the best possible");
     }
     if let Some(buckets) = would_move {
         line += &format!(", would move {}", counted(*buckets as u64, "bucket"));
     }
     let mut lines = vec![line];
-    lines.extend(regimes(&group.findings));
+    if verbose {
+        lines.extend(regimes(&group.findings));
+    }
     for Elephant { bucket, load, flow, .. } in group.elephants.iter().take(ELEPHANTS_SHOWN) {
         let share = load * 100.0;
         lines.push(match flow {
             Some(flow) => format!("{flow} takes {share:.0} % of a CPU: a flow cannot be spread"),
-            None => format!("bucket {bucket} takes {share:.0} % of a CPU, by several flows"),
+            None => format!("bucket {bucket} takes {share:.0} % of a CPU, with several flows"),
         });
     }
     lines
 }
 
-/// What the regimes are worth, that in force first, and the costs behind it: nothing if no CPU has been short of time.
+/// The values of the regimes, with the present one first, and the costs behind them. There are none if no CPU has been short of time.
 fn regimes(found: &Findings) -> Vec<String> {
     let Some((present, others)) = found.regimes.split_first() else { return Vec::new() };
     let mega = |rate: f64| format!("{:.1}", rate / 1e6);
@@ -59,8 +67,7 @@ fn regimes(found: &Findings) -> Vec<String> {
     line += &format!(" ({})", found.reason);
     let cost = |cost: &CostEstimate| format!("{} {:.0} +- {:.0}", cost.step, cost.nanos, cost.deviation);
     let costs: Vec<String> = found.costs.iter().map(cost).collect();
-    let apart =
-        found.apart.map_or(String::new(), |apart| format!(", where a cache line takes {} ns", apart.as_nanos()));
+    let apart = found.apart.map_or(String::new(), |apart| format!(" (CPUs are {} ns apart)", apart.as_nanos()));
     vec![line, format!("ns per packet: {}{apart}", costs.join(", "))]
 }
 

@@ -43,7 +43,7 @@ pub(super) fn page(report: &Report) -> String {
     for line in stuck(&snapshot.cpus) {
         push(&mut page, "stuck", &line);
     }
-    for (at, line) in steering::lines(snapshot).iter().enumerate() {
+    for (at, line) in steering::lines(snapshot, report.verbose).iter().enumerate() {
         push(&mut page, if at == 0 { "steering" } else { "" }, line);
     }
     for (at, line) in queues(&snapshot.queues).iter().enumerate() {
@@ -72,15 +72,11 @@ pub(super) fn page(report: &Report) -> String {
     }
     let unparsed: u64 = snapshot.queues.iter().map(|queue| queue.unparsed).sum();
     if unparsed > 0 {
-        push(&mut page, "unparsed", &format!("{}, steered by their link addresses", counted(unparsed, "packet")));
+        push(&mut page, "unparsed", &format!("{}, steered by their MAC addresses", counted(unparsed, "packet")));
     }
     let filtered = report.capture.as_ref().map_or(0, |capture| capture.filtered);
     if filtered > 0 {
-        push(
-            &mut page,
-            "filtered",
-            &format!("{}, taken out by -f before they were received", counted(filtered, "packet")),
-        );
+        push(&mut page, "filtered", &format!("{} that did not match -f", counted(filtered, "packet")));
     }
     let bad_times = report.capture.as_ref().map_or(0, |capture| capture.bad_times);
     if bad_times > 0 {
@@ -106,20 +102,23 @@ pub(super) fn page(report: &Report) -> String {
         push(
             &mut page,
             "copied",
-            &format!("{}, held too long to stay in the device's ring", counted(copied, "packet")),
+            &format!("{}, because they were held too long in the ring of the device", counted(copied, "packet")),
         );
     }
-    let order = match snapshot.reordered() {
-        None => "not checked (--check-order)".to_owned(),
-        Some(reordered) => format!("checked, {} reordered", grouped(reordered)),
-    };
-    push(&mut page, "order", &order);
-    push(&mut page, "memory", &format!("{} in {}", size(snapshot.memory_bytes), snapshot.backing));
-    by_purpose(&snapshot.memory).iter().for_each(|line| push(&mut page, "", line));
+    match snapshot.reordered() {
+        Some(reordered) => push(&mut page, "order", &format!("checked, {} out of order", grouped(reordered))),
+        None if report.verbose => push(&mut page, "order", "not checked (--check-order)"),
+        None => {}
+    }
+    if report.verbose {
+        push(&mut page, "memory", &format!("{} in {}", size(snapshot.memory_bytes), snapshot.backing));
+        by_purpose(&snapshot.memory).iter().for_each(|line| push(&mut page, "", line));
+    }
     let MemoryUse { backlog, backlog_asked, backlog_max, .. } = snapshot.memory;
     if backlog_max < backlog_asked {
-        let share = format!("{} packets may wait for a CPU, not {}", grouped(backlog), grouped(backlog_asked));
-        push(&mut page, "", &format!("{share}: --memory allows more"));
+        let share =
+            format!("only {} packets may wait for a CPU instead of {}", grouped(backlog), grouped(backlog_asked));
+        push(&mut page, if report.verbose { "" } else { "memory" }, &format!("{share}: allow more with --memory"));
     }
     if report.verbose {
         let sandbox = match &report.sandbox {
@@ -131,7 +130,7 @@ pub(super) fn page(report: &Report) -> String {
     page
 }
 
-/// What the memory is for, as lines that fit the page. Purposes that take less than a tenth of a MiB are left out.
+/// The purposes of the memory, as lines that fit the page. Purposes that take less than a tenth of a MiB are left out.
 fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     let purposes = [
         ("backlogs", memory.backlogs),
@@ -202,7 +201,7 @@ fn cpus(report: &Report) -> Vec<String> {
             format!("{:>id_width$}: {:>width$} ({share:.1} %)", cpu.cpu.0, grouped(cpu.processed))
         }
         false if receives(cpu.cpu) => format!("{:>id_width$}: receives", cpu.cpu.0),
-        false => format!("{:>id_width$}: not needed", cpu.cpu.0),
+        false => format!("{:>id_width$}: idle", cpu.cpu.0),
     };
     let mut lines = in_columns(&snapshot.cpus.iter().map(cell).collect::<Vec<_>>());
     // If one CPU is active in the end, the packets that others handled before were not meant to be even.
@@ -287,20 +286,20 @@ fn hash(name: &str) -> String {
     if name == "device" { "the device's hash".to_owned() } else { format!("{name} hash") }
 }
 
-/// What to do about lost packets. docs/report.md has more.
+/// The remedy for lost packets. docs/report.md has more.
 fn advice(reason: DropReason) -> &'static str {
     match reason {
-        DropReason::Device => "lost before they were polled; see --rx-cpu",
+        DropReason::Device => "the receiving CPU was too slow; see --rx-cpu",
         DropReason::NoPage => "no page was free for the device's ring",
         DropReason::BacklogFull => "a CPU cannot keep up; see --cpus, --backlog",
-        DropReason::FlowLimit => "their flow filled a CPU's backlog by itself",
-        DropReason::Moving => "their flow moved to another CPU, too slowly",
-        DropReason::Revoked => "they waited for a CPU that did not get on",
+        DropReason::FlowLimit => "one flow filled the backlog of a CPU",
+        DropReason::Moving => "their flow took too long to move to another CPU",
+        DropReason::Revoked => "they waited for a CPU that was stuck",
         DropReason::HandlerPanicked => "the packet function panicked; see -v",
         DropReason::TxFull => "an output had no room for them",
         DropReason::TxRefused => "an output cannot send them, or failed",
         DropReason::TxLost => "an output failed, or the run ended, before they were written",
-        _ => "see docs/report.md",
+        _ => "see `steerage help report`",
     }
 }
 

@@ -46,7 +46,7 @@ struct KnownNeighbour {
     stale: bool,
 }
 
-/// What has changed since the last forwarding table.
+/// The changes since the last forwarding table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Changed {
     pub(super) any: bool,
@@ -141,7 +141,7 @@ impl KernelTables {
     }
 
     fn link(&mut self, message: LinkMessage, is_there: bool) {
-        // A bridge tells of its ports in the same words: one that leaves it is not gone.
+        // A bridge reports its ports by the same messages: a port that leaves the bridge is not gone.
         if message.header.interface_family != AddressFamily::Unspec {
             return;
         }
@@ -174,7 +174,7 @@ impl KernelTables {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // Where there are both, the other is a peer's.
+                // If there are both, the other is a peer's.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}
@@ -200,7 +200,7 @@ impl KernelTables {
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // One of several ways, told by itself.
+            // One of several next hops, in a message of its own.
             (Some(at), _) if flags & NLM_F_APPEND != 0 || !is_there && entries[at].1 != target => {
                 self.changed.all = true;
             }
@@ -274,7 +274,7 @@ impl KernelTables {
         Some(Hop { interface: self.member(index)?, gateway, weight })
     }
 
-    /// Puts into the routes what is now known of a prefix. With routes of the user's, the kernel tells only what is local.
+    /// Puts into the routes what is now known of a prefix. If the user gives routes, only local routes come from the kernel.
     fn update(&mut self, prefix: IpNet) {
         let first = self.prefixes.get(&prefix).and_then(|entries| entries.first()).map(|(_, target)| target);
         let is_local = first == Some(&Target::Local);
@@ -344,12 +344,12 @@ impl KernelTables {
         used.map(|(key, _)| *key).collect()
     }
 
-    /// Whether anything changed since [`take_changed`](Self::take_changed) that can be shown: half of what is told is not.
+    /// Whether anything changed since [`take_changed`](Self::take_changed) that can be shown: half of the messages cannot.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
     }
 
-    /// What has changed since the last call.
+    /// The changes since the last call.
     pub(super) fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.changed)
     }

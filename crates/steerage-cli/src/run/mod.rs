@@ -15,6 +15,7 @@ use steerage::{Handle, Handler, Instance, Outcome, Snapshot, stats::DropReason};
 use steerage_apps::meter::{FlowOutput, Metering};
 
 use crate::error::Error;
+use crate::live_flows::{Asked, Keys};
 use crate::live_table::{LiveTable, RunEnds};
 use crate::report::interval::Intervals;
 use crate::report::{EndedBy, Interval, Printer, Recorded, Report};
@@ -26,6 +27,9 @@ pub(crate) use options::{RunOptions, StopHook, Stopper};
 
 /// How long the run waits for an event if nothing is due. It misses nothing while it waits, so any time would do.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
+
+/// The longest time until a key is noticed.
+const KEY_LOOK: Duration = Duration::from_millis(50);
 
 /// The result of a run that is over.
 #[derive(Debug)]
@@ -70,7 +74,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
         deadline: options.seconds.and_then(|seconds| start.checked_add(seconds)),
         stopped_by: None,
         intervals: options.interval.map(|every| Intervals::new(every, start)),
-        live_table: LiveTable::new(options.live_table && terminal::can_redraw(), ends, start),
+        live_table: LiveTable::new(options.live_table && terminal::can_redraw(), ends, options.meters.clone(), start),
     };
     let _shown = options.control.serve(running.handle(), reports(options, running.handle(), started, start))?;
     let _metrics = options.metrics.serve(running.handle(), ReportSources::of(options).metrics())?;
@@ -127,7 +131,8 @@ impl Run<'_> {
     /// The time until something is due.
     fn time_to_wait(&self) -> Duration {
         let due = self.deadline.into_iter().chain(self.live_table.due()).chain(self.intervals_due()).min();
-        due.map_or(IDLE_WAIT, |due| due.saturating_duration_since(Instant::now()))
+        let wait = due.map_or(IDLE_WAIT, |due| due.saturating_duration_since(Instant::now()));
+        if self.options.keys.is_some() && self.stopped_by.is_none() { wait.min(KEY_LOOK) } else { wait }
     }
 
     /// When the next interval report is due. Once the run is asked to stop, only the last one is left, which comes at
@@ -143,6 +148,11 @@ impl Run<'_> {
         }
         if self.intervals_due().is_some_and(|due| due <= now) {
             self.report_interval(now)?;
+        }
+        for key in self.options.keys.iter().flat_map(Keys::pressed) {
+            if self.live_table.key(key) == Some(Asked::Stop) {
+                self.stop(EndedBy::Signal);
+            }
         }
         self.live_table.draw_if_due(now, || self.handle.snapshot());
         Ok(())

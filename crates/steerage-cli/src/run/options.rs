@@ -1,4 +1,4 @@
-//! What a run does besides handling packets, and how another thread stops it.
+//! The tasks of a run besides handling packets, and the way in which another thread stops it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,7 @@ use steerage_sandbox::InForce;
 use crate::args::RunArgs;
 use crate::control_tree::ControlTree;
 use crate::instance::RunServices;
+use crate::live_flows::Keys;
 use crate::metrics::Metrics;
 use crate::report::{EndedBy, Printer};
 use crate::signals::SignalHandlers;
@@ -22,9 +23,9 @@ use crate::signals::SignalHandlers;
 /// How long endless synthetic traffic runs if the command line gives no limit: long enough for a steady rate, and short
 /// enough that nobody has to interrupt a first run.
 const ENDLESS: Duration = Duration::from_secs(10);
-const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for ever, -c N for N packets)";
+const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -c N for N packets)";
 
-/// What a run does besides handling packets.
+/// The tasks of a run besides handling packets.
 #[derive(Debug)]
 pub(crate) struct RunOptions {
     /// The time after which the run stops.
@@ -39,7 +40,7 @@ pub(crate) struct RunOptions {
     pub(crate) note: Option<&'static str>,
     /// Whether to draw the live table, if standard error is a terminal.
     pub(crate) live_table: bool,
-    /// What is known about the capture files, if there are any.
+    /// The facts about the capture files, if there are any.
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     /// The control tree, by which the run is watched and changed.
     pub(crate) control: ControlTree,
@@ -57,17 +58,19 @@ pub(crate) struct RunOptions {
     pub(crate) verbose: bool,
     /// The counters of `meter`.
     pub(crate) meters: Option<Metering>,
-    /// The outputs of `meter`. Their threads are told to finish soon if the user asks the run to stop.
+    /// The keys of the terminal, if the live table has keys.
+    pub(crate) keys: Option<Keys>,
+    /// The outputs of `meter`. Their threads finish soon if the user asks the run to stop.
     pub(crate) flow_outputs: Vec<FlowOutput>,
     /// `meter` meters one flow of so many.
     pub(crate) sample: Option<u32>,
     /// Lets another thread stop the run.
     pub(crate) stopper: Stopper,
-    /// What is called when the run is asked to stop.
+    /// The function that is called when the run is asked to stop.
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// What is called when a run is asked to stop, also after it is over, until the program ends. It returns whether the run is to stop
+/// A function that is called when a run is asked to stop, also after it is over, until the program ends. It returns whether the run is to stop
 /// now, or will end by itself.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
@@ -108,6 +111,7 @@ impl RunOptions {
             sandbox: services.sandbox,
             verbose,
             meters: None,
+            keys: None,
             flow_outputs: Vec::new(),
             sample: None,
             stopper: Stopper::default(),

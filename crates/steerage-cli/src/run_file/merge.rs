@@ -125,8 +125,7 @@ impl Overridden {
     }
 }
 
-/// Parses each option by itself, so that a wrong value is reported with its line. Returns the options that require
-/// another one.
+/// Parses each option by itself, so that a wrong value is reported with its line. Returns the options that require another option.
 fn check_each(
     cli: &Command,
     command: &Command,
@@ -178,8 +177,7 @@ fn blamed(error: &clap::Error, options: &[GivenOption], needs_others: &[String])
     found.or_else(|| options.iter().find(needing).filter(|_| lacks_another)).map(|option| option.line)
 }
 
-/// Builds the command line. Options without a value come last, so that nothing that follows is taken as their value. What the command
-/// line has behind `--` takes the place of the file's job.
+/// Builds the command line. Options without a value come last, so that nothing that follows is taken as their value. Words of the command line after `--` takes the place of the file's job.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

@@ -15,9 +15,9 @@ mod read;
 
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 
-use crate::args::Cli;
+use crate::args;
 use crate::error::{Error, RunFileError};
 
 pub(crate) use merge::LoadedRun;
@@ -44,7 +44,7 @@ pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
 /// Like [`load`], for a file whose text was read.
 pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRun, Error> {
     let file = read::keys(path, text)?;
-    let mut cli = Cli::command();
+    let mut cli = args::program();
     cli.build();
     let command = find_command(&cli, &file)?;
     let given = arguments::of(command, &file)?;

@@ -16,10 +16,11 @@ pub(super) fn text(path: &Path) -> Result<String, RunFileError> {
     let name = path.display().to_string();
     let wrong = |message: String| RunFileError { path: name.clone(), line: None, message };
     let mut text = String::new();
-    let file = File::open(path).map_err(|error| wrong(format!("cannot open the file: {error}")))?;
+    let file =
+        File::open(path).map_err(|error| wrong(format!("cannot open the file: {error}; `ls` shows the files here")))?;
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     read.map_err(|error| {
-        wrong(format!("cannot read the file: {error}; write it in TOML, as docs/run-files.md tells"))
+        wrong(format!("cannot read the file: {error}; write it in TOML, as `steerage help run-files` explains"))
     })?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(wrong(format!("the file is longer than {FILE_BYTES_MAX} bytes: is it the right one?")));

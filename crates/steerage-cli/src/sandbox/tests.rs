@@ -7,11 +7,10 @@ use std::net::UdpSocket;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 
-use clap::Parser;
 use steerage::{Batch, Cpu, Handler};
 
 use super::*;
-use crate::args::{self, Cli, RunArgs};
+use crate::args::{self, RunArgs};
 use crate::instance;
 
 const FAULT: &str = "STEERAGE_TEST_FAULT";
@@ -45,7 +44,7 @@ impl Handler for Faulty {
 
 fn run_args() -> RunArgs {
     let line = "steerage count synthetic:packets=10 --virtual-cpus 1 --socket none --quiet";
-    match Cli::try_parse_from(line.split(' ')).unwrap().command {
+    match args::parse(line.split(' ').map(Into::into)).unwrap().command {
         args::Command::Count(args) => args.run,
         other => panic!("{other:?}"),
     }

@@ -53,7 +53,7 @@ pub(super) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     events
 }
 
-/// Where packets were dropped in between, and why.
+/// The places where packets were dropped in between, and the reasons.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let rose = |old: &ByName, new: &ByName, of_queues: bool| -> Vec<String> {
         let is_of = |reason: &str| OF_QUEUES.contains(&reason) == of_queues;

@@ -39,7 +39,7 @@ impl SortBy {
     }
 }
 
-/// What the screen shows.
+/// The mode of the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
     #[default]

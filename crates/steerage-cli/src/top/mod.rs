@@ -48,9 +48,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let socket = remote.path().to_owned();
     let needed = Needed::default().written_files(&socket);
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
-    if args.once || !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+    if args.json || args.once || !is_terminal || std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
         let _kept = sandbox::enter_keeping(needs, &needed, &args.to.sandbox)?;
-        return once(remote, args.interval);
+        return if args.json { reports(remote, args) } else { once(remote, args.interval) };
     }
     let failed = |error| Error::System { operation: "use the terminal", error };
     let ended = Arc::new(AtomicBool::new(false));
@@ -80,6 +80,18 @@ fn once(mut remote: Remote, interval: Duration) -> Result<(), Error> {
         model.take_buckets(0, buckets);
     }
     stdout::print(view::text(&model, &Ui::default(), WIDTH).as_bytes())
+}
+
+/// Prints the run's report as a line of JSON, once or every interval. It ends by a signal, or with the run.
+fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
+    let mut report = remote.report().map_err(Error::Watched)?;
+    while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {
+        std::thread::sleep(args.interval);
+        // A run that has ended does not answer any more, which is not an error here.
+        let Ok(next) = remote.report() else { break };
+        report = next;
+    }
+    Ok(())
 }
 
 /// Draws the screen and handles keys, until one quits.

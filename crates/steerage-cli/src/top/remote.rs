@@ -31,6 +31,13 @@ impl Remote {
         Self { socket, client: None, queues: Vec::new() }
     }
 
+    /// Reads the report of the run, without control characters in its texts.
+    pub(super) fn report(&mut self) -> Result<Value, String> {
+        let mut report = self.client()?.snapshot().map_err(|error| printable(&error.to_string()))?;
+        make_printable(&mut report);
+        Ok(report)
+    }
+
     /// Reads a snapshot, and the buckets of the queue with this index.
     pub(super) fn look(&mut self, queue: usize) -> Result<(Snapshot, Vec<Bucket>), String> {
         let seen = self.try_to_look(queue);
@@ -41,9 +48,7 @@ impl Remote {
     }
 
     fn try_to_look(&mut self, queue: usize) -> Result<(Snapshot, Vec<Bucket>), String> {
-        let mut report = self.client()?.snapshot().map_err(|error| error.to_string())?;
-        make_printable(&mut report);
-        let snapshot: Snapshot = serde_json::from_value(report).map_err(|error| error.to_string())?;
+        let snapshot: Snapshot = serde_json::from_value(self.report()?).map_err(|error| error.to_string())?;
         if self.queues.len() != snapshot.queues.len() {
             self.queues = self.directories()?;
         }

@@ -47,11 +47,11 @@ impl Snapshot {
 pub(super) struct Steering {
     apart_ns: Option<u64>,
     pub(super) reason: Option<String>,
-    /// What each regime is worth, that in force first.
+    /// The value of each regime, with the present one first.
     pub(super) regimes: Vec<Regime>,
 }
 
-/// What a regime is worth.
+/// The value of a regime.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Regime {

@@ -2,7 +2,7 @@
 
 use ratatui::style::Color;
 
-/// The characters for CPUs. They repeat if there are more CPUs, and the legend tells them apart.
+/// The characters for CPUs. They repeat if there are more CPUs, and the legend distinguishes them.
 const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// The characters for loads, from the least to the most.
@@ -50,7 +50,7 @@ fn name(cpu: u16) -> u8 {
     NAMES[usize::from(cpu) % NAMES.len()]
 }
 
-/// Neighbouring CPUs have different colours. Without colours, the character tells them apart.
+/// Neighbouring CPUs have different colours. Without colours, the characters differ.
 pub(super) fn colour(cpu: u16) -> Color {
     [Color::Cyan, Color::Magenta, Color::Green, Color::Yellow, Color::Blue, Color::Red][usize::from(cpu) % 6]
 }

@@ -13,7 +13,7 @@ use super::model::{Bucket, Model};
 use super::snapshot::Snapshot;
 use super::view::{self, Colours};
 
-/// A report after so many seconds: 1000 packets a second come by one queue, and two CPUs handle them by turns.
+/// A report after so many seconds: one queue gets 1000 packets per second, and two CPUs handle them in turn.
 fn report(seconds: u64) -> Value {
     let cpu = |number: u64, busy: f64| {
         json!({ "cpu": number, "processed": 500 * seconds, "inline": if number == 0 { 500 * seconds } else { 0 },
@@ -136,7 +136,7 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// What is known of a virtual machine's CPUs, and no more than that.
+/// The facts about a virtual machine's CPUs, and no more.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
@@ -180,7 +180,7 @@ fn a_screen_of_80_by_24() {
     );
 }
 
-/// Whatever the size, it draws: from nothing at all to more than there is.
+/// It draws at any size, from nothing at all to more than there is.
 #[test]
 fn no_size_is_too_small() {
     let mut many = report(1);
@@ -198,13 +198,13 @@ fn no_size_is_too_small() {
             }
         }
     }
-    // Of many CPUs and queues some are shown, and how many more there are.
+    // If there are many CPUs and queues, some are shown, and the number of the others.
     let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
     assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
 }
 
-/// What is wrong is told by a sign; colour only says it once more.
+/// A sign marks what is wrong; a colour only repeats it.
 #[test]
 fn it_is_readable_without_colours() {
     let mut model = model();
@@ -240,7 +240,7 @@ fn a_run_that_is_gone_is_told_of() {
     assert_eq!(screen[23], "CPUs for eth1 rx-0: 0-3_  (Enter writes, Esc leaves)");
 }
 
-/// What the columns mean stands in the documentation.
+/// The documentation explains the columns.
 #[test]
 fn the_documentation_has_each_column() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");

@@ -1,5 +1,4 @@
-//! Draws the screen as lines of text: sections with a heading and as many rows as fit. Whatever a colour means, a
-//! sign or a word means too.
+//! Draws the screen as lines of text: sections with a heading and as many rows as fit. A sign or a word repeats the meaning of each colour.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -46,7 +45,7 @@ const HELP: &[&str] = &[
     "backlog  packets that wait for it      wakes   times woken a second",
     "drops    lost for its sake a second; ! stands where there are any",
     "",
-    "docs/top.md and docs/report.md tell more",
+    "`steerage help top` and `steerage help report` say more",
 ];
 
 /// Whether colours are used.
@@ -186,7 +185,7 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     lines
 }
 
-/// What the regimes of a steering group are worth, that in force first.
+/// The values of a steering group's regimes, with the present one first.
 fn regimes(group: &Steering) -> Option<String> {
     let (present, others) = group.regimes.split_first()?;
     let mega = |rate: f64| format!("{:.1}", rate / 1e6);

@@ -91,7 +91,7 @@ fn a_page_is_written_whole_or_not_at_all() {
     let file = write(&scratch, "lines.jsonl", &lines());
     let page = write(&scratch, "page.html", "what was there before");
     let ran = report_on(&[&file, "--html", &page]);
-    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    assert_eq!((ran.code, ran.err.as_str(), ran.out), (Some(0), "", format!("wrote {page}\n")));
     let text = fs::read_to_string(&page).unwrap();
     assert!(text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>\n"), "{text}");
     assert!(text.contains("ours over a peer") && text.contains("<svg"), "{text}");
@@ -124,6 +124,6 @@ fn what_cannot_be_folded_is_named_with_its_place() {
     assert_eq!(missing.code, Some(1));
     assert!(missing.complaint().contains("nowhere.json: cannot read it"), "{missing:?}");
     let alone = write(&scratch, "alone.jsonl", &sample("a peer", 1.0).to_string());
-    assert!(report_on(&[&alone]).complaint().contains("no report came until here"));
+    assert!(report_on(&[&alone]).complaint().contains("no report came before this line"));
     assert_eq!(report_on(&[]).code, Some(2));
 }

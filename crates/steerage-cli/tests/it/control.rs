@@ -108,7 +108,7 @@ fn get_and_set_ask_the_only_instance() {
     let place = Place::new();
     let nobody = place.run(&["get"]);
     assert_eq!(nobody.code, Some(1));
-    assert!(nobody.complaint().contains("runs here: start one"), "{nobody:?}");
+    assert!(nobody.complaint().contains("was found: start one"), "{nobody:?}");
 
     let run = place.start(&[]);
     let paths = place.ok(&["get"]);
@@ -156,13 +156,13 @@ fn of_several_instances_one_is_chosen() {
     assert_eq!(several.code, Some(1));
     let line = several.complaint();
     assert!(
-        line.contains("2 instances run") && line.contains("left") && line.contains(&other.id().to_string()),
+        line.contains("there are 2 runs") && line.contains("left") && line.contains(&other.id().to_string()),
         "{line}"
     );
     assert_eq!(place.ok(&["set", MASK, "1", "--to", "left"]), "");
     assert_eq!(place.ok(&["get", MASK, "--to", &other.id().to_string()]), "f\n");
     assert_eq!(place.ok(&["get", MASK, "--to", place.0.join("left.sock").to_str().unwrap()]), "1\n");
-    assert!(place.run(&["get", "--to", "right"]).complaint().contains("no instance right runs"));
+    assert!(place.run(&["get", "--to", "right"]).complaint().contains("no run right was found"));
     // A name that is taken is nobody else's.
     let taken = place.run(&["count", "-c", "1", "--socket", "left"]);
     assert!(taken.complaint().contains("another instance listens"), "{taken:?}");
@@ -188,7 +188,7 @@ fn a_killed_instance_is_not_in_the_way() {
     run.signal(Signal::SIGKILL);
     run.end_unread();
     assert!(socket.exists());
-    assert!(place.run(&["get"]).complaint().contains("runs here: start one"));
+    assert!(place.run(&["get"]).complaint().contains("was found: start one"));
     assert!(!socket.exists());
 }
 

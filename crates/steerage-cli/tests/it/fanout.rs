@@ -123,7 +123,7 @@ fn what_would_be_overwritten_is_refused() {
 
     let ran = run(&["fanout", one.to_str().unwrap(), "--to", &spec]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(ran.complaint().contains("that file is an input"), "{ran:?}");
+    assert!(ran.complaint().contains("this file is an input"), "{ran:?}");
     let ran = run(&[&synthetic[..], &[&spec, "--to", &spec]].concat());
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.complaint().contains("an output already"), "{ran:?}");

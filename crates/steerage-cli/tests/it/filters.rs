@@ -49,7 +49,7 @@ fn count_and_meter_receive_what_passes() {
         assert_eq!([&report["received"], &report["filtered"]], counts.each_ref(), "{command}");
     }
     let page = run(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2"]).out;
-    let line = format!("filtered    {} packets, taken out by -f before they were received", 601 - passed.len());
+    let line = format!("filtered    {} packets that did not match -f", 601 - passed.len());
     assert!(page.lines().any(|of_page| of_page == line), "{page}");
     // -c counts what passes, and so does the file of numbers.
     let first = report(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2", "-c", "7"]);

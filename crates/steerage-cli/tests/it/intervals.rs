@@ -66,7 +66,7 @@ fn differences_add_up_to_the_report() {
 
 #[test]
 fn a_meter_tells_how_many_flows_there_are() {
-    let lines = objects(&three("meter", &["--json", "--max-flows", "20", "-n", "0"]).join("\n"));
+    let lines = objects(&three("meter", &["--json", "--max-flows", "20", "-t", "0"]).join("\n"));
     let (report, intervals) = lines.split_last().unwrap();
     let last = &intervals.last().unwrap()["flows"];
     let flows = &report["flows"];
@@ -166,10 +166,11 @@ fn quiet_is_about_standard_error_alone() {
 fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stalled-intervals");
     let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).unwrap();
     let flows = directory.join("flows.csv");
     let (read, write) = std::io::pipe().unwrap();
     fcntl(&write, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
-    let args = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "1", "--interval", "10ms", "--json", "-n", "0"];
+    let args = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "1", "--interval", "10ms", "--json", "-t", "0"];
     let mut started = command(&[&args[..], &["--flows", flows.to_str().unwrap()]].concat());
     let mut child = started.stdout(write).spawn().unwrap();
     // Our copy of the writing end.

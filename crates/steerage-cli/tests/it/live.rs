@@ -129,7 +129,7 @@ fn the_kernels_hash_steers_on_demand() {
 #[test]
 fn flows_are_metered_live() {
     let Some(net) = Net::new() else { return };
-    let started = start(&net, &["meter", "near0", "-Q", "in", "-n", "20", "--virtual-cpus", "2", "--queues", "2"]);
+    let started = start(&net, &["meter", "near0", "-Q", "in", "-t", "20", "--virtual-cpus", "2", "--queues", "2"]);
     send(&net, 10, 30);
     let report = started.stop(Signal::SIGINT);
     assert_eq!(
@@ -253,4 +253,24 @@ fn one_capability_is_enough_to_listen() {
     let report = started.stop(Signal::SIGINT);
     assert_eq!((&report["received"], &report["input"]["error"]), (&json!(30), &Value::Null), "{report}");
     std::fs::remove_file(&program).unwrap();
+}
+
+/// Each interface is a device of its own, and a packet is received on each that it passes.
+#[test]
+fn any_stands_for_all_interfaces_that_are_up() {
+    let Some(net) = Net::new() else { return };
+    let open = open(&net);
+    let started = start(&net, &["count", "any", "-Q", "in", "--virtual-cpus", "1", "--check-order"]);
+    let note = started.said().iter().find(|line| line.starts_with("any: listening to ")).cloned();
+    send(&net, 2, 5);
+    net.near(|| UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"hello", ("127.0.0.1", 9)).unwrap_or_default());
+    let report = started.stop(Signal::SIGINT);
+    let received = |device: &str| -> u64 {
+        let queues = report["queues"].as_array().unwrap().iter();
+        let queue = queues.clone().find(|queue| queue["device"] == device);
+        queue.unwrap_or_else(|| panic!("{device} in {report}"))["received"].as_u64().unwrap()
+    };
+    assert!(received("near0") >= 10 && received("lo") >= 1, "{report}");
+    assert!(note.is_some_and(|note| note.contains("lo, near0; a packet that passes two of them is seen twice")));
+    drop(open);
 }

@@ -90,25 +90,26 @@ const ROWS: [&str; 4] = [
 #[test]
 fn the_flows_with_the_most_bytes() {
     let directory = directory("page");
-    let ran = run(&["meter", &conversation(&directory), "--virtual-cpus", "2", "-n", "3"]);
+    let ran = run(&["meter", &conversation(&directory), "--virtual-cpus", "2", "-t", "3"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     let lines: Vec<&str> = ran.out.lines().collect();
     assert_eq!(
-        lines[2..9],
+        lines[2..7],
         [
-            "4 flows (udp 3, link 1), 0 evicted                             start     length",
-            " udp 10.0.0.3:7 > 10.0.0.4:9                                  +4.0 s          0",
-            "     1 packet 1,200 bytes",
-            " udp 10.0.0.1:5000 > 10.0.0.2:53                                  +0      2.0 s",
-            "     1 packet 80 bytes; back 2 packets 900 bytes",
-            " udp 10.0.0.3:7 > 10.0.0.4:9                                +604.0 s          0",
-            "     1 packet 100 bytes",
+            "4 flows (udp 3, link 1), 0 evicted",
+            "  start  duration  proto  source         destination  packets  bytes  replies  reply-bytes",
+            "  4.000     0.000  udp    10.0.0.3:7     10.0.0.4:9         1   1200        0            0",
+            "  0.000     2.000  udp    10.0.0.1:5000  10.0.0.2:53        1     80        2          900",
+            "604.000     0.000  udp    10.0.0.3:7     10.0.0.4:9         1    100        0            0",
         ],
         "{ran:?}"
     );
-    assert!(lines[9].is_empty() && lines[10].starts_with("cpus "), "{ran:?}");
-    // The first line has the path.
-    assert!(lines[1..].iter().all(|line| line.len() <= 80), "{ran:?}");
+    assert!(lines[7].is_empty() && lines[8].starts_with("cpus "), "{ran:?}");
+    // Columns shrink before lines wrap. The first line has the path.
+    let narrow = command(&["meter", &conversation(&directory), "--virtual-cpus", "2"]).env("COLUMNS", "80").output();
+    let narrow = String::from_utf8(narrow.unwrap().stdout).unwrap();
+    assert!(narrow.lines().skip(1).all(|line| line.len() <= 80), "{narrow}");
+    assert!(narrow.contains("  udp    10.0.0.1:5000  10.0.0.2:53 "), "{narrow}");
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn the_report_has_them_too() {
         2340
     );
 
-    let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-n", "0"]);
+    let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-t", "0"]);
     assert_eq!(one["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "top": [], "outputs": [] }));
     // Patient, the flow that came again is one.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
@@ -341,10 +342,10 @@ fn a_wrong_command_line_is_2() {
         "--inactive soon",
         "--max-flows 0",
         "--max-flows 16777217",
-        "-n -1",
+        "-t -1",
         "--sample 100",
         "--sample 1:0",
-        "-n 10001",
+        "-t 10001",
     ] {
         let ran = run(&[&["meter", "synthetic:packets=1"], &args.split(' ').collect::<Vec<_>>()[..]].concat());
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{args}: {ran:?}");
@@ -386,14 +387,14 @@ fn a_sample_of_flows_is_of_whole_flows() {
 fn afs_in_a_page() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
     for cpus in ["1", "2", "4"] {
-        let ran = run(&["meter", afs.to_str().unwrap(), "--virtual-cpus", cpus, "-n", "1", "--inactive", "1h"]);
+        let ran = run(&["meter", afs.to_str().unwrap(), "--virtual-cpus", cpus, "-t", "1", "--inactive", "1h"]);
         let lines: Vec<&str> = ran.out.lines().collect();
         assert_eq!(
             lines[2..5],
             [
-                "18 flows (udp 14, icmp 4), 0 evicted                           start     length",
-                " udp 131.151.32.21:7001 > 131.151.1.146:7000                 +32.1 s     65.7 s",
-                "     41 packets 4,223 bytes; back 208 packets 291,112 bytes",
+                "18 flows (udp 14, icmp 4), 0 evicted",
+                " start  duration  proto  source              destination         packets  bytes  replies  reply-bytes",
+                "32.127    65.749  udp    131.151.32.21:7001  131.151.1.146:7000       41   4223      208       291112",
             ],
             "{ran:?}"
         );

@@ -88,5 +88,5 @@ fn a_port_that_is_taken_ends_it_before_anything_else() {
     let ran = run(&["count", "no-such-file.pcap", &option]);
     let line = ran.complaint();
     assert_eq!(ran.code, Some(1));
-    assert!(line.contains("cannot serve metrics at") && line.contains("choose another one"), "{line}");
+    assert!(line.contains("cannot serve metrics at") && line.contains("choose another port"), "{line}");
 }

@@ -89,7 +89,7 @@ fn a_complaint_says_what_to_do() {
     );
     assert_eq!(
         fails(2, "count --rps-cpus 2 --cpus 0 --virtual-cpus 2"),
-        "steerage: CPU 1 of the mask is not at work (that is 0): add it to --cpus or take it out"
+        "steerage: CPU 1 of the mask is not among the CPUs that work (0): add it to --cpus, or leave it out of the mask"
     );
     assert_eq!(
         fails(2, "count synthetic:queues=4 --rps-cpus rx-4=1 --virtual-cpus 2"),
@@ -109,7 +109,7 @@ fn a_complaint_says_what_to_do() {
     );
     assert_eq!(
         fails(2, "count --rps-cpus rx-0=2 --cpus 0 --virtual-cpus 2"),
-        "steerage: CPU 1 of the mask is not at work (that is 0): add it to --cpus or take it out"
+        "steerage: CPU 1 of the mask is not among the CPUs that work (0): add it to --cpus, or leave it out of the mask"
     );
     assert_eq!(
         fails(2, "count --package 1"),
@@ -121,7 +121,7 @@ fn a_complaint_says_what_to_do() {
     );
     assert_eq!(
         fails(2, "count synthetic -f ip"),
-        "steerage: -f is for interfaces that are listened to and for capture files, and synthetic is neither: leave -f out"
+        "steerage: -f is for interfaces and capture files, and synthetic is neither: leave -f out"
     );
     assert_eq!(
         fails(1, "count nowhere"),
@@ -145,4 +145,68 @@ fn without_a_command_there_is_help() {
     let ran = run(&[]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
     assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
+}
+
+/// What people typically type wrong, and a part of the answer that says what to do.
+const TYPICAL: [(&str, &str); 46] = [
+    // Habits of tcpdump's users.
+    ("count -i eth1", "steerage count eth1"),
+    ("meter -r night.pcap", "steerage meter night.pcap"),
+    ("-i eth1", "steerage meter eth1"),
+    ("count lo -w out.pcap", "--to pcap:out.pcap"),
+    ("count lo -s 96", "snaplen=96"),
+    ("count -D", "`ip link` lists the interfaces"),
+    ("count lo -X", "exec:tcpdump -n -r - -X"),
+    ("port 53", "-f 'port 53'"),
+    ("count synthetic port 53", "write -f 'port 53' after the input"),
+    ("explain synthetic tcp and port 80", "write -f 'tcp and port 80' after the input"),
+    ("count synthetic -f ip", "leave -f out"),
+    // No command, or a wrong one.
+    ("night.pcap", "steerage meter night.pcap"),
+    ("lo", "steerage meter lo"),
+    ("metre lo", "a similar subcommand exists: 'meter'"),
+    ("help reprot", "a similar one exists: report"),
+    ("man metre", "`steerage --help` lists the commands"),
+    // Inputs.
+    ("count nowhere.pcap", "`ls` shows the files"),
+    ("meter eth99", "`ip link` the interfaces"),
+    ("count synthetic:flow=1", "flows"),
+    ("count synthetic:rate=0", "1 to"),
+    ("count /dev/null", "pcap"),
+    ("forward", "steerage forward eth1 eth2"),
+    ("respond --address 10.0.0.2", "steerage respond eth1 --address"),
+    ("forward nowhere", "`ip link` lists"),
+    ("parallel synthetic:packets=10", "<COMMAND>"),
+    // Options and their values.
+    ("count --cpu 0", "'--cpus'"),
+    ("meter lo --top", "<N>"),
+    ("count --cpus x", "0-3,8"),
+    ("count --cpus 0-9 --virtual-cpus 4", "the last of 4 is CPU 3"),
+    ("count --rps-cpus 0xff --virtual-cpus 4", "--rps-cpus"),
+    ("count --rps-cpus 2 --cpus 0 --virtual-cpus 2", "add it to --cpus"),
+    ("count -c 0", "write a number from 1 on"),
+    ("count --seconds soon", "write a number of seconds"),
+    ("count --interval 1ms", "write 10 ms or more"),
+    ("count --hash md5", "possible values"),
+    ("count --memory 1T", "such as 512M"),
+    ("count -Q up", "possible values"),
+    ("count synthetic --pace", "rate=N"),
+    ("meter synthetic:packets=1 --flows flows.txt", ".csv"),
+    ("meter synthetic:packets=1 --flows nowhere/flows.csv", "mkdir -p"),
+    ("meter synthetic:packets=1 --rotate 5m", "--flows"),
+    ("fanout synthetic:packets=1", "--to <OUTPUT>"),
+    ("fanout synthetic:packets=1 --to out.pcap", "pcap:FILE"),
+    ("send out.pcap synthetic:packets=1", "pcap:FILE"),
+    ("get --to 99999999", "--to PATH"),
+    ("run nowhere.toml", "`ls` shows the files"),
+];
+
+#[test]
+fn typical_mistakes_are_answered_with_what_to_do() {
+    for (line, advice) in TYPICAL {
+        let ran = run(&line.split_whitespace().collect::<Vec<_>>());
+        assert!(matches!(ran.code, Some(1 | 2 | 255)), "{line}: {ran:?}");
+        assert_eq!(ran.out, "", "{line}");
+        assert!(ran.complaint().contains(advice), "{line}: {ran:?}");
+    }
 }

@@ -223,7 +223,7 @@ fn planted_links_lead_nowhere() {
     for (args, made, mode) in [
         (&["meter", synthetic, "--flows", &name("flows.csv")][..], "flows.csv", 0o640),
         (&["fanout", synthetic, "--to", &to], "capture.pcapng", 0o640),
-        (&["man", &name("")], "steerage.1", 0o644),
+        (&["man", "--out", &name("")], "steerage.1", 0o644),
     ] {
         let ran = run(args);
         assert_eq!(fs::read_to_string(&target).unwrap(), "untouched", "{args:?}");
@@ -261,5 +261,26 @@ fn a_cpu_that_does_not_return_is_shown() {
             break;
         }
         assert!(start.elapsed() < HANG, "{lines:?}");
+    }
+}
+
+/// `.pcap` is classic pcap, and every other name pcapng. A file without packets is a capture too.
+#[test]
+fn the_name_chooses_the_format() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    for (name, magic) in [("named.pcap", [0x4d, 0x3c, 0xb2, 0xa1]), ("named.pcapng", [0x0a, 0x0d, 0x0d, 0x0a])] {
+        let path = directory.join(name);
+        let to = format!("pcap:{}", path.display());
+        for packets in ["1", "100"] {
+            let ran = run(&["send", &to, &format!("synthetic:packets={packets}")]);
+            assert_eq!(ran.code, Some(0), "{ran:?}");
+        }
+        assert_eq!(fs::read(&path).unwrap()[..4], magic, "{name}");
+        assert_eq!(report(&["count", path.to_str().unwrap(), "--virtual-cpus", "1"])["received"], 100);
+        // Nothing passes the filter.
+        let none = directory.join(format!("none-{name}"));
+        let ran = run(&["send", &format!("pcap:{}", none.display()), path.to_str().unwrap(), "-f", "tcp port 1"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(report(&["count", none.to_str().unwrap(), "--virtual-cpus", "1"])["received"], 0);
     }
 }

@@ -234,8 +234,11 @@ fn programs_that_do_not_read_standard_input_have_other_ways() {
 #[test]
 fn results_have_a_directory_for_each_job() {
     let scratch = Scratch::new();
-    let results = scratch.join("deep/out");
     let script = "wc -c >own; echo to stdout; echo to stderr >&2; exit {n}";
+    // Only the last directory is made.
+    let (ran, _) = shell(&["-j", "2", "--results", scratch.join("deep/out").to_str().unwrap()], script);
+    assert!(ran.code == Some(255) && ran.err.contains("make it with mkdir -p"), "{ran:?}");
+    let results = scratch.join("out");
     let (ran, _) = shell(&["-j", "2", "--results", results.to_str().unwrap()], script);
     assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{ran:?}");
     assert!(ran.err.contains("steerage: job 2 exited with 2; its last line: to stderr\n"), "{ran:?}");
@@ -268,7 +271,7 @@ fn a_full_disk_fails_the_jobs_and_nothing_else() {
     let mut parallel = command(&["parallel", capture(), "-j", "2", "-q", "--", "cat"]);
     let ran = Ran::of(parallel.stdout(Stdio::from(full)).output().unwrap());
     assert_eq!(ran.code, Some(255), "{ran:?}");
-    assert!(ran.err.contains("cannot write what the jobs write to standard output: No space left"), "{ran:?}");
+    assert!(ran.err.contains("cannot write the output of the jobs to standard output: No space left"), "{ran:?}");
 }
 
 #[test]

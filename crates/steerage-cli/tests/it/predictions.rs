@@ -167,7 +167,7 @@ fn the_keys_of_the_largest_flows_were_hashed() {
 fn the_speed_ups_agree() {
     for capture in captures() {
         for command in ["count", "forward"] {
-            let Some(explained) = explanation(&[&capture, "--for", command, "-n", "1"]) else { continue };
+            let Some(explained) = explanation(&[&capture, "--for", command, "-t", "1"]) else { continue };
             let traffic = &explained["traffic"];
             let Some(largest) = traffic["largest"][0]["packets"].as_u64() else { continue };
             let by_flow = traffic["packets"].as_u64().unwrap() as f64 / largest as f64;

@@ -75,11 +75,11 @@ fn by_packet_sockets() {
         let report = bench(
             &namespaces,
             CLIENT,
-            &[port, "-n", n, "--request", sizes[0], "--response", sizes[1], "--threads", "2"],
+            &[port, "-C", n, "--request", sizes[0], "--response", sizes[1], "--threads", "2"],
         );
         assert_eq!(report["connections"].to_string(), n);
     }
-    let udp = bench(&namespaces, CLIENT, &["10.210.0.2:7", "--udp", "-n", "30"]);
+    let udp = bench(&namespaces, CLIENT, &["10.210.0.2:7", "--udp", "-C", "30"]);
     let at = metrics::address(&started);
     let text = namespaces.within(SERVER, || metrics::get(at));
     exposition::check_with_promtool(&text);
@@ -144,13 +144,13 @@ fn by_a_tap_and_by_af_xdp() {
     let started = start(&tap, CLIENT, &["tap:t0"]);
     tap.address(CLIENT, 1, "t0");
     converse(&tap);
-    bench(&tap, CLIENT, &["10.210.0.2:5000", "-n", "10"]);
+    bench(&tap, CLIENT, &["10.210.0.2:5000", "-C", "10"]);
     assert!(served(&started.stop_at_rest(), "tcp") > 0);
 
     // What the veth's other end sends has no checksums.
     let started = start(&namespaces, SERVER, &["af_xdp:s0", "--trust-checksums"]);
     converse(&namespaces);
-    bench(&namespaces, CLIENT, &["[fd00:210::2]:5000", "-n", "10"]);
+    bench(&namespaces, CLIENT, &["[fd00:210::2]:5000", "-C", "10"]);
     assert!(served(&started.stop_at_rest(), "tcp") > 0);
 }
 

@@ -185,7 +185,7 @@ fn a_mistake_is_told_with_its_line() {
     let pace = count("pace = 2\nvirtual-cpus = 1");
     assert!(pace.starts_with("wrong.toml:2: --pace is for capture files"), "{pace}");
     let mask = count("virtual-cpus = 2\ncpus = \"0\"\nrps-cpus-list = \"1\"");
-    assert!(mask.starts_with("wrong.toml:4: CPU 1 of the mask is not at work"), "{mask}");
+    assert!(mask.starts_with("wrong.toml:4: CPU 1 of the mask is not among the CPUs that work"), "{mask}");
     let queue = count("virtual-cpus = 2\nrps-cpus = [\"1\", \"rx-0=x\"]");
     assert!(queue.starts_with("wrong.toml:3: --rps-cpus: "), "{queue}");
     let syntax = count("json = [true");
@@ -201,7 +201,7 @@ fn a_mistake_is_told_with_its_line() {
 
     assert_eq!(
         wrong("command = \"explain\"", &[]),
-        "wrong.toml:1: command: write command = \"count\" or command = \"meter\" or command = \"fanout\" or command = \"parallel\" or command = \"forward\" or command = \"respond\""
+        "wrong.toml:1: command: write command = \"count\" or command = \"meter\" or command = \"parallel\" or command = \"fanout\" or command = \"forward\" or command = \"respond\""
     );
     assert!(wrong("", &[]).starts_with("wrong.toml: it does not say which command it is for: write command = "));
 }

@@ -133,11 +133,18 @@ fn the_page_for_people() {
             "cpus        0: receives   1: 10,000 (100.0 %)",
             "queues      rx-0 on CPU 0, all to CPU 1",
             "received    10,000 = delivered 10,000 + dropped 0 + in flight 0",
-            "order       checked, 0 reordered",
+            "order       checked, 0 out of order",
         ]
     );
-    assert!(lines[6].starts_with("memory      ") && lines[7].starts_with("            backlogs "), "{lines:#?}");
-    assert!(lines[7..].iter().all(|line| line.starts_with("            ") && line.len() <= 80), "{lines:#?}");
+    assert_eq!(lines.len(), 6, "{lines:#?}");
+    // Memory and order are for those who ask for more.
+    let ran = run(&["count", "-c", "10000", "--virtual-cpus", "2", "--rps-cpus", "2", "-v"]);
+    let more: Vec<&str> = ran.out.lines().skip(5).collect();
+    assert!(more[0].starts_with("order       not checked") && more[1].starts_with("memory      "), "{ran:?}");
+    assert!(more[2].starts_with("            backlogs ") && more.iter().all(|line| line.len() <= 80), "{ran:?}");
+    // With -q only JSON is left.
+    assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q"]).out, "");
+    assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q", "--json"]).out.lines().count(), 1);
 }
 
 /// Whoever reads JSON by eye finds the keys where the schema has them.
@@ -171,7 +178,7 @@ fn every_key_and_drop_reason_is_documented() {
     let docs = include_str!("../../../../docs/report.md");
     let mut keys: Vec<String> =
         steerage::stats::DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
-    let ran = run(&["meter", "synthetic:packets=10", "--virtual-cpus", "1", "-n", "0", "--interval", "1h", "--json"]);
+    let ran = run(&["meter", "synthetic:packets=10", "--virtual-cpus", "1", "-t", "0", "--interval", "1h", "--json"]);
     ran.out.lines().for_each(|line| keys_of(&serde_json::from_str(line).unwrap(), &mut keys));
     assert!(keys.iter().any(|key| key == "interval_seconds") && keys.iter().any(|key| key == "verdicts"));
     for key in keys {

@@ -117,10 +117,10 @@ fn another_users_instance_is_not_taken_for_ours() {
     for args in [&["get", "value"][..], &["top", "--once"], &["set", "value", "1"]] {
         let ran = place.run(args);
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
-        assert!(ran.complaint().contains("no instance of root's runs here"), "{ran:?}");
+        assert!(ran.complaint().contains("no run of root was found"), "{ran:?}");
     }
     let named = place.run(&["get", "value", "--to", "4711"]);
-    assert!(named.complaint().contains("no instance 4711 runs"), "{named:?}");
+    assert!(named.complaint().contains("no run 4711 was found"), "{named:?}");
     // The owner of the file does not matter. The process that listens does.
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
@@ -174,7 +174,7 @@ fn a_user_without_a_place_for_a_socket_is_told_so() {
     }
     // Without a name it would find those of root's that happen to run.
     let asked = ran(&mut unprivileged(&["get", "--to", "mine"]));
-    assert!(asked.complaint().contains("without XDG_RUNTIME_DIR your runs have no control socket"), "{asked:?}");
+    assert!(asked.complaint().contains("without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH"), "{asked:?}");
 
     // One that others may write to is no place either.
     let mut run = unprivileged(&count);

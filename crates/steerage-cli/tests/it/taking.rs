@@ -194,7 +194,7 @@ fn so_many_packets_are_taken_and_no_more() {
 fn a_filter_is_pointed_to_take() {
     let ran = run(&["count", "af_xdp:lo", "--take", "udp", "-f", "port 53"]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.complaint().contains("--take says what af_xdp:lo takes"), "{ran:?}");
+    assert!(ran.complaint().contains("choose the packets of af_xdp:lo with --take"), "{ran:?}");
 }
 
 /// What is taken, and how, can be written down.

@@ -61,7 +61,7 @@ fn the_live_table_is_gone_at_the_end() {
 fn endless_traffic_says_when_it_will_stop() {
     let (child, mut terminal) = on_terminal(&["count", "synthetic:rate=20000", "--virtual-cpus", "1"]);
     let note = screen(&mut terminal, Some("\n"));
-    assert!(note.starts_with("10 s of synthetic traffic (--seconds 0 for ever"), "{note:?}");
+    assert!(note.starts_with("10 s of synthetic traffic (--seconds 0 for no end"), "{note:?}");
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     screen(&mut terminal, None);
     out_of(child);

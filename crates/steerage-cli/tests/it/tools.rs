@@ -10,10 +10,11 @@ use crate::program::run;
 /// All commands, by the program's help.
 fn commands() -> Vec<String> {
     let help = run(&["--help"]).out;
-    let (_, list) = help.split_once("Commands:\n").unwrap();
-    let names = list.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
-    let names: Vec<String> = names.filter(|name| *name != "help").map(str::to_owned).collect();
-    for known in ["count", "meter", "explain", "run", "check", "completions", "man"] {
+    let (_, list) = help.split_once("Look at traffic:\n").unwrap();
+    let (list, _) = list.split_once("\nOptions:\n").unwrap();
+    let lines = list.lines().filter(|line| line.starts_with("  "));
+    let names: Vec<String> = lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
+    for known in ["count", "meter", "explain", "run", "check", "completions", "man", "help"] {
         assert!(names.iter().any(|name| name == known), "{known} in {names:?}");
     }
     names
@@ -25,6 +26,8 @@ fn long_options(command: &str) -> Vec<String> {
     let (options, _) = help.split_once("DEVICE:").unwrap_or((&help, ""));
     // `-c, --packets <N>  Stop after N packets`, or without the short one.
     let of_line = |line: &str| {
+        // Explanations are indented deeper.
+        line.strip_prefix("  ").filter(|rest| rest.starts_with('-') || rest.starts_with("    --"))?;
         let long = line.split_whitespace().take(2).find_map(|word| word.strip_prefix("--"))?;
         long.split(['<', '[', '=', '.']).next().map(str::to_owned)
     };
@@ -109,7 +112,11 @@ fn shells_take_their_completions() {
 fn manual_pages_are_whole_and_sound() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("man/man1");
     let _ = fs::remove_dir_all(&directory);
-    let ran = run(&["man", directory.to_str().unwrap()]);
+    let absent = run(&["man", "--out", directory.to_str().unwrap()]);
+    assert_eq!(absent.code, Some(1));
+    assert!(absent.complaint().ends_with("there is no such directory; make it with mkdir -p"), "{absent:?}");
+    fs::create_dir_all(&directory).unwrap();
+    let ran = run(&["man", "--out", directory.to_str().unwrap()]);
     assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(0), "", ""));
     let mut names: Vec<String> =
         fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -121,10 +128,13 @@ fn manual_pages_are_whole_and_sound() {
     expected.sort();
     assert_eq!(names, expected);
     assert_eq!(fs::read_to_string(directory.join("steerage.1")).unwrap(), run(&["man"]).out);
+    assert_eq!(fs::read_to_string(directory.join("steerage-meter.1")).unwrap(), run(&["man", "meter"]).out);
+    assert_eq!(fs::read_to_string(directory.join("steerage-bench-rr.1")).unwrap(), run(&["man", "bench", "rr"]).out);
+    assert!(run(&["man", "metre"]).complaint().contains("there is no manual page for metre"));
 
     for command in commands() {
         let page = fs::read_to_string(directory.join(format!("steerage-{command}.1"))).unwrap();
-        for section in ["TH", "SH NAME", "SH SYNOPSIS", "SH OPTIONS", "SH EXAMPLES"] {
+        for section in ["TH", "SH NAME", "SH SYNOPSIS", "SH OPTIONS", "SH EXAMPLES", "SH \"SEE ALSO\""] {
             assert!(page.contains(&format!("\n.{section}")), "{command}: {section}");
         }
         for option in long_options(&command) {
@@ -147,7 +157,31 @@ fn manual_pages_are_whole_and_sound() {
 
 #[test]
 fn a_page_that_cannot_be_written_is_an_error() {
-    let ran = run(&["man", "/dev/null/man1"]);
+    let ran = run(&["man", "--out", "/dev/null/man1"]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.complaint().contains("cannot write a manual page to /dev/null/man1"), "{ran:?}");
+}
+
+/// The pages of docs/ are built in, so that an installed program has them too.
+#[test]
+fn help_has_pages_and_commands() {
+    let overview = run(&["help"]);
+    assert_eq!((overview.code, overview.err.as_str()), (Some(0), ""));
+    assert!(overview.out.contains("Steer packets:\n") && overview.out.contains("\n  report "), "{overview:?}");
+    let page = run(&["help", "report"]).out;
+    assert!(page.contains("ended_by") && !page.contains("]("), "{page}");
+    assert!(page.lines().all(|line| line.len() <= 80 || line.starts_with("    ")), "{page}");
+    assert_eq!(run(&["help", "bench", "rr"]).out, run(&["bench", "rr", "--help"]).out);
+    let wrong = run(&["help", "reprot"]);
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.complaint().ends_with("a similar one exists: report; `steerage help` lists all"), "{wrong:?}");
+}
+
+/// No text of the program points to files that only a clone has.
+#[test]
+fn help_points_to_no_file_of_the_repository() {
+    for command in commands() {
+        let help = run(&[&command, "--help"]).out;
+        assert!(!help.contains("docs/"), "{command}: {help}");
+    }
 }

@@ -63,7 +63,7 @@ fn the_largest_flows_of_a_meter() {
     let mut watched = Watched::of("meter", "flows");
     let start = Instant::now();
     let flows = loop {
-        assert!(start.elapsed() < HANG, "no flows are told of");
+        assert!(start.elapsed() < HANG, "no flows are shown");
         watched.run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&watched.run.line()).unwrap();
         if let Some(top) = report["flows"]["top"].as_array() {
@@ -179,4 +179,61 @@ fn a_mask_is_changed_from_the_screen() {
     assert_eq!(code, Some(0), "{seen:?}");
     // The terminal is left as it was: another screen was used, and the cursor is there again.
     assert!(seen.contains("\x1b[?1049h") && seen.contains("\x1b[?1049l") && seen.contains("\x1b[?25h"), "{seen:?}");
+}
+
+/// The text on the screen without escape sequences, by lines.
+fn plain_lines(seen: &str) -> Vec<String> {
+    let mut text = String::new();
+    let mut characters = seen.chars();
+    while let Some(c) = characters.next() {
+        if c != '\x1b' {
+            text.push(c);
+        } else if characters.next() == Some('[') {
+            // A sequence ends with its first letter.
+            let _ = characters.by_ref().find(|c| c.is_ascii_alphabetic());
+        }
+    }
+    text.split(['\r', '\n']).map(str::to_owned).collect()
+}
+
+#[test]
+fn meter_shows_flows_live_and_has_keys() {
+    let mut meter =
+        OnTerminal::new(&["meter", "synthetic:rate=20000,flows=50", "--virtual-cpus", "2", "--seconds", "0"]);
+    meter.wait_for("sort by: r rate");
+    meter.wait_for(" packets received, ");
+    for key in ["b", "p", "d", "r"] {
+        meter.seen.clear();
+        meter.press(key);
+        meter.wait_for("sort by: r rate");
+    }
+    meter.press("q");
+    let (seen, code) = meter.end();
+    assert_eq!(code, Some(0), "{seen:?}");
+    let lines = plain_lines(&seen);
+    assert!(lines.iter().all(|line| line.chars().count() <= 80 && line.is_ascii()), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains(" udp ") && line.contains("bit/s")), "{lines:#?}");
+    // The report comes after the table is gone, and fits the terminal too.
+    let report = lines.iter().position(|line| line.starts_with("50 flows (udp 50)")).expect("the report");
+    assert!(lines[report + 1].contains(" proto ") && lines[report + 2].contains(" udp "), "{lines:#?}");
+}
+
+#[test]
+fn a_report_for_scripts() {
+    let watched = Watched::new("json");
+    let to = watched.socket.to_str().unwrap();
+    let ran = run(&["top", "--once", "--json", "--to", to]);
+    assert_eq!((ran.code, ran.err.as_str(), ran.out.lines().count()), (Some(0), "", 1), "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&report["type"], &report["ended_by"]), (&Value::from("report"), &Value::Null));
+    let get = |path: &str| -> Value {
+        let ran = run(&["get", "--json", path, "--to", to]);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let mask = get("sys/class/net/synthetic/queues/rx-0/rps_cpus_list");
+    assert_eq!(mask["value"], "0-1", "{mask}");
+    let paths = get("/");
+    assert!(paths["paths"].as_array().unwrap().iter().any(|path| path == "steerage/received"), "{paths}");
+    watched.end();
 }

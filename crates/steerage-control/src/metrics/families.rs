@@ -85,13 +85,13 @@ pub(super) const WHOLE: [Family<Snapshot>; 9] = [
         let active: CpuMask = all.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
         one(active.len() as u64)
     }),
-    gauge("unevenness", "Load of the busiest CPU over the best that buckets allow, where that was measured.", |all| {
+    gauge("unevenness", "Load of the busiest CPU over the best that buckets allow, if it was measured.", |all| {
         let known = all.groups.iter().filter_map(|group| group.findings.uneven).reduce(f64::max);
         known.map(|uneven| Sample { label: None, value: Value::Fraction(uneven) }).into_iter().collect()
     }),
     gauge(
         "cpu_distance_seconds",
-        "How long a cache line takes from the CPU that receives to the one that joined or is next, where that was measured.",
+        "Time that a cache line takes from the receiving CPU to the CPU that joined last or is next, if it was measured.",
         |all| all.groups.iter().filter_map(|group| group.findings.apart).max().map(seconds).unwrap_or_default(),
     ),
     gauge("pages", "Pages of the shared pool.", |all| one(all.pages)),
@@ -104,7 +104,7 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 20] = [
     counter("received_bytes", "Their bytes on the wire, without those lost before us.", |queue| {
         one(queue.received_bytes)
     }),
-    counter("delivered_packets", "Packets that the packet function was given, by what it did with them.", |queue| {
+    counter("delivered_packets", "Packets that the packet function got, by verdict.", |queue| {
         let Verdicts { consumed, discarded, kept, transmitted, .. } = queue.verdicts;
         let of = [("consumed", consumed), ("discarded", discarded), ("kept", kept), ("transmitted", transmitted)];
         each("verdict", of)
@@ -115,7 +115,7 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 20] = [
         "Packets received, and neither delivered nor dropped yet.",
         |queue| one(queue.in_flight),
     ),
-    counter("reordered_packets", "Packets handled out of order, where that is checked.", |queue| {
+    counter("reordered_packets", "Packets handled out of order, if order is checked.", |queue| {
         queue.reordered.map(one).unwrap_or_default()
     }),
     counter("hashed_packets", "Packets whose flow hash steerage computed on arrival.", |queue| one(queue.hashed)),
@@ -129,7 +129,7 @@ pub(super) const QUEUES: [Family<QueueSnapshot>; 20] = [
         one(queue.fragments_aged)
     }),
     counter("copied_packets", "Packets copied so that the device's ring could go on.", |queue| one(queue.copied)),
-    counter("device_events", "What only this kind of device counts, by the kernel's names.", |queue| {
+    counter("device_events", "Counts that only this kind of device has, by the kernel's names.", |queue| {
         let sample =
             |(name, count): &(&'static str, u64)| Sample { label: Some(("event", name)), value: Value::Whole(*count) };
         queue.device_counts.iter().map(sample).collect()
@@ -162,7 +162,7 @@ pub(super) const CPUS: [Family<CpuSnapshot>; 18] = [
     counter("cpu_polled_packets", "Packets that the CPU took off its queues.", |cpu| one(cpu.polled)),
     counter("cpu_handed_in_packets", "Packets that other CPUs handed to it.", |cpu| one(cpu.handed_in)),
     counter("cpu_processed_packets", "Packets that it handled.", |cpu| one(cpu.processed)),
-    counter("cpu_inline_packets", "Of these, packets that it had polled itself.", |cpu| one(cpu.inline)),
+    counter("cpu_inline_packets", "Packets that it had polled itself, among these.", |cpu| one(cpu.inline)),
     counter("cpu_dropped_packets", "Packets lost for this CPU's sake, by reason.", |cpu| by_reason(&cpu.dropped)),
     counter("cpu_busy_seconds", "Time in rounds that did something.", |cpu| seconds(cpu.busy)),
     counter("cpu_rounds", "Rounds that did something.", |cpu| one(cpu.rounds)),

@@ -73,7 +73,7 @@ impl fmt::Display for SocketError {
                 write!(f, "{} is another user's socket: name another", path.display())
             }
             Self::Directory { path, why } => {
-                let what = "use a directory that belongs to you or root and that nobody else may write to";
+                let what = "use a directory that belongs to you or root and that no other user may write to";
                 write!(f, "no socket in {}: {why}; {what}", path.display())
             }
             Self::System { path, error } => {

@@ -45,7 +45,7 @@ pub(super) fn names(interface: &str) -> impl Iterator<Item = &'static str> {
 pub(super) fn read(interface: &str, name: &str) -> Result<String, AttributeError> {
     let failed = |error: io::Error| {
         let code = error.raw_os_error().map_or(ErrorCode::Invalid, ErrorCode::Kernel);
-        AttributeError::new(code, format!("the kernel does not tell {name} of {interface}: {error}"))
+        AttributeError::new(code, format!("the kernel does not report {name} of {interface}: {error}"))
     };
     fs::read_to_string(file(interface, name)).map_err(failed)
 }

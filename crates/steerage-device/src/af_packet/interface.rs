@@ -65,6 +65,14 @@ impl Interface {
         })
     }
 
+    /// The names of all interfaces that are up and can be listened to.
+    pub(super) fn listenable(socket: &Socket) -> io::Result<Vec<String>> {
+        let interfaces = nix::net::if_::if_nameindex()?;
+        let names = interfaces.iter().filter_map(|interface| interface.name().to_str().ok());
+        let usable = names.filter(|name| Self::look(name, socket).is_ok_and(|interface| interface.up));
+        Ok(usable.map(str::to_owned).collect())
+    }
+
     /// What its user should know of it.
     pub(super) fn notes(&self) -> Vec<String> {
         let name = &self.name;

@@ -12,6 +12,9 @@ use crate::options::{one_of, read, unknown, within};
 /// What errors call it.
 const DEVICE: &str = "af_packet";
 
+/// The name that stands for all interfaces, as for tcpdump.
+const ANY: &str = "any";
+
 /// What stands before the interface's name where a file could be meant.
 const PREFIX: &str = "af_packet:";
 
@@ -45,6 +48,19 @@ impl<'a> Named<'a> {
             }
             None => is_interface(spec).then_some(Self { interface: spec, options: "" }),
         }
+    }
+
+    /// Reads `any` and `af_packet:any,option=value,...`, which stand for all interfaces: the options. `None` if it is neither.
+    pub(crate) fn read_any(spec: &str) -> Option<&str> {
+        let rest = spec.strip_prefix(PREFIX).unwrap_or(spec);
+        let (name, options) = rest.split_once(',').unwrap_or((rest, ""));
+        let is_any = name == ANY && (rest == name || spec.starts_with(PREFIX)) && !is_interface(ANY);
+        is_any.then_some(options)
+    }
+
+    /// One of the interfaces that `any` stands for, with the options behind `any`.
+    pub(crate) fn one_of_any(interface: &'a str, options: &'a str) -> Self {
+        Self { interface, options }
     }
 
     /// What is written behind the name.
@@ -122,6 +138,13 @@ mod tests {
             assert!(error.starts_with("af_packet: option `"), "{error}");
         }
         assert_eq!(parsed("no-such-interface").unwrap_err(), "neither");
+    }
+
+    #[test]
+    fn any_stands_for_all_interfaces() {
+        assert_eq!(Named::read_any("any"), Some(""));
+        assert_eq!(Named::read_any("af_packet:any,queues=2"), Some("queues=2"));
+        assert!(["any.pcap", "any,queues=2", "lo", "./any"].iter().all(|spec| Named::read_any(spec).is_none()));
     }
 
     #[test]

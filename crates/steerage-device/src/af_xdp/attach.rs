@@ -125,11 +125,11 @@ impl Attempt<'_> {
         }
         let types = std::fs::read(KERNEL_TYPES).map_err(Refused::Mode)?;
         let function = function_number(&types, HASH_FUNCTION)
-            .ok_or_else(|| Refused::Mode(io::Error::other("this kernel cannot tell it")))?;
+            .ok_or_else(|| Refused::Mode(io::Error::other("this kernel does not report it")))?;
         // What the kernel says of a driver that has no such function is that the program is wrong.
         let program = self.load(Some(function)).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => Refused::For(self.load_error(error)),
-            _ => Refused::Mode(io::Error::other("its driver does not tell it")),
+            _ => Refused::Mode(io::Error::other("its driver does not report it")),
         })?;
         self.attach(&program, mode)
     }

@@ -138,7 +138,7 @@ impl FromStr for Take {
             let clause: &mut Vec<_> = clauses.last_mut().expect("there is always one");
             match word {
                 "and" | "or" if clause.is_empty() || !open.is_empty() => {
-                    return Err(TakeError(format!("nothing stands before `{word}`")));
+                    return Err(TakeError(format!("there is nothing before `{word}`")));
                 }
                 "and" => open = "and",
                 "or" => {
@@ -229,7 +229,7 @@ fn wrong(word: &str, what: &str) -> TakeError {
 }
 
 fn nothing_behind(word: &str) -> TakeError {
-    TakeError(format!("nothing stands behind `{word}`"))
+    TakeError(format!("there is nothing after `{word}`"))
 }
 
 #[cfg(test)]

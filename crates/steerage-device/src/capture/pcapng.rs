@@ -301,7 +301,9 @@ fn is_big_endian(section_header: &[u8; BLOCK_BYTES_MIN]) -> Result<bool, Wrong> 
     match BOM_MAGIC {
         bom if bom == read_u32(section_header, 8, true) => Ok(true),
         bom if bom == read_u32(section_header, 8, false) => Ok(false),
-        bom => Err(damaged(format!("a section's byte order is not told: bytes 8 to 11 are not {bom:x} either way"))),
+        bom => {
+            Err(damaged(format!("the byte order of a section is unknown: bytes 8 to 11 are not {bom:x} either way")))
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Capture files as outputs: pcapng with times in nanoseconds, unless a [stream](super::stream) asks for another format.
+//! Capture files as outputs, with times in nanoseconds: pcap if the name ends in `.pcap`, and otherwise pcapng. A
+//! [stream](super::stream) may ask for another format.
 //!
 //! Each file has a thread that writes it ([`writer`](super::writer)). CPUs leave their packets with it a batch at a
 //! time, so packets stand in the file in the order in which they were sent, whichever CPU has a flow.
@@ -24,8 +25,11 @@ use super::writer::{BUFFER_BYTES, Entry, Lane, Writer, WriterOptions};
 /// The pause between two attempts to open a FIFO that has no reader yet.
 const READER_LOOK: Duration = Duration::from_millis(20);
 
-/// Creates a capture file to transmit packets to; one that is there is replaced. Where there is a FIFO, it is written to, once
-/// somebody reads it: this waits for a reader.
+/// Creates a capture file to transmit packets to, and replaces an existing one. If the path is a FIFO, this waits for a reader, and
+/// writes to the FIFO.
+///
+/// The format is pcap if the name ends in `.pcap`, and otherwise pcapng. A pcap file has one link type: it fails at a packet of another
+/// one.
 ///
 /// A packet has the time that its device noted; where it noted none, the time at which its batch was handled.
 ///
@@ -58,7 +62,8 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
         asked += 1;
     };
     let (Opened::File(file) | Opened::Special(file)) = opened.map_err(|error| failed("create", error))?;
-    let format = StreamFormat::Pcapng;
+    let is_classic = path.as_ref().extension().is_some_and(|end| end == "pcap");
+    let format = if is_classic { StreamFormat::PcapNanos } else { StreamFormat::Pcapng };
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
@@ -198,6 +203,9 @@ impl TxQueue for Save {
                     Err(error) => return Err(error),
                 }
             }
+            if number.is_none() && file.seen.is_none() {
+                return Err(file.writer.several_links());
+            }
             let written = match (number, &mut entry) {
                 (Some(number), Some(entry)) if total_len <= PACKET_BYTES_MAX => {
                     let (captured, wire) =
@@ -229,7 +237,11 @@ impl TxQueue for Save {
 
 impl Drop for Save {
     fn drop(&mut self) {
-        self.file.writer.leave();
+        // A pcap file without packets still says which link type they would have.
+        let format = self.file.format;
+        let needs_head = !format.takes_several_links() && self.file.seen.is_none();
+        let head = if needs_head { format.interface_head(format.interface(LinkType::ETHERNET, 0)) } else { Vec::new() };
+        self.file.writer.leave(&head);
     }
 }
 

@@ -107,6 +107,8 @@ struct Buffer {
     wakes_at: Option<usize>,
     /// CPUs that may send something yet.
     senders: usize,
+    /// Something was appended that belongs to no packet: the head of a file whose packets have one link type.
+    begun: bool,
     /// What ended it.
     failed: Option<String>,
 }
@@ -212,18 +214,21 @@ impl Writer {
         Arc::default()
     }
 
-    /// A CPU sends no more.
-    pub(super) fn leave(&self) {
+    /// A CPU sends no more. If it is the last one and nothing was appended, `head` makes the file one without packets.
+    pub(super) fn leave(&self, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
+        if buffer.senders == 0 && !buffer.begun {
+            buffer.append(head);
+        }
         self.wake_writer(&mut buffer);
     }
 
     /// Appends what belongs to no packet.
     pub(super) fn append(&self, bytes: &[u8]) {
         let mut buffer = self.lock();
-        buffer.chunk_for(bytes.len()).bytes.extend_from_slice(bytes);
-        buffer.bytes += bytes.len();
+        buffer.begun = true;
+        buffer.append(bytes);
     }
 
     /// Begins to append a batch. If the output has failed, the error says why.
@@ -283,6 +288,12 @@ impl Writer {
 
     fn error(&self, cause: io::Error) -> DeviceError {
         DeviceError::new(self.name.clone(), "write to", cause)
+    }
+
+    /// The file's format has one link type, and a packet of another one came.
+    pub(super) fn several_links(&self) -> DeviceError {
+        let cause = io::Error::other("a pcap file has one link type, and these packets have several");
+        self.error(cause).advise("let the name end in .pcapng")
     }
 
     fn lock(&self) -> MutexGuard<'_, Buffer> {
@@ -352,6 +363,12 @@ impl Lane {
 }
 
 impl Buffer {
+    /// Appends what belongs to no packet.
+    fn append(&mut self, bytes: &[u8]) {
+        self.chunk_for(bytes.len()).bytes.extend_from_slice(bytes);
+        self.bytes += bytes.len();
+    }
+
     /// The last chunk, with room for so many bytes.
     fn chunk_for(&mut self, bytes: usize) -> &mut Chunk {
         let fits = self.waiting.back().is_some_and(|chunk| chunk.bytes.len() + bytes <= WRITE_BYTES);

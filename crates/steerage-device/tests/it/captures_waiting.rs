@@ -40,7 +40,7 @@ fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) ->
             return polled;
         }
     }
-    panic!("it goes on for ever");
+    panic!("it goes on forever");
 }
 
 /// Polls until it hands something over.

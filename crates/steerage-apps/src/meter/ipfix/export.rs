@@ -73,7 +73,7 @@ impl Collector {
 
 fn cannot_export(collector: &Collector, cause: io::Error) -> ExportError {
     let error = ExportError::new("export flows to", collector.to_string(), cause);
-    error.with_advice("start the collector, or name another one")
+    error.with_advice("start the collector, or name another collector")
 }
 
 impl fmt::Debug for Export {

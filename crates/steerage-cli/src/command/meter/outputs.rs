@@ -1,4 +1,4 @@
-//! Where flows go: files, standard output and collectors, as the command line names them.
+//! The destinations of flows: files, standard output and collectors, as the command line names them.
 
 use std::path::Path;
 

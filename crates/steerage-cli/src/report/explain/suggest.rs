@@ -24,7 +24,7 @@ use cpu_count::{Assignment, Choice, Costs};
 use reasons::Reasons;
 
 /// The work per packet, unless the user states it. steerage's own functions take 30 to 100 ns, and the kernel forwards
-/// IP in 2,500 ns (docs/performance.md).
+/// IP in 2,500 ns (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
 /// A packet rate.
@@ -81,7 +81,7 @@ pub(crate) struct Suggestion {
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
     speed_up: f64,
-    /// What the regimes of `balance` are predicted to handle, the advised one first.
+    /// The rates that the regimes of `balance` are predicted to handle, the advised one first.
     regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -204,7 +204,7 @@ impl Suggestion {
             "assumed",
             &format!(
                 "{work} ns of work per packet{set}, {receive_ns} to receive it, {hand_over_ns} to hand it to another CPU and \
-                 {take_over_ns} to take it there (docs/performance.md)"
+                 {take_over_ns} to take it there (steerage help performance)"
             ),
         );
         for (who, commands) in [("steerage", &self.commands.steerage), ("kernel", &self.commands.kernel)] {

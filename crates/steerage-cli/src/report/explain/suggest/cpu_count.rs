@@ -83,7 +83,7 @@ pub(super) struct Choice {
     pub(super) best: Assignment,
     /// One CPU that does everything, for comparison.
     pub(super) one: Assignment,
-    /// One CPU that receives and another one that does the work, if there are two.
+    /// One CPU that receives and another CPU that does the work, if there are two.
     pub(super) collector: Option<Assignment>,
     /// Whether the choice keeps up with the rate; `None` if there is no rate.
     pub(super) is_enough: Option<bool>,

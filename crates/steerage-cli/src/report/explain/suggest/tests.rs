@@ -74,7 +74,7 @@ fn an_elephant_bounds_what_cpus_can_do() {
     // Half of the packets are in one bucket. Eight CPUs do 1.75 times what one does, and four come within a tenth of that.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
-    // Whoever has that bucket has nothing else once they are balanced; before, a quarter of the others.
+    // Once buckets are balanced, the CPU with that bucket has nothing else. Before, it has a quarter of the others.
     assert!(close(choice.best.balanced, 409_700.0 / 819_200.0), "{choice:?}");
     assert!(choice.best.busiest > 0.6 && choice.best.load_ns > 500.0, "{choice:?}");
 }

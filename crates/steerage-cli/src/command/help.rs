@@ -1,0 +1,45 @@
+//! `steerage help`: prints a page of the guide, or the help of a command.
+
+use clap::Command;
+
+use crate::args::{self, HelpArgs};
+use crate::error::Error;
+use crate::{guide, stdout, terminal};
+
+/// Pages are not wider than this, also on a wide terminal.
+const WIDTH_MAX: usize = 100;
+
+/// Prints the page of the guide that has this name, or else the help of the command.
+pub(crate) fn run(args: &HelpArgs) -> Result<(), Error> {
+    let width = terminal::columns().min(WIDTH_MAX);
+    let text = match args.topic.as_slice() {
+        [] => overview(),
+        [topic] => match guide::page(topic) {
+            Some(page) => guide::render(page, width),
+            None => of_command(&args.topic)?,
+        },
+        words => of_command(words)?,
+    };
+    stdout::print(text.as_bytes())
+}
+
+/// The program's help, and the list of pages.
+fn overview() -> String {
+    let mut text = args::program().render_help().to_string();
+    text += "\n\nPages of the guide (steerage help PAGE):\n";
+    for (name, title) in guide::titles() {
+        text += &format!("  {name:<16} {title}\n");
+    }
+    text
+}
+
+fn of_command(words: &[String]) -> Result<String, Error> {
+    let mut program = args::program();
+    program.build();
+    let mut command: &Command = &program;
+    for word in words {
+        let below = command.find_subcommand(word).filter(|below| !below.is_hide_set());
+        command = below.ok_or_else(|| Error::NoTopic { topic: words.join(" "), nearest: guide::nearest(words) })?;
+    }
+    Ok(command.clone().render_long_help().to_string())
+}

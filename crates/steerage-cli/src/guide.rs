@@ -1,0 +1,80 @@
+//! The pages of the guide, which are built into the program: an installed program has no docs/ beside it.
+
+mod markdown;
+
+/// The pages, each with its name and its text.
+macro_rules! pages {
+    ($($name:literal)*) => {
+        [$(($name, include_str!(concat!("../guide/", $name, ".md")))),*]
+    };
+}
+
+const PAGES: [(&str, &str); PAGE_COUNT] = pages! {
+    "first-capture" "first-interface" "write-an-ids"
+    "parallel" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "respond" "top" "control"
+    "run-files" "doctor" "bench" "bench-report" "devices" "functions"
+    "options" "report" "metrics" "flows" "privileges" "memory" "glossary"
+    "steering" "balance" "topology" "performance"
+};
+
+const PAGE_COUNT: usize = 32;
+
+/// The text of a page.
+pub(crate) fn page(name: &str) -> Option<&'static str> {
+    PAGES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+/// The names and titles of all pages.
+pub(crate) fn titles() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAGES.iter().map(|(name, text)| (*name, text.lines().next().unwrap_or_default().trim_start_matches("# ")))
+}
+
+/// A page as text for a terminal of this width.
+pub(crate) fn render(page: &str, width: usize) -> String {
+    markdown::render(page, width, |target| PAGES.iter().map(|(name, _)| *name).find(|name| *name == target))
+}
+
+/// The page or command whose name is most similar to `words`.
+pub(crate) fn nearest(words: &[String]) -> Option<&'static str> {
+    /// clap's threshold for options.
+    const NEAR: f64 = 0.7;
+    let wanted = words.join("-");
+    let near = PAGES.iter().map(|(name, _)| (strsim::jaro(&wanted, name), *name)).filter(|(near, _)| *near > NEAR);
+    near.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_page_is_built_in() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let names = fs::read_dir(docs).unwrap().filter_map(|entry| {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            name.strip_suffix(".md").filter(|name| *name != "README").map(str::to_owned)
+        });
+        let mut names: Vec<String> = names.collect();
+        let mut built_in: Vec<&str> = PAGES.iter().map(|(name, _)| *name).collect();
+        names.sort();
+        built_in.sort_unstable();
+        assert_eq!(built_in, names);
+        assert!(titles().all(|(_, title)| !title.is_empty()));
+    }
+
+    #[test]
+    fn pages_fit_80_columns() {
+        for (name, text) in PAGES {
+            let rendered = render(text, 80);
+            let mut lines = rendered.lines();
+            // Examples and transcripts are as they are, and a word that is longer than a line cannot be broken.
+            let breaks = |line: &str| line.split_whitespace().all(|word| word.chars().count() < 40);
+            let is_long = |line: &&str| line.chars().count() > 80 && !line.starts_with("    ") && breaks(line);
+            let long = lines.find(is_long);
+            assert_eq!(long, None, "{name}");
+        }
+    }
+}

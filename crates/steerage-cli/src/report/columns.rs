@@ -1,0 +1,155 @@
+//! Tables of flows in columns. If a table is too wide for the terminal, its columns shrink before its lines would wrap.
+
+/// The space between two columns, if there is room, and if there is none.
+const GAP: usize = 2;
+const SMALL_GAP: usize = 1;
+
+/// An end of a flow keeps at least this many characters of its address.
+const ADDRESS_MIN: usize = 8;
+
+/// Stands for what was left out of an address. Plain ASCII, for terminals without UTF-8.
+const LEFT_OUT: &str = "..";
+
+/// A column with its heading.
+#[derive(Debug)]
+pub(crate) struct Column {
+    heading: &'static str,
+    cells: Vec<String>,
+    /// The heading and the cells in a shorter form, if there is one.
+    short: Option<(&'static str, Vec<String>)>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Number,
+    Word,
+    /// An address with a port: the address may be shortened, and the port never.
+    End,
+}
+
+impl Column {
+    pub(crate) fn numbers(heading: &'static str, cells: Vec<String>) -> Self {
+        Self { heading, cells, short: None, kind: Kind::Number }
+    }
+
+    pub(crate) fn words(heading: &'static str, cells: Vec<String>) -> Self {
+        Self { heading, cells, short: None, kind: Kind::Word }
+    }
+
+    pub(crate) fn ends(heading: &'static str, cells: Vec<String>) -> Self {
+        Self { heading, cells, short: None, kind: Kind::End }
+    }
+
+    /// Adds a shorter form, which is used if the table is too wide.
+    pub(crate) fn or_short(self, heading: &'static str, cells: Vec<String>) -> Self {
+        Self { short: Some((heading, cells)), ..self }
+    }
+
+    fn width(&self) -> usize {
+        self.cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).max(self.heading.len())
+    }
+
+    fn shorten(&mut self) {
+        if let Some((heading, cells)) = self.short.take() {
+            (self.heading, self.cells) = (heading, cells);
+        }
+    }
+}
+
+/// The lines of the table: the headings, and a line for each row. `width` is the width of the terminal, if that matters.
+pub(crate) fn lines(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
+    let width = width.unwrap_or(usize::MAX);
+    let mut gap = GAP;
+    let total = |columns: &[Column], gap: usize| {
+        columns.iter().map(Column::width).sum::<usize>() + gap * columns.len().saturating_sub(1)
+    };
+    for at in 0..columns.len() {
+        if total(&columns, gap) > width {
+            columns[at].shorten();
+        }
+    }
+    if total(&columns, gap) > width {
+        gap = SMALL_GAP;
+    }
+    // The wider of the two ends shrinks first.
+    while total(&columns, gap) > width {
+        let ends = columns.iter_mut().filter(|column| column.kind == Kind::End);
+        let Some(widest) = ends.max_by_key(|column| column.width()) else { break };
+        let wanted = widest.width() - 1;
+        widest.cells.iter_mut().for_each(|cell| *cell = shortened(cell, wanted));
+        if widest.width() > wanted {
+            break;
+        }
+    }
+    let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+    let headings = line(&columns, gap, |column| column.heading);
+    let cell = |row: usize| move |column: &Column| column.cells.get(row).map_or(String::new(), Clone::clone);
+    std::iter::once(headings).chain((0..rows).map(|row| line(&columns, gap, cell(row)))).collect()
+}
+
+fn line<T: std::fmt::Display>(columns: &[Column], gap: usize, cell: impl Fn(&Column) -> T) -> String {
+    let padded = |column: &Column| {
+        let (cell, width) = (cell(column).to_string(), column.width());
+        if column.kind == Kind::Number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+    };
+    let cells: Vec<String> = columns.iter().map(padded).collect();
+    cells.join(&" ".repeat(gap)).trim_end().to_owned()
+}
+
+/// An end of a flow with the middle of its address left out, as far as that helps. Its port stays.
+fn shortened(end: &str, width: usize) -> String {
+    let length = end.chars().count();
+    if length <= width {
+        return end.to_owned();
+    }
+    let from = match end.rfind("]:") {
+        Some(at) => at,
+        // An address without a port has several colons or none.
+        None if end.matches(':').count() == 1 => end.find(':').unwrap_or(end.len()),
+        None => end.len(),
+    };
+    let (address, port) = end.split_at(from);
+    let kept = width.saturating_sub(port.len() + LEFT_OUT.len()).max(ADDRESS_MIN);
+    if address.len() <= kept + LEFT_OUT.len() {
+        return end.to_owned();
+    }
+    let (front, back) = (kept - kept / 2, kept / 2);
+    format!("{}{LEFT_OUT}{}{port}", &address[..front], &address[address.len() - back..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(width: Option<usize>) -> Vec<String> {
+        let owned = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let columns = vec![
+            Column::numbers("duration", owned(["1.234", "12.345"])).or_short("time", owned(["1.2", "12.3"])),
+            Column::words("kind", owned(["tcp", "udp"])),
+            Column::ends("source", owned(["10.0.0.1:65535", "[2001:db8:20:a::32]:49152"])),
+        ];
+        lines(columns, width)
+    }
+
+    #[test]
+    fn columns_shrink_before_lines_wrap() {
+        assert_eq!(
+            table(None),
+            ["duration  kind  source", "   1.234  tcp   10.0.0.1:65535", "  12.345  udp   [2001:db8:20:a::32]:49152",]
+        );
+        assert_eq!(table(Some(41)), table(None));
+        assert_eq!(table(Some(40))[2], "12.3  udp   [2001:db8:20:a::32]:49152");
+        assert_eq!(table(Some(35))[2], "12.3 udp  [2001:db8:20:a::32]:49152");
+        assert_eq!(table(Some(30))[2], "12.3 udp  [2001:..a::32]:49152");
+        assert!(table(Some(30)).iter().all(|line| line.len() <= 30));
+        // The port is left, however narrow the terminal is.
+        assert!(table(Some(10))[1].ends_with(":65535") && table(Some(10))[2].ends_with("]:49152"));
+    }
+
+    #[test]
+    fn stations_have_no_port() {
+        assert_eq!(shortened("02:00:00:00:00:01", 14), "02:00:..:00:01");
+        assert_eq!(shortened("2001:db8:20:a::32", 14), "2001:d..:a::32");
+    }
+}

@@ -174,7 +174,10 @@ fn a_user_without_a_place_for_a_socket_is_told_so() {
     }
     // Without a name it would find those of root's that happen to run.
     let asked = ran(&mut unprivileged(&["get", "--to", "mine"]));
-    assert!(asked.complaint().contains("without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH"), "{asked:?}");
+    assert!(
+        asked.complaint().contains("without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH"),
+        "{asked:?}"
+    );
 
     // One that others may write to is no place either.
     let mut run = unprivileged(&count);

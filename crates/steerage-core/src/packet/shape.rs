@@ -138,12 +138,10 @@ impl Packet<'_> {
 
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
-        // A super-frame has no end that could be moved.
-        if back != 0 && self.written().is_some_and(|copy| copy.front().is_some()) {
-            return Err(NoRoom);
-        }
         let resized = if self.frame.is_lent() {
-            self.copy_mut(None)?.resize(front, back)
+            // The headers of a super-frame have no end that could be moved.
+            let copy = self.copy_mut(None)?;
+            (back == 0 || copy.front().is_none()) && copy.resize(front, back)
         } else {
             self.frame.resize(front, back)
         };

@@ -32,16 +32,18 @@ impl Handler for Bridge {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-fn open(namespace: &str, interface: &str, offloads: bool) -> Result<Tap, Box<dyn std::error::Error + Send + Sync>> {
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn open(namespace: &str, interface: &str, offloads: bool) -> Result<Tap, Failure> {
     // A thread of its own, since a namespace is a thread's.
-    let open = || {
+    let open = || -> Result<Tap, Failure> {
         setns(File::open(format!("/run/netns/{namespace}"))?, CloneFlags::CLONE_NEWNET)?;
         Ok(TapOptions::new(Layer::Tun, interface).offloads(offloads).open()?)
     };
     thread::scope(|scope| scope.spawn(open).join().unwrap_or_else(|_| Err("the thread panicked".into())))
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+fn main() -> Result<(), Failure> {
     let args: Vec<String> = env::args().skip(1).collect();
     let [near, near_tun, far, far_tun, offloads] = &args[..] else {
         return Err("usage: tun_bridge NAMESPACE TUN NAMESPACE TUN on|off".into());

@@ -31,16 +31,22 @@ pub struct Count {
 /// What a [`Count`] counted; of several, their sum is the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Packets handled. Less than the ledger's delivered only where a handler panicked: it was then built anew.
+    /// Frames handled: a [super-frame](steerage::Packet::offload) is one of them. Less than the ledger's delivered only where a handler panicked: it was then built anew.
     pub packets: u64,
     /// Their bytes as they were handled, which a capture may have cut: never more than the bytes on the wire.
     pub bytes: u64,
+    /// The packets on the wire that the frames stand for.
+    pub wire_packets: u64,
+    /// The bytes of these, each with its headers.
+    pub wire_bytes: u64,
 }
 
 impl AddAssign for Counted {
     fn add_assign(&mut self, other: Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
+        self.wire_packets += other.wire_packets;
+        self.wire_bytes += other.wire_bytes;
     }
 }
 
@@ -59,8 +65,17 @@ impl Handler for Count {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         let packets = batch.len() as u64;
-        let bytes = batch.iter_mut().map(|packet| packet.total_len() as u64).sum();
-        self.counted += Counted { packets, bytes };
+        let (mut bytes, mut more_packets, mut more_bytes) = (0, 0, 0);
+        for packet in batch.iter_mut() {
+            let len = packet.total_len();
+            bytes += len as u64;
+            if let Some(offload) = packet.offload() {
+                more_packets += offload.packets(len) as u64 - 1;
+                more_bytes += (offload.wire_bytes(len) - len) as u64;
+            }
+        }
+        let (wire_packets, wire_bytes) = (packets + more_packets, bytes + more_bytes);
+        self.counted += Counted { packets, bytes, wire_packets, wire_bytes };
     }
 
     fn finish(self, _cpu: &mut Cpu) -> Counted {
@@ -82,7 +97,8 @@ mod tests {
         let outcome = builder.build(|_| Count::default()).unwrap().start().unwrap().join();
 
         let all: Counted = outcome.reports.iter().map(|(_, counted)| *counted).sum();
-        assert_eq!(all, Counted { packets: 10_000, bytes: 1_000_000 });
+        let (packets, bytes) = (10_000, 1_000_000);
+        assert_eq!(all, Counted { packets, bytes, wire_packets: packets, wire_bytes: bytes });
         assert_eq!(all.packets, outcome.snapshot.delivered());
         for ((_, counted), cpu) in outcome.reports.iter().zip(&outcome.snapshot.cpus) {
             assert_eq!(counted.packets, cpu.processed);

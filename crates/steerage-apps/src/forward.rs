@@ -257,8 +257,13 @@ impl Forward {
         if !leaves.up {
             return Err(refused(Fate::Down, Problem::HostUnreachable));
         }
-        if ip.len > leaves.mtu {
-            return Err(match ip.len > came.interface.mtu {
+        // A super-frame leaves as the packets that it stands for.
+        let longest = packet.offload().map_or(ip.len, |offload| match offload.is_super_frame() {
+            true => offload.packet_bytes_max(packet.total_len()),
+            false => ip.len,
+        });
+        if longest > leaves.mtu {
+            return Err(match longest > came.interface.mtu {
                 true => Fate::Merged.into(),
                 false => refused(Fate::TooBig, Problem::TooBig(leaves.mtu)),
             });

@@ -220,6 +220,7 @@ impl Metering {
             ended: Vec::new(),
             ended_since: 0,
             handled_bytes: 0,
+            has_super_frames: false,
         }
     }
 }
@@ -249,6 +250,8 @@ pub struct Meter {
     ended: Vec<FlowRecord>,
     ended_since: u64,
     handled_bytes: u64,
+    /// The batch in hand has super-frames.
+    has_super_frames: bool,
 }
 
 impl fmt::Debug for Meter {
@@ -318,6 +321,7 @@ impl Meter {
                     seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), now);
                 }
             }
+            self.has_super_frames |= packet.offload().is_some_and(|offload| offload.is_super_frame());
             timed = time.is_some();
             seen.time = self.clock.of_packet(time.map(WallTime::as_nanos), path);
             seen.bytes = wire_len as u32;
@@ -348,6 +352,32 @@ impl Meter {
                     }
                     passed = nth + 1;
                 }
+            }
+        }
+        if std::mem::take(&mut self.has_super_frames) {
+            self.count_super_frames(batch, count);
+        }
+    }
+
+    /// Super-frames were counted as one packet each: adds the other packets that they stand for, and their headers.
+    #[cold]
+    #[inline(never)]
+    fn count_super_frames(&mut self, batch: &mut Batch<'_>, count: usize) {
+        for (packet, seen) in batch.iter_mut().zip(&self.batch[..count.min(HANDLE_BUDGET)]) {
+            let Some(offload) = packet.offload().filter(|_| seen.hash.rotate_left(u32::BITS / 2) <= self.sample_max)
+            else {
+                continue;
+            };
+            let len = packet.total_len();
+            let more = offload.packets(len) as u64 - 1;
+            let traffic = Traffic {
+                packets: more,
+                bytes: (offload.wire_bytes(len) - len) as u64,
+                ip_bytes: more * (offload.header_bytes() - offload.network_at()) as u64,
+            };
+            let place = self.table.find(&seen.flow.key, seen.hash);
+            if let Some(flow) = place.and_then(|place| self.table.at_mut(place)) {
+                flow.add_more(seen, traffic);
             }
         }
     }

@@ -5,11 +5,18 @@ mod gather;
 
 use crate::limits::HEADROOM;
 use crate::pool::QueuePages;
+use steerage_flow::offload::Offload;
 use steerage_flow::{FlowHash, LinkType, Timestamp};
 use steerage_ledger::PollCounts;
 use steerage_mem::{Blocks, Claim, Completion, FRAME_BYTES_MAX, Fit, FrameHeader, Page, Spot, Tail};
 
 pub use steerage_mem::Gather;
+
+/// What a device says of a frame on which an offload left something to do: see [`Lending::push_offload`].
+pub type Told = (FrameHeader, Offload);
+
+/// The bytes that must be free before a frame that is handed over with an [`Offload`]: see [`Lending::push_offload`].
+pub const OFFLOAD_BYTES: usize = FrameHeader::BYTES + FrameHeader::EXTRA_BYTES;
 
 /// Describes what a device wrote to a page: see [`Completions::fill`] and [`Completions::rx_finish`].
 /// The example of [`RxQueue`](crate::rx::RxQueue) returns one for each frame.
@@ -404,6 +411,21 @@ impl Lending<'_> {
         }
         self.frames.push(frame.with_header());
         *self.wire_bytes += on_the_wire(header.wire_len as usize);
+        true
+    }
+
+    /// Like [`push_hashed`](Self::push_hashed), for a frame on which an offload left something to do: a super-frame, or a
+    /// packet whose checksum is not finished. `offload` is written in front of `header`, so there must be
+    /// [`OFFLOAD_BYTES`] bytes before the frame. Returns false if there are fewer.
+    pub fn push_offload(&mut self, at: usize, len: usize, (header, offload): Told, hash: Option<FlowHash>) -> bool {
+        let before = at.checked_sub(OFFLOAD_BYTES).and_then(|from| self.tail.bytes().get_mut(from..));
+        let Some(to) = before.and_then(<[u8]>::first_chunk_mut) else { return false };
+        *to = offload.to_bytes();
+        if !self.push_hashed(at, len, header, hash) {
+            return false;
+        }
+        *self.wire_bytes += (offload.wire_bytes(len) - len) as u64;
+        self.frames.pop().into_iter().for_each(|frame| self.frames.push(frame.with_extra()));
         true
     }
 }

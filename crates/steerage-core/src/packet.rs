@@ -2,20 +2,20 @@
 
 mod shape;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::hashing::QueueHasher;
 use crate::ids::{BucketId, InputId, TxId, Verdict};
-use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX, POOL_BULK};
+use crate::limits::{HANDLE_BUDGET, HEADROOM, OUTPUTS_MAX};
 use crate::rps_map::bucket_of;
 use steerage_flow::dissect::{Dissection, Dissections, dissect};
+use steerage_flow::offload::{Offload, Segment};
 use steerage_flow::{FlowHash, FlowKey, LinkType, WallTime};
-use steerage_mem::SharedPool;
 use steerage_mem::ring::{Consumer, Frame, Frames};
-use steerage_mem::{FrameHeader, Kept as WrittenCopy, KeptPages, Page};
+use steerage_mem::{FrameHeader, Kept as WrittenCopy, KeptPages, Spare};
 
 pub use crate::kept::Kept;
 pub use steerage_mem::{Segments, SegmentsMut};
@@ -110,42 +110,6 @@ pub(crate) struct Tally {
 }
 
 const _: () = assert!(HANDLE_BUDGET <= u8::MAX as usize && OUTPUTS_MAX > u8::MAX as usize);
-
-/// One CPU's pages for copies of lent frames. They come from the shared pool in bulk.
-#[derive(Debug)]
-pub(crate) struct Spare {
-    pages: RefCell<Vec<Page>>,
-    shared: Arc<SharedPool>,
-}
-
-impl Spare {
-    pub(crate) fn new(shared: Arc<SharedPool>) -> Self {
-        // One more, for a page that is put back.
-        Self { pages: RefCell::new(Vec::with_capacity(POOL_BULK + 1)), shared }
-    }
-
-    /// Takes a page: from the pages that this CPU has, else from the shared pool, else from `kept_pages`. The latter are pages
-    /// that came home and that the queue's owner has not collected, perhaps because it sleeps.
-    fn take(&self, kept_pages: &KeptPages) -> Option<Page> {
-        let mut pages = self.pages.borrow_mut();
-        #[cfg(test)]
-        if crate::pool::fault::is_due() {
-            return None;
-        }
-        if pages.is_empty() {
-            self.shared.take_or_collect(&mut pages, POOL_BULK, kept_pages);
-        }
-        pages.pop()
-    }
-
-    fn put(&self, page: Page) {
-        self.pages.borrow_mut().push(page);
-    }
-
-    pub(crate) fn close(&self) {
-        self.shared.give_back(&mut self.pages.borrow_mut());
-    }
-}
 
 /// Up to [`HANDLE_BUDGET`] packets of one queue, in the order in which they arrived.
 ///
@@ -300,17 +264,24 @@ impl ExactSizeIterator for Packets<'_> {}
 /// The readable parts of a frame, or of `written`, its writable copy, if it has one.
 #[inline(always)]
 pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>) -> Received<'p> {
-    let (header, data) = match written {
-        Some(copy) => (copy.header(), &**copy),
-        None => frame.with_header(),
+    let ((header, data), behind) = match written {
+        Some(copy) => ((copy.header(), &**copy), copy.behind(frame).len()),
+        None => (frame.with_header(), 0),
     };
     let link = match LinkType::of_code(frame.link()) {
         LinkType::UNKNOWN => header.map_or(LinkType::UNKNOWN, |header| LinkType(header.link)),
         read => read,
     };
-    let total_len = if frame.is_chained() { frame.total_len() } else { data.len() };
+    let total_len = if frame.is_chained() { frame.total_len() } else { data.len() + behind };
     let (time, wire_len) = header.map_or((None, total_len), |header| (time_of(&header), header.wire_len as usize));
     Received { data, total_len, link, time, wire_len }
+}
+
+/// What an offload left to do for the frame, or for `written`, its writable copy, if it has one.
+pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
+    let offload = Offload::from_bytes(frame.extra()?)?;
+    let Some(copy) = written else { return Some(offload) };
+    offload.shifted(copy.len() as isize - copy.front()? as isize)
 }
 
 /// One packet, borrowed from its batch. It has no `Drop`: a handler that lets go of a packet has consumed it.
@@ -386,7 +357,8 @@ impl Packet<'_> {
         received(&self.frame, self.written())
     }
 
-    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page.
+    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page. Of a super-frame this is the
+    /// headers only: its payload stays in lent memory and cannot be written to, and [`segments`](Self::segments) has both.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
@@ -395,13 +367,13 @@ impl Packet<'_> {
         if !self.frame.is_lent() {
             return self.frame.bytes_mut().ok_or(NoRoom);
         }
-        self.copy_mut().map(|copy| &mut **copy)
+        self.copy_mut(None).map(|copy| &mut **copy)
     }
 
-    /// The writable copy of a lent frame. Makes the copy if there is none yet.
-    fn copy_mut(&mut self) -> Result<&mut WrittenCopy, NoRoom> {
+    /// The writable copy of a lent frame. Makes the copy if there is none yet, of the first `most` bytes.
+    fn copy_mut(&mut self, most: Option<usize>) -> Result<&mut WrittenCopy, NoRoom> {
         if !matches!(self.copy, Some(Some(_))) {
-            let copied = self.copied()?;
+            let copied = self.copied(most)?;
             self.acted.set(true);
             **self.copy.as_mut().ok_or(NoRoom)? = Some(copied);
         }
@@ -431,6 +403,14 @@ impl Packet<'_> {
     #[inline]
     fn header(&self) -> Option<FrameHeader> {
         self.written().map_or_else(|| self.frame.header(), WrittenCopy::header)
+    }
+
+    /// What an offload left to do: the frame is a super-frame, which stands for several packets, or its checksum is not
+    /// finished. `None` for all other packets, and once a single packet was written to, because its checksum is finished
+    /// then.
+    #[inline]
+    pub fn offload(&self) -> Option<Offload> {
+        offload(&self.frame, self.written())
     }
 
     /// The verdict so far.
@@ -510,16 +490,18 @@ impl Packet<'_> {
     ///
     /// # Errors
     /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is free for the copy, or
-    /// if the packet was already discarded, transmitted or kept.
+    /// if the packet was already discarded, transmitted or kept. A super-frame cannot be kept, but its packets can:
+    /// [`keep_part`](Self::keep_part).
     pub fn keep(mut self) -> Result<Kept, Self> {
-        if *self.verdict != Verdict::Consumed {
+        let is_super_frame = offload(&self.frame, None).is_some_and(|told| told.is_super_frame());
+        if *self.verdict != Verdict::Consumed || is_super_frame {
             return Err(self);
         }
         // A copy does not have it yet.
         let link = self.frame.link();
         let mut kept = match self.copy.as_mut().and_then(|copy| copy.take()) {
             Some(copy) => copy,
-            None if self.frame.is_lent() => match self.copied() {
+            None if self.frame.is_lent() => match self.copied(None) {
                 Ok(copy) => copy,
                 Err(NoRoom) => return Err(self),
             },
@@ -534,11 +516,34 @@ impl Packet<'_> {
         Ok(Kept(kept))
     }
 
-    fn copied(&self) -> Result<WrittenCopy, NoRoom> {
-        let page = self.context.spare.take(self.context.kept).ok_or(NoRoom)?;
-        self.context.kept.keep_copy(page, HEADROOM, self.frame.header(), self.frame.bytes()).map_err(|page| {
-            self.context.spare.put(page);
-            NoRoom
-        })
+    /// A copy of a lent frame: of all of it, of a super-frame's headers, or of the first `most` bytes as a frame of its own.
+    fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
+        let (bytes, header, told) = (self.frame.bytes(), self.frame.header(), offload(&self.frame, None));
+        if let Some(cut) = most.and_then(|most| bytes.len().checked_sub(most)).filter(|cut| *cut > 0) {
+            return self.copy_of(&[&bytes[..bytes.len() - cut]], header.map(|header| header.shorter(cut)));
+        }
+        let front = told.filter(Offload::is_super_frame).map(|told| told.header_bytes().min(bytes.len()));
+        let mut copy = self.copy_of(&[&bytes[..front.unwrap_or(bytes.len())]], header)?;
+        told.inspect(|told| told.finish(&mut copy));
+        Ok(copy.of_front(front.unwrap_or(0)))
+    }
+
+    fn copy_of(&self, parts: &[&[u8]], header: Option<FrameHeader>) -> Result<WrittenCopy, NoRoom> {
+        #[cfg(test)]
+        if crate::pool::fault::is_due() {
+            return Err(NoRoom);
+        }
+        self.context.spare.copy(self.context.kept, HEADROOM, header, parts).ok_or(NoRoom)
+    }
+
+    /// Keeps one of the packets that a super-frame stands for: a copy, owned and `Send`.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if no page is free, if the packet is longer than a page, or if too many packets are kept.
+    pub fn keep_part(&self, part: &Segment<'_>) -> Result<Kept, NoRoom> {
+        let header = self.frame.header().map(|header| FrameHeader { wire_len: part.len() as u32, ..header });
+        let mut kept = self.copy_of(&[part.header(), part.payload()], header)?;
+        kept.set_link(self.frame.link());
+        Ok(Kept(kept))
     }
 }

@@ -6,13 +6,9 @@
 //! packets that came last for it loses packets. The queue's owner counts these packets, because it is the CPU that
 //! finds the backlog full. For a queue without a flow limit nothing changes.
 
-#[cfg(test)]
-mod tests;
-
 use steerage_flow::{FlowHash, FlowLimits, FragmentTable, LinkType, Timestamp};
-use steerage_mem::ring::LISTS_MAX;
 use steerage_mem::round;
-use steerage_mem::{Bits, Completion};
+use steerage_mem::{Completion, RingTable, RingsInUse};
 
 use crate::backlog::{QueueRings, To};
 use crate::hashing::{FrameBatch, QueueHasher};
@@ -22,57 +18,6 @@ use crate::pool::QueuePages;
 use crate::rps_map::bucket_of;
 use steerage_ledger::QueueLedger;
 use steerage_moves::BucketMove;
-
-/// How many rings a table uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum RingsInUse {
-    /// There is no choice, so no hash is needed.
-    One,
-    /// At most [`LISTS_MAX`].
-    Few,
-    Many,
-}
-
-/// The ring of each bucket: a CPU's, or the parking lot. It knows how many buckets each ring has, because a move that looked at
-/// all buckets again would make its round several microseconds longer.
-struct Table {
-    ring_of: Box<[CpuIndex; BUCKETS]>,
-    buckets_of: Vec<u16>,
-    /// The rings that have buckets, and their number.
-    in_use: Bits,
-    rings: usize,
-}
-
-impl Table {
-    /// All buckets on the first of the rings.
-    fn new(rings: usize) -> Self {
-        let mut buckets_of = vec![0; rings];
-        buckets_of[0] = BUCKETS as u16;
-        let mut in_use = Bits::new(rings);
-        in_use.insert(0);
-        Self { ring_of: Box::new([0; BUCKETS]), buckets_of, in_use, rings: 1 }
-    }
-
-    fn set(&mut self, bucket: usize, ring: CpuIndex) {
-        let before = std::mem::replace(&mut self.ring_of[bucket], ring);
-        self.buckets_of[usize::from(before)] -= 1;
-        if self.buckets_of[usize::from(before)] == 0 {
-            self.in_use.remove(usize::from(before));
-            self.rings -= 1;
-        }
-        self.in_use.insert(usize::from(ring));
-        self.rings += usize::from(self.buckets_of[usize::from(ring)] == 0);
-        self.buckets_of[usize::from(ring)] += 1;
-    }
-
-    fn rings_in_use(&self) -> RingsInUse {
-        match self.rings {
-            1 => RingsInUse::One,
-            2..=LISTS_MAX => RingsInUse::Few,
-            _ => RingsInUse::Many,
-        }
-    }
-}
 
 /// The frames of one poll, on their way to the rings.
 pub(crate) struct Polled<'a> {
@@ -94,7 +39,7 @@ pub(crate) struct Steer {
     /// Whether to hash frames even if one CPU has all buckets.
     always_hash: bool,
     fragments: FragmentTable,
-    table: Table,
+    table: RingTable<BUCKETS>,
     rings_in_use: RingsInUse,
     flow_limits: FlowLimits,
     /// How many frames were steered so far, which is the arrival number of the last frame.
@@ -130,7 +75,7 @@ impl Steer {
             by_device,
             always_hash,
             fragments: FragmentTable::new(),
-            table: Table::new(cpus + 1), // one ring is the parking lot
+            table: RingTable::new(cpus + 1), // one ring is the parking lot
             rings_in_use: RingsInUse::One,
             flow_limits: FlowLimits::default(),
             arrivals: 0,

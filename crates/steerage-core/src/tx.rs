@@ -18,8 +18,9 @@ use std::sync::Arc;
 
 use crate::device::{DeviceError, DeviceName, TxCapabilities, TxResources};
 use crate::ids::{DropReason, TxId, TxSource, Verdict};
-use crate::packet::{Actions, Received, Segments, received};
+use crate::packet::{Actions, Received, Segments, offload, received};
 use steerage_flow::Timestamp;
+use steerage_flow::offload::Offload;
 use steerage_ledger::{OutputInfo, TxAccount, TxLedger};
 use steerage_mem::SharedPool;
 use steerage_mem::ring::{Frame, Frames};
@@ -225,7 +226,14 @@ impl OutgoingPacket<'_> {
     /// The bytes to send, part by part. [`received`](Self::received) returns the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
-        self.copy.map_or_else(|| self.frame.segments(), Kept::segments)
+        self.copy.map_or_else(|| self.frame.segments(), |copy| copy.segments_with(&self.frame))
+    }
+
+    /// What an offload left to do: see [`Packet::offload`](crate::packet::Packet::offload). An output that cannot take
+    /// super-frames cuts them, and one that does not know of them refuses them.
+    #[inline]
+    pub fn offload(&self) -> Option<Offload> {
+        offload(&self.frame, self.copy)
     }
 
     /// Takes the packet together with its pages, in exchange for as many pages from the end of `pages`, so that it

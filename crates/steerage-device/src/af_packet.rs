@@ -128,6 +128,8 @@ pub struct AfPacketOptions {
     /// Whether checksums that were left to a card that isn't there are to be computed: for who sends packets on. What was
     /// merged of datagrams, which nobody can take apart, is lost then, and counted.
     pub finish_checksums: bool,
+    /// Whether super-frames come in one piece, told as such, and checksums are left to whoever sends.
+    pub offloads: bool,
 }
 
 /// An interface that is listened to.
@@ -155,6 +157,7 @@ impl AfPacketOptions {
             filter: None,
             device_hash: DeviceHash::Never,
             finish_checksums: false,
+            offloads: false,
         }
     }
 
@@ -180,6 +183,10 @@ impl AfPacketOptions {
         device_hash: DeviceHash;
         /// Whether checksums are computed that were left to a network card: for programs that send packets on. Default: no.
         finish_checksums: bool;
+        /// Whether packets that were merged, or were not cut yet (GRO, TSO, USO), are received as
+        /// [super-frames](steerage::Packet::offload), and checksums are left unfinished: for programs that send packets on by
+        /// interfaces. Default: no.
+        offloads: bool;
     }
 
     /// Has the kernel drop frames that do not match `text`: an expression of tcpdump, or the numbers that `tcpdump -ddd` prints.
@@ -222,7 +229,7 @@ impl AfPacketOptions {
             DeviceHash::Always => Some(Affinity::BothDirections),
             DeviceHash::Never | DeviceHash::IfSafe => None,
         };
-        let offloads = self.finish_checksums && !interface.cooked;
+        let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
         let shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         let mut sockets = Vec::new();
         if !interface.cooked {
@@ -251,6 +258,7 @@ impl AfPacketOptions {
             let queue = Queue::new(QueueConfig {
                 name: self.interface.clone(),
                 interface: interface.clone(),
+                whole: self.offloads,
                 promiscuous: self.promiscuous,
                 hash,
                 socket,
@@ -260,7 +268,7 @@ impl AfPacketOptions {
             inputs.push(Box::new(queue.map_err(|e| self.error("make an epoll", e))?));
         }
         let input = Input::new(interface_name::following(&self.interface), "af_packet", inputs);
-        let mut notes = interface.notes();
+        let mut notes = interface.notes(self.offloads);
         if self.device_hash == DeviceHash::Always {
             notes.extend(device_hash::note(&self.interface, hashed_by));
         }

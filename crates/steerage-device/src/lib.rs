@@ -299,6 +299,7 @@ enum Plan<'a> {
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/functions.md")]
 #[doc = include_str!("../../../docs/devices.md")]
+#[doc = include_str!("../../../docs/tunnels.md")]
 #[doc = include_str!("../../../docs/filters.md")]
 #[doc = include_str!("../../../docs/privileges.md")]
 struct Guides;

@@ -9,13 +9,15 @@
 //! Within a process and network namespace, [`open`](crate::open) and [`output::open`](crate::output::open) share the
 //! interfaces that they open by name.
 //!
-//! The device asks for no offloads: the kernel completes checksums and segments packets before it delivers them, so
-//! that they look as on a wire.
+//! Unless it is told otherwise, the device asks for no offloads: the kernel completes checksums and segments packets before
+//! it delivers them, so that they look as on a wire. With [`TapOptions::offloads`] the kernel hands over super-frames as they are, and
+//! takes them: `tap/super_frames.rs` receives them, and `tap/send.rs` merges and cuts.
 
 mod drops;
 mod queue;
 mod send;
 mod spec;
+mod super_frames;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
@@ -129,6 +131,8 @@ pub struct TapOptions {
     pub queues: Option<usize>,
     /// The longest packet, without an Ethernet header. `None` to leave it as it is: 1500 for one that is made.
     pub mtu: Option<usize>,
+    /// Whether super-frames come and go in one piece, and checksums are left to whoever is last.
+    pub offloads: bool,
 }
 
 /// A TUN or TAP interface.
@@ -144,9 +148,11 @@ struct Shared {
     /// The network namespace that it was opened in.
     namespace: Namespace,
     queues: Vec<TunFd>,
-    /// What stands before each packet: nothing, unless a caller's file descriptor wants it so.
+    /// What stands before each packet: nothing, unless a caller's file descriptor wants it so, or there are offloads.
     header_bytes: usize,
     mtu: usize,
+    /// The kernel leaves super-frames whole. `None` if it was told not to.
+    offloads: Option<Offloads>,
     /// Somebody receives from it.
     is_input: AtomicBool,
     /// What the kernel drops: taken by who receives. None where the kernel does not say.
@@ -155,13 +161,22 @@ struct Shared {
     gone: AtomicBool,
 }
 
+/// What the kernel takes and gives.
+#[derive(Debug)]
+struct Offloads {
+    /// Super-frames of UDP: since Linux 6.2.
+    udp: bool,
+    /// The kernel refused a super-frame, so all are cut from then on.
+    refused: AtomicBool,
+}
+
 /// The interfaces that this process has open by name. Locked when one is opened.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl TapOptions {
     /// The interface `name`, with every default.
     pub fn new(layer: Layer, name: impl Into<String>) -> Self {
-        Self { layer, name: name.into(), queues: None, mtu: None }
+        Self { layer, name: name.into(), queues: None, mtu: None, offloads: false }
     }
 
     setters! {
@@ -170,6 +185,9 @@ impl TapOptions {
         /// The longest packet in bytes, without an Ethernet header, [`MTU_MIN`] to [`MTU_MAX`]. Default: it stays as it is, and an
         /// interface that is made has 1500.
         mtu: usize => Some;
+        /// Whether packets that the kernel has merged, or has not cut yet, are received and sent in one piece (TSO, USO, GRO), and
+        /// whether checksums are left unfinished. A packet function then meets [super-frames](steerage::Packet::offload). Default: no.
+        offloads: bool;
     }
 
     /// Opens the interface: shares it if this process has it open, else attaches to it, else makes it and sets it up.
@@ -201,6 +219,8 @@ impl TapOptions {
             format!("it is open with {} queue(s)", shared.queues.len())
         } else if self.mtu.is_some_and(|mtu| mtu != shared.mtu) {
             format!("it is open with an MTU of {}", shared.mtu)
+        } else if self.offloads && shared.offloads.is_none() {
+            String::from("it is open without offloads")
         } else {
             return Ok(Tap(shared));
         };
@@ -218,13 +238,20 @@ impl TapOptions {
         let is_new = control.mtu(&self.name).is_err();
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
-        if flags & IFF_VNET_HDR != 0 {
+        if flags & IFF_VNET_HDR != 0 && !self.offloads {
             // Ours would have gone but for another program's queue.
             let cause = io::Error::other("another program has queues of it that want a header before each packet");
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }
-        // Who had it before may have left them on.
-        queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
+        let (mut offloads, mut header_bytes) = (None, 0);
+        if self.offloads {
+            header_bytes = vnet::HEADER_BYTES_MIN;
+            offloads =
+                Some(self.set_offloads(&queues[0]).map_err(|e| self.error("turn on the interface's offloads", e))?);
+        } else {
+            // Who had it before may have left them on.
+            queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
+        }
         if let Some(mtu) = self.mtu {
             control.set_mtu(&name, mtu).map_err(|e| self.error("set the interface's MTU", e))?;
         }
@@ -232,11 +259,22 @@ impl TapOptions {
             control.set_up(&name).map_err(|e| self.error("set the interface up", e))?;
         }
         let mtu = control.mtu(&name).map_err(|e| self.error("look at the interface", e))?;
-        Ok(Shared::new(name, self.layer, namespace, queues, 0, mtu))
+        Ok(Shared { offloads, ..Shared::new(name, self.layer, namespace, queues, header_bytes, mtu) })
+    }
+
+    fn set_offloads(&self, queue: &TunFd) -> io::Result<Offloads> {
+        queue.set_header_bytes(vnet::HEADER_BYTES_MIN)?;
+        queue.header_little_endian()?;
+        let udp = queue.set_offloads(sys::OFFLOADS | sys::OFFLOADS_UDP).is_ok();
+        if !udp {
+            tracing::info!(device = %self.name, "the kernel has no super-frames of UDP: it cuts them (Linux 6.2 does not)");
+            queue.set_offloads(sys::OFFLOADS)?;
+        }
+        Ok(Offloads { udp, refused: AtomicBool::new(false) })
     }
 
     fn attach_queues(&self, asked: usize, is_new: bool) -> Result<Vec<TunFd>, DeviceError> {
-        let flags = self.layer.flag() | IFF_NO_PI;
+        let flags = self.layer.flag() | IFF_NO_PI | if self.offloads { IFF_VNET_HDR } else { 0 };
         let mut queues = Vec::with_capacity(asked);
         let mut multi = if asked > 1 { IFF_MULTI_QUEUE } else { 0 };
         while queues.len() < asked {
@@ -358,7 +396,7 @@ impl Shared {
     ) -> Self {
         let (is_input, gone) = (AtomicBool::new(false), AtomicBool::new(false));
         let drops = Mutex::new(if_nametoindex(&*name).ok().and_then(|index| Drops::of(index).ok()));
-        Self { name, layer, namespace, queues, header_bytes, mtu, is_input, drops, gone }
+        Self { name, layer, namespace, queues, header_bytes, mtu, offloads: None, is_input, drops, gone }
     }
 
     /// The longest frame that is received.

@@ -146,6 +146,16 @@ impl Region {
 pub struct Segments<'a> {
     memory: &'a Memory,
     parts: Parts<'a>,
+    /// What follows the parts, and lies elsewhere.
+    then: &'a [u8],
+}
+
+impl<'a> Segments<'a> {
+    /// These parts, and `then` as the last one.
+    #[inline]
+    pub(crate) fn followed_by(self, then: &'a [u8]) -> Self {
+        Self { then, ..self }
+    }
 }
 
 impl<'a> Iterator for Segments<'a> {
@@ -154,7 +164,8 @@ impl<'a> Iterator for Segments<'a> {
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         // SAFETY: the code that made this iterator guarantees that the frame is held, and not written, while it is borrowed.
-        self.parts.by_ref().map(|part| unsafe { self.memory.slice(&part) }).find(|bytes| !bytes.is_empty())
+        let part = self.parts.by_ref().map(|part| unsafe { self.memory.slice(&part) }).find(|bytes| !bytes.is_empty());
+        part.or_else(|| Some(std::mem::take(&mut self.then)).filter(|then| !then.is_empty()))
     }
 }
 
@@ -199,7 +210,7 @@ impl Memory {
     /// # Safety
     /// As [`slice`](Self::slice), of all of the frame's parts.
     pub(crate) unsafe fn segments_of(&self, slot: &Slot) -> Segments<'_> {
-        Segments { memory: self, parts: self.pool().parts_of(slot) }
+        Segments { memory: self, parts: self.pool().parts_of(slot), then: &[] }
     }
 
     /// # Safety

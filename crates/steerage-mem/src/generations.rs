@@ -188,7 +188,7 @@ mod tests {
         let (region, page) = one();
         let twin = twin(&page);
         let kept_pages = KeptPages::new(Memory::new(Arc::clone(&region), None), 1);
-        (region, kept_pages.keep_copy(page, 0, None, b"kept").unwrap(), twin)
+        (region, kept_pages.keep_copy(page, 0, None, &[b"kept"]).unwrap(), twin)
     }
 
     /// After a release and a take, the page is in use as before, but by another holder.

@@ -26,8 +26,18 @@ impl FrameHeader {
     /// The size of the header in memory.
     pub const BYTES: usize = 16;
 
+    /// The size of what may stand before the header: the device's words about frames that are not like others. This crate does not
+    /// know what they mean.
+    pub const EXTRA_BYTES: usize = 16;
+
     /// The value of `nanos` if the time is not known.
     pub const NO_TIME: u64 = u64::MAX;
+
+    /// The header of the same frame without the last `bytes` bytes.
+    #[must_use]
+    pub fn shorter(self, bytes: usize) -> Self {
+        Self { wire_len: self.wire_len.saturating_sub(bytes as u32), ..self }
+    }
 
     /// The header as it lies in memory.
     #[inline(always)]

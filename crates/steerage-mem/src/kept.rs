@@ -56,30 +56,30 @@ impl KeptPages {
         }
     }
 
-    /// Keeps a copy of `bytes` in `page`, with `offset` bytes of headroom, which end with `header`. `Err` returns the page if
+    /// Keeps a copy of `parts`, one behind the other, in `page`, with `offset` bytes of headroom, which end with `header`. `Err` returns the page if
     /// the limit is reached, the page belongs to another pool, or the copy does not fit.
     pub fn keep_copy(
         self: &Arc<Self>,
         mut page: Page,
         offset: usize,
         header: Option<FrameHeader>,
-        bytes: &[u8],
+        parts: &[&[u8]],
     ) -> Result<Kept, Page> {
         if !self.count_one() {
             return Err(page);
         }
-        let copied = copy_to(self.memory.pool().page_mut(&mut page), offset, header, bytes);
-        if copied.is_none() {
+        let copied = copy_to(self.memory.pool().page_mut(&mut page), offset, header, parts);
+        let Some(bytes) = copied else {
             self.kept.fetch_sub(1, Ordering::Relaxed);
             return Err(page);
-        }
-        let copy = Completion::new(page, offset, bytes.len());
+        };
+        let copy = Completion::new(page, offset, bytes);
         let copy = if header.is_some() { copy.with_header() } else { copy };
         Ok(self.kept_in(copy.slot()))
     }
 
     fn kept_in(self: &Arc<Self>, slot: Slot) -> Kept {
-        Kept { slot, generation: self.memory.pool().generation_of(slot.page), kept_pages: Arc::clone(self) }
+        Kept { slot, front: 0, generation: self.memory.pool().generation_of(slot.page), kept_pages: Arc::clone(self) }
     }
 
     fn count_one(&self) -> bool {
@@ -110,25 +110,57 @@ impl KeptPages {
     }
 }
 
-fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, bytes: &[u8]) -> Option<()> {
+/// Returns how many bytes were copied behind the header. `None` if they do not fit.
+fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &[&[u8]]) -> Option<usize> {
     let (headroom, rest) = page.split_at_mut_checked(offset)?;
     if let Some(header) = header {
         *headroom.last_chunk_mut()? = header.to_bytes();
     }
-    rest.get_mut(..bytes.len())?.copy_from_slice(bytes);
-    Some(())
+    let mut at = 0;
+    for part in parts {
+        rest.get_mut(at..)?.get_mut(..part.len())?.copy_from_slice(part);
+        at += part.len();
+    }
+    Some(at)
 }
 
 /// A frame that a handler keeps beyond its batch: owned, writable and `Send`. Its pages go back when it is dropped, on any thread.
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
+    /// It is a copy of so many bytes at the front of a lent frame. 0 for a whole frame.
+    front: u32,
     /// The generation of its page when it was kept. Checked in debug and fuzz builds only.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }
 
 impl Kept {
+    /// Notes that it is a copy of the first `bytes` bytes of a lent frame, the rest of which stays where it is.
+    #[must_use]
+    pub fn of_front(mut self, bytes: usize) -> Self {
+        self.front = bytes as u32;
+        self
+    }
+
+    /// How many bytes at the front of a lent frame it is a copy of. `None` for a whole frame.
+    #[inline]
+    pub fn front(&self) -> Option<usize> {
+        (self.front != 0).then_some(self.front as usize)
+    }
+
+    /// The part of the lent frame that stays where it is.
+    #[inline]
+    pub fn behind<'f>(&self, frame: &'f Frame<'_>) -> &'f [u8] {
+        self.front().and_then(|bytes| frame.bytes().get(bytes..)).unwrap_or_default()
+    }
+
+    /// The bytes of a frame of which this is the copy, or a copy of the [front](Self::of_front), part by part.
+    #[inline]
+    pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
+        self.segments().followed_by(self.behind(frame))
+    }
+
     /// The flow hash by which the frame was steered.
     pub fn hash(&self) -> Option<u32> {
         self.slot.hash()

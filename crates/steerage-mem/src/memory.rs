@@ -80,6 +80,17 @@ impl Memory {
         bytes.first_chunk().copied().map(FrameHeader::from_bytes)
     }
 
+    /// What stands before the header of the slot's frame, if anything does and it lies within the page.
+    ///
+    /// # Safety
+    /// As [`header`](Self::header).
+    #[inline]
+    pub(crate) unsafe fn extra(&self, slot: &Slot) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
+        let before = slot.has_extra().then(|| slot.before(FrameHeader::BYTES + FrameHeader::EXTRA_BYTES))??;
+        // SAFETY: the caller's promise; it covers the bytes before the frame.
+        unsafe { self.slice(&before) }.first_chunk().copied()
+    }
+
     /// The frame's header, if it has one, and its bytes. The result is that of two calls, with one check.
     ///
     /// # Safety

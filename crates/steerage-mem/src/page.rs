@@ -16,6 +16,9 @@ const HEADED: u32 = 1 << (LEN_BITS + 2);
 /// The frame continues in other [pages](crate::chain).
 const CHAINED: u32 = 1 << (LEN_BITS + 3);
 
+/// [More](crate::FrameHeader::EXTRA_BYTES) stands before the header.
+const EXTRA: u32 = 1 << (LEN_BITS + 4);
+
 /// The kind of header that the frame begins with: four bits, whose meaning the path defines.
 const LINK_SHIFT: u32 = 28;
 const LINK_MASK: u32 = 0xf << LINK_SHIFT;
@@ -84,15 +87,20 @@ impl Slot {
         self.len_flags & HEADED != 0
     }
 
-    /// Whether the frame has a device header, lies in one page, and begins with that kind of header. This is one comparison.
+    /// Whether the frame has a device header and nothing before it, lies in one page, and begins with that kind of header. This is one comparison.
     #[inline(always)]
     pub(crate) fn is_common(&self, link: u8) -> bool {
-        self.len_flags & (HEADED | CHAINED | LINK_MASK) == HEADED | u32::from(link) << LINK_SHIFT
+        self.len_flags & (HEADED | CHAINED | EXTRA | LINK_MASK) == HEADED | u32::from(link) << LINK_SHIFT
     }
 
     #[inline(always)]
     pub(crate) fn is_chained(&self) -> bool {
         self.len_flags & CHAINED != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_extra(&self) -> bool {
+        self.len_flags & EXTRA != 0
     }
 
     /// A part of a frame of several pages: `len` bytes of one page.
@@ -127,7 +135,7 @@ impl Slot {
     }
 
     pub(crate) fn without_header(self) -> Self {
-        Self { len_flags: self.len_flags & !HEADED, ..self }
+        Self { len_flags: self.len_flags & !(HEADED | EXTRA), ..self }
     }
 
     #[inline(always)]
@@ -227,6 +235,14 @@ impl Completion {
     #[inline(always)]
     pub fn with_header(mut self) -> Self {
         self.0.len_flags |= HEADED;
+        self
+    }
+
+    /// Notes that [`EXTRA_BYTES`](crate::FrameHeader::EXTRA_BYTES) more bytes lie before the frame's header. Their place is checked
+    /// when they are read.
+    #[inline(always)]
+    pub fn with_extra(mut self) -> Self {
+        self.0.len_flags |= EXTRA;
         self
     }
 

@@ -318,7 +318,7 @@ fn the_stack_loses_nothing() {
     loom::model(|| {
         let (memory, pages) = memory(3);
         let kept_pages = KeptPages::new(memory.clone(), 3);
-        let keep = |page| kept_pages.keep_copy(page, 0, None, b"x").unwrap();
+        let keep = |page| kept_pages.keep_copy(page, 0, None, &[b"x"]).unwrap();
         let kept: Vec<Kept> = pages.into_iter().map(keep).collect();
         let threads: Vec<_> = kept.into_iter().map(|kept| thread::spawn(move || drop(kept))).collect();
         let mut back = 0;
@@ -336,7 +336,7 @@ fn two_who_collect_share_what_there_is() {
     loom::model(|| {
         let (memory, pages) = memory(2);
         let kept_pages = KeptPages::new(memory.clone(), 2);
-        let keep = |page| kept_pages.keep_copy(page, 0, None, b"x").unwrap();
+        let keep = |page| kept_pages.keep_copy(page, 0, None, &[b"x"]).unwrap();
         let mut kept: Vec<Kept> = pages.into_iter().map(keep).collect();
         let (first, second) = (kept.pop(), kept.pop());
         let collect = |kept_pages: &KeptPages| {

@@ -195,7 +195,7 @@ fn kept(pages: usize) -> (Arc<SharedPool>, Arc<KeptPages>, Vec<Page>) {
 }
 
 fn keep_and_drop(kept_pages: &Arc<KeptPages>, pages: impl IntoIterator<Item = Page>) {
-    pages.into_iter().for_each(|page| drop(kept_pages.keep_copy(page, 0, None, b"x").unwrap()));
+    pages.into_iter().for_each(|page| drop(kept_pages.keep_copy(page, 0, None, &[b"x"]).unwrap()));
 }
 
 fn take_or_collect(pool: &SharedPool, kept_pages: &KeptPages, most: usize) -> Vec<Page> {

@@ -202,6 +202,11 @@ impl Flow {
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }
 
+    /// Adds what a super-frame stands for beyond one packet.
+    pub(super) fn add_more(&mut self, seen: &Seen, more: Traffic) {
+        self.traffic[usize::from(seen.flow.turned)] += more;
+    }
+
     #[cold]
     fn closes(&mut self, seen: &Seen) -> bool {
         let [one, other] = self.tcp_flags;

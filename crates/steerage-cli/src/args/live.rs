@@ -58,6 +58,10 @@ pub(crate) struct LiveArgs {
     #[arg(skip)]
     pub(crate) forwards: bool,
 
+    /// What is received is sent on by outputs that take super-frames.
+    #[arg(skip)]
+    pub(crate) offloads: bool,
+
     /// The command needs neither both directions of a flow on one CPU, nor the flows inside of tunnels.
     #[arg(skip)]
     pub(crate) outer_flows: bool,

@@ -37,12 +37,18 @@ struct ForwardDevice {
 pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let devices: Vec<ForwardDevice> = args.run.devices.iter().map(|spec| device(spec)).collect::<Result<_, _>>()?;
     check(&devices)?;
-    let run = listening(&args.run);
+    // AF_XDP has no super-frames.
+    let offloads = devices.iter().all(|device| device.shared || !device.ethernet);
+    let run = listening(&args.run, offloads);
     let cpus = instance::count_cpus(&run.cpus)?;
     let route_updater = OnceCell::new();
     let forwarding = OnceCell::new();
     let outputs = |OpenedInputs { queues, .. }: &OpenedInputs| -> Result<Vec<Output>, Error> {
-        let open = |device: &ForwardDevice| output::open_for(&device.output, cpus).map_err(Error::Output);
+        let spec = |device: &ForwardDevice| match device.shared && offloads {
+            true => format!("af_packet:{},offload=on", device.output),
+            false => device.output.clone(),
+        };
+        let open = |device: &ForwardDevice| output::open_for(&spec(device), cpus).map_err(Error::Output);
         let outputs = devices.iter().map(open).collect::<Result<_, _>>()?;
         let ours = forwarding.get_or_init(|| Forwarding::new(interfaces_of(queues)));
         let ours = ours.as_ref().map_err(|error| Error::Forward(format!("cannot make a pair of sockets: {error}")))?;
@@ -71,12 +77,13 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
 }
 
 /// Sets the options for listening: only what comes in for this machine's link address, and with little delay.
-fn listening(run: &RunArgs) -> RunArgs {
+fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     let live = LiveArgs {
         direction: DirectionArg::In,
         no_promiscuous: true,
         block_timeout: Some(run.live.block_timeout.unwrap_or(BLOCK_TIMEOUT)),
         forwards: true,
+        offloads,
         outer_flows: true,
         ..run.live.clone()
     };

@@ -49,7 +49,8 @@ fn af_packet_options(interface: &str, args: &RunArgs) -> Result<AfPacketOptions,
         .promiscuous(!live.no_promiscuous)
         .direction(live.direction.into())
         .device_hash(args.steering.hash.of_interfaces(live.outer_flows))
-        .finish_checksums(live.forwards);
+        .finish_checksums(live.forwards)
+        .offloads(live.offloads);
     Ok(match &live.filter {
         Some(filter) => options.filtered(filter)?,
         None => options,

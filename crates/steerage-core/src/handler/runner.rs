@@ -6,14 +6,14 @@ use std::sync::{Arc, Once};
 
 use steerage_flow::{FlowHash, LinkType, Timestamp, dissect::Dissections};
 use steerage_mem::gate::{Dead, Gate};
-use steerage_mem::round;
+use steerage_mem::{Spare, round};
 use steerage_topology::CpuId;
 
 use super::{Cpu, Handler};
 use crate::backlog::Backlog;
 use crate::ids::{CpuIndex, DropReason, TxId, TxSource};
 use crate::limits::HANDLE_BUDGET;
-use crate::packet::{Actions, Batch, BatchContext, Spare};
+use crate::packet::{Actions, Batch, BatchContext};
 use crate::rps_map::bucket_of;
 use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};

@@ -3,13 +3,36 @@
 use steerage_mem::Kept as WrittenCopy;
 
 use super::{NoRoom, Packet, Segments, SegmentsMut};
+use steerage_flow::offload::Segments as Parts;
 
 impl Packet<'_> {
     /// The frame's bytes, part by part; no part is empty. A frame that the device received into several buffers lies
     /// in several pages. [`data`](Self::data) is the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
-        self.written().map_or_else(|| self.frame.segments(), WrittenCopy::segments)
+        self.written().map_or_else(|| self.frame.segments(), |copy| copy.segments_with(&self.frame))
+    }
+
+    /// The packets that a [super-frame](Self::offload) stands for, one by one. Their headers are made, and their payload is not
+    /// copied. `None` if the frame is one packet, which is complete.
+    ///
+    /// ```
+    /// # mod steerage { pub use steerage_core::packet::*; }
+    /// use steerage::Packet;
+    ///
+    /// /// How many packets on the wire the frame stands for, and their length.
+    /// fn on_the_wire(packet: &Packet<'_>) -> (usize, usize) {
+    ///     let Some(parts) = packet.parts() else { return (1, packet.total_len()) };
+    ///     parts.without_checksums().fold((0, 0), |(packets, bytes), part| (packets + 1, bytes + part.len()))
+    /// }
+    /// ```
+    pub fn parts(&self) -> Option<Parts<'_>> {
+        let offload = self.offload()?;
+        let (front, behind) = match self.written() {
+            Some(copy) => (&**copy, copy.behind(&self.frame)),
+            None => self.frame.bytes().split_at(offload.header_bytes().min(self.frame.len())),
+        };
+        Some(Parts::new(&offload, front, behind))
     }
 
     /// Like [`segments`](Self::segments), but writable. A frame in lent memory is first copied to a page.
@@ -21,7 +44,7 @@ impl Packet<'_> {
         if !self.frame.is_lent() {
             return self.frame.segments_mut().ok_or(NoRoom);
         }
-        self.copy_mut().map(WrittenCopy::segments_mut)
+        self.copy_mut(None).map(WrittenCopy::segments_mut)
     }
 
     /// How much memory the packet occupies, in bytes: all of its pages, whatever it uses of them. A frame in lent memory
@@ -35,7 +58,8 @@ impl Packet<'_> {
     /// DPDK's `mbuf`.)
     #[inline(always)]
     pub fn total_len(&self) -> usize {
-        if self.frame.is_chained() { self.frame.total_len() } else { self.data().len() }
+        let behind = self.written().map_or(0, |copy| copy.behind(&self.frame).len());
+        if self.frame.is_chained() { self.frame.total_len() } else { self.data().len() + behind }
     }
 
     /// Brings a frame of several parts into one part, and returns its bytes. This needs no additional page: the other
@@ -46,7 +70,7 @@ impl Packet<'_> {
     /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.
     pub fn linearise(&mut self) -> Result<&[u8], NoRoom> {
         self.forget_dissection();
-        if self.frame.is_chained() && !self.frame.linearise() {
+        if self.frame.is_chained() && !self.frame.linearise() || self.total_len() > self.data().len() {
             return Err(NoRoom);
         }
         Ok(self.data())
@@ -85,7 +109,7 @@ impl Packet<'_> {
         if !self.frame.is_lent() {
             return self.frame.tail_mut(len).ok_or(NoRoom);
         }
-        let copy = self.copy_mut()?;
+        let copy = self.copy_mut(None)?;
         let before = copy.len().checked_sub(len).ok_or(NoRoom)?;
         copy.get_mut(before..).ok_or(NoRoom)
     }
@@ -105,13 +129,21 @@ impl Packet<'_> {
     /// # Errors
     /// [`NoRoom`] if the frame lies in lent memory and no page is free for the copy.
     pub fn truncate(&mut self, len: usize) -> Result<(), NoRoom> {
+        if self.frame.is_lent() {
+            self.copy_mut(Some(len))?;
+        }
         self.resize(0, -signed(self.total_len().saturating_sub(len))?)
     }
 
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
-        let resized =
-            if self.frame.is_lent() { self.copy_mut()?.resize(front, back) } else { self.frame.resize(front, back) };
+        let resized = if self.frame.is_lent() {
+            // The headers of a super-frame have no end that could be moved.
+            let copy = self.copy_mut(None)?;
+            (back == 0 || copy.front().is_none()) && copy.resize(front, back)
+        } else {
+            self.frame.resize(front, back)
+        };
         if resized { Ok(()) } else { Err(NoRoom) }
     }
 }

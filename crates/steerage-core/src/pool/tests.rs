@@ -213,7 +213,7 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
         }
         Step::Keep => {
             if let Some((_, page)) = hand.pages.pop() {
-                hand.kept.push(two.kept_pages[of].keep_copy(page, 0, None, &[of as u8]).unwrap());
+                hand.kept.push(two.kept_pages[of].keep_copy(page, 0, None, &[&[of as u8]]).unwrap());
             }
         }
         Step::LetGo => drop(hand.kept.pop()),

@@ -73,13 +73,13 @@ impl Interface {
         Ok(usable.map(str::to_owned).collect())
     }
 
-    /// What its user should know of it.
-    pub(super) fn notes(&self) -> Vec<String> {
+    /// What its user should know of it. `whole`: merged packets are welcome.
+    pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();
         let offloads = match self.merges {
             // It has no wire to compare with.
-            _ if self.loopback => "",
+            _ if self.loopback || whole => "",
             (true, true) => "gro off lro off",
             (true, false) => "gro off",
             (false, true) => "lro off",

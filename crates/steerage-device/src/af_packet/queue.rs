@@ -9,7 +9,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use steerage::{
     Affinity, DeviceError, Timestamp,
     device::{Capabilities, Completion, Completions, FrameHeader, Lending, Opened, Polled, Region, RxQueue},
-    flow::FlowHash,
+    flow::{FlowHash, offload::Offload},
     limits::{DRAIN_MAX, HEADROOM},
 };
 
@@ -48,6 +48,8 @@ enum Link {
 pub(super) struct Queue {
     name: String,
     interface: Interface,
+    /// Super-frames are lent as such.
+    whole: bool,
     promiscuous: bool,
     /// What the kernel's hashes keep together, if it hashes.
     hash: Option<Affinity>,
@@ -77,6 +79,7 @@ pub(super) struct Queue {
 pub(super) struct QueueConfig {
     pub(super) name: String,
     pub(super) interface: Interface,
+    pub(super) whole: bool,
     pub(super) promiscuous: bool,
     pub(super) hash: Option<Affinity>,
     pub(super) socket: Socket,
@@ -86,7 +89,7 @@ pub(super) struct QueueConfig {
 
 impl Queue {
     pub(super) fn new(config: QueueConfig) -> io::Result<Self> {
-        let QueueConfig { name, interface, promiscuous, hash, socket, ring, timeout } = config;
+        let QueueConfig { name, interface, whole, promiscuous, hash, socket, ring, timeout } = config;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLERR | EpollFlags::EPOLLET;
         events.add(&socket, EpollEvent::new(flags, 0))?;
@@ -94,6 +97,7 @@ impl Queue {
         Ok(Self {
             name,
             interface,
+            whole,
             promiscuous,
             hash,
             socket,
@@ -170,18 +174,29 @@ impl Queue {
         let Some(mut at) = frame.at.checked_sub(lending.offset()) else { return false };
         let mut len = frame.len;
         // Before the header is written, where the kernel has told of it.
-        if let Some(offloads) = &frame.offloads {
-            if !lending.bytes().get_mut(at..at + len).is_some_and(|frame| vnet::finish_merged(offloads, frame)) {
-                return false;
+        let mut offload = None;
+        if let Some(told) = &frame.offloads {
+            let Some(bytes) = lending.bytes().get_mut(at..at + len) else { return false };
+            if !self.whole || frame.wire_len as usize > frame.len {
+                if !vnet::finish_merged(told, bytes) {
+                    return false;
+                }
+            } else {
+                let Ok(read) = Offload::from_virtio(told, bytes, self.interface.link) else { return false };
+                offload = read;
             }
         }
         if let Some(tag) = frame.tag.filter(|_| !self.interface.cooked) {
             if put_tag_back(lending.bytes(), at, len, tag) {
                 (at, len) = (at - TAG_BYTES, len + TAG_BYTES);
+                offload = offload.and_then(|offload| offload.shifted(TAG_BYTES as isize));
             }
         }
-        let hash = self.hash.map(|_| FlowHash(frame.hash));
-        lending.push_hashed(at, len, self.header(frame, len - frame.len), hash)
+        let (hash, header) = (self.hash.map(|_| FlowHash(frame.hash)), self.header(frame, len - frame.len));
+        match offload {
+            Some(offload) => lending.push_offload(at, len, (header, offload), hash),
+            None => lending.push_hashed(at, len, header, hash),
+        }
     }
 
     /// Copies `count` frames to pages. Returns the same.
@@ -200,11 +215,17 @@ impl Queue {
         met
     }
 
+    /// A super-frame is lost, since pages are too short for it.
+    ///
     /// One that is longer than a page is cut: that is still more than nothing of it.
     fn copy_one(&self, out: &mut Completions<'_>, current: &Current, frame: &Frame) -> bool {
         let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ADDRESS_BYTES);
         let tag_bytes = tag.map_or(0, |_| TAG_BYTES);
         let len = (frame.len + tag_bytes).min(out.frame_bytes_max());
+        let merged = |told: &[u8; vnet::HEADER_BYTES_MIN]| told[1] != 0 && frame.len > out.frame_bytes_max();
+        if self.whole && frame.offloads.as_ref().is_some_and(merged) {
+            return false;
+        }
         let Some(mut page) = out.take_page() else { return false };
         let header = self.header(frame, tag_bytes);
         let (headroom, to) = out.page_mut(&mut page).split_at_mut(HEADROOM);

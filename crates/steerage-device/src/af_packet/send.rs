@@ -10,7 +10,9 @@ use std::thread;
 use steerage::{
     DeviceError, LinkType, Output,
     device::{Outgoing, OutgoingPacket, Sent, TxQueue},
+    flow::offload::{MERGED_MAX, Merged, Offload, Segments, VIRTIO_BYTES, coalesce},
     limits::{HANDLE_BUDGET, SEGMENTS_MAX},
+    packet::Received,
 };
 
 use super::interface::Interface;
@@ -24,7 +26,12 @@ use crate::options::{SpecError, setters};
 mod tests;
 
 /// The most parts of packets that a system call sends: room for a batch of short ones and, behind those, for a long one.
-const PARTS_MAX: usize = HANDLE_BUDGET + SEGMENTS_MAX;
+const PARTS_MAX: usize = 2 * HANDLE_BUDGET + 1 + SEGMENTS_MAX;
+
+const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
+
+/// Before a packet on which nothing is left to be done.
+static NOTHING_LEFT: [u8; VIRTIO_BYTES] = [0; VIRTIO_BYTES];
 
 /// By which interface to send, and how.
 ///
@@ -42,6 +49,8 @@ pub struct AfPacketOutput {
     /// Whether packets go to the driver past the queueing discipline: cheaper, but what finds the driver's ring full is
     /// dropped at once, nothing is shaped, and no packet socket (tcpdump) sees it.
     pub qdisc_bypass: bool,
+    /// Whether super-frames are sent in one piece, and packets of a batch are merged to some. Otherwise they are cut.
+    pub offloads: bool,
 }
 
 /// Reads `af_packet:IFACE,qdisc=bypass`, or an interface's bare name.
@@ -54,17 +63,23 @@ impl FromStr for AfPacketOutput {
         };
         let mut output = Self::new(named.interface);
         for (option, value) in options::read("af_packet", named.options())? {
-            output.qdisc_bypass = match option {
-                "qdisc" => options::one_of("af_packet", option, value, &[("use", false), ("bypass", true)])?,
+            match option {
+                "qdisc" => {
+                    output.qdisc_bypass =
+                        options::one_of("af_packet", option, value, &[("use", false), ("bypass", true)])?;
+                }
+                "offload" => {
+                    output.offloads = options::one_of("af_packet", option, value, &[("on", true), ("off", false)])?;
+                }
                 _ => {
                     return Err(SpecError::of(
                         "af_packet",
                         option,
                         value,
-                        "does not exist for an output: there is qdisc",
+                        "does not exist for an output: there are qdisc, offload",
                     ));
                 }
-            };
+            }
         }
         Ok(output)
     }
@@ -73,12 +88,15 @@ impl FromStr for AfPacketOutput {
 impl AfPacketOutput {
     /// By the interface `name`, with every default.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { interface: name.into(), qdisc_bypass: false }
+        Self { interface: name.into(), qdisc_bypass: false, offloads: false }
     }
 
     setters! {
         /// Whether packets go to the driver past the queueing discipline: see the field. Default: no.
         qdisc_bypass: bool;
+        /// Whether [super-frames](steerage::Packet::offload) are sent in one piece, and consecutive packets of a flow within a batch
+        /// leave as one. The kernel cuts them where the interface cannot. Otherwise they are cut here. Default: no.
+        offloads: bool;
     }
 
     /// Makes ready to send.
@@ -101,12 +119,14 @@ impl AfPacketOutput {
         }
         sockets.iter().try_for_each(|socket| self.make_ready(socket, interface.index))?;
         let (name, gone, mut next) = (self.interface.clone(), Arc::new(AtomicBool::new(false)), 0);
+        let (offloads, whole) = (self.offloads, Arc::new(AtomicBool::new(true)));
         let open = Box::new(move |_cpu| {
             let send = Send {
                 name: name.clone(),
                 link: interface.link,
                 addresses: (interface.link != LinkType::ETHERNET).then(|| IpAddresses::of(interface.index)),
                 socket: Arc::clone(&sockets[next]),
+                whole: offloads.then(|| Arc::clone(&whole)),
                 gone: Arc::clone(&gone),
             };
             // CPUs beyond those of the machine share.
@@ -119,6 +139,9 @@ impl AfPacketOutput {
     fn make_ready(&self, socket: &Socket, interface: u32) -> Result<(), DeviceError> {
         if self.qdisc_bypass {
             socket.bypass_qdisc().map_err(|e| self.error("bypass the queueing discipline", e))?;
+        }
+        if self.offloads {
+            socket.tell_offloads().map_err(|e| self.error("send super-frames", e))?;
         }
         socket.set_send_buffer(SEND_BUFFER).map_err(|e| self.error("set the socket's buffer", e))?;
         socket.bind_to_send(interface).map_err(|e| self.error("bind to the interface", e))
@@ -137,6 +160,8 @@ struct Send {
     /// Of packets that do not say themselves what they are.
     addresses: Option<IpAddresses>,
     socket: Arc<Socket>,
+    /// A header with the offload stands before each packet. True until the kernel refuses a super-frame: they are cut from then on.
+    whole: Option<Arc<AtomicBool>>,
     /// The interface was deleted, and one of the CPUs said so.
     gone: Arc<AtomicBool>,
 }
@@ -155,41 +180,222 @@ impl Send {
     }
 
     fn send_all(&self, mut rest: &[PacketParts<'_>], sent: &mut Sent) -> Result<(), DeviceError> {
+        let before = if self.whole.is_some() { VIRTIO_BYTES } else { 0 };
         while !rest.is_empty() {
-            let left = match self.socket.send_many::<HANDLE_BUDGET, PARTS_MAX>(rest, self.addresses.as_ref()) {
-                Ok(left) => left,
-                Err(error) => match error.raw_os_error() {
-                    // So much is on its way already.
-                    Some(libc::EAGAIN) => return Ok(()),
-                    // The queueing discipline or the driver dropped the first; the next may find room.
-                    Some(libc::ENOBUFS | libc::ENOMEM) => 0,
-                    Some(libc::EINTR) => continue,
-                    Some(libc::ENETDOWN) => {
-                        sent.refused += rest.len() as u64;
-                        return Ok(());
-                    }
-                    Some(libc::ENXIO | libc::ENODEV) => {
-                        // Relaxed: one CPU says so, and it does not matter which.
-                        if !self.gone.swap(true, Ordering::Relaxed) {
-                            let cause = io::Error::new(error.kind(), "the interface was deleted");
-                            return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));
-                        }
-                        sent.refused += rest.len() as u64;
-                        return Ok(());
-                    }
-                    // It is none for this interface: longer than its MTU, shorter than a header.
-                    _ => {
-                        sent.refused += 1;
-                        0
-                    }
-                },
+            let (left, refused) = match self.attempt(rest, true)? {
+                Attempt::Sent(left) => (left, 0),
+                Attempt::Full => return Ok(()),
+                Attempt::FirstDropped => (0, 0),
+                Attempt::FirstRefused => (0, 1),
+                Attempt::AllRefused => {
+                    sent.refused += rest.len() as u64;
+                    return Ok(());
+                }
             };
             sent.packets += left as u64;
-            sent.bytes += rest[..left].iter().copied().flatten().map(|part| part.len() as u64).sum::<u64>();
+            sent.refused += refused;
+            let bytes = |packet: &PacketParts<'_>| packet.iter().map(|part| part.len()).sum::<usize>() - before;
+            sent.bytes += rest[..left].iter().map(|packet| bytes(packet) as u64).sum::<u64>();
             rest = &rest[left.max(1)..];
         }
         Ok(())
     }
+
+    /// Sends what is on the list.
+    fn flush(&self, list: &mut List<'_>, sent: &mut Sent) -> Result<(), DeviceError> {
+        if list.count > 0 {
+            self.send_all(&list.packets()[..list.count], sent)?;
+            (list.count, list.ends[0]) = (0, 0);
+        }
+        Ok(())
+    }
+
+    /// One system call.
+    fn attempt(&self, packets: &[PacketParts<'_>], again: bool) -> Result<Attempt, DeviceError> {
+        let error = match self.socket.send_many::<HANDLE_BUDGET, PARTS_MAX>(packets, self.addresses.as_ref()) {
+            Ok(left) => return Ok(Attempt::Sent(left)),
+            Err(error) => error,
+        };
+        Ok(match error.raw_os_error() {
+            // So much is on its way already.
+            Some(libc::EAGAIN) => Attempt::Full,
+            // The queueing discipline or the driver dropped the first; the next may find room.
+            Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::FirstDropped,
+            Some(libc::EINTR) if again => return self.attempt(packets, false),
+            Some(libc::ENETDOWN) => Attempt::AllRefused,
+            Some(libc::ENXIO | libc::ENODEV) => {
+                // Relaxed: one CPU says so, and it does not matter which.
+                if !self.gone.swap(true, Ordering::Relaxed) {
+                    let cause = io::Error::new(error.kind(), "the interface was deleted");
+                    return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));
+                }
+                Attempt::AllRefused
+            }
+            // It is none for this interface: longer than its MTU, shorter than a header.
+            _ => Attempt::FirstRefused,
+        })
+    }
+
+    /// Merges the packets of a batch, and sends them and the super-frames among them.
+    fn send_whole(
+        &self,
+        outgoing: &[Option<OutgoingPacket<'_>>],
+        whole: &AtomicBool,
+        sent: &mut Sent,
+    ) -> Result<(), DeviceError> {
+        // Relaxed: if another CPU's word is seen late, the kernel refuses once more.
+        let merges = whole.load(Ordering::Relaxed);
+        let received: [Option<Received<'_>>; HANDLE_BUDGET] =
+            std::array::from_fn(|nth| outgoing[nth].as_ref().map(OutgoingPacket::received));
+        let batch: [Option<&[u8]>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
+            let (packet, received) = (outgoing[nth].as_ref()?, received[nth].as_ref()?);
+            let plain = merges && packet.offload().is_none() && received.data.len() == received.total_len;
+            (plain && self.takes(packet)).then_some(received.data)
+        });
+        // What stands before each packet that goes on the list.
+        let told: [[u8; VIRTIO_BYTES]; HANDLE_BUDGET] = std::array::from_fn(|nth| {
+            let offload = outgoing[nth].as_ref().and_then(OutgoingPacket::offload);
+            offload
+                .filter(|offload| !offload.is_super_frame())
+                .and_then(|one| one.to_virtio(false))
+                .unwrap_or(NOTHING_LEFT)
+        });
+        let count = outgoing.iter().flatten().count();
+        let (mut list, mut result) = (List::default(), Ok(()));
+        coalesce(&batch[..count], self.link, |merged| {
+            if result.is_ok() {
+                result = self.send_run(&merged, (outgoing, &told[..]), &batch, (whole, &mut list), sent);
+            }
+        });
+        result?;
+        self.send_all(&list.packets()[..list.count], sent)
+    }
+
+    /// Sends packets that were merged, or puts one that was not on the list.
+    fn send_run<'p>(
+        &self,
+        merged: &Merged<'_>,
+        (outgoing, told): (&'p [Option<OutgoingPacket<'p>>], &'p [[u8; VIRTIO_BYTES]]),
+        batch: &[Option<&[u8]>],
+        (whole, list): (&AtomicBool, &mut List<'p>),
+        sent: &mut Sent,
+    ) -> Result<(), DeviceError> {
+        if let Some((header, offload)) = &merged.frame {
+            // Earlier packets of the flow may be on the list.
+            self.flush(list, sent)?;
+            let members = || merged.positions().filter_map(|nth| batch[nth]);
+            let told = offload.to_virtio(merged.is_v4).unwrap_or_default();
+            let parts = [&told[..], *header].into_iter().chain(members().map(|packet| &packet[header.len()..]));
+            let (packets, bytes) = members().fold((0, 0), |(packets, bytes), one| (packets + 1, bytes + one.len()));
+            if self.send_super_frame(parts, (packets, bytes), whole, sent)? {
+                return Ok(());
+            }
+        }
+        for nth in merged.positions() {
+            let Some(packet) = &outgoing[nth] else { continue };
+            self.send_or_list(packet, Some((whole, &told[nth])), list, sent)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a packet on the list, or sends it if it has an offload.
+    fn send_or_list<'p>(
+        &self,
+        packet: &'p OutgoingPacket<'p>,
+        whole: Option<(&AtomicBool, &'p [u8; VIRTIO_BYTES])>,
+        list: &mut List<'p>,
+        sent: &mut Sent,
+    ) -> Result<(), DeviceError> {
+        if !self.takes(packet) {
+            sent.refused += 1;
+            return Ok(());
+        }
+        let offload = packet.offload().filter(|offload| offload.is_super_frame() || whole.is_none());
+        let Some(offload) = offload else {
+            if !list.has_room() {
+                self.flush(list, sent)?;
+            }
+            list.push(packet, whole.map(|(_, told)| &told[..]));
+            return Ok(());
+        };
+        self.flush(list, sent)?;
+        let received = packet.received();
+        let is_v4 = received.data.get(offload.network_at()).is_some_and(|first| first >> 4 == 4);
+        // Relaxed: as in `send_whole`.
+        let taken = whole.map(|(whole, _)| whole).filter(|whole| whole.load(Ordering::Relaxed));
+        if let Some((whole, told)) = taken.and_then(|whole| Some((whole, offload.to_virtio(is_v4)?))) {
+            let parts = std::iter::once(&told[..]).chain(packet.segments());
+            if self.send_super_frame(parts, (1, received.total_len), whole, sent)? {
+                return Ok(());
+            }
+        }
+        self.cut(packet, &offload, sent)
+    }
+
+    /// Sends packets in one piece. False if the kernel refuses that, and they have to be sent one by one.
+    fn send_super_frame<'p>(
+        &self,
+        parts: impl Iterator<Item = &'p [u8]>,
+        (packets, bytes): (u64, usize),
+        whole: &AtomicBool,
+        sent: &mut Sent,
+    ) -> Result<bool, DeviceError> {
+        let (mut all, mut count): ([&[u8]; PARTS_MAX], _) = ([&[]; PARTS_MAX], 0);
+        all.iter_mut().zip(parts).for_each(|(place, part)| (*place, count) = (part, count + 1));
+        match self.attempt(&[&all[..count]], true)? {
+            Attempt::Sent(_) => {
+                sent.packets += packets;
+                sent.bytes += bytes as u64;
+            }
+            Attempt::Full | Attempt::FirstDropped => {}
+            Attempt::AllRefused => sent.refused += packets,
+            Attempt::FirstRefused => {
+                // Relaxed: it does not matter which CPU says so.
+                if whole.swap(false, Ordering::Relaxed) {
+                    tracing::warn!(device = %self.name, "the kernel refuses super-frames: they are cut from now on");
+                }
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends the packets that a frame stands for one by one. It counts as sent if all of them were.
+    #[cold]
+    fn cut(&self, packet: &OutgoingPacket<'_>, offload: &Offload, sent: &mut Sent) -> Result<(), DeviceError> {
+        let mut segments = packet.segments();
+        let first = segments.next().unwrap_or_default();
+        let (front, behind) = match segments.next() {
+            Some(behind) => (first, behind),
+            None => first.split_at(offload.header_bytes().min(first.len())),
+        };
+        for part in Segments::new(offload, front, behind) {
+            let parts = [&NOTHING_LEFT[..], part.header(), part.payload()];
+            let parts = if self.whole.is_some() { &parts[..] } else { &parts[1..] };
+            match self.attempt(&[parts], true)? {
+                Attempt::Sent(_) => {}
+                Attempt::Full | Attempt::FirstDropped => return Ok(()),
+                Attempt::FirstRefused | Attempt::AllRefused => {
+                    sent.refused += 1;
+                    return Ok(());
+                }
+            }
+        }
+        sent.packets += 1;
+        sent.bytes += packet.received().total_len as u64;
+        Ok(())
+    }
+}
+
+/// What became of the packets of a system call.
+enum Attempt {
+    /// So many left.
+    Sent(usize),
+    /// None, for want of room.
+    Full,
+    FirstDropped,
+    FirstRefused,
+    AllRefused,
 }
 
 impl TxQueue for Send {
@@ -197,17 +403,13 @@ impl TxQueue for Send {
         let mut sent = Sent::default();
         // A batch is never longer.
         let outgoing: [_; HANDLE_BUDGET] = std::array::from_fn(|_| packets.next_packet());
+        if let Some(whole) = &self.whole {
+            self.send_whole(&outgoing, whole, &mut sent)?;
+            return Ok(sent);
+        }
         let mut list = List::default();
         for packet in outgoing.iter().flatten() {
-            if !self.takes(packet) {
-                sent.refused += 1;
-                continue;
-            }
-            if !list.has_room() {
-                self.send_all(&list.packets()[..list.count], &mut sent)?;
-                list = List::default();
-            }
-            list.push(packet);
+            self.send_or_list(packet, None, &mut list, &mut sent)?;
         }
         self.send_all(&list.packets()[..list.count], &mut sent)?;
         Ok(sent)
@@ -240,13 +442,14 @@ impl<'p> List<'p> {
 
     /// For one more packet, whatever it is like. A batch is never longer than there are places.
     fn has_room(&self) -> bool {
-        self.start(self.count) + SEGMENTS_MAX <= PARTS_MAX
+        self.start(self.count) + 1 + SEGMENTS_MAX <= PARTS_MAX
     }
 
-    fn push(&mut self, packet: &'p OutgoingPacket<'_>) {
+    /// Adds a packet, with the header of its offload before it if each has one.
+    fn push(&mut self, packet: &'p OutgoingPacket<'_>, header: Option<&'p [u8]>) {
         let first = self.start(self.count);
         let mut end = first;
-        for (place, part) in self.parts[first..].iter_mut().zip(packet.segments()) {
+        for (place, part) in self.parts[first..].iter_mut().zip(header.into_iter().chain(packet.segments())) {
             *place = part;
             end += 1;
         }

@@ -93,7 +93,8 @@ impl Socket {
         Ok(value)
     }
 
-    /// Has the kernel put a `virtio_net_hdr` before each frame. To be asked for before the ring is made.
+    /// Has the kernel put a `virtio_net_hdr` before each frame, and expect one before each that is sent. To be asked for before the ring
+    /// is made.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }

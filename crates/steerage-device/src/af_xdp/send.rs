@@ -409,7 +409,9 @@ impl TxQueue for Send {
         ready.reclaim();
         let longest = ready.longest();
         while let Some(packet) = packets.next_packet() {
-            let Some(len) = self.sendable(&packet.received(), longest) else {
+            // Super-frames cannot be sent by it, and checksums would stay unfinished.
+            let sendable = if packet.offload().is_none() { self.sendable(&packet.received(), longest) } else { None };
+            let Some(len) = sendable else {
                 sent.refused += 1;
                 continue;
             };

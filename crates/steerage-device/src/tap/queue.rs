@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use steerage::{
     DeviceError, Timestamp,
-    device::{Capabilities, Completion, Completions, Polled, RxQueue},
+    device::{Capabilities, Completion, Completions, Opened, Polled, Region, RxQueue},
     limits::HEADROOM,
 };
 
 use super::drops::Drops;
+use super::super_frames::Lent;
 use super::vnet::{self, HEADER_BYTES_MAX};
 use super::{Shared, TunFd};
 
 /// When to look again for pages, all of which are in use: the kernel's queue (500 packets by default) fills in that time at
 /// five million packets a second.
-const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
+pub(super) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
 /// How often the kernel is asked what it dropped, at most: two system calls.
 const LOOK: Duration = Duration::from_millis(10);
@@ -30,6 +31,8 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
     nth: usize,
     header: [u8; HEADER_BYTES_MAX],
+    /// The memory for super-frames, if there are any.
+    lent: Option<Lent>,
     /// The first queue asks for all of them: the kernel does not tell them apart.
     drops: Option<Drops>,
     looked: Timestamp,
@@ -41,7 +44,8 @@ impl Queue {
     pub(super) fn new(shared: Arc<Shared>, nth: usize) -> Self {
         let taken = || shared.drops.lock().unwrap_or_else(PoisonError::into_inner).take();
         let drops = if nth == 0 { taken() } else { None };
-        Self { shared, nth, header: [0; HEADER_BYTES_MAX], drops, looked: Timestamp::ZERO, left: None }
+        let lent = shared.offloads.as_ref().map(|_| Lent::new());
+        Self { shared, nth, header: [0; HEADER_BYTES_MAX], lent, drops, looked: Timestamp::ZERO, left: None }
     }
 
     fn fd(&self) -> &TunFd {
@@ -62,6 +66,10 @@ impl Queue {
     }
 
     fn take(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
+        if let Some(lent) = &mut self.lent {
+            let taken = lent.take(&self.shared.queues[self.nth], self.shared.layer.link(), out, budget);
+            return taken.map_err(|error| self.shared.error("receive from the interface", error));
+        }
         for _ in 0..budget {
             let Some(mut page) = out.take_page() else { return Ok(Polled::NotBefore(out.now() + NO_PAGE_WAIT)) };
             match self.read(&mut out.page_mut(&mut page)[HEADROOM..]) {
@@ -93,7 +101,15 @@ impl Queue {
 
 impl RxQueue for Queue {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::pages(self.shared.frame_bytes_max() + 1)
+        let longest = self.shared.frame_bytes_max() + 1;
+        if self.lent.is_some() { Capabilities::blocks(longest) } else { Capabilities::pages(longest) }
+    }
+
+    fn open(&mut self, _region: &Arc<Region>) -> Result<Opened, DeviceError> {
+        match &mut self.lent {
+            Some(lent) => lent.open().map_err(|error| self.shared.error("map memory for super-frames", error)),
+            None => Ok(Opened::default()),
+        }
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {

@@ -6,7 +6,7 @@ use crate::options::SpecError;
 use crate::sys::NAME_BYTES;
 
 /// The options, in the order in which an error lists them.
-const OPTIONS: [&str; 2] = ["queues", "mtu"];
+const OPTIONS: [&str; 3] = ["queues", "mtu", "offload"];
 
 /// The layer that `spec` begins with, and what stands behind it. `None` if it is no TAP or TUN.
 fn split(spec: &str) -> Option<(Layer, &str)> {
@@ -48,6 +48,9 @@ impl TapOptions {
         for (option, value) in options::read(device, list)? {
             match option {
                 "queues" => options.queues = Some(options::within(device, option, value, 1, QUEUES_MAX)?),
+                "offload" => {
+                    options.offloads = options::one_of(device, option, value, &[("on", true), ("off", false)])?
+                }
                 "mtu" => options.mtu = Some(options::within(device, option, value, MTU_MIN, MTU_MAX)?),
                 _ => return Err(options::unknown(device, option, value, &OPTIONS)),
             }

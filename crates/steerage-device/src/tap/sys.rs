@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use steerage::limits::SEGMENTS_MAX;
+use steerage::limits::{HANDLE_BUDGET, SEGMENTS_MAX};
 
 use crate::sys::{InterfaceRequest, ask, checked, socket};
 
@@ -17,6 +17,14 @@ pub(super) const IFF_TAP: u16 = libc::IFF_TAP as u16;
 pub(super) const IFF_NO_PI: u16 = libc::IFF_NO_PI as u16;
 pub(super) const IFF_MULTI_QUEUE: u16 = libc::IFF_MULTI_QUEUE as u16;
 pub(super) const IFF_VNET_HDR: u16 = libc::IFF_VNET_HDR as u16;
+
+/// Checksums, and super-frames of TCP: `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`, `TUN_F_TSO_ECN`.
+pub(super) const OFFLOADS: c_ulong = 1 | 2 | 4 | 8;
+/// Super-frames of UDP: `TUN_F_USO4`, `TUN_F_USO6`.
+pub(super) const OFFLOADS_UDP: c_ulong = 0x20 | 0x40;
+
+/// The most parts of a packet that is sent: the headers of a super-frame and the payload of each packet of a batch.
+const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1 } else { SEGMENTS_MAX };
 
 /// Where TUN and TAP interfaces are made.
 pub(super) const CLONE_DEVICE: &str = "/dev/net/tun";
@@ -71,6 +79,13 @@ impl TunFd {
         Ok(bytes.max(0) as usize)
     }
 
+    /// Sets that length.
+    pub(super) fn set_header_bytes(&self, bytes: usize) -> io::Result<()> {
+        let bytes = bytes as c_int;
+        // SAFETY: the kernel reads an int.
+        checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const bytes) })
+    }
+
     /// Has that header's numbers be little-endian, whatever the machine is.
     pub(super) fn header_little_endian(&self) -> io::Result<()> {
         let yes: c_int = 1;
@@ -89,9 +104,17 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
+    /// As [`read`](Self::read), with `rest` for what does not fit `packet`.
+    pub(super) fn read_far(&self, header: &mut [u8], packet: &mut [u8], rest: &mut [u8]) -> io::Result<usize> {
+        let mut parts = [IoSliceMut::new(header), IoSliceMut::new(packet), IoSliceMut::new(rest)];
+        // SAFETY: `IoSliceMut` has the layout of `iovec`, and the kernel writes no more than these slices.
+        let read = unsafe { libc::readv(self.0.as_raw_fd(), parts.as_mut_ptr().cast(), parts.len() as c_int) };
+        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
+    }
+
     /// Sends a packet of so many parts, behind `header` where it is not empty.
-    pub(super) fn write<'p>(&self, header: &'p [u8], packet: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
-        let (mut parts, mut count) = ([IoSlice::new(header); 1 + SEGMENTS_MAX], 1);
+    pub(super) fn write<'h, 'p: 'h>(&self, header: &'h [u8], packet: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
+        let (mut parts, mut count) = ([IoSlice::new(header); 1 + PARTS_MAX], 1);
         for (part, segment) in parts[1..].iter_mut().zip(packet) {
             *part = IoSlice::new(segment);
             count += 1;

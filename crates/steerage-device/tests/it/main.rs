@@ -21,6 +21,7 @@ mod hashes;
 mod lent;
 mod limit;
 mod office;
+mod offloads;
 mod privileges;
 mod synthetic;
 mod tap;

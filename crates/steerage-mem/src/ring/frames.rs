@@ -221,6 +221,13 @@ impl<'a> Frame<'a> {
         unsafe { self.ring.memory.header(&self.slot) }
     }
 
+    /// What the device wrote before the header, if it did.
+    #[inline]
+    pub fn extra(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
+        // SAFETY: as `header`.
+        unsafe { self.ring.memory.extra(&self.slot) }
+    }
+
     /// The frame's length in its page, in bytes. For a frame of several pages this is the length in the first one.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]

@@ -224,7 +224,7 @@ fn contention_hides_no_page() {
 }
 
 fn keep_all(kept_pages: &Arc<KeptPages>, pages: Vec<Page>) -> Vec<Kept> {
-    pages.into_iter().map(|page| kept_pages.keep_copy(page, 0, None, b"x").unwrap()).collect()
+    pages.into_iter().map(|page| kept_pages.keep_copy(page, 0, None, &[b"x"]).unwrap()).collect()
 }
 
 /// The pool is empty, and the pages come back from kept packets. There is a bulk for each thread, so none finds nothing because

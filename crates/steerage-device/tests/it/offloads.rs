@@ -1,0 +1,202 @@
+//! Super-frames between two kernels: received in one piece, steered as one, and sent in one piece, cut, or merged.
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use steerage::{Builder, CpuMask, Running, Snapshot};
+use steerage_device::af_packet::{AfPacketOptions, AfPacketOutput, Direction};
+use steerage_device::{open, output};
+use steerage_fixtures::handlers::{Wire, end};
+use steerage_fixtures::namespaces::{Namespaces, address, converse, tcp_transfer};
+use steerage_fixtures::{HANG, until};
+
+/// How much a transfer carries, in bytes.
+const BYTES: usize = 20_000_000;
+
+/// Joins a TUN or TAP of each namespace.
+fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
+    let mut builder = Builder::new().virtual_cpus(2).check_order(true);
+    for (nth, spec) in specs.into_iter().enumerate() {
+        let input = namespaces.within(nth, || open(spec).unwrap());
+        let output = namespaces.within(nth, || output::open(spec).unwrap());
+        namespaces.address(nth, nth + 1, &input.name.get());
+        builder = builder.input(input).output(output);
+    }
+    builder.build(|_| Wire(1)).unwrap().start().unwrap()
+}
+
+/// A number of TCP that the kernel of the namespace counts: in `snmp` or `netstat`.
+fn tcp_count(namespaces: &Namespaces, nth: usize, file: &str, name: &str) -> u64 {
+    namespaces.within(nth, || {
+        let text = std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let found = lines.chunks(2).find_map(|pair| {
+            let at = pair[0].split_whitespace().position(|word| word == name)?;
+            pair[1].split_whitespace().nth(at)?.parse().ok()
+        });
+        found.unwrap()
+    })
+}
+
+fn checksum_errors(namespaces: &Namespaces) -> u64 {
+    (0..2)
+        .map(|nth| {
+            let of = |protocol: &str| {
+                namespaces.within(nth, || {
+                    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+                    let mut lines = text.lines().filter(|line| line.starts_with(protocol));
+                    let (names, counts) = (lines.next().unwrap(), lines.next().unwrap());
+                    let at = names.split_whitespace().position(|word| word == "InCsumErrors").unwrap();
+                    counts.split_whitespace().nth(at).unwrap().parse::<u64>().unwrap()
+                })
+            };
+            of("Tcp:") + of("Udp:")
+        })
+        .sum()
+}
+
+fn counted(ledger: &Snapshot, queue: usize, name: &str) -> u64 {
+    ledger.queues[queue].device_counts.iter().find(|(each, _)| *each == name).unwrap().1
+}
+
+/// Datagrams that leave the socket as one super-frame arrive as they were, in order.
+fn datagrams_in_one_piece(namespaces: &Namespaces, to: &str) {
+    let receiver = namespaces.within(1, || UdpSocket::bind((address(to), 0)).unwrap());
+    receiver.set_read_timeout(Some(HANG)).unwrap();
+    let at = receiver.local_addr().unwrap();
+    let any = if at.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let sender = namespaces.within(0, || UdpSocket::bind(any).unwrap());
+    setsockopt(&sender.as_fd(), sockopt::UdpGsoSegment, &1000).unwrap();
+    let payload: Vec<u8> = (0..20_500_u32).map(|nth| (nth / 1000 * 3 + nth) as u8).collect();
+    sender.send_to(&payload, at).unwrap();
+    let mut buffer = [0; 2000];
+    for datagram in payload.chunks(1000) {
+        let len = receiver.recv(&mut buffer).unwrap();
+        assert_eq!(buffer[..len], *datagram);
+    }
+}
+
+#[test]
+fn two_kernels_exchange_super_frames() {
+    let Some(namespaces) = Namespaces::new(2) else { return };
+    for layer in ["tun", "tap"] {
+        let specs = [format!("{layer}:left,offload=on"), format!("{layer}:right,offload=on")];
+        let running = wire(&namespaces, [&specs[0], &specs[1]]);
+        converse(&namespaces, 0, 1);
+        for to in ["10.210.0.2", "fd00:210::2"] {
+            datagrams_in_one_piece(&namespaces, to);
+            tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
+        }
+        // The interfaces are gone with the run.
+        let arrived = namespaces.received_by(1, "right");
+        let ledger = end(running);
+        assert_eq!(checksum_errors(&namespaces), 0);
+        let (super_frames, packets) = (counted(&ledger, 0, "super_frames"), counted(&ledger, 0, "wire_packets"));
+        assert!(super_frames > 100 && packets > ledger.queues[0].received, "{super_frames} of {packets}");
+        assert_eq!(counted(&ledger, 0, "wire_bytes"), ledger.queues[0].received_bytes);
+        assert_eq!(counted(&ledger, 0, "bad_offloads") + counted(&ledger, 1, "bad_offloads"), 0);
+        // They left as they came.
+        let sent = ledger.outputs[1].packets;
+        assert!(arrived <= sent && sent < packets, "{arrived} of {sent}, {packets} on the wire");
+        until("the interfaces are gone", || {
+            (0..2).all(|nth| {
+                let name = ["left", "right"][nth];
+                namespaces.within(nth, || nix::net::if_::if_nametoindex(name).is_err())
+            })
+        });
+    }
+}
+
+#[test]
+fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can() {
+    let Some(namespaces) = Namespaces::new(2) else { return };
+    let running = wire(&namespaces, ["tun:left,offload=on", "tun:right"]);
+    converse(&namespaces, 0, 1);
+    for to in ["10.210.0.2", "fd00:210::2"] {
+        datagrams_in_one_piece(&namespaces, to);
+        tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
+        let back = to.replace("::2", "::1").replace(".2", ".1");
+        tcp_transfer(&namespaces, 1, 0, address(&back), BYTES);
+    }
+    // The interfaces are gone with the run.
+    let (right, left) = (namespaces.received_by(1, "right"), namespaces.received_by(0, "left"));
+    let ledger = end(running);
+    assert_eq!(checksum_errors(&namespaces), 0);
+    assert!(counted(&ledger, 0, "super_frames") > 100);
+    // Each packet of a super-frame arrived as one, and those of the other side arrived in fewer pieces.
+    assert!(right > ledger.outputs[1].packets, "{right}");
+    assert!(left < ledger.outputs[0].packets, "{left}");
+}
+
+/// TCP would tell of every packet that came out of order.
+#[test]
+fn order_is_kept_while_masks_change() {
+    let Some(namespaces) = Namespaces::new(2) else { return };
+    let running = wire(&namespaces, ["tun:left,offload=on", "tun:right,offload=on"]);
+    converse(&namespaces, 0, 1);
+    let (handle, done) = (running.handle(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Not for ever, if a transfer fails.
+            for nth in 0..6000 {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                let mask = CpuMask::parse_list(["0", "1", "0-1"][nth % 3], 2).unwrap();
+                handle.set_rps_cpus(&mask).unwrap();
+                // A hundred times a second.
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        (0..3).for_each(|_| tcp_transfer(&namespaces, 0, 1, address("10.210.0.2"), BYTES));
+        done.store(true, Ordering::Relaxed);
+    });
+    let ledger = end(running);
+    assert_eq!(tcp_count(&namespaces, 0, "netstat", "TCPSACKReorder"), 0);
+    assert_eq!(checksum_errors(&namespaces), 0);
+    assert!(ledger.queues.iter().all(|queue| queue.reordered == Some(0)));
+}
+
+/// By packet sockets between two cables, while the ends' offloads are switched on and off.
+#[test]
+fn packet_sockets_pass_super_frames_on() {
+    let Some(namespaces) = Namespaces::new(3) else { return };
+    for (nth, (ours, theirs)) in [("r0", "left"), ("r1", "right")].into_iter().enumerate() {
+        namespaces.veth((2, ours), (nth, theirs));
+        namespaces.address(nth, nth + 1, theirs);
+    }
+    let running = namespaces.within(2, || {
+        let mut builder = Builder::new().virtual_cpus(2).check_order(true);
+        for name in ["r0", "r1"] {
+            let options = AfPacketOptions::new(name).direction(Direction::In).offloads(true);
+            let options = options.block_timeout(Duration::from_millis(1));
+            builder = builder.input(options.open().unwrap().input);
+            builder = builder.output(AfPacketOutput::new(name).offloads(true).open().unwrap());
+        }
+        builder.build(|_| Wire(1)).unwrap().start().unwrap()
+    });
+    converse(&namespaces, 0, 1);
+    for toggle in ["on", "off", "on"] {
+        for (nth, name) in [(0, "left"), (1, "right"), (2, "r1")] {
+            namespaces.within(nth, || {
+                let args = ["-K", name, "tso", toggle, "gso", toggle, "gro", toggle];
+                let set = std::process::Command::new("ethtool").args(args).status();
+                assert!(set.is_ok_and(|status| status.success()), "ethtool");
+            });
+        }
+        for to in ["10.210.0.2", "fd00:210::2"] {
+            datagrams_in_one_piece(&namespaces, to);
+            tcp_transfer(&namespaces, 0, 1, address(to), BYTES / 4);
+        }
+    }
+    let ledger = end(running);
+    assert_eq!(checksum_errors(&namespaces), 0);
+    let (sent, arrived) = (ledger.outputs[1].packets, ledger.outputs[1].bytes);
+    // Frames of more than an MTU on average, in spite of all that were sent while offloads were off.
+    assert!(arrived / sent > 1514, "{arrived} bytes in {sent} frames");
+    assert!(ledger.queues.iter().all(|queue| queue.reordered == Some(0)));
+}

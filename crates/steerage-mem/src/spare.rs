@@ -1,0 +1,49 @@
+//! The pages that a CPU has for copies of lent frames. They come from the shared pool in bulk.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use crate::header::FrameHeader;
+use crate::kept::{Kept, KeptPages};
+use crate::page::Page;
+use crate::shared_pool::SharedPool;
+
+/// How many pages are taken from the shared pool at a time.
+const BULK: usize = 64;
+
+/// One CPU's pages for copies of lent frames.
+#[derive(Debug)]
+pub struct Spare {
+    pages: RefCell<Vec<Page>>,
+    shared: Arc<SharedPool>,
+}
+
+impl Spare {
+    /// No pages yet. They will be those of `shared`.
+    pub fn new(shared: Arc<SharedPool>) -> Self {
+        // One more, for a page that is put back.
+        Self { pages: RefCell::new(Vec::with_capacity(BULK + 1)), shared }
+    }
+
+    /// Copies `parts`, one behind the other, to a page, as [`KeptPages::keep_copy`] does. The page is one that this CPU has, else one
+    /// of the shared pool, else one that came home to `kept_pages` and that the queue's owner has not collected, perhaps because it
+    /// sleeps. `None` if there is no page, the parts are too long for one, or too many frames are kept.
+    pub fn copy(
+        &self,
+        kept_pages: &Arc<KeptPages>,
+        offset: usize,
+        header: Option<FrameHeader>,
+        parts: &[&[u8]],
+    ) -> Option<Kept> {
+        let mut pages = self.pages.borrow_mut();
+        if pages.is_empty() {
+            self.shared.take_or_collect(&mut pages, BULK, kept_pages);
+        }
+        kept_pages.keep_copy(pages.pop()?, offset, header, parts).map_err(|page| pages.push(page)).ok()
+    }
+
+    /// Gives the pages back to the shared pool.
+    pub fn close(&self) {
+        self.shared.give_back(&mut self.pages.borrow_mut());
+    }
+}

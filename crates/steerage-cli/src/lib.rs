@@ -16,7 +16,7 @@
 //! | `routing` | the kernel's routes and neighbours, for `forward` and `respond` |
 //! | `run_file` | reads a run file and merges it with the command line |
 //! | `sandbox` | what each command may still do once it is set up |
-//! | `privileges`, `signals` | capabilities that are dropped, signals that become events |
+//! | `privileges`, `signals`, `service` | capabilities that are dropped, signals that become events, what the service manager is told |
 //! | `instances`, `host_cpus` | the running instances of this machine, and its CPUs |
 //! | `stdout` | writes to standard output |
 //! | `guide` | the pages of docs/, which are built in |
@@ -50,6 +50,7 @@ mod routing;
 mod run;
 mod run_file;
 mod sandbox;
+mod service;
 mod signals;
 mod stdout;
 mod terminal;
@@ -75,6 +76,7 @@ pub fn main() -> ExitCode {
         Err(error) => return usage::answer(&error, &arguments),
     };
     match command::run(&cli) {
+        Ok(()) if signals::hung_up() => ExitCode::from(signals::HUNG_UP),
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => usage::answer(&error, &arguments),
         Err(error) => {

@@ -1,13 +1,14 @@
 //! Signals, as events for the loop of a run.
 
 use std::cell::RefCell;
+use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nix::sys::signal::{SigSet, Signal};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
@@ -16,10 +17,22 @@ use crate::error::Error;
 /// The exit code of a program that Ctrl-C ended, as shells report it: 128 and the signal's number.
 const INTERRUPTED: i32 = 128 + SIGINT;
 
+/// The exit code of a run that HUP ended in good order. The service starts it again, with its file as it is then.
+pub(crate) const HUNG_UP: u8 = 128 + SIGHUP as u8;
+
+/// Whether HUP ended the run.
+static GOT_HUP: AtomicBool = AtomicBool::new(false);
+
+/// Whether HUP ended the run.
+pub(crate) fn hung_up() -> bool {
+    // Relaxed: no other data goes with it.
+    GOT_HUP.load(Ordering::Relaxed)
+}
+
 /// The request that a signal stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalRequest {
-    /// INT or TERM: stop, and print the report.
+    /// INT, TERM or HUP: stop, and print the report.
     Stop,
     /// USR1: print a report, and continue.
     Report,
@@ -27,7 +40,7 @@ pub(crate) enum SignalRequest {
 
 /// The handlers of the signals, from when they are installed until a thread listens.
 ///
-/// Until then, INT and TERM end the program as if there were no handler, so that it can be stopped while it opens its
+/// Until then, INT, TERM and HUP end the program as if there were no handler, so that it can be stopped while it opens its
 /// devices. USR1 is kept until the thread listens.
 #[derive(Debug)]
 pub(crate) struct SignalHandlers(RefCell<Option<InstalledHandlers>>);
@@ -36,7 +49,7 @@ pub(crate) struct SignalHandlers(RefCell<Option<InstalledHandlers>>);
 struct InstalledHandlers {
     /// The pipe that the handlers write to.
     signals: Signals,
-    /// Whether INT and TERM end the program as if there were no handler.
+    /// Whether INT, TERM and HUP end the program as if there were no handler.
     ends: Arc<AtomicBool>,
     /// Whether the program was asked to stop already. Then another INT quits at once.
     stopping: Arc<AtomicBool>,
@@ -53,7 +66,9 @@ pub(crate) fn install() -> Result<SignalHandlers, Error> {
 
 fn install_blocked() -> io::Result<InstalledHandlers> {
     let mut waiting = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().for_each(|signal| waiting.add(signal));
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1]
+        .into_iter()
+        .for_each(|signal| waiting.add(signal));
     waiting.thread_block()?;
     let installed = register();
     // This also unblocks signals that the parent process had blocked: a signal must be able to stop the program.
@@ -63,13 +78,23 @@ fn install_blocked() -> io::Result<InstalledHandlers> {
 
 fn register() -> io::Result<InstalledHandlers> {
     let (ends, stopping) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
-    for signal in [SIGINT, SIGTERM] {
+    // With nohup, the run goes on when its terminal is gone.
+    let hup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hup) {
         flag::register_conditional_default(signal, Arc::clone(&ends))?;
     }
     // These handlers run in this order: the shutdown is checked before the pipe wakes the thread that would set
     // `stopping`.
     flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&stopping))?;
-    Ok(InstalledHandlers { signals: Signals::new([SIGINT, SIGTERM, SIGUSR1])?, ends, stopping })
+    let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1].into_iter().chain(hup))?;
+    Ok(InstalledHandlers { signals, ends, stopping })
+}
+
+/// Whether the program that started this one ignores the signal. If the kernel does not say, it does not.
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 impl SignalHandlers {
@@ -87,6 +112,9 @@ impl SignalHandlers {
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in signals.forever() {
                 let asked = if signal == SIGUSR1 { SignalRequest::Report } else { SignalRequest::Stop };
+                if signal == SIGHUP {
+                    GOT_HUP.store(true, Ordering::Relaxed);
+                }
                 if asked == SignalRequest::Stop {
                     // This comes before `take`, since what `take` starts may hang.
                     stopping.store(true, Ordering::Relaxed);

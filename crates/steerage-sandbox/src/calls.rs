@@ -73,6 +73,18 @@ const fn flag(bits: c_int) -> u64 {
     bits as u64
 }
 
+/// The number of a request to a device, which is an `int` in some C libraries, and of which the kernel reads 32 bits.
+#[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
+const fn request(number: libc::Ioctl) -> u64 {
+    number as u32 as u64
+}
+
+/// The kernel's name for it differs between machines.
+#[cfg(target_arch = "x86_64")]
+const STAT_AT: Sysno = Sysno::newfstatat;
+#[cfg(not(target_arch = "x86_64"))]
+const STAT_AT: Sysno = Sysno::fstatat;
+
 /// No memory becomes a program.
 const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
 /// A new thread, never a new process.
@@ -90,10 +102,21 @@ const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
 /// Questions about terminals and pipes. None of these injects input into a terminal (TIOCSTI).
-const ASK: Only = Only::OneOf(1, &[libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO]);
+const ASK: Only = Only::OneOf(
+    1,
+    &[request(libc::TCGETS), request(libc::TIOCGWINSZ), request(libc::FIONREAD), request(libc::FIONBIO)],
+);
 const SET_TERMINAL: Only = Only::OneOf(
     1,
-    &[libc::TCSETS, libc::TCSETSW, libc::TCSETSF, libc::TCGETS2, libc::TCSETS2, libc::TCSETSW2, libc::TCSETSF2],
+    &[
+        request(libc::TCSETS),
+        request(libc::TCSETSW),
+        request(libc::TCSETSF),
+        request(libc::TCGETS2),
+        request(libc::TCSETS2),
+        request(libc::TCSETSW2),
+        request(libc::TCSETSF2),
+    ],
 );
 /// Questions about interfaces: linux/sockios.h.
 const ASK_INTERFACE: Only = Only::OneOf(1, &[SIOCGIFNAME, SIOCGIFFLAGS, SIOCGIFMTU, SIOCETHTOOL, SIOCGIFINDEX]);
@@ -179,15 +202,10 @@ const RUN: &[Call] = &[
 ];
 
 #[cfg(target_arch = "x86_64")]
-const RUN_OLD: &[Call] = &[
-    any(Sysno::epoll_wait),
-    only(Sysno::newfstatat, EMPTY_PATH_3),
-    any(Sysno::pause),
-    any(Sysno::poll),
-    any(Sysno::time),
-];
+const RUN_OLD: &[Call] =
+    &[any(Sysno::epoll_wait), only(STAT_AT, EMPTY_PATH_3), any(Sysno::pause), any(Sysno::poll), any(Sysno::time)];
 #[cfg(not(target_arch = "x86_64"))]
-const RUN_OLD: &[Call] = &[only(Sysno::newfstatat, EMPTY_PATH_3)];
+const RUN_OLD: &[Call] = &[only(STAT_AT, EMPTY_PATH_3)];
 
 const OPEN_SOCKETS: &[Call] = &[
     any(Sysno::getpeername),
@@ -223,7 +241,7 @@ const FILES: &[Call] = &[
     any(Sysno::getcwd),
     any(Sysno::getdents64),
     any(Sysno::mkdirat),
-    any(Sysno::newfstatat),
+    any(STAT_AT),
     any(Sysno::openat),
     any(Sysno::readlinkat),
     any(Sysno::renameat),
@@ -341,8 +359,8 @@ pub(crate) fn path_of(number: usize) -> Option<Argument> {
     match name_of(number) {
         "open" | "execve" | "stat" | "lstat" | "access" | "readlink" | "unlink" | "mkdir" | "rmdir" | "rename"
         | "chmod" => Some(Argument::First),
-        "openat" | "openat2" | "execveat" | "newfstatat" | "statx" | "faccessat" | "faccessat2" | "readlinkat"
-        | "unlinkat" | "mkdirat" | "renameat" | "renameat2" | "fchmodat" => Some(Argument::Second),
+        "openat" | "openat2" | "execveat" | "newfstatat" | "fstatat" | "statx" | "faccessat" | "faccessat2"
+        | "readlinkat" | "unlinkat" | "mkdirat" | "renameat" | "renameat2" | "fchmodat" => Some(Argument::Second),
         _ => None,
     }
 }

@@ -23,6 +23,7 @@ use crate::report::explain::{
 };
 use crate::run::{self, RunOptions, Stopper};
 use crate::sandbox::{Confined, Confinement, Needs};
+use crate::service::ServiceManager;
 use crate::signals;
 
 /// How many packets of endless synthetic traffic are examined.
@@ -113,6 +114,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         capture: capture.clone(),
         control: ControlTree::default(),
         signals,
+        service: ServiceManager::default(),
         sandbox,
         verbose,
         forwarding: None,

@@ -4,12 +4,15 @@
 //! The result is a list of [`Finding`]s, a line each, and numbers for scripts. Files are read
 //! below a root directory that tests replace. `probe` has what must be tried on the real machine.
 
+mod bundle;
 mod cpus;
 mod host;
 mod interface;
 mod netlink;
 mod page;
 mod probe;
+mod redact;
+mod runs;
 mod system;
 
 use serde::Serialize;
@@ -18,6 +21,7 @@ use steerage::{CpuMask, topology::Topology};
 use crate::args::DoctorArgs;
 use crate::error::Error;
 use crate::sandbox::{self, Confined, Needs};
+use bundle::Bundle;
 use cpus::Cpus;
 use host::Host;
 use interface::Interface;
@@ -86,11 +90,16 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
         None => None,
     };
     let mut diagnosis = diagnose(&host, probes, interface);
+    let bundle = args.bundle.as_deref().map(|path| Bundle::collect(path, &host, args.interface.as_deref()));
+    let bundle = bundle.transpose()?;
     // Everything has been looked at. What is in force from here on is what a run would have.
     let in_force = sandbox::enter(Needs::of(Confined::Doctor), &args.sandbox)?;
     let at = diagnosis.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);
     diagnosis.findings.insert(at, system::sandbox(in_force));
-    page::print(&diagnosis, args.json)
+    match (bundle, &args.bundle) {
+        (Some(bundle), Some(path)) => bundle.write(path, &diagnosis),
+        _ => page::print(&diagnosis, args.json),
+    }
 }
 
 fn diagnose(host: &Host, probes: Probes, interface: Option<Interface>) -> Diagnosis {

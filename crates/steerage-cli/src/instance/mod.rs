@@ -32,6 +32,7 @@ use crate::control_tree::ControlTree;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::sandbox::{Confinement, Needs};
+use crate::service::ServiceManager;
 use crate::signals::{self, SignalHandlers};
 use cpus::CpuSelection;
 
@@ -80,6 +81,8 @@ pub(crate) struct RunServices {
     pub(crate) control: ControlTree,
     /// The signals that stop the run or ask for a report.
     pub(crate) signals: SignalHandlers,
+    /// The service manager, if it wants to know when the run has started.
+    pub(crate) service: ServiceManager,
     /// The listener for Prometheus.
     pub(crate) metrics: Metrics,
     /// The sandbox that is in force, if there is one.
@@ -133,6 +136,7 @@ where
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
     let metrics = Metrics::prepare(args)?;
+    let service = ServiceManager::connect();
     let Opened { inputs, capture, .. } = devices::open(args)?;
     let takes = inputs.iter().any(|input| input.kind == "af_xdp");
     let can_wait = inputs.iter().flat_map(|input| &input.queues).all(|queue| queue.capabilities().can_wait);
@@ -184,7 +188,7 @@ where
     kept.drop_start_up()?;
     // AF_XDP attaches and pins memory while the instance is built. No thread that handles packets has started yet.
     let sandbox = confinement.of_calls()?;
-    Ok((instance, RunServices { capture, control, signals, metrics, sandbox }))
+    Ok((instance, RunServices { capture, control, signals, service, metrics, sandbox }))
 }
 
 /// Checks the command line without opening a device. Returns a line that says what each CPU would do.

@@ -79,6 +79,7 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     let _shown = options.control.serve(running.handle(), reports(options, running.handle(), started, start))?;
     let _metrics = options.metrics.serve(running.handle(), ReportSources::of(options).metrics())?;
     tracing::info!("running; signals are listened to");
+    options.service.ready();
     if let Some(note) = options.note {
         let _ = writeln!(io::stderr(), "{note}");
     }

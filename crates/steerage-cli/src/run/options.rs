@@ -18,6 +18,7 @@ use crate::instance::RunServices;
 use crate::live_flows::Keys;
 use crate::metrics::Metrics;
 use crate::report::{EndedBy, Printer};
+use crate::service::ServiceManager;
 use crate::signals::SignalHandlers;
 
 /// How long endless synthetic traffic runs if the command line gives no limit: long enough for a steady rate, and short
@@ -46,6 +47,8 @@ pub(crate) struct RunOptions {
     pub(crate) control: ControlTree,
     /// The signals that stop the run or ask for a report.
     pub(crate) signals: SignalHandlers,
+    /// The service manager, which is told when the run has started.
+    pub(crate) service: ServiceManager,
     /// The counters of `forward`.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     /// The counters of `respond`.
@@ -105,6 +108,7 @@ impl RunOptions {
             capture: services.capture,
             control: services.control,
             signals: services.signals,
+            service: services.service,
             forwarding: None,
             responding: None,
             metrics: services.metrics,

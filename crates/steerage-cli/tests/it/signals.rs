@@ -213,3 +213,56 @@ fn no_signal_to_stop_is_lost() {
         assert!(killed > 10 && ended > 5, "{killed} and {ended} system calls");
     }
 }
+
+/// The exit code tells the service manager that the run is to start again.
+#[test]
+fn hup_ends_a_run_well_and_asks_for_another() {
+    let run = endless(&["--json"]);
+    run.signal(Signal::SIGHUP);
+    let ran = run.end();
+    assert_eq!((ran.code, &ran.report()["ended_by"]), (Some(129), &"signal".into()), "{ran:?}");
+}
+
+#[test]
+fn with_nohup_a_run_outlives_its_terminal() {
+    let program = env!("CARGO_BIN_EXE_steerage");
+    let mut run = Command::new("nohup")
+        .arg(program)
+        .args(ENDLESS)
+        .args(["--json", "-c", "2000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // nohup ignores HUP before it becomes the program, so the signal is lost whenever it comes after that.
+    let status = format!("/proc/{}/comm", run.id());
+    let until = Instant::now() + HANG;
+    while fs::read_to_string(&status).unwrap().trim() != "steerage" {
+        assert!(Instant::now() < until, "nohup did not start the program");
+        std::thread::yield_now();
+    }
+    kill(Pid::from_raw(run.id() as i32), Signal::SIGHUP).unwrap();
+    let mut out = String::new();
+    run.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(0));
+    let report = parse(&out);
+    assert_eq!((&report["ended_by"], &report["received"]), (&"packets".into(), &2000.into()));
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_run_has_started() {
+    let path = std::env::temp_dir().join(format!("steerage-notify-{}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(HANG)).unwrap();
+    let mut run = command(&["count", "synthetic:packets=10"]).env("NOTIFY_SOCKET", &path).spawn().unwrap();
+    let mut text = [0; 64];
+    let length = socket.recv(&mut text).unwrap();
+    assert_eq!(&text[..length], b"READY=1");
+    assert_eq!(run.wait().unwrap().code(), Some(0));
+    fs::remove_file(&path).unwrap();
+    // A name that leads nowhere is no reason to fail.
+    let output = command(&["count", "synthetic:packets=10"]).env("NOTIFY_SOCKET", &path).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+}

@@ -74,7 +74,8 @@ impl Socket {
         let (mut rest, mut count) = (&mut parts[..], 0);
         for (message, packet) in messages.iter_mut().zip(packets) {
             let Some((own, others)) = rest.split_at_mut_checked(packet.len()) else { break };
-            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (own.as_mut_ptr(), own.len());
+            // C libraries differ in the type of the length.
+            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (own.as_mut_ptr(), own.len() as _);
             (rest, count) = (others, count + 1);
             if let Some(to) = addresses {
                 message.msg_hdr.msg_name = ptr::from_ref(to.for_packet(packet.first().copied().unwrap_or_default()))

@@ -1,0 +1,42 @@
+//! Tells the service manager when a run has started, if one started it: the protocol of sd_notify(3).
+
+use std::env;
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The variable by which a service manager names its socket.
+const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// The service manager, if it wants to know when the run has started.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceManager(Option<UnixDatagram>);
+
+impl ServiceManager {
+    /// Connects to it. Call this before the sandbox is entered, in which no socket can be opened.
+    pub(crate) fn connect() -> Self {
+        let name = env::var_os(SOCKET_VARIABLE);
+        Self(name.and_then(|name| {
+            let connected = connect(&name);
+            connected.inspect_err(|error| tracing::warn!("the service manager cannot be told anything: {error}")).ok()
+        }))
+    }
+
+    /// The run has started.
+    pub(crate) fn ready(&self) {
+        if let Some(Err(error)) = self.0.as_ref().map(|socket| socket.send(b"READY=1")) {
+            tracing::warn!("the service manager was not told that the run has started: {error}");
+        }
+    }
+}
+
+fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+        None => socket.connect(name)?,
+    }
+    Ok(socket)
+}

@@ -14,7 +14,7 @@
 
 #[cfg(not(target_arch = "x86_64"))]
 mod absent;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod aes;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
@@ -27,11 +27,13 @@ mod sip;
 mod tests;
 mod toeplitz;
 
+#[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
+use absent::Aes;
+#[cfg(not(target_arch = "x86_64"))]
+use absent::Gfni;
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use absent::PlainFrames;
-#[cfg(not(target_arch = "x86_64"))]
-use absent::{Aes, Gfni};
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 use aes::Aes;
 #[cfg(target_arch = "x86_64")]
 use gfni::Gfni;

@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 #[derive(Clone)]
 pub(super) enum Absent {}
 
+#[cfg(not(all(target_arch = "aarch64", target_endian = "little")))]
 pub(super) type Aes = Absent;
 pub(super) type Gfni = Absent;
 
@@ -26,6 +27,17 @@ impl Absent {
 pub(crate) struct PlainFrames<'a>(Infallible, PhantomData<&'a ()>);
 
 impl PlainFrames<'_> {
+    /// The AES kernel of other architectures asks this before it makes one.
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    pub(super) fn are_possible() -> bool {
+        false
+    }
+
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    pub(super) fn new(_: &super::aes::Aes, _: &'static PortPairs) -> Self {
+        unreachable!("they are not possible")
+    }
+
     pub(crate) fn hash(self, _: &[&[u8]], _: Affinity, _: &mut [u32; TOGETHER]) -> u64 {
         match self.0 {}
     }

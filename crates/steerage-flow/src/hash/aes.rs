@@ -18,18 +18,20 @@
 //! can be marked `target_feature` or `inline(always)`, but not both, and the compiler does not always follow the hint
 //! `inline`.
 
-use super::plain_frames::PlainFrames;
-use super::{HashKey, Hashing, Kernel, PortPairs};
+use super::{HashKey, Hashing, Kernel, PlainFrames, PortPairs};
 use crate::flow_key::FlowKey;
-use core::arch::x86_64::{
-    __m128i, _mm_aesenc_si128, _mm_cvtsi128_si32, _mm_set_epi64x, _mm_setzero_si128, _mm_xor_si128,
-};
+
+#[cfg_attr(target_arch = "x86_64", path = "aes/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aes/aarch64.rs")]
+mod instructions;
+
+use instructions::{Block, block, low, round, xor, zero};
 
 /// The number of rounds per block.
 const ROUNDS: usize = 4;
 
 /// One key to whiten the block, then one key per round.
-pub(super) type RoundKeys = [__m128i; 1 + ROUNDS];
+pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 
 /// A value of this type proves that this CPU has AES, because [`Aes::new`] checks it.
 #[derive(Clone)]
@@ -42,15 +44,10 @@ pub(super) struct Aes {
 
 impl Aes {
     pub(super) fn new(key: &HashKey) -> Option<Aes> {
-        if !std::is_x86_feature_detected!("aes") {
+        if !instructions::is_there() {
             return None;
         }
-        let [short, long] = schedule(key).map(|keys| {
-            keys.map(|[low, high]| {
-                // SAFETY: SSE2, which `_mm_set_epi64x` needs, is part of x86-64.
-                unsafe { _mm_set_epi64x(high as i64, low as i64) }
-            })
-        });
+        let [short, long] = schedule(key).map(|keys| keys.map(|[low, high]| block(low, high)));
         Some(Aes { short, long, reads_frames: PlainFrames::are_possible() })
     }
 
@@ -75,16 +72,16 @@ impl Kernel for Aes {
     #[inline(always)]
     fn hash(&self, key: &FlowKey) -> u32 {
         let &[a, b, c, d, e] = key.words();
-        // SAFETY: x86-64 has SSE2, and `self` exists, so `new` has found that the CPU has AES.
+        // SAFETY: `self` exists, so `new` has found that the CPU has AES.
         unsafe {
             let state = if key.is_short() {
-                absorb(_mm_setzero_si128(), a, b, &self.short)
+                absorb(zero(), [a, b], &self.short)
             } else {
-                let state = absorb(_mm_setzero_si128(), a, b, &self.long);
-                let state = absorb(state, c, d, &self.long);
-                absorb(state, e, key.tag(), &self.long)
+                let state = absorb(zero(), [a, b], &self.long);
+                let state = absorb(state, [c, d], &self.long);
+                absorb(state, [e, key.tag()], &self.long)
             };
-            _mm_cvtsi128_si32(state) as u32
+            low(state)
         }
     }
 
@@ -95,15 +92,15 @@ impl Kernel for Aes {
     }
 }
 
-/// Adds the block (`low`, `high`) to `state`, then applies all rounds.
+/// Adds the block of these two words to `state`, then applies all rounds.
 ///
 /// # Safety
 ///
 /// The CPU has AES.
 #[inline(always)]
-unsafe fn absorb(state: __m128i, low: u64, high: u64, keys: &RoundKeys) -> __m128i {
-    // SAFETY: x86-64 has SSE2, and the caller promises AES.
-    unsafe { absorb_block(state, _mm_set_epi64x(high as i64, low as i64), keys) }
+unsafe fn absorb(state: Block, [low, high]: [u64; 2], keys: &RoundKeys) -> Block {
+    // SAFETY: the caller promises AES.
+    unsafe { absorb_block(state, block(low, high), keys) }
 }
 
 /// Adds `block` to `state`, then applies all rounds.
@@ -112,16 +109,14 @@ unsafe fn absorb(state: __m128i, low: u64, high: u64, keys: &RoundKeys) -> __m12
 ///
 /// The CPU has AES.
 #[inline(always)]
-pub(super) unsafe fn absorb_block(state: __m128i, block: __m128i, keys: &RoundKeys) -> __m128i {
+pub(super) unsafe fn absorb_block(state: Block, block: Block, keys: &RoundKeys) -> Block {
     let [whiten, rounds @ ..] = keys;
-    // SAFETY: the intrinsics need AES and SSE2. The caller promises AES, and x86-64 has SSE2.
-    unsafe {
-        let mut state = _mm_xor_si128(state, _mm_xor_si128(block, *whiten));
-        for round in rounds {
-            state = _mm_aesenc_si128(state, *round);
-        }
-        state
+    let mut state = xor(state, xor(block, *whiten));
+    for key in rounds {
+        // SAFETY: the caller promises AES.
+        state = unsafe { round(state, *key) };
     }
+    state
 }
 
 /// The round keys (low word, high word) of short and of long keys. They are twenty words, each derived from all of

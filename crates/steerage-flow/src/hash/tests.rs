@@ -149,7 +149,7 @@ fn sip_hashes_whole_messages() {
     assert_eq!(hasher.hash(&long).0, siphash::<1, 3>(derived, &message) as u32);
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 mod aes_in_software {
     use super::super::aes::schedule;
     use super::*;

@@ -92,7 +92,7 @@ pub(crate) struct SplitArgs {
     #[arg(long, value_name = "KEY", default_value = "flow", hide_default_value = true, hide_possible_values = true, value_parser = together())]
     pub(crate) key: Together,
 
-    /// Pass on the inner frame of VXLAN, Geneve, GRE and MPLS
+    /// Pass on the inner frame of VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS
     #[arg(hide_short_help = true, long)]
     pub(crate) strip_tunnels: bool,
 

@@ -252,6 +252,9 @@ impl<K: KeyRule> FrameHasher<K> {
             if let Some(key) = self.rule.custom(frame) {
                 return self.hasher.hash(&key);
             }
+            if let Some(key) = dissect::plain(frame, self.layers) {
+                return self.hasher.hash(&self.rule.of_flow(key));
+            }
         }
         let found = dissect::dissect(frame, link, self.layers);
         let key = match found.fragments.iter().flatten().find(|fragment| fragment.offset > 0) {

@@ -210,3 +210,21 @@ fn plain_frames_are_not_left_out() {
         }
     }
 }
+
+/// A frame whose hash nobody needed at first gets the one that it has in a batch, by the short cut and by the dissector.
+#[test]
+fn a_frame_alone_has_the_hash_of_its_batch() {
+    let mut rng = Rng(7);
+    for layers in [Layers::Inner, Layers::Outer] {
+        let hasher = FrameHasher::new(FlowHasher::keyed(&HashKey::MICROSOFT), layers, BothDirections);
+        let mut batch = items(FRAMES_READ, || rng.any_frame());
+        batch.retain(|item| dissect::dissect(&item.frame, LinkType::ETHERNET, layers).fragment().is_none());
+        hasher.hash_batch(&mut batch, Items, ARRIVAL, &mut FragmentTable::new());
+        let plain = batch.iter().filter(|item| dissect::plain(&item.frame, layers).is_some()).count();
+        assert!(plain > batch.len() / 4 && plain < batch.len(), "{plain} of {}", batch.len());
+        for item in &batch {
+            let alone = hasher.hash_one(&item.frame, LinkType::ETHERNET);
+            assert_eq!(alone, item.hash, "{layers:?} {:02x?}", item.frame);
+        }
+    }
+}

@@ -169,7 +169,9 @@ impl Keys {
     /// stopped. Call this before the sandbox is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        if !terminal::can_redraw() || tcgetpgrp(&stdin).ok()? != rustix::process::getpgrp() {
+        // A terminal that is not this session's has no foreground, and stops nobody.
+        let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
+        if !terminal::can_redraw() || in_background {
             return None;
         }
         let before = tcgetattr(&stdin).ok()?;

@@ -109,7 +109,7 @@ fn the_flows_with_the_most_bytes() {
     let narrow = command(&["meter", &conversation(&directory), "--virtual-cpus", "2"]).env("COLUMNS", "80").output();
     let narrow = String::from_utf8(narrow.unwrap().stdout).unwrap();
     assert!(narrow.lines().skip(1).all(|line| line.len() <= 80), "{narrow}");
-    assert!(narrow.contains("  udp    10.0.0.1:5000  10.0.0.2:53 "), "{narrow}");
+    assert!(narrow.contains(" 2.0 udp   10.0.0.1:5000     10.0.0.2:53 "), "{narrow}");
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn results_have_a_directory_for_each_job() {
     let scratch = Scratch::new();
     let script = "wc -c >own; echo to stdout; echo to stderr >&2; exit {n}";
     // Only the last directory is made.
-    let (ran, _) = shell(&["-j", "2", "--results", scratch.join("deep/out").to_str().unwrap()], script);
+    let ran = run(&["parallel", capture(), "--results", scratch.join("deep/out").to_str().unwrap(), "--", "true"]);
     assert!(ran.code == Some(255) && ran.err.contains("make it with mkdir -p"), "{ran:?}");
     let results = scratch.join("out");
     let (ran, _) = shell(&["-j", "2", "--results", results.to_str().unwrap()], script);

@@ -16,7 +16,7 @@
 //! | `routing` | the kernel's routes and neighbours, for `forward` and `respond` |
 //! | `run_file` | reads a run file and merges it with the command line |
 //! | `sandbox` | what each command may still do once it is set up |
-//! | `privileges`, `signals`, `service` | capabilities that are dropped, signals that become events, what the service manager is told |
+//! | `privileges`, `signals`, `service` | capabilities that are dropped, signals that become events, messages to the service manager |
 //! | `instances`, `host_cpus` | the running instances of this machine, and its CPUs |
 //! | `stdout` | writes to standard output |
 //! | `guide` | the pages of docs/, which are built in |

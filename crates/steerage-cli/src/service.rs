@@ -20,14 +20,14 @@ impl ServiceManager {
         let name = env::var_os(SOCKET_VARIABLE);
         Self(name.and_then(|name| {
             let connected = connect(&name);
-            connected.inspect_err(|error| tracing::warn!("the service manager cannot be told anything: {error}")).ok()
+            connected.inspect_err(|error| tracing::warn!("there is no way to reach the service manager: {error}")).ok()
         }))
     }
 
     /// The run has started.
     pub(crate) fn ready(&self) {
         if let Some(Err(error)) = self.0.as_ref().map(|socket| socket.send(b"READY=1")) {
-            tracing::warn!("the service manager was not told that the run has started: {error}");
+            tracing::warn!("the service manager does not know that the run has started: {error}");
         }
     }
 }

@@ -195,5 +195,5 @@ fn read(read: impl FnOnce() -> io::Result<usize>) -> io::Result<Option<usize>> {
 
 #[cold]
 fn no_blocks() -> io::Error {
-    io::Error::other("the queue is polled with the memory of another one")
+    io::Error::other("the queue is polled with the memory of another queue")
 }

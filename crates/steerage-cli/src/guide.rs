@@ -11,13 +11,13 @@ macro_rules! pages {
 
 const PAGES: [(&str, &str); PAGE_COUNT] = pages! {
     "install" "first-capture" "first-interface" "write-an-ids"
-    "parallel" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "respond" "top" "control"
+    "parallel" "tunnels" "meter" "explain" "interfaces" "af_xdp" "captures" "filters" "outputs" "forward" "respond" "top" "control"
     "run-files" "doctor" "bench" "bench-report" "devices" "functions"
     "options" "report" "metrics" "flows" "privileges" "memory" "glossary"
     "steering" "balance" "topology" "performance"
 };
 
-const PAGE_COUNT: usize = 33;
+const PAGE_COUNT: usize = 34;
 
 /// The text of a page.
 pub(crate) fn page(name: &str) -> Option<&'static str> {

@@ -116,11 +116,10 @@ fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can
     let Some(namespaces) = Namespaces::new(2) else { return };
     let running = wire(&namespaces, ["tun:left,offload=on", "tun:right"]);
     converse(&namespaces, 0, 1);
-    for to in ["10.210.0.2", "fd00:210::2"] {
+    for (to, back) in [("10.210.0.2", "10.210.0.1"), ("fd00:210::2", "fd00:210::1")] {
         datagrams_in_one_piece(&namespaces, to);
         tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
-        let back = to.replace("::2", "::1").replace(".2", ".1");
-        tcp_transfer(&namespaces, 1, 0, address(&back), BYTES);
+        tcp_transfer(&namespaces, 1, 0, address(back), BYTES);
     }
     // The interfaces are gone with the run.
     let (right, left) = (namespaces.received_by(1, "right"), namespaces.received_by(0, "left"));

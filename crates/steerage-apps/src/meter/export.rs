@@ -359,6 +359,7 @@ mod tests {
     #[test]
     fn a_file_is_complete_when_no_flow_of_its_period_can_end() {
         let directory = std::env::temp_dir().join(format!("steerage-export-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
         let pattern = directory.join("%H%M.jsonl");
         let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");
         let rotate = Rotation { period: Duration::from_secs(300), inactive: Duration::from_secs(60) };
@@ -396,6 +397,7 @@ mod tests {
     #[test]
     fn a_period_each_does_not_take_all_file_descriptors() {
         let directory = std::env::temp_dir().join(format!("steerage-export-many-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
         let pattern = directory.join("%s.csv");
         let name = FilePattern::parse(pattern.to_str().expect("a path that is text")).expect("a pattern");
         let rotate = Rotation { period: Duration::from_secs(1), inactive: Duration::from_secs(3600) };

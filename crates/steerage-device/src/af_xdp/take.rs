@@ -280,10 +280,10 @@ mod tests {
         for (text, says) in [
             ("", "nothing is named"),
             ("or udp", "before `or`"),
-            ("udp or", "behind `or`"),
+            ("udp or", "after `or`"),
             ("udp and or tcp", "before `or`"),
-            ("udp not", "behind `not`"),
-            ("port", "behind `port`"),
+            ("udp not", "after `not`"),
+            ("port", "after `port`"),
             ("port x", "a port is"),
             ("port 70000", "a port is"),
             ("port 9-8", "ends before"),

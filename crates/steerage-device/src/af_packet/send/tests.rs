@@ -163,7 +163,7 @@ fn mistakes_are_told_in_a_line() {
     assert!(error("af_packet:none0").starts_with("none0: cannot look at the interface: No such device"));
     assert_eq!(
         error("af_packet:lo,queues=2"),
-        "af_packet: option `queues=2` does not exist for an output: there is qdisc"
+        "af_packet: option `queues=2` does not exist for an output: there are qdisc, offload"
     );
     assert_eq!(error("af_packet:lo,qdisc=no"), "af_packet: option `qdisc=no` is none of use, bypass");
     assert!(error("none0").starts_with("output none0: write "));

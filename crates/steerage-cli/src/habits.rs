@@ -45,6 +45,9 @@ const PRINTING: [&str; 10] = ["-A", "-e", "-l", "-S", "-tt", "-ttt", "-u", "-U",
 /// The command line to write instead, if the mistake is a habit of tcpdump's users.
 pub(crate) fn advice(arguments: &[OsString], error: &clap::Error) -> Option<String> {
     let words: Vec<&str> = arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default()).collect();
+    if let Some(advice) = no_dashes(&words) {
+        return Some(advice);
+    }
     match error.kind() {
         ErrorKind::UnknownArgument => option(&words, &invalid(error, ContextKind::InvalidArg)?),
         ErrorKind::MissingRequiredArgument => no_input(&words),
@@ -93,6 +96,19 @@ fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str
         Some(word) if word.len() > 2 && !word.starts_with("--") => (wrong, Some(&word[2..])),
         _ => (wrong, next),
     }
+}
+
+/// A job of `parallel` without `--` before its command.
+fn no_dashes(words: &[&str]) -> Option<String> {
+    let ["parallel", input, command @ ..] = words else { return None };
+    let first = command.first()?;
+    let is_option = |word: &str| word.starts_with('-');
+    let is_input = |word: &str| is_interface(word) || Path::new(word).exists() || word.contains(':') || word == "any";
+    if is_option(input) || is_option(first) || is_input(first) || command.contains(&"--") {
+        return None;
+    }
+    let (input, first) = (shell_word(input), shell_word(first));
+    Some(format!("write -- before the command of the jobs: steerage parallel {input} -- {first} ..."))
 }
 
 /// A command without its interfaces.

@@ -277,8 +277,14 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy
     Received { data, total_len, link, time, wire_len }
 }
 
-/// What an offload left to do for the frame, or for `written`, its writable copy, if it has one.
+/// What an offload left to do for the frame, or for `written`, its writable copy, if it has one. Most frames have nothing.
+#[inline(always)]
 pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
+    if frame.has_extra() { offload_of(frame, written) } else { None }
+}
+
+#[cold]
+fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
     let offload = Offload::from_bytes(frame.extra()?)?;
     let Some(copy) = written else { return Some(offload) };
     offload.shifted(copy.len() as isize - copy.front()? as isize)
@@ -408,7 +414,7 @@ impl Packet<'_> {
     /// What an offload left to do: the frame is a super-frame, which stands for several packets, or its checksum is not
     /// finished. `None` for all other packets, and once a single packet was written to, because its checksum is finished
     /// then.
-    #[inline]
+    #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.written())
     }

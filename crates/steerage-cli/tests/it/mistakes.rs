@@ -148,7 +148,7 @@ fn without_a_command_there_is_help() {
 }
 
 /// What people typically type wrong, and a part of the answer that says what to do.
-const TYPICAL: [(&str, &str); 46] = [
+const TYPICAL: [(&str, &str); 48] = [
     // Habits of tcpdump's users.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
@@ -177,6 +177,8 @@ const TYPICAL: [(&str, &str); 46] = [
     ("respond --address 10.0.0.2", "steerage respond eth1 --address"),
     ("forward nowhere", "`ip link` lists"),
     ("parallel synthetic:packets=10", "<COMMAND>"),
+    ("parallel big.pcap tshark -r -", "steerage parallel big.pcap -- tshark"),
+    ("parallel big.pcap tshark", "write -- before the command"),
     // Options and their values.
     ("count --cpu 0", "'--cpus'"),
     ("meter lo --top", "<N>"),

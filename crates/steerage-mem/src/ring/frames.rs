@@ -221,6 +221,12 @@ impl<'a> Frame<'a> {
         unsafe { self.ring.memory.header(&self.slot) }
     }
 
+    /// Whether the device wrote something before the header: see [`extra`](Self::extra).
+    #[inline(always)]
+    pub fn has_extra(&self) -> bool {
+        self.slot.has_extra()
+    }
+
     /// What the device wrote before the header, if it did.
     #[inline]
     pub fn extra(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {

@@ -66,12 +66,19 @@ impl Handler for Count {
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         let packets = batch.len() as u64;
         let (mut bytes, mut more_packets, mut more_bytes) = (0, 0, 0);
-        for packet in batch.iter_mut() {
-            let len = packet.total_len();
-            bytes += len as u64;
-            if let Some(offload) = packet.offload() {
-                more_packets += offload.packets(len) as u64 - 1;
-                more_bytes += (offload.wire_bytes(len) - len) as u64;
+        // Frames that are read here have no offloads.
+        let others = batch.read_common(|_, received| {
+            bytes += received.data.len() as u64;
+            true
+        });
+        if !others.is_empty() {
+            for (_, packet) in batch.iter_mut().enumerate().filter(|(nth, _)| others.contains(*nth)) {
+                let len = packet.total_len();
+                bytes += len as u64;
+                if let Some(offload) = packet.offload() {
+                    more_packets += offload.packets(len) as u64 - 1;
+                    more_bytes += (offload.wire_bytes(len) - len) as u64;
+                }
             }
         }
         let (wire_packets, wire_bytes) = (packets + more_packets, bytes + more_bytes);

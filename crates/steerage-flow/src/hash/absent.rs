@@ -18,6 +18,7 @@ impl Absent {
         None
     }
 
+    #[cfg(not(all(target_arch = "aarch64", target_endian = "little")))]
     pub(super) fn plain_frames(&self, _: &'static PortPairs) -> Option<PlainFrames<'_>> {
         None
     }

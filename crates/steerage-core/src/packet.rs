@@ -363,8 +363,8 @@ impl Packet<'_> {
         received(&self.frame, self.written())
     }
 
-    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page. Of a super-frame this is the
-    /// headers only: its payload stays in lent memory and cannot be written to, and [`segments`](Self::segments) has both.
+    /// Like [`data`](Self::data), but writable. A frame in lent memory is first copied to a page. For a super-frame this is
+    /// the headers only: its payload stays in lent memory and cannot be written to, and [`segments`](Self::segments) has both.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.

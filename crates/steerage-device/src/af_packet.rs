@@ -128,7 +128,7 @@ pub struct AfPacketOptions {
     /// Whether checksums that were left to a card that isn't there are to be computed: for who sends packets on. What was
     /// merged of datagrams, which nobody can take apart, is lost then, and counted.
     pub finish_checksums: bool,
-    /// Whether super-frames come in one piece, told as such, and checksums are left to whoever sends.
+    /// Whether super-frames come in one piece and marked as such. The sender then completes checksums.
     pub offloads: bool,
 }
 

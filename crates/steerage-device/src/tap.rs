@@ -9,7 +9,7 @@
 //! Within a process and network namespace, [`open`](crate::open) and [`output::open`](crate::output::open) share the
 //! interfaces that they open by name.
 //!
-//! Unless it is told otherwise, the device asks for no offloads: the kernel completes checksums and segments packets before
+//! By default, the device asks for no offloads: the kernel completes checksums and segments packets before
 //! it delivers them, so that they look as on a wire. With [`TapOptions::offloads`] the kernel hands over super-frames as they are, and
 //! takes them: `tap/super_frames.rs` receives them, and `tap/send.rs` merges and cuts.
 
@@ -131,7 +131,7 @@ pub struct TapOptions {
     pub queues: Option<usize>,
     /// The longest packet, without an Ethernet header. `None` to leave it as it is: 1500 for one that is made.
     pub mtu: Option<usize>,
-    /// Whether super-frames come and go in one piece, and checksums are left to whoever is last.
+    /// Whether super-frames come and go in one piece. The last sender then completes checksums.
     pub offloads: bool,
 }
 
@@ -249,7 +249,7 @@ impl TapOptions {
             offloads =
                 Some(self.set_offloads(&queues[0]).map_err(|e| self.error("turn on the interface's offloads", e))?);
         } else {
-            // Who had it before may have left them on.
+            // An earlier owner may have left them on.
             queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
         }
         if let Some(mtu) = self.mtu {

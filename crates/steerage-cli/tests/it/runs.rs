@@ -137,7 +137,7 @@ fn the_page_for_people() {
         ]
     );
     assert_eq!(lines.len(), 6, "{lines:#?}");
-    // Memory and order are for those who ask for more.
+    // Only -v shows memory and order.
     let ran = run(&["count", "-c", "10000", "--virtual-cpus", "2", "--rps-cpus", "2", "-v"]);
     let more: Vec<&str> = ran.out.lines().skip(5).collect();
     assert!(more[0].starts_with("order       not checked") && more[1].starts_with("memory      "), "{ran:?}");

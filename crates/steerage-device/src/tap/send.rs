@@ -123,7 +123,7 @@ impl Sending<'_> {
     }
 
     fn takes(&self, Received { total_len, link, wire_len, .. }: &Received<'_>) -> bool {
-        // Of a packet that a capture has cut there is only a part to send.
+        // If a capture has cut a packet, only a part is left to send.
         self.shared.layer.takes(*link) && total_len >= wire_len
     }
 

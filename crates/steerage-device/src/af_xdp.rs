@@ -47,7 +47,7 @@ pub use take::{TESTS_MAX, Take, TakeError};
 /// same. It lasts for 2 ms at a million frames per second.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// The shortest ring. It has room for one budget of frames in flight, and for another one in the
+/// The shortest ring. It has room for one budget of frames in flight, and for as many in the
 /// kernel.
 pub const RING_MIN: u32 = 128;
 

@@ -32,7 +32,7 @@ impl RxQueue for Card {
             frame.fill(0);
             (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 46, 17); // IPv4, 46 bytes, UDP
             frame[26..30].copy_from_slice(&[10, 0, 0, tenant]);
-            frame[34..38].copy_from_slice(&self.next.to_be_bytes()); // The ports. They differ in each packet, so each packet begins a new flow.
+            frame[34..38].copy_from_slice(&self.next.to_be_bytes()); // The ports, which make each packet a new flow.
             self.next += 1;
             // Neighbouring tenants get buckets that are far apart, because each CPU starts with a
             // contiguous range of buckets.

@@ -26,11 +26,11 @@ pub(super) struct Interface {
     pub(super) name: String,
     pub(super) index: u32,
     pub(super) link: LinkType,
-    /// The link headers of its frames are of no use, so the kernel removes them.
+    /// Whether the link headers of its frames are of no use, so that the kernel removes them.
     pub(super) cooked: bool,
     pub(super) loopback: bool,
     pub(super) up: bool,
-    /// The longest frame that the interface sends.
+    /// The longest frame that the interface sends, in bytes.
     pub(super) frame_bytes_max: usize,
     /// Whether the interface merges received packets, by generic and by large receive offload.
     pub(super) merges: (bool, bool),

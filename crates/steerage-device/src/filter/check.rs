@@ -9,7 +9,7 @@ const MEMORY_WORDS: u32 = 16;
 /// Loads from this offset on do not read the packet but the kernel's information about it:
 /// `SKF_AD_OFF`.
 const ANCILLARY: u32 = 0xffff_f000;
-/// The end of that information. Its parts are at even multiples of 4 below this: `SKF_AD_MAX`.
+/// The end of that information. Its parts are at multiples of 4 below this: `SKF_AD_MAX`.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
 /// The kind of an instruction, as far as the rules need it.

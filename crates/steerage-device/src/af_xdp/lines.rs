@@ -1,4 +1,4 @@
-//! The tx sockets of an interface. They hold each CPU's socket, its queue, and the memory from
+//! The tx sockets of an interface: one socket per sending CPU, with its queue and the memory from
 //! which the CPU sends.
 //!
 //! Each sending CPU has its own socket, so that no CPU waits for another. The kernel has one

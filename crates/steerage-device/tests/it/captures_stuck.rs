@@ -187,7 +187,7 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     assert_eq!(whole_packets(&reader.join().unwrap()) + read_again(&file), count);
 }
 
-/// Several CPUs write to one device. Its bytes are in the order in which packets were sent.
+/// Outputs to a character device write to it, and do not replace it by a file.
 #[test]
 fn a_device_is_written_to_as_it_is() {
     let null = over(traffic(Some(10_000), None), [Path::new("/dev/null"), Path::new("/dev/null")]);

@@ -1,15 +1,17 @@
-//! Prints the names with most DNS queries every second: `cargo run --release -p steerage-device --example dns_rates -- eth0`
+//! Prints the names with the most DNS queries per second: `cargo run --release -p steerage-device
+//! --example dns_rates -- eth0`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::{collections::HashMap, error::Error, mem::take, sync::mpsc, time::Duration};
 
 use steerage::{Batch, Builder, Cpu, Handler, Packet, Timestamp, flow::protocol::UDP};
 
-/// The number of names that a CPU tells apart in a second, so that random names cannot fill the memory.
+/// The most names that a CPU counts separately per second, so that random names cannot fill the
+/// memory.
 const NAMES_MAX: usize = 10_000;
 type Queries = HashMap<Vec<u8>, u64>;
 
-/// The queries of one CPU since its last tick, and the way to the thread that prints.
+/// The queries of one CPU since its last tick, and the channel to the thread that prints.
 struct DnsRates(Queries, mpsc::Sender<Queries>);
 
 impl Handler for DnsRates {
@@ -53,7 +55,8 @@ fn name<'t>(message: &[u8], text: &'t mut [u8; 256]) -> Option<&'t [u8]> {
         at += 1 + len;
     }
     text.make_ascii_lowercase();
-    // Anything but 0 is a pointer, and nothing stands before this name that a pointer could lead to.
+    // The byte after the labels must be 0. Any other value is a pointer, and this first name of the
+    // message has no earlier name to point to.
     (message[at] == 0 && at < 12 + 255 && message[2] < 0x80).then_some(&text[..at - 12])
 }
 
@@ -88,7 +91,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A frame from port to port, with a DNS message of these flags that asks for this name.
+    /// A frame between these two ports, with a DNS message that has these flags and asks for this
+    /// name.
     fn frame(ports: (u16, u16), flags: u8, name: &[u8]) -> Vec<u8> {
         let message = [&[0, 1, flags, 0, 0, 1, 0, 0, 0, 0, 0, 0], name, &[0, 1, 0, 1]].concat();
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
@@ -149,7 +153,7 @@ mod tests {
         for name in [&b"\xc0\x0c"[..], b"\x01a\xc0\x0c\0", b"\xff\xff", b"\x40", b"\x80\0"] {
             assert_eq!(find(&[&[0; 12], name, &[0; 99]].concat()), None, "{name:?}");
         }
-        // 255 bytes are the longest name: four labels of 63 bytes are too long.
+        // A name has at most 255 bytes, so four labels of 63 bytes are too long.
         for (labels, is_name) in [(3, true), (4, false)] {
             let name = [&[63][..], &[b'a'; 63]].concat().repeat(labels);
             assert_eq!(find(&[&[0; 12], &name[..], &[0]].concat()).is_some(), is_name, "{labels}");

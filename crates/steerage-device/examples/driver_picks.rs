@@ -1,5 +1,6 @@
-//! A device that chooses where its packets go, as a driver of a smart network card could. It knows which tenant a packet belongs to,
-//! and keeps each tenant's packets together: `cargo run --release -p steerage-device --example driver_picks`
+//! A device that chooses where its packets go, as a driver of a smart network card could. It knows
+//! which tenant a packet belongs to, and keeps the packets of each tenant together: `cargo run
+//! --release -p steerage-device --example driver_picks`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::BTreeSet;
@@ -11,7 +12,7 @@ use steerage::{Batch, Builder, Cpu, CpuMask, Handler, Hash, Input, Outcome};
 
 pub(crate) const TENANTS: u8 = 100;
 
-/// Packets of many flows. The last byte of the source address says whose they are.
+/// Packets of many flows. The last byte of the source address is the tenant's number.
 pub(crate) struct Card {
     pub(crate) next: u32,
     pub(crate) left: u32,
@@ -19,7 +20,8 @@ pub(crate) struct Card {
 
 impl RxQueue for Card {
     fn capabilities(&self) -> Capabilities {
-        // Both directions of a flow belong to one tenant, so its bucket has them all.
+        // Both directions of a flow belong to one tenant, so one bucket has all packets of the
+        // flow.
         Capabilities::pages(64).can_wait().names_buckets(Affinity::BothDirections)
     }
 
@@ -30,9 +32,10 @@ impl RxQueue for Card {
             frame.fill(0);
             (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 46, 17); // IPv4, 46 bytes, UDP
             frame[26..30].copy_from_slice(&[10, 0, 0, tenant]);
-            frame[34..38].copy_from_slice(&self.next.to_be_bytes()); // The ports: another flow each time.
+            frame[34..38].copy_from_slice(&self.next.to_be_bytes()); // The ports, which make each packet a new flow.
             self.next += 1;
-            // Neighbouring tenants get buckets far apart, since a CPU begins with a stretch of buckets.
+            // Neighbouring tenants get buckets that are far apart, because each CPU starts with a
+            // contiguous range of buckets.
             let bucket = u16::from(tenant).wrapping_mul(41);
             Some(Filled::whole(60).with_hash(Some(hash_of_bucket(bucket))))
         });
@@ -41,7 +44,7 @@ impl RxQueue for Card {
     }
 }
 
-/// The tenants whose packets a CPU has seen.
+/// The tenants that this CPU has seen packets of.
 #[derive(Default)]
 pub(crate) struct Tenants(BTreeSet<u8>);
 

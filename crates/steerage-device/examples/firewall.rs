@@ -9,10 +9,10 @@ use std::{error::Error, fs, time::Duration};
 use steerage::{Batch, Builder, Cpu, Handler, TxId, flow::protocol::has_ports};
 use steerage_device::tap::{Layer, TapOptions};
 
-/// The ports that are blocked at either end of a flow: one on each line of the file.
+/// The ports that are blocked at either end of a flow. The file has one port per line.
 pub(crate) type Rules = HashSet<u16>;
 
-/// The rules in force, which any thread may replace. The number changes with them.
+/// The current rules, which any thread may replace. The number changes with each replacement.
 #[derive(Default)]
 pub(crate) struct Shared(AtomicU64, Mutex<Arc<Rules>>);
 
@@ -23,7 +23,7 @@ impl Shared {
     }
 }
 
-/// Sends what comes by input 0 to the first output, and what comes by input 1 to the second.
+/// Sends packets from input 0 to the first output, and packets from input 1 to the second.
 pub(crate) struct Firewall(Arc<Shared>, u64, Arc<Rules>, [TxId; 2]);
 
 impl Firewall {
@@ -46,7 +46,7 @@ impl Handler for Firewall {
         let to = outputs[usize::from(batch.input().0)];
         for packet in batch.iter_mut() {
             let flow = packet.flow_key();
-            // The key of ICMP has an identifier in the place of ports.
+            // The key of an ICMP flow has an identifier instead of ports.
             let has_ports = flow.and_then(|flow| flow.protocol()).is_some_and(has_ports);
             let mut ends = flow.map_or([None; 2], |flow| [flow.source(), flow.destination()]).into_iter().flatten();
             let is_blocked = has_ports && ends.any(|end| rules.contains(&end.port()));
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(tester.handle(frames()), [sent, sent, Verdict::Discarded, sent]);
         shared.set(Rules::from([80]));
         assert_eq!(tester.handle(frames()), [Verdict::Discarded, Verdict::Discarded, sent, sent]);
-        // A thread that holds the lock of the rules holds up no packet.
+        // A thread that holds the lock of the rules does not delay any packet.
         let guard = shared.1.lock().unwrap();
         shared.0.fetch_add(1, Ordering::Release);
         assert_eq!(tester.handle(frames()), [Verdict::Discarded, Verdict::Discarded, sent, sent]);
@@ -130,7 +130,7 @@ mod tests {
         let make = move |_| Firewall::new(&shared, outputs);
         builder.build(make).unwrap().start().unwrap().join();
         let mut sent = recorded.map(|side| side.packets().into_iter().map(|packet| packet.bytes).collect::<Vec<_>>());
-        // Two flows have no order.
+        // The order of packets is defined within a flow only, and these are two flows.
         sent[1].sort_by_key(|frame| frame[37]);
         assert_eq!(sent, [vec![frame(HOST, BAD, 1)], vec![frame(BAD, HOST, 2), frame(BAD, HOST, 3)]]);
     }

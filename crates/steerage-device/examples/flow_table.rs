@@ -1,7 +1,8 @@
 //! State that moves with its bucket: a table of flows on each CPU, while the mask changes under load.
 //!
-//! Each packet of synthetic traffic has a number in its flow. The table expects the next one, so had a single flow's
-//! state been lost, left behind, or had two of its packets changed places, a gap would show.
+//! Each packet of synthetic traffic carries its number within its flow. The table expects the
+//! numbers in order. It would see a gap if the state of a flow was lost or left behind, or if two
+//! packets of a flow changed places.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::HashMap;
@@ -12,21 +13,22 @@ use std::time::Duration;
 use steerage::{Batch, BucketId, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Snapshot};
 use steerage_device::synthetic::parse_payload;
 
-/// What is known of a flow.
+/// The state of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) packets: u64,
-    /// The number that comes next.
+    /// The number that the next packet should have.
     next: u64,
-    /// Packets with another number than that.
+    /// How many packets had a different number.
     pub(crate) gaps: u64,
-    /// How often it changed its CPU.
+    /// How often the flow moved to another CPU.
     pub(crate) moves: u64,
 }
 
 pub(crate) type Flows = HashMap<u32, Flow>;
 
-/// One CPU's flows, bucket by bucket: to give one away costs one look-up, whatever it holds.
+/// The flows of one CPU, grouped by bucket. Giving a bucket away takes one look-up, no matter how
+/// many flows it has.
 #[derive(Debug, Default)]
 struct FlowTable(HashMap<BucketId, Flows>);
 
@@ -58,7 +60,7 @@ impl Handler for FlowTable {
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) flows: Flows,
@@ -74,7 +76,7 @@ pub(crate) fn run(device: &str, cpus: u16) -> Result<Outcome, Box<dyn Error>> {
         .build(|_cpu| FlowTable::default())?
         .start()?;
     let handle = running.handle();
-    // One CPU, two, up to all, and from the start again.
+    // Use one CPU, then two, up to all of them, and start again.
     for count in (1..=cpus).cycle() {
         if handle.is_finished() {
             break;

@@ -9,9 +9,9 @@ use steerage::{
     limits::HEADROOM,
 };
 
-/// How many pages are posted for the hardware to fill.
+/// How many pages the driver posts for the hardware to fill.
 const RING: usize = 256;
-/// The longest frame: Ethernet without a tag.
+/// The longest Ethernet frame without a VLAN tag.
 const FRAME_BYTES_MAX: usize = 1514;
 
 /// The hardware and its driver.
@@ -22,7 +22,8 @@ struct Nic {
 }
 
 impl Nic {
-    /// What the hardware does: a frame, short and long by turns, into the page. The frame's length, if there was one.
+    /// Simulates the hardware: writes a frame into the page, alternately short and long. Returns
+    /// the frame's length, or `None` after the last frame.
     fn receive(&mut self, memory: &mut [u8]) -> Option<usize> {
         self.frames_left = self.frames_left.checked_sub(1)?;
         let len = [60, FRAME_BYTES_MAX][self.frames_left as usize % 2];
@@ -38,7 +39,8 @@ impl RxQueue for Nic {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // Refill until full: the first time all of it, and then what there was no page for.
+        // Refill the ring until it is full. The first poll fills all of it, and later polls add
+        // pages that were not available before.
         while self.ring.len() < RING {
             let Some(page) = out.take_page() else { break };
             self.ring.push(page);
@@ -50,7 +52,7 @@ impl RxQueue for Nic {
                 self.ring.drain(..).for_each(|page| out.give_page(page));
                 return Ok(Polled::Ended);
             };
-            // The frame goes on, and a page comes back to be posted in its place.
+            // The frame goes on to a CPU, and the page that comes back takes its place in the ring.
             self.ring.push(out.rx_finish(page, HEADROOM, Filled::whole(len)));
             self.next = (self.next + 1) % self.ring.len();
         }
@@ -58,7 +60,7 @@ impl RxQueue for Nic {
     }
 }
 
-/// Counts frames, and adds up their numbers.
+/// Counts frames and adds up their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Sums(pub(crate) u64, pub(crate) u64);
 

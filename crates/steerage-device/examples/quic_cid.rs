@@ -1,19 +1,21 @@
-//! A flow key of one's own: QUIC packets are steered by connection id, so a connection that changes its address stays on
-//! the CPU that knows it.
+//! A custom flow key: this example steers QUIC packets by connection id. A connection that changes
+//! its address stays on the CPU that has its state.
 //!
-//! By addresses and ports, as everything else is steered, a phone that leaves its WLAN or a NAT that forgets a mapping
-//! makes a connection turn up on another CPU. QUIC names the connection in each packet instead (RFC 9000, 5.1). A short
-//! header does not say how long that name is; the server that chose it knows.
+//! Other traffic is steered by addresses and ports. With such a key, a connection would move to
+//! another CPU whenever a phone leaves its WLAN or a NAT forgets a mapping. QUIC instead puts a
+//! connection id into each packet (RFC 9000, 5.1). A short header does not contain the length of
+//! the id, but the server that chose the id knows its length.
 //!
-//! Two names are not the server's own choice of CPU, and both are seen to here:
+//! The server cannot freely choose the CPU for two kinds of ids, and this example handles both:
 //!
-//! * The first packets of a client go to an id of the *client's* making. The server answers with an id of the same
-//!   *bucket*, found by drawing until one falls there. So the connection stays, even where its bucket moves meanwhile.
-//! * A client that changes its address on purpose uses another id from there on, so that nobody can link the two (9.5).
-//!   Such ids were issued to it before, and are of the same bucket too. Since the hash has a secret key, that tells an
-//!   observer nothing.
+//! * The first packets of a client carry an id that the *client* chose. The server answers with an
+//!   id in the same *bucket*, which it finds by drawing ids until one falls into the bucket. So the
+//!   connection keeps its CPU, even if the bucket moves meanwhile.
+//! * A client that changes its address on purpose switches to another id, so that nobody can link
+//!   the two addresses (9.5). The server issued those ids earlier, and they are in the same bucket
+//!   too. The hash has a secret key, so an observer learns nothing from them.
 //!
-//! The packets of this example are its own, through a small [`RxQueue`]: run it without arguments.
+//! The example makes its own packets in a small [`RxQueue`]. Run it without arguments.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,14 +29,15 @@ use steerage::{
     flow::{FlowHasher, HashKey, bucket_of},
 };
 
-/// How long the connection ids are that this server issues.
+/// The length of the connection ids that this server issues.
 const CID_BYTES: usize = 8;
 
 const QUIC_PORT: u16 = 443;
 
 // ---- the flow key
 
-/// QUIC to us goes by its connection id; all else, `None`, by its flow.
+/// QUIC packets to this server are keyed by connection id. All other packets get `None`, and are
+/// keyed by flow.
 fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     match SlicedPacket::from_ethernet(frame).ok()?.transport? {
         TransportSlice::Udp(udp) if udp.destination_port() == QUIC_PORT => {
@@ -44,7 +47,8 @@ fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     }
 }
 
-/// To which connection id a packet goes: at the same place in all versions of QUIC (RFC 8999, 5).
+/// The destination connection id of a packet. It is at the same place in all versions of QUIC (RFC
+/// 8999, 5).
 fn destination_cid(packet: &[u8]) -> Option<&[u8]> {
     match packet {
         [first, rest @ ..] if first & LONG_HEADER == 0 => rest.get(..CID_BYTES),
@@ -57,7 +61,7 @@ const LONG_HEADER: u8 = 0x80;
 
 // ---- the server: which connections it sees
 
-/// Notes for each connection how many of its packets came to this CPU.
+/// Counts, for each connection, the packets that came to this CPU.
 #[derive(Debug, Default)]
 struct Server(BTreeMap<u32, u64>);
 
@@ -78,10 +82,10 @@ impl Handler for Server {
     }
 }
 
-/// Draws connection ids.
+/// Draws random connection ids.
 struct Issuer {
     hasher: FlowHasher,
-    /// Good enough for an example. The ids of a real server must not be predictable.
+    /// Good enough for an example. The ids of a real server must be unpredictable.
     rng: fastrand::Rng,
 }
 
@@ -90,12 +94,12 @@ impl Issuer {
         self.rng.u64(..).to_be_bytes()
     }
 
-    /// The bucket that packets to `cid` are in. A handler has it from [`steerage::Packet::bucket`].
+    /// The bucket of packets to `cid`. A handler gets it from [`steerage::Packet::bucket`].
     fn bucket(&self, cid: &[u8]) -> u16 {
         bucket_of(self.hasher.hash(&FlowKey::from_bytes(cid)))
     }
 
-    /// An id in the bucket of `cid`: takes 4096 draws in the mean, under 100 us.
+    /// An id in the bucket of `cid`. Takes 4096 draws on average, in less than 100 us.
     fn issue_beside(&mut self, cid: &[u8]) -> [u8; CID_BYTES] {
         let bucket = self.bucket(cid);
         loop {
@@ -109,7 +113,7 @@ impl Issuer {
 
 // ---- the clients
 
-/// What `connections` clients send, each from three addresses to three ids.
+/// The packets of `connections` clients. Each client sends from three addresses to three ids.
 fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
     let mut stages = [const { Vec::new() }; 4];
     for connection in 0..connections {
@@ -121,9 +125,9 @@ fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
 
         stages[0].push(frame(home, 40_000, &initial(&chosen_by_client), connection));
         stages[1].push(frame(home, 40_000, &short(&first), connection));
-        // A NAT gave it another port, unknown to the client: the id is the same.
+        // A NAT gave the client another port. The client does not notice, so the id stays the same.
         stages[2].push(frame(home, 50_000, &short(&first), connection));
-        // It went to another network and knows it: the next id.
+        // The client moved to another network and knows it, so it uses the next id.
         stages[3].push(frame(abroad, 40_000, &short(&second), connection));
     }
     stages.concat()
@@ -142,7 +146,8 @@ fn short(destination: &[u8; CID_BYTES]) -> Vec<u8> {
     [&[0x40], &destination[..]].concat()
 }
 
-/// With the connection's number at the end, in clear, so that the server can check what it should not have to know.
+/// Builds a frame. It ends with the connection's number in clear text, so that the server can check
+/// the steering. A real server could not see that number.
 fn frame(source: [u8; 4], port: u16, header: &[u8], connection: u32) -> Vec<u8> {
     let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
         .ipv4(source, [192, 0, 2, 1], 64)
@@ -175,21 +180,22 @@ impl RxQueue for Frames {
     }
 }
 
-// ---- the whole
+// ---- running it
 
-/// What the server saw.
+/// The result of a run, as the server saw it.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// The connections that had packets on more than one CPU.
+    /// The connections whose packets came to more than one CPU.
     pub(crate) scattered: BTreeSet<u32>,
-    /// How many connections each CPU had packets of.
+    /// How many connections each CPU saw.
     pub(crate) by_cpu: Vec<(CpuId, usize)>,
     pub(crate) snapshot: Snapshot,
 }
 
-/// Runs the same packets by connection id, and by address and port.
+/// Steers the same packets twice: by connection id, and by addresses and ports.
 pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn Error>> {
-    // A real key must be random and secret: with it, a client can send everything to one CPU.
+    // A real key must be random and secret. A client that knows the key can send everything to one
+    // CPU.
     let hasher = FlowHasher::keyed(&HashKey::new([0x51; HashKey::LEN]));
     let frames = traffic(connections, &mut Issuer { hasher: hasher.clone(), rng: fastrand::Rng::with_seed(1) });
     let builder = || {

@@ -1,4 +1,5 @@
-//! Packets for async code, each CPU as a future: `cargo run --release -p steerage-device --example tokio -- eth0`
+//! Passes packets to async code, with each CPU as a future: `cargo run --release -p steerage-device
+//! --example tokio -- eth0`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::{error::Error, io, os::fd::OwnedFd, thread, time::Duration};
@@ -7,7 +8,7 @@ use steerage::threads::{Armed, CpuPart, Stepped};
 use steerage::{Batch, Builder, Cpu, Handler, Snapshot, packet::Kept};
 use tokio::{io::unix::AsyncFd, runtime, signal, sync::mpsc, task, time::timeout};
 
-/// Sends packets to async code, as far as that keeps up.
+/// Sends packets to async code, and discards those that the async code has no room for.
 struct ToAsync(mpsc::Sender<Kept>);
 
 impl Handler for ToAsync {
@@ -16,7 +17,7 @@ impl Handler for ToAsync {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
-            // The place first, so that no packet is kept only to be dropped.
+            // Reserve the place first, so that no packet is kept only to be dropped.
             match self.0.try_reserve() {
                 Ok(place) => drop(packet.keep().map(|kept| place.send(kept))),
                 Err(_) => packet.discard(),
@@ -30,7 +31,7 @@ impl Handler for ToAsync {
 /// Runs one CPU until every queue has ended.
 async fn serve<H: Handler>(part: CpuPart<H>) -> io::Result<H::Report> {
     let mut softnet = part.enter_machine();
-    // SAFETY: the file descriptor is owned, so it stays open as long as the runtime knows it.
+    // SAFETY: the file descriptor is owned, so it stays open while the runtime uses it.
     let event: AsyncFd<OwnedFd> = unsafe { AsyncFd::register(softnet.event_fd()?) }?;
     while softnet.poll(256) != Stepped::Finished {
         if let Armed::Sleep(until) = softnet.arm() {
@@ -54,7 +55,7 @@ fn run<S: Future + Send + 'static>(device: &str, cpus: usize, stop: S) -> Result
     let threads: Vec<_> = parts.into_iter().map(serve).collect();
     let (policy, running, mut packets) = (handle.clone(), handle.clone(), 0);
     runtime()?.block_on(async {
-        // Without it, no CPU ever joins. It ends with this runtime.
+        // Without this task, no further CPU ever joins. The task ends with this runtime.
         task::spawn(async move {
             while let Some(next) = policy.control(policy.now()) {
                 tokio::time::sleep(next.since(policy.now())).await;

@@ -1,4 +1,5 @@
-//! Passes packets between two TUNs, each in a network namespace of its own: the smallest tunnel, without its encryption.
+//! Passes packets between two TUNs, each in its own network namespace. This is the smallest tunnel,
+//! without encryption.
 //!
 //! ```text
 //! ip netns add a; ip netns add b
@@ -7,7 +8,8 @@
 //! ip netns exec b iperf3 -s -D; ip netns exec a iperf3 -c 10.99.0.2
 //! ```
 //!
-//! With `on`, super-frames pass in one piece. With `off`, the kernel cuts them first. It ends with its standard input.
+//! With `on`, super-frames pass in one piece. With `off`, the kernel cuts them first. The program
+//! ends when its standard input does.
 #![expect(clippy::print_stdout, reason = "an example shows what it counted")]
 
 use std::fs::File;
@@ -18,7 +20,7 @@ use nix::sched::{CloneFlags, setns};
 use steerage::{Batch, Builder, Cpu, Handler, TxId};
 use steerage_device::tap::{Layer, Tap, TapOptions};
 
-/// Sends what came by the first TUN to the second, and what came by the second to the first.
+/// Sends packets from the first TUN to the second, and packets from the second to the first.
 struct Bridge;
 
 impl Handler for Bridge {
@@ -36,7 +38,7 @@ impl Handler for Bridge {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn open(namespace: &str, interface: &str, offloads: bool) -> Result<Tap, Failure> {
-    // A thread of its own, since a namespace is a thread's.
+    // Use a separate thread, because each thread has its own network namespace.
     let open = || -> Result<Tap, Failure> {
         setns(File::open(format!("/run/netns/{namespace}"))?, CloneFlags::CLONE_NEWNET)?;
         Ok(TapOptions::new(Layer::Tun, interface).offloads(offloads).open()?)

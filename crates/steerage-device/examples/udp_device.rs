@@ -9,7 +9,7 @@ use steerage::{Batch, BuildError, Builder, Cpu, Handler, Input, LinkType, Outcom
 
 const PACKET_BYTES_MAX: usize = 1500;
 
-/// A tunnel's end: each datagram carries an IP packet of up to so many bytes.
+/// One end of a tunnel. Each datagram carries an IP packet of up to [`PACKET_BYTES_MAX`] bytes.
 pub(crate) struct Tunnel(UdpSocket);
 
 impl Tunnel {
@@ -22,7 +22,7 @@ impl Tunnel {
 
 impl RxQueue for Tunnel {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::pages(PACKET_BYTES_MAX + 1) // A longer datagram fills the byte more.
+        Capabilities::pages(PACKET_BYTES_MAX + 1) // A datagram that is too long fills the extra byte.
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
@@ -41,16 +41,16 @@ impl RxQueue for Tunnel {
                 None
             }
         });
-        out.lost(too_long); // Received and dropped, by the device.
+        out.lost(too_long); // Datagrams that this device received and dropped.
         polled.map_err(|error| DeviceError::new("tunnel", "receive a datagram", error))
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd()) // The CPU sleeps until it is readable, after `Polled::Drained`.
+        Some(self.0.as_fd()) // After `Polled::Drained`, the CPU sleeps until the socket is readable.
     }
 }
 
-/// Counts packets, and stops the run when a CPU has so many.
+/// Counts packets, and stops the run when a CPU has counted the given number.
 pub(crate) struct Count(u64, u64);
 
 impl Handler for Count {
@@ -86,7 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// The socket is empty most of the time, and an empty socket makes no packet. A datagram without a byte makes one.
+    /// An empty socket makes no packet, even if it is polled often. A datagram of zero bytes makes
+    /// one.
     #[test]
     fn each_datagram_makes_one_packet_unless_it_is_too_long() {
         let tunnel = Tunnel::bind().unwrap();
@@ -110,7 +111,7 @@ mod tests {
         let tunnel = Tunnel::bind().unwrap();
         let to = tunnel.0.local_addr().unwrap();
         let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // Fewer than the socket's buffer holds, all of one flow and so to one CPU.
+        // These fit into the socket's buffer. They belong to one flow, so they all go to one CPU.
         for _ in 0..50 {
             sender.send_to(&[0x45; 40], to).unwrap();
         }

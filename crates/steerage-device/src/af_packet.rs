@@ -1,16 +1,19 @@
-//! Live interfaces by AF_PACKET. The device listens, and takes no packets away from the kernel. docs/interfaces.md is
-//! the user's guide.
+//! Live interfaces with AF_PACKET. The device listens, and takes no packets away from the kernel.
+//! docs/interfaces.md is the user's guide.
 //!
-//! A queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the ring, and hands over
-//! the block when it is full or its time is over. The frames are lent where they lie, each with a
-//! [`FrameHeader`](steerage::device::FrameHeader) in front of it. Several sockets share an interface by PACKET_FANOUT. Frames
-//! that the kernel drops because the ring is full are counted as [lost](steerage::device::Completions::lost).
+//! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
+//! ring, and hands over the block when it is full or its time is over. The queue lends the frames
+//! from the ring without a copy, each with a [`FrameHeader`](steerage::device::FrameHeader) in
+//! front of it. Several sockets share an interface with PACKET_FANOUT. Frames that the kernel drops
+//! because the ring is full are counted as [lost](steerage::device::Completions::lost).
 //!
-//! The kernel fills the blocks of a ring in turn, and stops at the first that was not given back. So that no handler
-//! can stop it, a block that stays out is replaced by a copy: see `af_packet/ring.rs`.
+//! The kernel fills the blocks of a ring in turn, and stops at the first that was not given back. A
+//! block that stays out too long is replaced by a copy, so that no handler can stop the ring: see
+//! `af_packet/ring.rs`.
 //!
-//! Sockets are set up in libpcap's order, so that no unwanted frame gets in: a socket without a protocol, its ring, a
-//! filter that accepts nothing, the interface, the fanout group, and at last the real filter.
+//! Each socket is set up in libpcap's order, so that no unwanted frame gets in. It starts without a
+//! protocol. Then come its ring, a filter that accepts nothing, the interface, the fanout group,
+//! and at last the real filter.
 
 mod interface;
 mod program;
@@ -39,42 +42,49 @@ use sys::{Memory, Shape, Socket};
 pub use send::AfPacketOutput;
 pub use spec::Named;
 
-/// A ring's size by default, in bytes: at a million small frames a second, 0.2 s of them.
+/// The default size of a ring in bytes. It has room for 0.2 s of small frames at a million per
+/// second.
 pub const BUFFER_DEFAULT: usize = 32 << 20;
 
-/// The smallest ring: as few blocks as still let one be rescued while others are filled.
+/// The smallest ring. It has just enough blocks that a block can be rescued while others are filled.
 pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 
-/// The largest ring. The kernel counts its bytes in 32 bits, and nothing pages it out.
+/// The largest ring. The kernel counts its bytes in 32 bits, and never swaps it out.
 pub const BUFFER_MAX: usize = 2 << 30;
 
-/// How long the kernel may hold a block back that is not full, by default. Nobody who counts or meters minds 10 ms, and a
-/// hundred wake-ups a second are little; where it matters, 1 ms is a setting away.
+/// The default for how long the kernel may hold back a block that is not full. For counting and
+/// metering, 10 ms is short enough, and a hundred wake-ups per second cost little. Users who need
+/// less delay can set 1 ms.
 pub const BLOCK_TIMEOUT_DEFAULT: Duration = Duration::from_millis(10);
 
-/// The longest that a block may be held back: beyond, a person would think that nothing comes.
+/// The longest time that a block may be held back. With a longer one, a user would think that no
+/// frames arrive.
 pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
-/// The most sockets for an interface: what the kernel allows in a fanout group by default (`PACKET_FANOUT_MAX`).
+/// The most sockets per interface. The kernel allows this many in a fanout group by default
+/// (`PACKET_FANOUT_MAX`).
 pub const QUEUES_MAX: usize = 256;
 
-/// The longest frame that is asked for: what tcpdump holds to be the most, and longer than receive offload makes them.
+/// The longest frame in bytes. It is tcpdump's maximum, and longer than the frames that receive
+/// offload makes.
 pub const SNAPLEN_MAX: usize = 262_144;
 
-/// A block is that large if the ring has room for [`BLOCKS`] of them: a frame of [`SNAPLEN_MAX`] fits.
+/// The size of a block if the ring has room for [`BLOCKS`] such blocks. A frame of [`SNAPLEN_MAX`]
+/// fits.
 const BLOCK_BYTES_MAX: usize = 512 << 10;
-/// And no smaller: frames merged by receive offload are up to 64 KiB long.
+/// The smallest block. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
-/// How many blocks a ring has if it can: so many can be out, or be held back by their time, before the ring is full.
+/// How many blocks a ring has if its size permits. This many can be out, or wait for their time to
+/// end, before the ring is full.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
 
-/// How much a socket may have on its way out, in bytes, as the kernel counts them: some 1800 frames of 1500 bytes, more than
-/// a card's ring holds. By default it is 90.
+/// How many bytes a socket may have in flight, as the kernel counts them. That is about 1800 frames
+/// of 1500 bytes, more than a card's ring holds. The kernel's default is enough for 90.
 const SEND_BUFFER: i32 = 4 << 20;
 
-/// Room that the kernel leaves before each frame, in bytes: for the header and a VLAN tag that is put back, so that neither
-/// touches what the kernel has written there.
+/// Room that the kernel leaves before each frame, in bytes. The frame header and a VLAN tag that is
+/// put back fit into it, so neither overwrites what the kernel wrote.
 const RESERVE_BYTES: u32 = 8;
 
 const _: () = assert!(BLOCK_BYTES_MAX >= SNAPLEN_MAX + 4096 && BLOCK_BYTES_MIN >= (64 << 10) + 4096);
@@ -82,20 +92,22 @@ const _: () = assert!(BLOCK_BYTES_MIN.is_power_of_two() && BLOCK_BYTES_MAX.is_po
 
 const PERMISSION: &str = "it takes CAP_NET_RAW: run it with sudo, or once: sudo setcap cap_net_raw+ep PROGRAM";
 
-/// Which frames are wanted, by which way they go.
+/// The direction of the wanted frames.
+///
 /// [`AfPacketOptions`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
-    /// Those that the interface receives.
+    /// Frames that the interface receives.
     In,
-    /// Those that this machine sends by it.
+    /// Frames that this machine sends through the interface.
     Out,
-    /// Both. On the loopback interface, where each frame goes out and comes in, those that come in.
+    /// Both directions. On the loopback interface, each frame goes out and comes in, so only
+    /// incoming frames count.
     #[default]
     InOut,
 }
 
-/// What to listen to, and how.
+/// The interface to listen to, and the options for it.
 ///
 /// ```no_run
 /// use steerage_device::af_packet::{AfPacketOptions, Direction};
@@ -109,42 +121,46 @@ pub enum Direction {
 pub struct AfPacketOptions {
     /// The interface's name.
     pub interface: String,
-    /// Sockets that share its frames by flow, each of them a queue.
+    /// The number of sockets that share the interface's frames by flow. Each socket is a queue.
     pub queues: usize,
-    /// Each socket's ring, in bytes.
+    /// The ring of each socket, in bytes.
     pub buffer: usize,
-    /// How long the kernel may hold frames back until it has a block full of them; whole milliseconds.
+    /// How long the kernel may hold frames back until they fill a block, in whole milliseconds.
     pub block_timeout: Duration,
-    /// Whether frames for other machines are wanted as well.
+    /// Whether frames for other machines are wanted too.
     pub promiscuous: bool,
-    /// Which way frames go.
+    /// The direction of the wanted frames.
     pub direction: Direction,
-    /// How much of each frame is wanted, in bytes; `None` for all of it.
+    /// How many bytes of each frame are wanted. `None` means all.
     pub snaplen: Option<usize>,
-    /// What the kernel is to let through; `None` for everything.
+    /// The filter that the kernel applies. `None` means that everything passes.
     pub filter: Option<Filter>,
-    /// Whether the kernel is to hash each frame's flow. See docs/interfaces.md for what that does not keep together.
+    /// Whether the kernel should hash each frame's flow. See docs/interfaces.md for packets that
+    /// this hash does not keep together.
     pub device_hash: DeviceHash,
-    /// Whether checksums that were left to a card that isn't there are to be computed: for who sends packets on. What was
-    /// merged of datagrams, which nobody can take apart, is lost then, and counted.
+    /// Whether to compute checksums that were left to a card that does not exist. Programs that
+    /// send packets on need this. Merged datagrams cannot be split, so with this option they are
+    /// dropped and counted as lost.
     pub finish_checksums: bool,
-    /// Whether super-frames come in one piece and marked as such. The sender then completes checksums.
+    /// Whether super-frames stay in one piece and are marked as such. The sender then completes
+    /// their checksums.
     pub offloads: bool,
 }
 
-/// An interface that is listened to.
+/// An interface that is open for listening.
+///
 /// [`AfPacketOptions`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfPacket {
     /// The device.
     pub input: Input,
-    /// What its user should know: a line each.
+    /// Notes for the user, one line each.
     pub notes: Vec<String>,
 }
 
 impl AfPacketOptions {
-    /// The interface, with every default.
+    /// Listens to `interface`, with the default of each option.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -166,33 +182,35 @@ impl AfPacketOptions {
         queues: usize;
         /// The size of each socket's ring in bytes, [`BUFFER_MIN`] to [`BUFFER_MAX`]. Default: [`BUFFER_DEFAULT`].
         buffer: usize;
-        /// How long the kernel may hold frames back until it has a block full of them: whole milliseconds, at most
-        /// [`BLOCK_TIMEOUT_MAX`]. Default: [`BLOCK_TIMEOUT_DEFAULT`].
+        /// How long the kernel may hold frames back until they fill a block, in whole milliseconds.
+        /// At most [`BLOCK_TIMEOUT_MAX`]. Default: [`BLOCK_TIMEOUT_DEFAULT`].
         block_timeout: Duration;
-        /// Whether frames for other machines are received as well. Default: yes.
+        /// Whether frames for other machines are received too. Default: yes.
         promiscuous: bool;
-        /// Which way the frames go. Default: both ways.
+        /// The direction of the wanted frames. Default: both directions.
         direction: Direction;
-        /// Cuts each frame to this many bytes, 1 to [`SNAPLEN_MAX`]. Default: frames are whole.
+        /// Cuts each frame to this many bytes, 1 to [`SNAPLEN_MAX`]. Default: frames are not cut.
         snaplen: usize => Some;
-        /// Has the kernel drop frames that the filter does not let through. Default: everything is received. If you have the
-        /// filter's text, use [`filtered`](Self::filtered).
+        /// Has the kernel drop frames that do not match the filter. Default: everything is
+        /// received. If you have the filter's text, use [`filtered`](Self::filtered).
         filter: Filter => Some;
-        /// Whether the kernel hashes each frame's flow. Default: no. [`DeviceHash::IfSafe`] leaves interfaces out whose card
-        /// hashes, since their frames do not say which of them are fragments.
+        /// Whether the kernel hashes each frame's flow. Default: no. [`DeviceHash::IfSafe`] does
+        /// not use the hash on interfaces whose card hashes, because their frames do not show which
+        /// of them are fragments.
         device_hash: DeviceHash;
-        /// Whether checksums are computed that were left to a network card: for programs that send packets on. Default: no.
+        /// Whether to compute checksums that were left to a network card. Programs that send
+        /// packets on need this. Default: no.
         finish_checksums: bool;
-        /// Whether packets that were merged, or were not cut yet (GRO, TSO, USO), are received as
-        /// [super-frames](steerage::Packet::offload), and checksums are left unfinished: for programs that send packets on by
-        /// interfaces. Default: no.
+        /// Whether packets that were merged (GRO) or not cut yet (TSO, USO) are received as
+        /// [super-frames](steerage::Packet::offload) with unfinished checksums. This is for
+        /// programs that send packets on through interfaces. Default: no.
         offloads: bool;
     }
 
-    /// Has the kernel drop frames that do not match `text`: an expression of tcpdump, or the numbers that `tcpdump -ddd` prints.
-    /// [`Filter::compile`] has the details.
+    /// Has the kernel drop frames that do not match `text`, which is a tcpdump expression or the
+    /// numbers that `tcpdump -ddd` prints. [`Filter::compile`] has the details.
     ///
-    /// For an expression this runs `tcpdump` as a child process, so call it before you
+    /// For an expression, this function runs `tcpdump` as a child process. So call it before you
     /// [drop privileges](crate::privileges) and before you start threads.
     ///
     /// # Errors
@@ -209,11 +227,11 @@ impl AfPacketOptions {
         Ok(self.filter(filter))
     }
 
-    /// Begins to listen: what comes from here on is received, from the first poll on.
+    /// Starts to listen. Frames that arrive after this call are handed over from the first poll on.
     ///
     /// # Errors
-    /// [`DeviceError`] if there is no such interface, it may not be listened to, its type is not supported, or there is no
-    /// memory for its ring.
+    /// [`DeviceError`] if the interface does not exist, its type is not supported, the process may
+    /// not listen to it, or there is no memory for its ring.
     pub fn open(&self) -> Result<AfPacket, DeviceError> {
         let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
         let interface = Interface::look(&self.interface, &first)?;
@@ -275,7 +293,7 @@ impl AfPacketOptions {
         Ok(AfPacket { input, notes })
     }
 
-    /// Sets a socket up so far that it listens, and lets nothing through yet.
+    /// Sets a socket up until it listens, but lets no frame through yet.
     fn listen(
         &self,
         socket: &Socket,
@@ -293,7 +311,8 @@ impl AfPacketOptions {
         let memory = Memory::map(socket.as_fd(), shape).map_err(cannot("map the socket's ring"))?;
         socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
         if self.direction_on(interface) == Direction::In && self.queues == 1 {
-            // Kernels before 4.20 don't know it, and a group overlooks it; the filter leaves them out as well.
+            // Kernels before 4.20 do not have this option, and a fanout group ignores it. The
+            // filter excludes those frames too.
             let _ = socket.ignore_outgoing();
         }
         socket.bind(interface.index).map_err(cannot("listen to the interface"))?;
@@ -306,7 +325,8 @@ impl AfPacketOptions {
         Ok(Ring::new(memory))
     }
 
-    /// On the loopback interface each frame is seen twice: as it goes out, and as it comes in.
+    /// The direction to listen to. On the loopback interface, a socket sees each frame twice: when
+    /// it goes out and when it comes in.
     fn direction_on(&self, interface: &Interface) -> Direction {
         match self.direction {
             Direction::InOut if interface.loopback => Direction::In,
@@ -338,7 +358,7 @@ impl AfPacketOptions {
 
 const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 
-/// The names of the interfaces that `any` stands for: those that are up and can be listened to.
+/// The names of the interfaces that `any` stands for. They are up, and steerage can listen to them.
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
     let socket = Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
@@ -350,12 +370,12 @@ pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     Ok(names)
 }
 
-/// The ring of one of `count` interfaces that are listened to together: the default is divided among them.
+/// The ring size of one of `count` interfaces. The default size is divided among them.
 pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
     if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }
 }
 
-/// Whether there is an interface of that name.
+/// Whether an interface has that name.
 ///
 /// ```
 /// use steerage_device::af_packet::is_interface;
@@ -366,7 +386,7 @@ pub fn is_interface(name: &str) -> bool {
     interface::index_of(name).is_some()
 }
 
-/// Has the kernel finish checksums before the interface sends.
+/// Has the kernel finish checksums before the interface sends a packet.
 #[cfg(test)]
 pub(crate) fn finish_checksums(name: &str) -> io::Result<()> {
     Socket::new(false)?.finish_checksums(name)

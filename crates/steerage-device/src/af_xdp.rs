@@ -1,14 +1,15 @@
-//! Live interfaces by AF_XDP. The device takes packets away from the kernel, and is the fastest way to receive them.
-//! docs/af_xdp.md is the user's guide.
+//! Live interfaces with AF_XDP. The device takes packets away from the kernel, and is the fastest
+//! way to receive them. docs/af_xdp.md is the user's guide.
 //!
-//! An XDP program of ours runs for each frame that the driver receives. If the frame is wanted, it goes to the AF_XDP
-//! socket of its receive queue, and otherwise to the kernel as usual. Each receive queue has a socket. All sockets
-//! share one memory: the pages of the pool. Pages are posted in a queue's fill ring, the kernel fills them, and they
-//! return by its rx ring as completions. A frame that does not fit one chunk arrives in several, and stays like that: a
-//! chain of pages.
+//! steerage's XDP program runs for each frame that the driver receives. It sends wanted frames to
+//! the AF_XDP socket of their receive queue, and leaves all others to the kernel. Each receive
+//! queue has a socket. All sockets share one memory: the pages of the pool. Pages are posted in a
+//! queue's fill ring, the kernel fills them, and they return through the rx ring as completions. A
+//! frame that does not fit into one chunk arrives in several, and remains a chain of pages.
 //!
-//! The program is attached by a link, which the kernel removes when the process ends, however it ends. A program that
-//! is attached already stays. Frames are taken from the first poll on.
+//! The program is attached by a link, which the kernel removes when the process ends, however it
+//! ends. A program that was attached before is not replaced by default. Frames are taken from the
+//! first poll on.
 
 mod assembler;
 mod attach;
@@ -42,48 +43,53 @@ pub use send::AfXdpOutput;
 pub use spec::Named;
 pub use take::{TESTS_MAX, Take, TakeError};
 
-/// How many frames a queue's rings have room for by default: what libbpf and libxdp take. 2 ms of a million frames a second.
+/// The default number of frames that each ring of a queue has room for. libbpf and libxdp use the
+/// same. It lasts for 2 ms at a million frames per second.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// The shortest ring: a budget's worth on its way, and one at the kernel's.
+/// The shortest ring. It has room for one budget of frames in flight, and for as many in the
+/// kernel.
 pub const RING_MIN: u32 = 128;
 
-/// The longest ring. Its pages are the memory that is pinned.
+/// The longest ring. The pages of the rings are the memory that the kernel pins.
 pub const RING_MAX: u32 = 32_768;
 
-/// The longest time that is polled for at a time, for frames: beyond, the CPU does nothing else.
+/// The longest time that one busy poll may wait for frames. With a longer one, the CPU would do
+/// nothing else.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
-/// How many pages each CPU has to send from by default, and how many descriptors its tx ring: a millisecond of a million a
-/// second, as much as a card's own ring holds.
+/// The default number of pages that each CPU can send from, and of descriptors in its tx ring. It
+/// lasts for 1 ms at a million packets per second, like the ring of a card.
 pub const SEND_RING_DEFAULT: u32 = 1024;
 
-/// What the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`), in bytes.
+/// The bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
-/// The longest chunk that the kernel knows: a page of its own.
+/// The longest chunk that the kernel supports: one of its pages.
 const CHUNK_BYTES_MAX: usize = 4096;
-/// An Ethernet header and two VLAN tags: what stands before what the MTU counts.
+/// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
 const LINK_BYTES: usize = 14 + 2 * 4;
 
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK: run it with sudo";
 
-/// In which way frames are to be taken.
+/// Where and how the kernel takes frames.
+///
 /// [`AfXdpOptions`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Native, and if the driver knows nothing of XDP, skb.
+    /// Native if the driver supports XDP, otherwise skb.
     #[default]
     Auto,
-    /// In the driver, before the kernel has made anything of the frame; without a copy where the driver can.
+    /// In the driver, before the kernel processes the frame, and without a copy if the driver can
+    /// do that.
     Native,
-    /// The same, with a copy.
+    /// Like [`Mode::Native`], but always with a copy.
     Copy,
-    /// Behind the driver: slower, and works everywhere.
+    /// After the driver. This is slower, but works everywhere.
     Skb,
 }
 
-/// What to take, from where, and how.
+/// The packets to take, the interface to take them from, and the options for that.
 ///
 /// ```no_run
 /// use steerage_device::af_xdp::AfXdpOptions;
@@ -97,36 +103,38 @@ pub enum Mode {
 pub struct AfXdpOptions {
     /// The interface's name.
     pub interface: String,
-    /// What is taken away from the kernel. There is no default: [`open`](Self::open) wants to be told.
+    /// The packets to take away from the kernel. There is no default: [`open`](Self::open) fails
+    /// without it.
     pub take: Option<Take>,
-    /// Which receive queues, from which to which; `None` for all.
+    /// The first and the last receive queue. `None` means all.
     pub queues: Option<RangeInclusive<u32>>,
-    /// How.
+    /// Where and how the kernel takes frames.
     pub mode: Mode,
     /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to [`RING_MAX`].
     pub ring: u32,
-    /// Whether each poll has the driver poll too, for so long; else it goes by interrupts.
+    /// How long each poll lets the driver poll too. `None` means that the driver uses interrupts.
     pub busy_poll: Option<Duration>,
-    /// Whether the hash that the hardware computed is used, if the driver tells it. See docs/af_xdp.md for what that does not
-    /// keep together.
+    /// Whether steerage uses the hash that the hardware computed, if the driver reports it. See
+    /// docs/af_xdp.md for packets that this hash does not keep together.
     pub device_hash: DeviceHash,
-    /// Whether a program that is there already is taken away.
+    /// Whether to replace an XDP program that is attached already.
     pub replace: bool,
 }
 
-/// An interface that packets are taken from.
+/// An interface from which packets are taken.
+///
 /// [`AfXdpOptions`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfXdp {
     /// The device.
     pub input: Input,
-    /// What its user should know: a line each.
+    /// Notes for the user, one line each.
     pub notes: Vec<String>,
 }
 
 impl AfXdpOptions {
-    /// The interface, with every default, and nothing to be taken.
+    /// Takes packets from `interface`, with the default of each option. Nothing is taken yet.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -141,30 +149,34 @@ impl AfXdpOptions {
     }
 
     setters! {
-        /// What is taken away from the kernel. There is no default: [`open`](Self::open) fails without it.
+        /// The packets to take away from the kernel. There is no default: [`open`](Self::open)
+        /// fails without it.
         take: Take => Some;
-        /// The first and the last of the receive queues. Default: all.
+        /// The first and the last receive queue. Default: all queues.
         queues: RangeInclusive<u32> => Some;
-        /// In which way frames are taken. Default: [`Mode::Auto`].
+        /// Where and how the kernel takes frames. Default: [`Mode::Auto`].
         mode: Mode;
         /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to [`RING_MAX`]. Default:
         /// [`RING_DEFAULT`].
         ring: u32;
-        /// Has the driver poll with each poll, for this long, at most [`BUSY_POLL_MAX`]. Default: the driver goes by interrupts.
+        /// Lets the driver poll in each poll, for this long, at most [`BUSY_POLL_MAX`]. Default:
+        /// the driver uses interrupts.
         busy_poll: Duration => Some;
-        /// Whether the hash that the hardware computed is used. Default: no. Fragments have none, and are hashed by steerage.
+        /// Whether steerage uses the hash that the hardware computed. Default: no. Fragments carry
+        /// no such hash, so steerage hashes them.
         device_hash: DeviceHash;
-        /// Whether an XDP program that is attached already is replaced. Default: no.
+        /// Whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
     }
 
-    /// Attaches the program. Nothing is taken before the first poll. When the instance is built, the kernel pins its pages. A
-    /// program that drops its privileges before that keeps `CAP_IPC_LOCK`
-    /// ([`Needed::pinned_memory`](crate::privileges::Needed::pinned_memory)), or raises the limit on locked memory.
+    /// Attaches the program. Nothing is taken before the first poll. When the instance is built,
+    /// the kernel pins its pages. So a program that drops its privileges before that must keep
+    /// `CAP_IPC_LOCK` ([`Needed::pinned_memory`](crate::privileges::Needed::pinned_memory)), or
+    /// raise the limit on locked memory.
     ///
     /// # Errors
-    /// [`DeviceError`] if nothing was said of what to take, there is no such interface or queue, another program is there, or
-    /// it is not allowed.
+    /// [`DeviceError`] if no packets to take were named, the interface or queue does not exist,
+    /// another program is attached, or the process lacks permission.
     pub fn open(&self) -> Result<AfXdp, DeviceError> {
         let Some(take) = &self.take else {
             let cause =

@@ -1,22 +1,26 @@
-//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng; from files, pipes and standard
-//! input; plain, or compressed by gzip or zstd. docs/captures.md is the user's guide.
+//! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. They are read
+//! from files, pipes and standard input, either plain or compressed with gzip or zstd.
+//! docs/captures.md is the user's guide.
 //!
-//! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks, and its frames are lent where they lie, without a
-//! copy. (Mapping the file is no faster, see docs/performance.md, and kills the process when another one truncates the
-//! file.) The header of each record is replaced in place by a [`FrameHeader`](steerage::device::FrameHeader) with time, length
-//! on the wire, link type and interface. A record that crosses the end of a piece is moved to the block of the next
-//! one, or read to its end where it is. A block is filled again when all its frames have returned. Until then a poll
-//! delivers nothing, and nothing is lost: the device [can wait](steerage::device::Capabilities::can_wait).
+//! A file is read in pieces of [`READ_BYTES`] into [`BLOCKS`] blocks, and its frames are lent from
+//! there without a copy. (Mapping the file is no faster, see docs/performance.md. It would also
+//! kill the process if another process truncated the file.) The header of each record is replaced
+//! in place by a [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link
+//! type and interface. A record that crosses the end of a piece is moved to the block of the next
+//! piece, or read to its end in the same block. A block is filled again when all of its frames have
+//! returned. Until then a poll delivers nothing, but nothing is lost: the device [can
+//! wait](steerage::device::Capabilities::can_wait).
 //!
-//! Whole packets of up to [`PACKET_BYTES_MAX`] bytes are read. In pcapng, there may be any number of sections, of
-//! either byte order, and up to [`INTERFACES_MAX`] interfaces in each, with their own link types and clocks. Enhanced,
-//! simple and (obsolete) plain packet blocks are read, and all other blocks are skipped. Snap lengths are not enforced,
-//! except where nothing else gives a length (simple packet blocks): the length in the packet's own record counts.
+//! Packets of up to [`PACKET_BYTES_MAX`] bytes are read whole. A pcapng file may have any number of
+//! sections in either byte order. Each section may have up to [`INTERFACES_MAX`] interfaces with
+//! their own link types and clocks. Enhanced, simple and (obsolete) plain packet blocks are read,
+//! and all other blocks are skipped. The length in a packet's own record counts, so snap lengths
+//! are ignored. Simple packet blocks are the exception, because they have no other length.
 //!
-//! All link types are delivered, but never two of them in one poll.
+//! Packets of all link types are delivered, but each poll delivers only one link type.
 //!
-//! Every value in the file is checked before it is used. A file that is truncated or wrong delivers its packets up to
-//! that place, and then an error with the offset.
+//! Every value in the file is checked before use. If a file is truncated or invalid, its packets up
+//! to that place are delivered, and then an error with the offset.
 
 mod classic;
 mod clock;
@@ -72,32 +76,37 @@ use window::{Filled, Window};
 use crate::filter::{FileFilters, FilterError};
 use crate::memory::{GIVEN, OPEN_ONCE};
 
-/// How much of a file is read at a time. Large enough that a system call costs next to nothing a packet, small enough that
-/// another CPU has work meanwhile: the kernel's copy takes about 10 us, and a full backlog of cheap work is over in 20.
+/// How many bytes of a file are read at a time. The size is large enough that the system call costs
+/// almost nothing per packet. It is small enough that other CPUs have work in the meantime: the
+/// kernel copies for about 10 us, and a full backlog of cheap work is done in 20 us.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// How much is unpacked at a time: at 300 MB/s that takes 200 us, which is how long a poll may keep others waiting.
+/// How many bytes are unpacked at a time. At 300 MB/s that takes 200 us, which is how long a poll
+/// may delay other work.
 pub const UNPACK_BYTES: usize = 64 << 10;
 
-/// How much packed data is read at a time: about as much as makes that.
+/// How many packed bytes are read at a time. They unpack to about [`UNPACK_BYTES`].
 const PACKED_BYTES: usize = 32 << 10;
 
-/// The size of the blocks that frames are lent from: room for the longest record behind a stretch.
+/// The size of the blocks that frames are lent from, in bytes. The longest record fits after a
+/// piece.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// How many blocks there are: enough for full backlogs of common frames, 8 MiB in all.
+/// The number of blocks. They hold full backlogs of common frames, 8 MiB in total.
 pub const BLOCKS: usize = 8;
 
-/// The longest packet in bytes: what tcpdump and Wireshark hold to be the most (`MAXIMUM_SNAPLEN`).
+/// The longest packet in bytes. It is the maximum of tcpdump and Wireshark (`MAXIMUM_SNAPLEN`).
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
-/// The longest packet that a handler can keep or write to: jumbo frames with room to spare. Every page is that long.
+/// The longest packet that a handler can keep or write to, in bytes. Jumbo frames fit with room to
+/// spare. Every page has this length.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The longest record that is kept in memory whole: a packet, its header, and as much again for comments and the like.
+/// The longest record that is kept in memory, in bytes: a packet, its header, and as much again for
+/// comments and other options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
-/// The most interfaces in one section of a pcapng file: as many as a frame's header can number.
+/// The most interfaces in one section of a pcapng file. A frame's header has no larger number.
 pub const INTERFACES_MAX: usize = 65_536;
 
 const _: () = assert!(BLOCK_BYTES >= 2 * RECORD_BYTES_MAX, "a record carried to another block leaves room to read");
@@ -111,16 +120,16 @@ const GIVE: &str = "give a pcap or pcapng file, as it is or packed by gzip or zs
 /// Opens a capture file as a device with one queue. `-` is standard input.
 ///
 /// # Errors
-/// [`DeviceError`] if there is no such file, it cannot be read, or it is no capture. Of a pipe that is found out when it
-/// is polled.
+/// [`DeviceError`] if the file does not exist, cannot be read, or is not a capture. For a pipe, the
+/// poll reports that it is not a capture.
 pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
     Capture::open(path).map(Capture::into_input)
 }
 
-/// Open capture files: one queue, which hands over one file after the other.
+/// Open capture files. One queue hands over one file after the other.
 ///
-/// One queue and not one for each, so that what belongs together stays in order: captures that were rotated while they
-/// were written hold flows that go on from file to file.
+/// There is one queue for all files, not one per file, so that the packets of a flow stay in order.
+/// In a rotated capture, flows continue from file to file.
 ///
 /// ```no_run
 /// use steerage_device::capture::Capture;
@@ -134,20 +143,20 @@ pub fn open(path: impl AsRef<Path>) -> Result<Input, DeviceError> {
 /// ```
 #[derive(Debug)]
 pub struct Capture {
-    /// What the device is called.
+    /// The name of the device.
     name: String,
     files: Files,
-    /// The file that is being read: what messages call it.
+    /// The name of the current file in messages.
     file: String,
     source: Source,
     window: Window,
-    /// To the blocks, once they were asked for.
+    /// The claim to the blocks, after they were given away.
     claim: Option<Claim>,
     /// `None` until enough of the file has been read.
     format: Option<Format>,
-    /// Of the frames of the last poll.
+    /// The link type of the frames in the last poll.
     link: LinkType,
-    /// The link type noted last.
+    /// The link type that was noted last.
     noted: Option<LinkType>,
     paced: Option<Paced>,
     /// The kinds of frames that the files are known to hold.
@@ -163,7 +172,7 @@ enum Format {
 }
 
 impl Format {
-    /// The link type of all the file's frames, where there is but one.
+    /// The link type of all frames in the file, if the format has only one.
     fn link(&self) -> Option<LinkType> {
         match self {
             Self::Classic(classic) => Some(classic.link()),
@@ -171,7 +180,7 @@ impl Format {
         }
     }
 
-    /// The format in which its packets are written again.
+    /// The format in which the file's packets can be written again.
     fn written(&self) -> StreamFormat {
         match self {
             Self::Classic(classic) if classic.has_nanos() => StreamFormat::PcapNanos,
@@ -182,7 +191,7 @@ impl Format {
 }
 
 impl Capture {
-    /// Opens a file and reads as much as tells its format.
+    /// Opens a file and reads its first bytes to find its format.
     ///
     /// # Errors
     /// As [`open`].
@@ -190,10 +199,10 @@ impl Capture {
         Self::open_all(&[path])
     }
 
-    /// Opens files to be read one after the other, and looks at each of them.
+    /// Opens files that are read one after the other, and checks each of them.
     ///
     /// # Errors
-    /// As [`open`], and of no files at all.
+    /// As for [`open`]. An empty list is an error too.
     pub fn open_all(paths: &[impl AsRef<Path>]) -> Result<Self, DeviceError> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let (mut files, known) = Files::new(&paths)?;
@@ -208,16 +217,18 @@ impl Capture {
         Ok(capture)
     }
 
-    /// A capture from anything that can be read, which must not block: it says [`io::ErrorKind::WouldBlock`] where there
-    /// is nothing yet, and is then asked again at once. That it is no capture is found out when it is polled.
+    /// A capture from any reader. The reader must not block. If it has no data yet, it returns
+    /// [`io::ErrorKind::WouldBlock`], and is called again at once. If the data is not a capture,
+    /// the poll reports that.
     pub fn from_reader(name: impl Into<String>, reader: impl io::Read + Send + 'static) -> Self {
         let (name, info) = (name.into(), Arc::new(CaptureInfo::new(None, None)));
         let source = Source::new(source::Input::Reader(Box::new(reader)), Arc::clone(&info));
         Self::new(name.clone(), Files::none(), Open { name, source }, info)
     }
 
-    /// Begins anew with another reader, as if nothing had been read, in the memory that there is. All frames must have returned. For
-    /// fuzzing, where memory takes longer to make than a small file takes to read.
+    /// Starts again with another reader, in the existing memory, as if nothing had been read. All
+    /// frames must have returned. This is for fuzzing, which would otherwise spend more time on
+    /// allocation than on reading a small file.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -244,20 +255,23 @@ impl Capture {
         }
     }
 
-    /// The same at a pace: each packet is handed over as long after its file's first as it was recorded, by the factor of
-    /// `pace`. It still can wait: what could not be handed over in time follows at once. Each file begins when the one
-    /// before has ended. Packets without a time are due at once.
+    /// Replays the capture at a pace. Each packet is handed over as long after its file's first
+    /// packet as it was recorded, scaled by the factor of `pace`. The device can still wait:
+    /// packets that could not be handed over in time follow at once. Each file begins when the
+    /// previous one has ended. Packets without a time are due at once.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
     }
 
-    /// The same without the frames that do not match `text`: an expression of tcpdump, or the numbers that `tcpdump -ddd` prints.
-    /// [`Filter::compile`](crate::filter::Filter::compile) has the details. The frames are those that `tcpdump -r FILE` would
-    /// show. [`CaptureInfo::filtered`] counts the others. They do not count as received.
+    /// Removes the frames that do not match `text`, which is a tcpdump expression or the numbers
+    /// that `tcpdump -ddd` prints. [`Filter::compile`](crate::filter::Filter::compile) has the
+    /// details. The remaining frames are those that `tcpdump -r FILE` would show.
+    /// [`CaptureInfo::filtered`] counts the others. They do not count as received.
     ///
-    /// An expression is compiled for each link type that the files hold: by `tcpdump`, as a child process, so call this before you
-    /// [drop privileges](crate::privileges) and before you start threads. Numbers are a program for one link type.
+    /// `tcpdump` compiles an expression for each link type in the files, as a child process. So
+    /// call this before you [drop privileges](crate::privileges) and before you start threads.
+    /// Numbers are a program for one link type.
     ///
     /// # Errors
     /// [`FilterError`] if the text is not a filter for these files, or there is no `tcpdump` to compile it.
@@ -273,22 +287,22 @@ impl Capture {
         Ok(Self { filters: Some(filters), ..self })
     }
 
-    /// What is known of it, now and while it is read.
+    /// Information about the capture, now and while it is read.
     pub fn info(&self) -> Arc<CaptureInfo> {
         Arc::clone(&self.info)
     }
 
-    /// As a device, for a builder.
+    /// Converts the capture into an input for a builder.
     pub fn into_input(self) -> Input {
         Input::new(self.name.clone(), "capture", vec![Box::new(self)])
     }
 
-    /// Hands over the frames that lie in the window, up to `room`.
+    /// Hands over the frames in the window, up to `room`.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> Result<Stop, DeviceError> {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
         let (until, room) = match &self.paced {
-            // The first tells when the others are due.
+            // Hand over one packet first, because its time determines when the others are due.
             Some(paced) => (paced.until(now), if paced.has_begun() { room } else { 1 }),
             None => (u64::MAX, room),
         };
@@ -335,7 +349,7 @@ impl Capture {
         }
     }
 
-    /// The file holds no more: goes on to the next if that is a good place to end.
+    /// Handles the end of the file. Continues with the next file if no record is incomplete.
     fn end(&mut self, needs: usize) -> Result<Polled, DeviceError> {
         let text = match (self.window.len(), self.window.skips()) {
             (0, false) => return self.next_file(),
@@ -371,7 +385,7 @@ impl Capture {
 impl Capture {
     /// Hands over frames, all of the same link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // One stretch a poll at most: a poll's time is bounded by the time of one read.
+        // Read at most one piece per poll, so that the time of one read limits the time of a poll.
         let mut may_read = true;
         let full = out.len().saturating_add(budget);
         while out.len() < full {
@@ -438,8 +452,8 @@ impl RxQueue for Capture {
     }
 }
 
-/// Tells the format by the file's first bytes: with how many of them are its header. `None` where more are needed, and
-/// `whole` does not say that there are no more.
+/// Recognises the format by the first bytes of the file. Also returns the length of the file's
+/// header. `None` if it needs more bytes. With `whole`, there are no more.
 fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong> {
     let Some(magic) = head.first_chunk::<4>() else {
         let text = if head.is_empty() { "the file is empty".to_owned() } else { begins_with(head) };
@@ -462,7 +476,7 @@ fn begins_with(bytes: &[u8]) -> String {
     format!("it begins with {}, as neither pcap nor pcapng does", hex.join(" "))
 }
 
-/// What a device of several files is called.
+/// The name of a device for several files.
 fn name_of(paths: &[PathBuf]) -> String {
     match paths {
         [a, b, rest @ ..] if !rest.is_empty() => {

@@ -1,14 +1,16 @@
-//! Whether an interface's own flow hash is used, and who chose its key.
+//! Decides whether to use an interface's own flow hash, and finds out which part of the system
+//! chose its key.
 //!
-//! A network card that hashes packets does so by a key that its driver sets. Most drivers take the kernel's, which is
-//! drawn at random (`netdev_rss_key`). Others have a key that is published, so anybody can compute which packets get the
-//! same hash. If the card does not hash, the kernel does, by a random key of its own.
+//! A network card that hashes packets uses a key that its driver sets. Most drivers take the
+//! kernel's random key (`netdev_rss_key`). Others have a published key, so anybody can compute
+//! which packets get the same hash. If the card does not hash, the kernel does, with its own random
+//! key.
 
 use std::fs;
 
 use crate::sys::InterfaceSocket;
 
-/// Which flow hash an interface's packets get: the device's or steerage's.
+/// The flow hash of an interface's packets: the device's or steerage's.
 ///
 /// ```
 /// use steerage_device::DeviceHash;
@@ -22,42 +24,46 @@ use crate::sys::InterfaceSocket;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceHash {
-    /// steerage's.
+    /// steerage's hash.
     #[default]
     Never,
-    /// The device's, if its key is random and all fragments of a datagram come by one hash or by none. It is vouched for each
-    /// direction of a flow by itself ([`Affinity::OneDirection`](steerage::Affinity::OneDirection)).
+    /// The device's hash, if its key is random, and if either all fragments of a datagram get the
+    /// same hash or none has one. The device vouches for each direction of a flow separately
+    /// ([`Affinity::OneDirection`](steerage::Affinity::OneDirection)).
     IfSafe,
-    /// The device's, if it has one. The user vouches that it keeps together what belongs together.
+    /// The device's hash, if it has one. The user vouches that it keeps the packets of a flow
+    /// together.
     Always,
 }
 
-/// How it is written behind an interface's name.
+/// The values of the option after an interface's name.
 pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
     [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
 
-/// Which part of the system hashes an interface's packets, as far as can be known.
+/// The part of the system that hashes an interface's packets, as far as that can be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
-    /// The kernel, by a random key. All fragments of a datagram have the same hash, since it hashes no fragment's ports.
+    /// The kernel, with a random key. All fragments of a datagram have the same hash, since the
+    /// kernel does not hash the ports of any fragment.
     Kernel,
-    /// The card. Its key may be random or not, and a first fragment may be hashed by its ports.
+    /// The card. Its key may be random or not, and it may hash a first fragment by its ports.
     Card { random_key: bool },
-    /// The interface lies on top of others, so nobody can say.
+    /// Unknown, because the interface is on top of others.
     Unknown,
 }
 
 /// Drivers of interfaces that have no card below them, and do not hash.
 const WITHOUT_CARD: [&str; 3] = ["veth", "tun", "dummy"];
 
-/// Which part of the system hashes the packets of this interface, if the device's hash is `wanted`.
+/// Finds the part of the system that hashes the packets of this interface, if the device's hash is
+/// `wanted`.
 pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     if wanted == DeviceHash::Never {
         return HashedBy::Unknown;
     }
     let Ok(socket) = InterfaceSocket::open() else { return HashedBy::Unknown };
     let Ok(driver) = socket.driver(interface) else { return HashedBy::Unknown };
-    // `/proc` may show another network namespace, in which the file is missing.
+    // `/proc` may show another network namespace. Then the file is missing.
     let kernels = fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap_or_default();
     judge(
         (&driver.name, driver.has_card),
@@ -72,7 +78,7 @@ fn judge(driver: (&str, bool), hashes: Option<bool>, key: Option<&[u8]>, kernels
         ((name, false), _) if WITHOUT_CARD.contains(&name) => HashedBy::Kernel,
         ((_, true), Some(false)) => HashedBy::Kernel,
         ((_, true), Some(true)) => {
-            // Before the first driver asks for it, the kernel's key is all zeros.
+            // The kernel's key is all zeros until the first driver asks for it.
             let is_drawn = kernels.iter().any(|byte| *byte != 0);
             let random_key = key.is_some_and(|key| !key.is_empty() && is_drawn && kernels.starts_with(key));
             HashedBy::Card { random_key }
@@ -81,12 +87,12 @@ fn judge(driver: (&str, bool), hashes: Option<bool>, key: Option<&[u8]>, kernels
     }
 }
 
-/// The bytes of `6d:5a:56`.
+/// Parses bytes such as `6d:5a:56`.
 fn key_of(text: &str) -> Vec<u8> {
     text.trim().split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// What the user should know about a hash that is used because the user insists.
+/// A note for a user who insists on a hash with a key that is not random.
 pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
     (by == HashedBy::Card { random_key: false }).then(|| {
         format!(
@@ -100,7 +106,7 @@ pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The key that is published with the RSS specification, and in many drivers.
+    /// The key that was published with the RSS specification. Many drivers have it.
     const PUBLISHED: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:\
                              f2:0c:6a:42:b7:3b:be:ac:01:fa";
 
@@ -109,7 +115,7 @@ mod tests {
         let kernels: Vec<u8> = (1..=52).collect();
         let card = |key: Option<&[u8]>, kernels: &[u8]| judge(("mlx5_core", true), Some(true), key, kernels);
         let random = HashedBy::Card { random_key: true };
-        // Drivers take as much of it as their cards need.
+        // Drivers take as much of the key as their cards need.
         assert_eq!([card(Some(&kernels), &kernels), card(Some(&kernels[..40]), &kernels)], [random; 2]);
         let known = HashedBy::Card { random_key: false };
         assert_eq!(card(Some(&key_of(PUBLISHED)), &kernels), known);
@@ -121,9 +127,9 @@ mod tests {
     #[test]
     fn who_hashes_depends_on_the_driver() {
         assert_eq!(judge(("veth", false), Some(false), None, &[]), HashedBy::Kernel);
-        // A card that does not hash, or whose hashing is switched off.
+        // A card that does not hash, or whose hashing is off.
         assert_eq!(judge(("virtio_net", true), Some(false), None, &[]), HashedBy::Kernel);
-        // What lies below of these, or how it hashes, cannot be seen.
+        // The interfaces below these, and their hashing, cannot be seen.
         for name in ["802.1Q VLAN Support", "bridge", "bonding", "macvlan", ""] {
             assert_eq!(judge((name, false), Some(false), None, &[]), HashedBy::Unknown, "{name}");
         }

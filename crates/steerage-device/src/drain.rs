@@ -1,4 +1,5 @@
-//! A wrapper around a device that ends the input only once what was handed over has been dealt with elsewhere.
+//! A wrapper around a device. It ends the input only when another part of the program has processed
+//! all packets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,22 +13,26 @@ use steerage::{
 
 use crate::wrapper::delegate_to_queue;
 
-/// How often it is asked whether that is so.
+/// How often a queue asks whether the input may end.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Where the frames go, which an input waits for. Its methods are called on the CPUs that poll, and must not block.
+/// The destination of the frames, for which an input waits. The polling CPUs call its methods,
+/// which must not block.
+///
 /// [`Drain`] has an example.
 pub trait Downstream: Send + Sync {
-    /// Whether the input may end, given how many frames it handed over. Asked every 2 ms at its end.
+    /// Whether the input may end after it has handed over this many frames. The queues ask every 2
+    /// ms when their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
-    /// For how long the input hands over nothing, because enough is waiting there. Asked before each poll.
+    /// How long the input should hand over nothing, because enough packets are waiting. The queues
+    /// ask before each poll.
     fn pause(&self) -> Option<Duration> {
         None
     }
 }
 
-/// One queue of a device that ends later than the device in it.
+/// One queue of a wrapped device. It ends later than the device does.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -50,14 +55,14 @@ pub trait Downstream: Send + Sync {
 pub struct Drain {
     queue: Box<dyn RxQueue>,
     shared: Arc<Shared>,
-    /// How the device in it ended.
+    /// The result of the wrapped device, after it has ended.
     ended: Option<Result<(), DeviceError>>,
 }
 
-/// What all queues have in common.
+/// The part that all queues share.
 struct Shared {
     downstream: Box<dyn Downstream>,
-    // Relaxed: no other memory is reached by what they say.
+    // Relaxed: no other memory depends on these values.
     end_now: Arc<AtomicBool>,
     handed_over: AtomicU64,
     unfinished: AtomicUsize,
@@ -70,9 +75,10 @@ impl fmt::Debug for Drain {
 }
 
 impl Drain {
-    /// `inputs`, whose queues end once none has any more frames and `downstream` says so. Name, kind and mode remain.
+    /// Wraps `inputs`. Their queues end when none of them has any more frames and `downstream`
+    /// agrees. Names, kinds and modes stay the same.
     ///
-    /// If `end_now` becomes true, the devices in them are not asked for more.
+    /// If `end_now` becomes true, the wrapped devices are not polled any more.
     pub fn over(inputs: Vec<Input>, end_now: &Arc<AtomicBool>, downstream: Box<dyn Downstream>) -> Vec<Input> {
         let unfinished = inputs.iter().map(|input| input.queues.len()).sum::<usize>().into();
         let shared =
@@ -98,7 +104,7 @@ impl RxQueue for Drain {
             shared.handed_over.fetch_add((out.len() - before) as u64, Ordering::Relaxed);
             self.ended = Some(match polled {
                 Ok(Polled::Ended) => Ok(()),
-                // The packets before the error are as good as any.
+                // The packets before the error are valid.
                 Err(error) => Err(error),
                 polled => return polled,
             });

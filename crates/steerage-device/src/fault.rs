@@ -1,5 +1,5 @@
-//! A wrapper that does to frames what networks do: it loses, duplicates, reorders, corrupts and delays them. A seed
-//! makes a run repeatable, as far as its device is.
+//! A wrapper with the faults of a network. It loses, duplicates, reorders, corrupts and delays
+//! frames. With the same seed, a run can be repeated, as far as the device allows that.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use steerage::{
 use crate::options::setters;
 use crate::wrapper::delegate_to_queue;
 
-/// The most frames of a queue that are held up at a time; beyond, frames pass.
+/// The most frames that a queue holds up at a time. If there are more, they pass.
 pub const HELD_MAX: usize = 1024;
 
-/// How long a frame that is to come later than those behind it waits for them at most.
+/// How long a reordered frame waits at most for other frames to overtake it.
 const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 
-/// How often each thing happens, of a thousand frames, and by which seed.
+/// How many of a thousand frames get each fault, and the seed.
 ///
 /// ```
 /// use steerage_device::fault::{Fault, Faults};
@@ -38,22 +38,22 @@ const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 pub struct Faults {
     /// The seed of the random numbers that decide about each frame.
     pub seed: u64,
-    /// The frame is gone.
+    /// Frames that are lost.
     pub lose: u32,
-    /// It comes twice.
+    /// Frames that come twice.
     pub duplicate: u32,
-    /// A bit of it, behind its first 14 bytes, is another.
+    /// Frames with a flipped bit after their first 14 bytes.
     pub corrupt: u32,
-    /// It comes behind what comes in the next poll that brings something.
+    /// Frames that come after those of the next poll that has frames.
     pub reorder: u32,
-    /// It comes later by `delay_time`.
+    /// Frames that come later by `delay_time`.
     pub delay: u32,
-    /// See `delay`.
+    /// The delay: see `delay`.
     pub delay_time: Duration,
 }
 
 impl Faults {
-    /// Nothing happens yet, by this seed.
+    /// No faults, with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
@@ -66,9 +66,9 @@ impl Faults {
         lose: u32;
         /// How many of a thousand frames come twice.
         duplicate: u32;
-        /// In how many of a thousand frames a bit changes, behind the first 14 bytes.
+        /// How many of a thousand frames get a flipped bit after their first 14 bytes.
         corrupt: u32;
-        /// How many of a thousand frames come behind those of the next poll that brings something.
+        /// How many of a thousand frames come after those of the next poll that has frames.
         reorder: u32;
     }
 
@@ -80,7 +80,9 @@ impl Faults {
     }
 }
 
-/// Counts how often each thing happened, over all queues, from any thread. [`read`](Self::read) returns the counts so far.
+/// Counts the faults of each kind over all queues. Any thread can call [`read`](Self::read), which
+/// returns the counts so far.
+///
 /// [`Faults`] has an example.
 #[derive(Debug, Default)]
 pub struct FaultCounts {
@@ -94,7 +96,7 @@ pub struct FaultCounts {
 impl FaultCounts {
     /// The counts so far.
     pub fn read(&self) -> FaultTotals {
-        // Relaxed, as all of them: counts.
+        // Relaxed: these are only counts.
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FaultTotals {
             lost: read(&self.lost),
@@ -106,7 +108,7 @@ impl FaultCounts {
     }
 }
 
-/// How often each thing has happened, in frames: see [`FaultCounts::read`]. [`Faults`] has an example.
+/// How many frames each fault has hit: see [`FaultCounts::read`]. [`Faults`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultTotals {
@@ -114,36 +116,37 @@ pub struct FaultTotals {
     pub lost: u64,
     /// Frames that came twice.
     pub duplicated: u64,
-    /// Frames in which a bit changed.
+    /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames that came behind those of the next poll.
+    /// Frames that came after those of the next poll.
     pub reordered: u64,
     /// Frames that were delayed.
     pub delayed: u64,
 }
 
-/// A frame that is held up.
+/// A frame that the wrapper holds up.
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
-    /// Not before then, unless it only waits for others to overtake it.
+    /// The frame is not released before this time, unless it only waits to be overtaken.
     due: Timestamp,
     until_overtaken: bool,
 }
 
-/// One queue of such a device.
+/// One queue of a device with faults.
+///
 /// [`Faults`] has an example.
 pub struct Fault {
     queue: Box<dyn RxQueue>,
     faults: Faults,
     rng: Rng,
     held: VecDeque<Held>,
-    /// Copies for the poll under way.
+    /// Copies to hand over in the current poll.
     now: Vec<Vec<u8>>,
     counts: Arc<FaultCounts>,
 }
 
-/// What happens to a frame.
+/// The fault of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happens {
     Nothing,
@@ -155,8 +158,8 @@ enum Happens {
 }
 
 impl Fault {
-    /// `input` with faults in each of its queues, and how often they happened. Name, kind and mode remain. It makes copies and
-    /// allocates: it is for tests.
+    /// Adds faults to each queue of `input`. Also returns the counts. The input's name, kind and
+    /// mode stay the same. The wrapper copies frames and allocates memory, so it is for tests only.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, faults: Faults) -> (Input, Arc<FaultCounts>) {
         let counts = Arc::new(FaultCounts::default());
@@ -169,7 +172,7 @@ impl Fault {
         (input, counts)
     }
 
-    /// Decides what happens to each frame that came, from the `from`th on.
+    /// Decides the fault of each new frame, from the `from`th on.
     fn happen(&mut self, out: &mut Completions<'_>, from: usize) {
         let later = out.now();
         let Self { faults, rng, held, now, counts, .. } = self;
@@ -212,14 +215,15 @@ impl Fault {
         });
     }
 
-    /// Hands over what is due, in the order in which it was held up, as far as there is room.
+    /// Hands over the frames that are due, in the order in which they were held up, while there is
+    /// room.
     fn release(&mut self, out: &mut Completions<'_>, is_overtaken: bool, budget: usize) {
         let now = out.now();
         let mut at = 0;
         while at < self.held.len() && out.len() < budget {
             let held = &self.held[at];
             if held.due <= now || held.until_overtaken && is_overtaken {
-                // One for which there is no page is one more that is lost.
+                // If there is no page for a frame, the frame is lost too.
                 let _ = out.copy_in(&held.frame);
                 self.held.remove(at);
             } else {
@@ -251,10 +255,11 @@ impl RxQueue for Fault {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let from = out.len();
-        // A frame may come twice: of what comes, at most half of what may be handed over.
+        // A frame may come twice, so poll for at most half of the budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
-        // Those that were held up before are overtaken by these, and not by what is held up now.
+        // The new frames overtake those that were held up before, but not those that are held up
+        // now.
         let before = self.held.len();
         self.happen(out, from);
         for frame in self.now.drain(..) {
@@ -264,7 +269,7 @@ impl RxQueue for Fault {
         self.release(out, came, budget);
         self.held.extend(later);
         match (polled, self.held.iter().map(|held| held.due).min()) {
-            // What it still has it hands over first.
+            // Hand over the held frames before the end.
             (Polled::Ended, Some(_)) => {
                 self.held.iter_mut().for_each(|held| held.due = Timestamp::ZERO);
                 Ok(Polled::More)
@@ -275,7 +280,7 @@ impl RxQueue for Fault {
     }
 }
 
-/// How often a queue that has something held up is asked whether more has come: it is not waited for then.
+/// How often a queue that holds up frames polls its device. It does not sleep on the device then.
 const LOOK: Duration = Duration::from_micros(500);
 
 #[cfg(test)]
@@ -287,7 +292,7 @@ mod tests {
 
     const FRAMES: u64 = 20_000;
 
-    /// All frames that come through, and how often each thing happened.
+    /// All frames that pass, and the counts of faults.
     fn through(faults: Faults) -> (Vec<Vec<u8>>, FaultTotals) {
         let options = SyntheticOptions::new().packets(FRAMES).flows(5000);
         let (mut input, counts) = Fault::new(options.open().unwrap(), faults);
@@ -324,7 +329,7 @@ mod tests {
             let FaultTotals { lost, duplicated, corrupted, reordered, delayed } = totals;
             let counts = [lost, duplicated, corrupted, reordered, delayed];
             assert!(counts.iter().enumerate().all(|(at, count)| at == nth || *count == 0), "{counts:?}");
-            // A tenth of 20,000, and six times its deviation.
+            // A tenth of 20,000, within six standard deviations.
             assert!(counts[nth].abs_diff(2000) < 260, "{counts:?}");
             (frames, counts[nth])
         };

@@ -1,10 +1,11 @@
-//! Filters: programs of classic BPF, as tcpdump compiles them from its expressions. For live interfaces they run in the kernel,
-//! for frames of capture files here ([`FrameFilter`]).
+//! Filters: programs of classic BPF, as tcpdump compiles them from its expressions. For live
+//! interfaces they run in the kernel, and for frames of capture files in this crate
+//! ([`FrameFilter`]).
 //!
-//! There is no compiler here. The language is libpcap's, and a second compiler that differs from it in details would
-//! let wrong packets through without notice. So tcpdump itself compiles, now or earlier: the numbers that `tcpdump
-//! -ddd` prints are a filter too. In both cases the program is checked by the kernel's rules before a socket or a frame meets
-//! it.
+//! This crate has no compiler. The language is libpcap's, and a second compiler with small
+//! differences would let wrong packets through unnoticed. So tcpdump compiles the expression,
+//! either now or earlier: the numbers that `tcpdump -ddd` prints are a filter too. In both cases
+//! this crate checks the program by the kernel's rules before it uses it.
 
 mod check;
 mod for_files;
@@ -22,32 +23,34 @@ use steerage::LinkType;
 pub(crate) use for_files::{FileFilters, FrameKind};
 pub use run::FrameFilter;
 
-/// The longest text of a filter, in bytes: far more than the kernel's longest program takes as numbers (4096 lines of at
-/// most 28 bytes are 112 KiB), and short enough for an argument of a program (128 KiB).
+/// The longest text of a filter, in bytes. It is longer than the kernel's longest program as
+/// numbers: 4096 lines of at most 28 bytes. It is shorter than the longest argument of a program,
+/// which has 128 KiB.
 const TEXT_BYTES_MAX: usize = 120 << 10;
 
 /// The longest program: the kernel's `BPF_MAXINSNS`, include/uapi/linux/bpf_common.h.
 pub const INSTRUCTIONS_MAX: usize = 4096;
 
-/// How much of a wrong text an error shows, in characters.
+/// How many characters of an invalid text an error shows.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// One instruction of classic BPF, laid out as the kernel's `struct sock_filter`.
+/// One instruction of classic BPF, with the layout of the kernel's `struct sock_filter`.
+///
 /// [`Filter`] has an example.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// What it does.
+    /// The operation code.
     pub code: u16,
     /// How many instructions to skip if the comparison holds.
     pub jump_true: u8,
-    /// How many if it doesn't.
+    /// How many instructions to skip if the comparison does not hold.
     pub jump_false: u8,
-    /// Its operand.
+    /// The operand.
     pub operand: u32,
 }
 
-/// A compiled filter, which the kernel would take.
+/// A compiled filter that the kernel accepts.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -69,27 +72,29 @@ impl Filter {
         &self.instructions
     }
 
-    /// A program that was compiled elsewhere.
+    /// Makes a filter of a compiled program.
     ///
     /// # Errors
-    /// [`FilterError::Program`] for one that the kernel would refuse, by its rules: `bpf_check_classic` in
-    /// net/core/filter.c.
+    /// [`FilterError::Program`] if the kernel would refuse the program, by the rules of
+    /// `bpf_check_classic` in net/core/filter.c.
     pub fn from_instructions(instructions: impl Into<Box<[Instruction]>>) -> Result<Self, FilterError> {
         let instructions = instructions.into();
         check::program(&instructions)?;
         Ok(Self { instructions })
     }
 
-    /// Makes a filter of what a person writes, for frames that begin as `link` says:
+    /// Makes a filter from the text of a user, for frames that begin with a header of type `link`:
     ///
-    /// - `not port 22`: an expression of tcpdump's (pcap-filter(7)). The `tcpdump` of the `PATH` compiles it, for
-    ///   `interface` if it is given and may be opened: only so does `vlan` find the tags that the kernel has taken out of
-    ///   the frames by the time a filter sees them.
-    /// - The numbers that `tcpdump -ddd` prints, on lines or with commas between them. Nothing is run.
-    /// - `@FILE`: either of the two, in a file.
+    /// - `not port 22`: an expression of tcpdump (pcap-filter(7)). The `tcpdump` in the `PATH`
+    ///   compiles it, for `interface` if it is given and may be opened. Only then does `vlan` find
+    ///   the tags, because the kernel removes them from frames before the filter runs.
+    /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. No
+    ///   program is run.
+    /// - `@FILE`: a file that contains one of these.
     ///
     /// # Errors
-    /// [`FilterError`]; [`is_mistake`](FilterError::is_mistake) tells what is written wrong from what cannot be done.
+    /// [`FilterError`]. Its method [`is_mistake`](FilterError::is_mistake) distinguishes mistakes
+    /// in the filter from other errors.
     ///
     /// ```
     /// use steerage::LinkType;
@@ -105,11 +110,11 @@ impl Filter {
         if numbers::looks_like(&text) { text.parse() } else { tcpdump::compile(&text, interface, link) }
     }
 
-    /// [`compile`](Self::compile) for an interface of this machine, by the link type that the interface has.
+    /// Like [`compile`](Self::compile), but for an interface of this machine and its link type.
     /// [`AfPacketOptions::filtered`](crate::af_packet::AfPacketOptions::filtered) calls it.
     ///
     /// # Errors
-    /// As for [`compile`](Self::compile). An interface that does not exist is not an error yet.
+    /// As for [`compile`](Self::compile). A missing interface is not an error yet.
     pub fn for_interface(text: &str, interface: &str) -> Result<Self, FilterError> {
         Self::compile(text, Some(interface), link_type_of(interface))
     }
@@ -119,8 +124,8 @@ impl Filter {
 /// linux/if_arp.h.
 const ETHERNET: [u32; 2] = [1, 772];
 
-/// The link type of an interface: Ethernet, or raw IP (tunnels). Interfaces with other headers cannot have a filter, so
-/// a wrong answer for them lets no wrong frames through.
+/// The link type of an interface: Ethernet, or raw IP (tunnels). Interfaces with other headers
+/// cannot have a filter, so a wrong answer for them does no harm.
 fn link_type_of(interface: &str) -> LinkType {
     let kind = fs::read_to_string(format!("/sys/class/net/{interface}/type")).ok();
     match kind.and_then(|kind| kind.trim().parse().ok()) {
@@ -129,7 +134,7 @@ fn link_type_of(interface: &str) -> LinkType {
     }
 }
 
-/// The filter that `text` is or names: `@FILE` is what is in that file.
+/// The text of the filter. For `@FILE`, it is the content of that file.
 fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     let text = match text.trim_start().strip_prefix('@') {
         Some(path) => read(path).map_err(|cause| FilterError::File { path: path.to_owned(), cause })?.into(),
@@ -142,14 +147,14 @@ fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     Ok(text)
 }
 
-/// Reads a file that may be anything: no more of it than a filter can be.
+/// Reads a file that may be anything. It reads no more bytes than a filter may have.
 fn read(path: &str) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Why there is no filter: one line that says what to do.
+/// Why there is no filter. The message is one line that says what to do.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -161,49 +166,49 @@ fn read(path: &str) -> io::Result<String> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The numbers are not those of a program: what is wrong.
+    /// The numbers are not a program. The text says why.
     Numbers(String),
     /// The kernel would refuse the program.
     Program {
-        /// The instruction, from 0.
+        /// The number of the instruction, starting at 0.
         at: usize,
-        /// What is wrong with it.
+        /// The mistake in the instruction.
         what: &'static str,
     },
     /// tcpdump refuses the expression.
     Expression {
-        /// Its beginning.
+        /// The beginning of the expression.
         text: String,
-        /// What tcpdump said.
+        /// The message of tcpdump.
         said: String,
     },
     /// Frames of this link type are not filtered.
     Link(LinkType),
-    /// The program asks for what only the kernel knows of a packet.
+    /// The program uses information that only the kernel has.
     KernelOnly {
-        /// The instruction, from 0.
+        /// The number of the instruction, starting at 0.
         at: usize,
     },
     /// The file with the filter cannot be read.
     File {
-        /// Its name.
+        /// The name of the file.
         path: String,
-        /// Why not.
+        /// Why the file cannot be read.
         cause: io::Error,
     },
-    /// There is no tcpdump.
+    /// tcpdump is not installed.
     NoTcpdump,
-    /// tcpdump could not be run to its end.
+    /// tcpdump did not run to its end.
     Tcpdump {
-        /// What was tried: completes "cannot ...".
+        /// The operation that failed. It completes "cannot ...".
         operation: &'static str,
-        /// Why not.
+        /// Why the operation failed.
         cause: io::Error,
     },
 }
 
 impl FilterError {
-    /// Whether the filter is written wrong, rather than something missing.
+    /// Whether the error is a mistake in the filter, not something that is missing.
     pub fn is_mistake(&self) -> bool {
         matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. } | Self::KernelOnly { .. })
     }
@@ -250,7 +255,7 @@ impl std::error::Error for FilterError {
     }
 }
 
-/// The beginning of a text from elsewhere, on one line.
+/// The beginning of an untrusted text, on one line.
 fn shown(text: &str, chars_max: usize) -> String {
     let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(chars_max).is_some() {

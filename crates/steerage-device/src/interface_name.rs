@@ -4,12 +4,12 @@ use steerage::device::DeviceName;
 
 use crate::sys::InterfaceSocket;
 
-/// The name of the interface that is now called `name` in this thread's network namespace. It follows the interface by
-/// its index.
+/// Names the interface that is now called `name` in this thread's network namespace. The name
+/// follows the interface by its index.
 pub(crate) fn following(name: &str) -> DeviceName {
     match (nix::net::if_::if_nametoindex(name), InterfaceSocket::open()) {
         (Ok(index), Ok(socket)) => DeviceName::following(name, move || socket.name_of(index).ok()),
-        // The interface is gone, or there are too many open files. Then the name stays as it is.
+        // The interface is gone, or too many files are open. Then the name stays as it is.
         _ => name.into(),
     }
 }

@@ -1,4 +1,4 @@
-//! The devices of steerage: where packets come from, and where they go.
+//! The devices of steerage: the sources and the destinations of packets.
 //!
 //! | module | device |
 //! |---|---|
@@ -15,13 +15,15 @@
 //! | [`drain`] | a wrapper that ends the input once its packets have been dealt with elsewhere |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
-//! [`open`] opens a device from the text that a user writes. A device is a [`steerage::device::RxQueue`] for each of its queues.
-//! [`steerage::testing::QueueTester`] tests it.
+//! [`open`] opens a device from the text of a user. A device has a [`steerage::device::RxQueue`]
+//! for each of its queues. [`steerage::testing::QueueTester`] tests them.
 //!
-//! Architecture invariant: no device knows about CPUs, hashes or handlers, and none has a clock or a thread of its own. The
-//! exceptions are a thread for each capture file and stream that is written, since writing may block, and one that opens the files of
-//! a capture, so that no thread that handles packets has to open any.
-// The exceptions are the `sys` modules: one for the system calls of each device, and one for those that they share.
+//! Architecture invariant: no device knows about CPUs, hashes or handlers, and no device has its
+//! own clock or thread. There are two exceptions. Each capture file or stream that is written has a
+//! thread, since writing may block. One more thread opens the files of a capture, so that no thread
+//! that handles packets has to open files.
+// The exceptions are the `sys` modules: one for the system calls of each device, and one for those
+// that devices share.
 #![deny(unsafe_code)]
 
 pub mod af_packet;
@@ -63,14 +65,21 @@ use options::SpecError;
 use synthetic::SyntheticOptions;
 use tap::TapOptions;
 
-/// Opens what `spec` names: `synthetic`, `synthetic:option=value,...` ([`synthetic`]), an interface by its name or as
-/// `af_packet:NAME,option=value,...` ([`af_packet`]), one whose packets are taken as `af_xdp:NAME,option=value,...`
-/// ([`af_xdp`]), the other end of one as `tap:NAME` or `tun:NAME` ([`tap`]), or else the path of a capture file ([`capture`]),
-/// or `-` for one that comes by standard input. A file that has the name of a device or an interface is `./synthetic`,
-/// `./eth0`. `any` stands for several devices, so only [`open_all`] takes it.
+/// Opens the device that `spec` names:
+///
+/// - `synthetic` or `synthetic:option=value,...`: generated packets ([`synthetic`]).
+/// - The name of an interface, or `af_packet:NAME,option=value,...`: listens to the interface
+///   ([`af_packet`]).
+/// - `af_xdp:NAME,option=value,...`: takes packets from an interface ([`af_xdp`]).
+/// - `tap:NAME` or `tun:NAME`: the other end of an interface ([`tap`]).
+/// - Any other text: the path of a capture file ([`capture`]). `-` is a capture on standard input.
+///
+/// If a file has the name of a device or an interface, write `./synthetic` or `./eth0`. `any`
+/// stands for several devices, so only [`open_all`] accepts it.
 ///
 /// # Errors
-/// [`OpenError::Spec`] for what is written wrong, [`OpenError::Device`] for what cannot be opened.
+/// [`OpenError::Spec`] for a mistake in the text, and [`OpenError::Device`] for a device that
+/// cannot be opened.
 ///
 /// ```
 /// let input = steerage_device::open("synthetic:flows=1000,queues=2,packets=100")?;
@@ -103,7 +112,7 @@ fn take(named: af_xdp::Named<'_>, options: AfXdpOptions) -> Result<af_xdp::AfXdp
     named.apply(options).map_err(OpenError::Spec)?.open().map_err(OpenError::Device)
 }
 
-/// Of a name that is no device: whether it may be a file's.
+/// Checks whether a name that is not a device could be that of a file.
 fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     if Named::read_any(name).is_some() {
         let cause = io::Error::new(io::ErrorKind::InvalidInput, "it stands for several devices");
@@ -119,7 +128,8 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     Err(OpenError::Device(error.advise("`ls` shows the files here, `ip link` the interfaces")))
 }
 
-/// Whether what `spec` names can have a filter: an interface that is listened to, or a capture file. Nothing is opened.
+/// Whether the device that `spec` names can have a filter. It can if it listens to an interface or
+/// reads a capture file. The function opens nothing.
 ///
 /// ```
 /// assert!(steerage_device::takes_filter("evening.pcap"));
@@ -129,10 +139,11 @@ pub fn takes_filter(spec: &str) -> bool {
     !is_synthetic(spec) && !tap::is_spec(spec) && af_xdp::Named::read(spec).is_none()
 }
 
-/// Looks at what `spec` says without opening it.
+/// Checks `spec` without opening the device.
 ///
 /// # Errors
-/// [`OpenError::Spec`] for what is written wrong. That it is right does not mean that it can be opened.
+/// [`OpenError::Spec`] for a mistake in the text. A correct text does not mean that the device can
+/// be opened.
 ///
 /// ```
 /// use steerage_device::check;
@@ -163,44 +174,47 @@ pub fn is_synthetic(spec: &str) -> bool {
     spec == "synthetic" || spec.starts_with("synthetic:")
 }
 
-/// The devices that [`open_all`] made.
+/// The devices that [`open_all`] opened.
+///
 /// [`open_all_with`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Opened {
-    /// In the order in which they were named.
+    /// The inputs, in the order in which they were named.
     pub inputs: Vec<Input>,
-    /// What is known of the capture files, if there are any.
+    /// Information about the capture files, if there are any.
     pub capture: Option<Arc<CaptureInfo>>,
-    /// What their user should know: a line each.
+    /// Notes for the user, one line each.
     pub notes: Vec<String>,
 }
 
 impl Opened {
-    /// The same devices, which end after this many frames in all.
+    /// Makes the devices end after this many frames in total.
     #[must_use]
     pub fn limited(self, frames: u64) -> Self {
         Self { inputs: Limit::over(self.inputs, frames), ..self }
     }
 }
 
-/// Opens what each of `specs` names, as [`open`] does. `any` stands for all interfaces that are up now: each is a device of its own,
-/// with its own link type. All capture files are one device with one queue, which hands them
-/// over one after the other, in the order given and as `files` says.
+/// Opens each of `specs` like [`open`]. `any` stands for all interfaces that are up now. Each of
+/// them becomes a separate device with its own link type. All capture files become one device with
+/// one queue, which hands them over one after the other, in the given order and with the options in
+/// `files`.
 ///
 /// # Errors
-/// As [`open`], and those of the filter of `files`.
+/// As for [`open`]. Also the errors of the filter in `files`.
 pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Opened, OpenError> {
     open_all_with(specs, files, |interface| Ok(AfPacketOptions::new(interface)))
 }
 
-/// Like [`open_all`], but `live` gives the options of each interface that is listened to, by the interface's name. The options in
-/// the text override them.
+/// Like [`open_all`], but `live` returns the options for each interface to listen to, given the
+/// interface's name. The options in the text override them.
 ///
-/// `live` is called for all interfaces before any device is opened, so it may compile filters, which runs child processes.
+/// `live` is called for all interfaces before any device is opened. So it may compile filters,
+/// which runs child processes.
 ///
 /// # Errors
-/// Those of [`open`] and of `live`.
+/// As for [`open`]. Also the errors of `live`.
 ///
 /// ```no_run
 /// use steerage_device::af_packet::AfPacketOptions;
@@ -221,10 +235,11 @@ pub fn open_all_with(
     open_all_taking(specs, files, live, |interface| AfXdpOptions::new(interface))
 }
 
-/// The same, with packets taken from each `af_xdp:NAME,option=value,...` as `taking`, given its name, says.
+/// Like [`open_all_with`], but `taking` returns the options for each
+/// `af_xdp:NAME,option=value,...`, given the interface's name.
 ///
 /// # Errors
-/// As [`open`], and those of `live`.
+/// As for [`open`]. Also the errors of `live`.
 pub fn open_all_taking(
     specs: &[impl AsRef<str>],
     files: &CaptureOptions,
@@ -260,7 +275,7 @@ pub fn open_all_taking(
             Plan::Files
         });
     }
-    // First, because that may run the filter's compiler.
+    // Open the capture first, because that may run the filter's compiler.
     let mut capture = if paths.is_empty() { None } else { Some(files.open(&paths)?) };
     let info = capture.as_ref().map(Capture::info);
     let mut opened = Opened { inputs: Vec::new(), capture: info, notes: of_any };
@@ -277,24 +292,24 @@ pub fn open_all_taking(
                 opened.inputs.push(listening.input);
                 opened.notes.extend(listening.notes);
             }
-            // All files are one device, in the place of the first.
+            // All files are one device, at the position of the first file.
             Plan::Files => opened.inputs.extend(capture.take().map(Capture::into_input)),
         }
     }
     Ok(opened)
 }
 
-/// What one spec names.
+/// The device that one spec names.
 enum Plan<'a> {
-    /// A device that its text describes completely.
+    /// A device that the text describes completely.
     Spec(&'a str),
     Take(AfXdpOptions),
     Listen(AfPacketOptions),
-    /// One of the capture files, which are one device.
+    /// A capture file. All capture files are one device.
     Files,
 }
 
-/// The guides' code is compiled and run.
+/// Compiles and runs the code in the guides.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../../../docs/functions.md")]
@@ -304,7 +319,7 @@ enum Plan<'a> {
 #[doc = include_str!("../../../docs/privileges.md")]
 struct Guides;
 
-/// Why there is no device.
+/// Why a device could not be opened.
 ///
 /// ```
 /// use steerage_device::{OpenError, open};
@@ -314,11 +329,11 @@ struct Guides;
 /// ```
 #[non_exhaustive]
 pub enum OpenError {
-    /// It is written wrong: a mistake in a command line.
+    /// The text has a mistake, such as a typing error in a command line.
     Spec(SpecError),
-    /// It could not be opened.
+    /// The device could not be opened.
     Device(DeviceError),
-    /// It cannot have this filter.
+    /// The device cannot have this filter.
     Filter(FilterError),
 }
 
@@ -338,7 +353,7 @@ impl fmt::Display for OpenError {
     }
 }
 
-/// As its text: it is what `main` shows of an error that it returns.
+/// Shows the text of the error, because `main` prints returned errors with `Debug`.
 impl fmt::Debug for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

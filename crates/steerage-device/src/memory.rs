@@ -1,6 +1,6 @@
-//! The error of a queue whose memory is asked for a second time: the memory has one owner.
+//! The error of a queue that was asked for its memory a second time. The memory has only one owner.
 
 pub(crate) const GIVEN: &str = "its memory was given away before";
 
-/// The advice for it.
+/// The advice for that error.
 pub(crate) const OPEN_ONCE: &str = "open a queue once";

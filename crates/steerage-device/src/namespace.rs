@@ -3,12 +3,12 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// A network namespace, as the numbers of a device and a file.
+/// A network namespace, identified by the numbers of a device and a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Namespace(u64, u64);
 
 impl Namespace {
-    /// That of this thread. Where /proc does not say, there is but one.
+    /// The namespace of this thread. If /proc does not show it, assume that there is only one.
     pub(crate) fn here() -> Self {
         fs::metadata("/proc/thread-self/ns/net").map_or(Self(0, 0), |file| Self(file.dev(), file.ino()))
     }

@@ -1,9 +1,10 @@
-//! The options of a device, written `option=value,...` after its name, and the mistakes in them.
+//! Parses the options of a device, written as `option=value,...` after its name, and reports
+//! mistakes in them.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// The most characters of a wrong text that an error shows.
+/// How many characters of an invalid text an error shows at most.
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// A mistake in a device's options. Its text names the option, its value and what is allowed, in one line.
@@ -23,7 +24,7 @@ pub struct SpecError {
 }
 
 impl SpecError {
-    /// The error of `device`: its `option` with this value is wrong.
+    /// An error of `device`, because its `option` has an invalid value.
     pub(crate) fn of(device: &'static str, option: &str, value: impl Display, wrong: impl Into<String>) -> Self {
         Self { device, option: shown(option), value: shown(&value.to_string()), wrong: wrong.into() }
     }
@@ -34,7 +35,8 @@ impl SpecError {
     }
 }
 
-/// Defines a setter for each field: it takes the options and returns them changed. With `=> Some` the field is an `Option`.
+/// Defines a setter for each field. The setter takes the options and returns them changed. With `=>
+/// Some` the field is an `Option`.
 macro_rules! setters {
     ($($(#[$attribute:meta])* $field:ident: $value:ty $(=> $wrap:ident)?;)*) => {$(
         $(#[$attribute])*

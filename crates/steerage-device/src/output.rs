@@ -1,4 +1,4 @@
-//! Outputs, as the user writes them.
+//! Opens outputs from the text of a user.
 
 use std::fmt;
 use std::num::NonZero;
@@ -12,21 +12,22 @@ use crate::capture;
 use crate::options::SpecError;
 use crate::tap::{self, TapOptions};
 
-/// What an output that is a capture file begins with.
+/// The prefix of an output to a capture file.
 const PCAP: &str = "pcap:";
 
-/// What an output begins with that is a FIFO, or a TCP connection of whoever connects.
+/// The prefix of an output to a FIFO. The next one is for an output to the first client that
+/// connects by TCP.
 const FIFO: &str = "fifo:";
 const TCP_LISTEN: &str = "tcp-listen:";
 
-/// What to write.
+/// The list of outputs, for errors.
 const KINDS: &str =
     "write pcap:FILE, fifo:PATH, tcp-listen:ADDR, tap:NAME, tun:NAME, af_xdp:IFACE, or the name of an interface";
 
-/// The most outputs that one spec may stand for.
+/// The most outputs that one spec may expand to.
 const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 
-/// Why there is no output.
+/// Why an output could not be opened.
 ///
 /// ```
 /// use steerage_device::output::{OutputError, expand};
@@ -36,16 +37,16 @@ const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OutputError {
-    /// It is written wrong: a mistake in a command line.
+    /// The text has a mistake, such as a typing error in a command line.
     Spec {
-        /// As it was written.
+        /// The text as the user wrote it.
         spec: String,
-        /// What is wrong, and what to write.
+        /// The mistake, and what to write instead.
         wrong: &'static str,
     },
-    /// An option of it is written wrong.
+    /// An option of the output has a mistake.
     Option(SpecError),
-    /// It could not be made.
+    /// The output could not be created.
     Device(DeviceError),
 }
 
@@ -61,11 +62,12 @@ impl fmt::Display for OutputError {
 
 impl std::error::Error for OutputError {}
 
-/// The outputs that `spec` stands for: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`, `tap:NAME`, `tun:NAME`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's
-/// bare name, where numbers in braces stand for each of them, as in `pcap:part{0..3}.pcapng`.
+/// The outputs that `spec` stands for: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`, `tap:NAME`,
+/// `tun:NAME`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's bare name. A range in braces
+/// stands for one output per number, as in `pcap:part{0..3}.pcapng`.
 ///
 /// # Errors
-/// [`OutputError::Spec`] for what is no output, or braces without numbers.
+/// [`OutputError::Spec`] if `spec` is not an output, or has braces without numbers.
 ///
 /// ```
 /// let names = steerage_device::output::expand("pcap:part{0..2}.pcapng")?;
@@ -96,11 +98,11 @@ fn is_output(spec: &str) -> bool {
     }
 }
 
-/// Makes the output that one `spec` names, for as many CPUs as this process may use. An interface that is an input as well is
-/// shared with it: see [`tap`] and [`af_xdp`]; the input is opened first.
+/// Creates the output that `spec` names, for as many CPUs as this process may use. If its interface
+/// is also an input, both share it: see [`tap`] and [`af_xdp`]. In that case, open the input first.
 ///
 /// # Errors
-/// [`OutputError`] for what is no output, and one that cannot be made.
+/// [`OutputError`] if `spec` is not an output, or the output cannot be created.
 ///
 /// ```no_run
 /// use steerage::{Builder, TxId};
@@ -114,21 +116,23 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
     open_for(spec, thread::available_parallelism().map_or(1, NonZero::get))
 }
 
-/// The same, to be sent by from as many as `cpus` CPUs, where that has to be known now.
+/// Like [`open`], but for up to `cpus` CPUs. Some outputs must know the number of CPUs when they
+/// are opened.
 ///
 /// # Errors
-/// As [`open`].
-/// [`open`] has an example.
+/// As for [`open`], which has an example.
 pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     open_when_read(spec, cpus, |_, _| true)
 }
 
-/// Like [`open_for`], but a FIFO that has no reader yet does not block without a word. While it has none, `waits` is called again and
-/// again with the FIFO's path, or the address at which nobody has connected, and the number of calls before. It returns whether to go on waiting.
+/// Like [`open_for`], but reports if it waits for the reader of a FIFO or for a TCP client.
+///
+/// While there is no reader, the function calls `waits` repeatedly. The arguments are the path of
+/// the FIFO or the listening address, and the number of earlier calls. `waits` returns whether to
+/// continue waiting.
 ///
 /// # Errors
-/// As [`open`], and if it is not to wait.
-/// [`open`] has an example.
+/// As for [`open`], which has an example. Also, if `waits` returns false.
 pub fn open_when_read(
     spec: &str,
     cpus: usize,

@@ -1,12 +1,14 @@
 //! Dropping the capabilities of a program once its devices are open.
 //!
-//! Packets are written by strangers, so the code that handles them should have no privileges. Opening an interface needs a
-//! capability. Receiving from it and everything else in a run need none, so [`drop_all`] drops all capabilities in between, and sets
-//! `no_new_privs`, which keeps them from coming back.
+//! Strangers write packets, so the code that handles packets should have no privileges. Opening an
+//! interface requires a capability, but receiving from it and the rest of a run do not. So
+//! [`drop_all`] drops all capabilities after opening, and sets `no_new_privs`, which keeps them
+//! from coming back.
 //!
-//! Each thread has its own capabilities, and inherits those of the thread that starts it. So call it while there is one thread:
-//! after the devices and outputs are opened, and before the instance is built, which starts a thread for each capture file that is
-//! written. Threads that run already keep their capabilities.
+//! Each thread has its own capabilities, and inherits those of the thread that starts it. So call
+//! `drop_all` while there is only one thread: after opening the devices and outputs, and before
+//! building the instance, which starts a thread for each capture file that is written. Threads that
+//! run already keep their capabilities.
 //!
 //! ```no_run
 //! # use steerage::{Batch, Cpu, Handler};
@@ -27,16 +29,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What cannot be done afterwards
+//! # Operations that fail afterwards
 //!
-//! - Open or attach to an interface (AF_PACKET, AF_XDP, TUN and TAP), also through [`open`](crate::open). An interface that goes away
-//!   and comes back is received from again without any capability.
-//! - Build an instance with AF_XDP devices, unless the limit on locked memory is high enough: its memory is pinned then. Call
-//!   [`drop_except`] with [`Needed::pinned_memory`] before, and [`Kept::drop_start_up`] after.
-//! - Open files that only root's access to all files allows: [`Needed::read_file`] and [`Needed::written_files`] keep the
-//!   capabilities for them if they are needed. The files of the program's own user can be opened as before, and root still owns root's
-//!   files.
-//! - Gain privileges by running a program that is setuid or has file capabilities.
+//! - Opening or attaching to an interface (AF_PACKET, AF_XDP, TUN and TAP), also through
+//!   [`open`](crate::open). If an open interface goes away and comes back, receiving continues
+//!   without any capability.
+//! - Building an instance with AF_XDP devices, unless the limit on locked memory is high enough,
+//!   because building pins its memory. Call [`drop_except`] with [`Needed::pinned_memory`] before,
+//!   and [`Kept::drop_start_up`] after.
+//! - Opening files that only root's access to all files allows. [`Needed::read_file`] and
+//!   [`Needed::written_files`] keep the capabilities for such files, if they are necessary. The
+//!   program can still open the files of its own user, and root still owns root's files.
+//! - Gaining privileges by running a program that is setuid or has file capabilities.
 
 use std::path::Path;
 use std::{error, fmt, io};
@@ -47,26 +51,28 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 /// Allows reading any file and searching any directory.
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
-/// Allows writing to any file and directory. Renaming in another user's sticky directory needs more, which is not kept.
+/// Allows writing to any file and directory. Renaming in another user's sticky directory requires
+/// more, which is not kept.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-/// Allows pinning any amount of memory: AF_XDP's pages are pinned when they are mapped.
+/// Allows pinning any amount of memory. The pages of AF_XDP are pinned when they are mapped.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
 
-/// Drops all capabilities of this thread and of the threads that it starts from now on, and sets `no_new_privs`. Threads that
-/// run already keep theirs.
+/// Drops all capabilities of this thread and of the threads that it starts from now on, and sets
+/// `no_new_privs`. Threads that already run keep theirs.
 ///
 /// # Errors
-/// [`PrivilegesError`] if the kernel refuses. Do not start the instance then, since it would have privileges.
-/// The [module](self) has an example.
+/// [`PrivilegesError`] if the kernel refuses. Do not start the instance in that case, since it
+/// would have privileges. The [module](self) has an example.
 pub fn drop_all() -> Result<(), PrivilegesError> {
     forbid_new()?;
     set(CapabilitySet::empty(), CapabilitySet::empty())
 }
 
-/// Like [`drop_all`], but keeps the capabilities that `needed` takes, and only if this thread has them and cannot do without.
+/// Like [`drop_all`], but keeps the capabilities that `needed` requires. It keeps a capability only
+/// if this thread has it and cannot do without it.
 ///
-/// Start the thread that writes files after this, and build the instance. Then call [`Kept::drop_start_up`], before you start the
-/// instance.
+/// After this call, start the thread that writes files, and build the instance. Then call
+/// [`Kept::drop_start_up`] before you start the instance.
 ///
 /// # Errors
 /// As for [`drop_all`].
@@ -84,7 +90,7 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     forbid_new()?;
     let have = capabilities(None).map_err(failed("read the capabilities of this thread"))?.permitted;
-    // The access checks below run without effective capabilities.
+    // The access checks below must run without effective capabilities.
     set(have, CapabilitySet::empty())?;
     let is_readable = |path: &&Path| may(path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
@@ -96,7 +102,8 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     Ok(Kept { _private: () })
 }
 
-/// What a run still needs after its devices are open: nothing by default.
+/// The operations that a run still needs after its devices are open. By default there are none.
+///
 /// [`drop_except`] has an example.
 #[derive(Clone, Debug, Default)]
 pub struct Needed<'a> {
@@ -106,23 +113,26 @@ pub struct Needed<'a> {
 }
 
 impl<'a> Needed<'a> {
-    /// A file that is opened later, such as a capture file whose turn comes. The capability to read it is kept until
-    /// [`Kept::drop_start_up`]. The thread that opens captures starts by then, when the instance is built, and keeps it to the end.
+    /// A file that is opened later, such as a later capture file. The capability to read it is kept
+    /// until [`Kept::drop_start_up`]. The thread that opens captures starts before that, when the
+    /// instance is built, and keeps the capability to the end.
     #[must_use]
     pub fn read_file(mut self, path: &'a Path) -> Self {
         self.read.push(path);
         self
     }
 
-    /// The name of files that are made during the run. It may have parts that stand for the time (`%H`), which do not count. The
-    /// capability to write them is kept until [`Kept::drop_start_up`], for a thread that handles no packets.
+    /// The name of files that are created during the run. It may contain parts for the time (`%H`),
+    /// which are ignored here. The capability to write these files is kept until
+    /// [`Kept::drop_start_up`], for a thread that handles no packets.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
         self.written.push(name);
         self
     }
 
-    /// Whether memory is pinned before [`Kept::drop_start_up`]: the instance is built by then, and has an AF_XDP device.
+    /// Whether memory is pinned before [`Kept::drop_start_up`]. This is the case for an instance
+    /// with an AF_XDP device, because building it pins the memory.
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;
@@ -130,7 +140,8 @@ impl<'a> Needed<'a> {
     }
 }
 
-/// The capabilities that are left for the start-up. See [`drop_except`].
+/// The capabilities that are kept for the start-up.
+///
 /// [`drop_except`] has an example.
 #[derive(Debug)]
 #[must_use = "call drop_start_up"]
@@ -139,8 +150,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Drops all capabilities of this thread, once the instance is built: the threads that open and write files run by then, and
-    /// memory is pinned.
+    /// Drops all capabilities of this thread. Call it when the instance is built. By then, the
+    /// threads that open and write files run, and memory is pinned.
     ///
     /// # Errors
     /// As for [`drop_all`].
@@ -149,7 +160,8 @@ impl Kept {
     }
 }
 
-/// The error for privileges that could not be dropped: one line.
+/// Privileges could not be dropped. The message is one line.
+///
 /// [`drop_except`] has an example.
 #[derive(Debug)]
 pub struct PrivilegesError {
@@ -182,14 +194,14 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
     set_capabilities(None, sets).map_err(failed("set the capabilities of this thread"))
 }
 
-/// Whether this process may access the file with its effective capabilities. A file that does not exist counts as
-/// accessible.
+/// Whether this process may access the file with its effective capabilities. A file that does not
+/// exist counts as accessible.
 fn may(path: &Path, how: Access) -> bool {
     !matches!(accessat(CWD, path, how, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
 }
 
-/// The existing directory in which the file, or the first missing directory of its path, is created. Parts of the path
-/// that contain the time do not count.
+/// The existing directory in which the file, or the first missing directory of its path, is
+/// created. Parts of the path that contain the time are skipped.
 fn directory_of(name: &Path) -> &Path {
     let fixed = |path: &&Path| !path.to_string_lossy().contains('%') && !path.as_os_str().is_empty();
     name.ancestors().skip(1).find(|path| fixed(path) && path.exists()).unwrap_or(Path::new("."))

@@ -9,10 +9,10 @@ use crate::wrapper::delegate_to_queue;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// The most frames a second that can be asked for: one a nanosecond.
+/// The highest rate in frames per second: one frame per nanosecond.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// One queue of a paced device, with its share of the rate.
+/// One queue of a rate-limited device. It has a share of the rate.
 ///
 /// ```
 /// use steerage_device::rate::Rate;
@@ -29,8 +29,9 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `input`, whose queues hand over `per_second` frames a second together, each the same share from its first poll on. Who
-    /// comes late catches up. Name, kind and mode remain.
+    /// Limits the rate of `input` to `per_second` frames per second over all queues. Each queue has
+    /// the same share, starting at its first poll. A queue that is polled late catches up. The
+    /// input's name, kind and mode stay the same.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, per_second: u64) -> Input {
         let queues = input.queues.len().max(1) as u64;
@@ -41,14 +42,14 @@ impl Rate {
         input.wrap_queues(rated)
     }
 
-    /// How many frames have fallen due by then: the first at once.
+    /// How many frames are due by then. The first is due at once.
     fn due(&mut self, now: Timestamp) -> u64 {
         let start = *self.start.get_or_insert(now);
         let elapsed = now.since(start).as_nanos();
         u64::try_from(elapsed * u128::from(self.per_second) / NANOS_PER_SECOND).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// When the next falls due.
+    /// When the next frame becomes due.
     fn next(&self) -> Timestamp {
         let after = (u128::from(self.handed_over) * NANOS_PER_SECOND).div_ceil(u128::from(self.per_second));
         let start = self.start.unwrap_or_default().as_nanos();
@@ -94,7 +95,7 @@ mod tests {
     fn a_second_holds_the_rate() {
         let mut queue = queue(100_000, 1000);
         let mut count = 0;
-        // Polled each 0.1 ms, for ten seconds.
+        // Poll every 0.1 ms for ten seconds.
         for tick in 0..100_000 {
             let (_, frames) = queue.poll(Timestamp::from_nanos(77 + tick * S / 10_000), 64).unwrap();
             count += frames.len();
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!((polled, frames.len()), (Polled::More, 64));
         let (polled, frames) = queue.poll(Timestamp::from_nanos(start + S), 64).unwrap();
         assert_eq!((polled, frames.len()), (Polled::NotBefore(Timestamp::from_nanos(start + S + S / 100)), 36));
-        // What has no more ends, however late it is.
+        // A device without more frames ends, no matter how late it is.
         let late = Timestamp::from_nanos(start + 100 * S);
         let mut left = 0;
         loop {

@@ -1,61 +1,72 @@
-//! A device that generates its packets: valid Ethernet frames, each with a number that proves a loss or a reordering
-//! further on.
+//! A device that generates its packets. They are valid Ethernet frames, and each has a number that
+//! reveals losses and reordering later in the path.
 //!
 //! ```text
 //! synthetic
 //! synthetic:flows=1000,zipf=1.1,mix=udp4+tcp6,rate=1000000
 //! ```
 //!
-//! | option | what it is | default | allowed |
+//! | option | meaning | default | allowed |
 //! |---|---|---|---|
-//! | `flows` | how many flows there are | 65536 | 1 to [`FLOWS_MAX`] |
-//! | `size` | bytes of a frame in memory, without the checksum that ends it on the wire | 64 | [`SIZE_MIN`] to [`SIZE_MAX`] |
-//! | `zipf` | how uneven flows are: flow `f` has weight `1 / (f + 1)^zipf`; 0: all alike | 0 | 0 to [`ZIPF_MAX`] |
-//! | `packets` | how many frames there are, over all queues | no end | 1 or more |
-//! | `rate` | frames per second, over all queues | as fast as they are taken | 1 to [`RATE_MAX`] |
-//! | `seed` | the seed of the random generator: the same options and seed make the same frames | 1 | any number of 64 bits |
-//! | `mix` | kinds of flows, equally many of each: `udp4`, `tcp4`, `udp6`, `tcp6`, `vlan` | `udp4` | up to [`MIX_MAX`] |
-//! | `queues` | receive queues; a flow is in one of them | 1 | 1 to 1024, and to the number of flows |
-//! | `buffer` | bytes of a receive buffer: a longer frame comes in several, a chain of pages | frames are whole | [`BUFFER_MIN`] to [`SIZE_MAX`], and a frame in 18 at most |
-//! | `profile` | conversations instead of numbered frames: `office`. Only `packets` and `seed` go with it | none | see below |
+//! | `flows` | number of flows | 65536 | 1 to [`FLOWS_MAX`] |
+//! | `size` | bytes of a frame in memory, without its checksum | 64 | [`SIZE_MIN`] to [`SIZE_MAX`] |
+//! | `zipf` | unevenness: flow `f` has weight `1 / (f + 1)^zipf` | 0: all alike | 0 to [`ZIPF_MAX`] |
+//! | `packets` | number of frames over all queues | no end | 1 or more |
+//! | `rate` | frames per second over all queues | as fast as they are taken | 1 to [`RATE_MAX`] |
+//! | `seed` | seed of the random generator | 1 | any number of 64 bits |
+//! | `mix` | kinds of flows: `udp4`, `tcp4`, `udp6`, `tcp6`, `vlan` | `udp4` | up to [`MIX_MAX`] |
+//! | `queues` | number of receive queues | 1 | 1 to 1024, and at most `flows` |
+//! | `buffer` | bytes of a receive buffer | frames are whole | [`BUFFER_MIN`] to [`SIZE_MAX`] |
+//! | `profile` | conversations instead of numbered frames | none | `office` |
+//!
+//! - `seed`: the same options with the same seed generate the same frames.
+//! - `mix`: each kind gets the same number of flows.
+//! - `queues`: each flow is in one queue.
+//! - `buffer`: a longer frame arrives in several buffers, as a chain of at most 18 pages.
+//! - `profile`: can only be combined with `packets` and `seed`.
 //!
 //! # The frames
 //!
-//! Checksums are right. The data begins behind the UDP or TCP header, big-endian: the magic number [`MAGIC`] (32
-//! bits), the flow's number (32), and the frame's number in its flow (64), from 0 on; [`parse_payload`] reads them.
-//! A kind whose headers need more than `size` takes what it needs: 70 bytes for `tcp4`, 78 for `udp6`, 90 for `tcp6`.
+//! Checksums are correct. The data begins after the UDP or TCP header, in big-endian order. It has
+//! the magic number [`MAGIC`] and the flow's number in 32 bits each, and the frame's number within
+//! its flow in 64 bits, starting at 0. [`parse_payload`] reads these numbers. If the headers of a
+//! kind need more than `size` bytes, its frames are longer: `tcp4` frames have at least 70 bytes,
+//! `udp6` frames 78, and `tcp6` frames 90.
 //!
-//! Flow `f` comes from an address of its own in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed, and from a port
-//! between 32768 and 65535; all go to port 9 (discard) of 198.18.0.1 or 2001:db8:0:2::1. It is in queue
-//! `f % queues` and of kind number `f / queues % kinds`. TCP flows are in the midst of sending: every segment
-//! continues the one before.
+//! Each flow has its own source address in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed,
+//! and a source port between 32768 and 65535. All flows go to port 9 (discard) of 198.18.0.1 or
+//! 2001:db8:0:2::1. Flow `f` is in queue `f % queues`, and has kind number `f / queues % kinds`.
+//! TCP flows are in the middle of sending: every segment continues the previous one.
 //!
 //! # The profile `office`
 //!
-//! With `profile=office` the frames are those of conversations, in both directions and with times, such as a capture at an
-//! office's router has. [`parse_payload`] finds no numbers in them.
+//! With `profile=office`, the frames belong to conversations, in both directions and with times,
+//! like in a capture at an office's router. [`parse_payload`] finds no numbers in them.
 //!
 //! - 48 clients (10.20.0.0/16, 2001:db8:20::/48), a quarter of them in VLAN 10, a quarter in VLAN 20. Every third
 //!   conversation is over IPv6.
-//! - Each conversation begins with a DNS query and its reply (A or AAAA). On average, 14 out of 16 continue with a web page
-//!   over TCP and 1 with a call (RTP). In 1 the name does not exist.
+//! - Each conversation begins with a DNS query and its reply (A or AAAA). On average, 14 out of 16
+//!   continue with a web page over TCP, and 1 with a call (RTP). In 1 the name does not exist.
 //! - TCP has handshakes with options, HTTP in segments of up to the MSS, acknowledgements, and an orderly end.
-//! - The first conversation uploads to port 9 (discard) and never ends: the elephant, with more than half of all bytes.
-//! - The times begin at 2026-01-01 09:00 UTC, with 12 new conversations per second. They do not delay the frames, which are made
-//!   as fast as they are taken.
+//! - The first conversation uploads to port 9 (discard) and never ends. It is the elephant, with more
+//!   than half of all bytes.
+//! - The times begin at 2026-01-01 09:00 UTC, with 12 new conversations per second. They do not
+//!   delay the frames, which are generated as fast as they are taken.
 //!
-//! Checksums are correct, and no segment is lost. The last frame cuts open conversations off, as in any capture.
+//! Checksums are correct, and no segment is lost. The end of the input cuts off open conversations,
+//! as in any capture.
 //!
 //! # Timing
 //!
-//! Without `rate` the device [can wait](steerage::device::Capabilities::can_wait): it makes the frames that a poll asks for. With `rate` it is
-//! live: frames become due by the path's clock, and fill a ring of [`RING`] descriptors for each queue. Frames that find
-//! the ring full are lost and counted, as in a network card. They take no number, so a gap in a flow's numbers is a loss
-//! further on. Queues share packets and rate in proportion to the weights of their flows.
+//! Without `rate` the device [can wait](steerage::device::Capabilities::can_wait): it generates the
+//! frames that a poll asks for. With `rate` it is live: frames become due by the path's clock, and
+//! fill a ring of [`RING`] descriptors per queue. Frames that find the ring full are lost and
+//! counted, as in a network card. They take no number, so a gap in a flow's numbers is a loss later
+//! in the path. Queues share packets and rate in proportion to the weights of their flows.
 //!
 //! # Memory
 //!
-//! 8 bytes per flow; with `zipf` 16, and 20 during the start.
+//! 8 bytes per flow. With `zipf`, 16 bytes per flow, and 20 during the start.
 
 mod frame;
 mod office;
@@ -77,31 +88,35 @@ use office::OfficeQueue;
 use queue::SyntheticQueue;
 use sample::Sampler;
 
-/// The most flows: what the 24 free bits of 10.0.0.0/8 tell apart.
+/// The most flows. The 24 free bits of 10.0.0.0/8 can distinguish this many.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
-/// The shortest frame in bytes: one cache line. (Ethernet's own least is 60 without the checksum.)
+/// The shortest frame in bytes: one cache line. (The minimum of Ethernet is 60, without the
+/// checksum.)
 pub const SIZE_MIN: usize = 64;
 
-/// The longest frame in bytes: a jumbo frame's 9000, an Ethernet header of 14 and a VLAN tag of 4.
+/// The longest frame in bytes: 9000 for a jumbo frame, 14 for an Ethernet header, and 4 for a VLAN
+/// tag.
 pub const SIZE_MAX: usize = 9018;
 
-/// The shortest receive buffer in bytes: all headers and the numbers behind them are in a frame's first.
+/// The shortest receive buffer in bytes. The first buffer of a frame contains all headers and the
+/// numbers after them.
 pub const BUFFER_MIN: usize = 128;
 
-/// The most uneven flows can be: at 10, all but one packet in a thousand are of the first flow.
+/// The highest exponent. At 10, all but one packet in a thousand belong to the first flow.
 pub const ZIPF_MAX: f64 = 10.0;
 
-/// The most packets a second: a full poll each 64 ns, ten times what one CPU makes.
+/// The highest rate in packets per second. It is a full poll every 64 ns, ten times what one CPU
+/// can generate.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// The most kinds in a mix. One may stand in it several times, for a larger part.
+/// The most kinds in a mix. A kind may occur several times to get a larger part.
 pub const MIX_MAX: usize = 16;
 
-/// The most receive queues: as many as an instance of steerage takes.
+/// The most receive queues. It is also the limit of a steerage instance.
 pub const QUEUES_MAX: usize = 1024;
 
-/// What to make: the options of the [module's table](self).
+/// The options of the device: see the [module's table](self).
 ///
 /// ```
 /// use steerage_device::synthetic::{Kind, SyntheticOptions};
@@ -113,27 +128,28 @@ pub const QUEUES_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SyntheticOptions {
-    /// What the input is called. [`parse`](Self::parse) puts the text here that it was given.
+    /// The name of the input. [`parse`](Self::parse) sets it to the text that it was given.
     pub name: String,
-    /// How many flows.
+    /// The number of flows.
     pub flows: u32,
-    /// Bytes of a frame, without its checksum.
+    /// The bytes of a frame, without its checksum.
     pub size: usize,
     /// The exponent of the flows' weights.
     pub zipf: f64,
-    /// How many frames over all queues. `None`: no end.
+    /// The number of frames over all queues. `None` means no end.
     pub packets: Option<u64>,
-    /// Frames a second over all queues. `None`: as fast as they are taken.
+    /// Frames per second over all queues. `None` means as fast as they are taken.
     pub rate: Option<u64>,
-    /// Where chance starts.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// The kinds of flows, equally many of each.
+    /// The kinds of flows, with the same number of each.
     pub mix: Vec<Kind>,
-    /// How many receive queues.
+    /// The number of receive queues.
     pub queues: usize,
-    /// Bytes of a receive buffer. `None`: every frame has one that is long enough.
+    /// The bytes of a receive buffer. `None` means that every frame fits into one.
     pub buffer: Option<usize>,
-    /// Conversations of this profile instead of numbered frames. Of the other options only `packets` and `seed` count then.
+    /// Generates conversations of this profile instead of numbered frames. In that case, only the
+    /// options `packets` and `seed` have an effect.
     pub profile: Option<Profile>,
 }
 
@@ -156,7 +172,7 @@ impl Default for SyntheticOptions {
 }
 
 impl SyntheticOptions {
-    /// Every option with its default.
+    /// The default of each option.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -169,7 +185,8 @@ impl SyntheticOptions {
         self
     }
 
-    /// The kinds of flows, equally many of each, at most [`MIX_MAX`]. Default: UDP over IPv4.
+    /// The kinds of flows, with the same number of each, at most [`MIX_MAX`]. Default: UDP over
+    /// IPv4.
     #[must_use]
     pub fn mix(mut self, mix: impl Into<Vec<Kind>>) -> Self {
         self.mix = mix.into();
@@ -181,7 +198,8 @@ impl SyntheticOptions {
         flows: u32;
         /// The bytes of a frame, without its checksum, [`SIZE_MIN`] to [`SIZE_MAX`]. Default: [`SIZE_MIN`].
         size: usize;
-        /// The exponent of the flows' weights, 0 to [`ZIPF_MAX`]. Default: 0, all flows are alike.
+        /// The exponent of the flows' weights, 0 to [`ZIPF_MAX`]. Default: 0, which gives all flows
+        /// the same weight.
         zipf: f64;
         /// Ends after this many frames over all queues. Default: no end.
         packets: u64 => Some;
@@ -191,16 +209,18 @@ impl SyntheticOptions {
         seed: u64;
         /// The number of receive queues, 1 to [`QUEUES_MAX`]. Default: 1.
         queues: usize;
-        /// The bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every frame has one that is long enough.
+        /// The bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every frame fits
+        /// into one.
         buffer: usize => Some;
-        /// Conversations of this profile. Only the number of packets and the seed count then. Default: numbered frames.
+        /// Generates conversations of this profile. In that case, only the number of packets and
+        /// the seed have an effect. Default: numbered frames.
         profile: Profile => Some;
     }
 
-    /// Makes the device, with its tables.
+    /// Creates the device with its tables.
     ///
     /// # Errors
-    /// [`SpecError`] for an option outside of what is allowed.
+    /// [`SpecError`] for an option that is out of range.
     pub fn open(&self) -> Result<Input, SpecError> {
         self.check()?;
         if self.profile == Some(Profile::Office) {
@@ -216,15 +236,16 @@ impl SyntheticOptions {
         Ok(Input::new(self.name.as_str(), "synthetic", queues.collect()))
     }
 
-    /// How many flows queue `queue` has: those whose number leaves `queue` as the remainder.
+    /// The number of flows in queue `queue`. A flow is in the queue if its number modulo the number
+    /// of queues is `queue`.
     fn flows_of(&self, queue: usize) -> u32 {
         let before = queue as u32;
         (self.flows - before).div_ceil(self.queues as u32)
     }
 }
 
-/// A queue's part of the whole: a stretch of the numbers 0 to [`Share::WHOLE`]. As a stretch and not a fraction, so
-/// that what the queues get adds up to exactly what there is.
+/// The part of the total that a queue gets: a range of the numbers 0 to [`Share::WHOLE`]. It is a
+/// range and not a fraction, so that the parts of all queues add up exactly.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     from: u64,
@@ -235,19 +256,19 @@ impl Share {
     const BITS: u32 = 32;
     const WHOLE: u64 = 1 << Self::BITS;
 
-    /// Its part of `total` things.
+    /// This share of `total` things.
     fn of(self, total: u64) -> u64 {
         let up_to = |bound: u64| ((u128::from(total) * u128::from(bound)) >> Self::BITS) as u64;
         up_to(self.to) - up_to(self.from)
     }
 
-    /// Its length, in parts of [`Share::WHOLE`].
+    /// The length of the range.
     fn parts(self) -> u64 {
         self.to - self.from
     }
 }
 
-/// Cuts the whole in the proportion of `weights`: one bound more than there are weights.
+/// Divides the whole in the proportion of `weights`. Returns one more bound than there are weights.
 fn share_bounds(weights: &[f64]) -> Vec<u64> {
     let total: f64 = weights.iter().sum();
     let mut sum = 0.0;

@@ -1,4 +1,4 @@
-//! The system calls that several devices share: requests about an interface, see netdevice(7).
+//! System calls that several devices share. They are requests about an interface: see netdevice(7).
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
@@ -16,12 +16,14 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GRSSH: u32 = 0x46;
 const ETH_FLAG_RXHASH: u32 = 1 << 28;
 
-/// `struct ethtool_drvinfo` of linux/ethtool.h, in words of 32 bits: the command, five texts of 32 bytes, and 32 bytes more.
+/// The length of `struct ethtool_drvinfo` (linux/ethtool.h) in 32-bit words: the command, five
+/// texts of 32 bytes, and 32 more bytes.
 const DRIVER_WORDS: usize = 1 + 5 * TEXT_WORDS + 8;
 const TEXT_WORDS: usize = 8;
-/// `struct ethtool_rxfh` without what follows it, in words: the command, the context, two sizes, and eight bytes more.
+/// The length of `struct ethtool_rxfh` in words, without the data after it: the command, the
+/// context, two sizes, and eight more bytes.
 const RSS_WORDS: usize = 6;
-/// The longest key that is read. The kernel's has 52 bytes (`NETDEV_RSS_KEY_LEN`).
+/// The longest key that is read, in bytes. The kernel's key has 52 bytes (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
 
 const IFF_UP: u16 = libc::IFF_UP as u16;
@@ -38,7 +40,8 @@ pub(crate) struct InterfaceRequest {
 }
 
 impl InterfaceRequest {
-    /// A request about the interface called `name`. It is empty if the kernel answers with the name.
+    /// A request about the interface called `name`. `name` is empty if the kernel answers with the
+    /// name.
     pub(crate) fn of(name: &str) -> io::Result<Self> {
         let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
         match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
@@ -72,9 +75,10 @@ impl InterfaceRequest {
     }
 }
 
-/// Sends a request about an interface to the kernel, which may write its answer into it.
+/// Sends a request about an interface to the kernel, which may write its answer into the request.
 pub(crate) fn ask(fd: BorrowedFd<'_>, operation: c_ulong, request: &mut InterfaceRequest) -> io::Result<()> {
-    // SAFETY: `request` is as large as any `ifreq` and holds no pointer; the operations used here read and write no more.
+    // SAFETY: `request` is as large as any `ifreq` and holds no pointer. The operations used here
+    // read and write no more than that.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
 }
 
@@ -88,7 +92,7 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
     // SAFETY: takes numbers only.
     let fd = unsafe { libc::socket(family, kind, protocol) };
     checked(fd)?;
-    // SAFETY: the descriptor is new, and nobody else has it.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -97,7 +101,7 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
 pub(crate) struct InterfaceSocket(OwnedFd);
 
 impl InterfaceSocket {
-    /// Opens one in this thread's network namespace.
+    /// Opens a socket in this thread's network namespace.
     pub(crate) fn open() -> io::Result<Self> {
         socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Self)
     }
@@ -112,7 +116,7 @@ impl InterfaceSocket {
         Ok(self.ask(SIOCGIFMTU, InterfaceRequest::of(name)?)?.int().max(0) as usize)
     }
 
-    /// The present name of the interface with this index.
+    /// The current name of the interface with this index.
     pub(crate) fn name_of(&self, index: u32) -> io::Result<String> {
         Ok(self.ask(SIOCGIFNAME, InterfaceRequest::of("")?.with_int(index as i32))?.name())
     }
@@ -131,14 +135,16 @@ impl InterfaceSocket {
     /// Runs a command of ethtool on its structure, which begins with the command's number.
     ///
     /// # Safety
-    /// `words` is at least as long as the kernel takes the structure to be: it reads and writes so much.
+    /// `words` must be at least as long as the structure of the command, because the kernel reads
+    /// and writes that many bytes.
     unsafe fn ethtool(&self, name: &str, words: &mut [u32]) -> io::Result<()> {
         let mut request = InterfaceRequest::of(name)?;
         let at: *mut u32 = words.as_mut_ptr();
         request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
-        // SAFETY: the kernel follows the pointer to `words`, which live, and are long enough by this function's contract.
+        // SAFETY: the kernel follows the pointer to `words`. They are alive, and long enough by
+        // this function's contract.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
-        // The kernel wrote there, which the compiler did not see.
+        // The kernel wrote to `words`, which the compiler cannot see.
         std::hint::black_box(words);
         Ok(())
     }
@@ -147,21 +153,21 @@ impl InterfaceSocket {
     pub(crate) fn driver(&self, name: &str) -> io::Result<Driver> {
         let mut words = [0; DRIVER_WORDS];
         words[0] = ETHTOOL_GDRVINFO;
-        // SAFETY: it has the length of `struct ethtool_drvinfo`.
+        // SAFETY: `words` has the length of `struct ethtool_drvinfo`.
         unsafe { self.ethtool(name, &mut words) }?;
         let text = |nth: usize| {
             let words = &words[1 + nth * TEXT_WORDS..][..TEXT_WORDS];
             let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
             String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
         };
-        // Driver, version, firmware, bus.
+        // The texts are driver, version, firmware and bus.
         Ok(Driver { name: text(0), has_card: !text(3).is_empty() })
     }
 
     /// Whether the card's flow hashes are switched on (`ethtool -k`: receive-hashing).
     pub(crate) fn hashes(&self, name: &str) -> io::Result<bool> {
         let mut words = [ETHTOOL_GFLAGS, 0];
-        // SAFETY: it has the length of `struct ethtool_value`.
+        // SAFETY: `words` has the length of `struct ethtool_value`.
         unsafe { self.ethtool(name, &mut words) }?;
         Ok(words[1] & ETH_FLAG_RXHASH != 0)
     }
@@ -170,14 +176,16 @@ impl InterfaceSocket {
     pub(crate) fn rss_key(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
         words[0] = ETHTOOL_GRSSH;
-        // SAFETY: the kernel is asked for sizes alone, and writes the structure without what follows it.
+        // SAFETY: the request asks for sizes only, so the kernel writes the structure without the
+        // data after it.
         unsafe { self.ethtool(name, &mut words[..RSS_WORDS]) }?;
         let bytes = words[3] as usize;
         if bytes > KEY_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
         words[..RSS_WORDS].copy_from_slice(&[ETHTOOL_GRSSH, 0, 0, bytes as u32, 0, 0]);
-        // SAFETY: behind the structure comes the key alone, of so many bytes, for which there is room.
+        // SAFETY: only the key follows the structure. It has `bytes` bytes, and there is room for
+        // them.
         unsafe { self.ethtool(name, &mut words) }?;
         Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
     }
@@ -187,6 +195,6 @@ impl InterfaceSocket {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Driver {
     pub(crate) name: String,
-    /// The interface is that of a device on a bus, of a real machine or of a virtual one.
+    /// Whether the interface belongs to a device on a bus, of a real or a virtual machine.
     pub(crate) has_card: bool,
 }

@@ -1,17 +1,21 @@
-//! TUN and TAP: interfaces of the kernel whose other end is here. docs/outputs.md is the user's guide.
+//! TUN and TAP: interfaces of the kernel whose other end is in this process. docs/outputs.md is the
+//! user's guide.
 //!
-//! Packets that the kernel sends by the interface are received here, and packets sent here are received by the kernel.
-//! Packets of a TAP begin with an Ethernet header, those of a TUN with IPv4 or IPv6. An interface that does not exist
-//! is created, and removed when nobody has it open. Each queue is a file descriptor. One CPU reads it, packet by
-//! packet, into pages. Any CPU may write to it: the kernel takes each packet whole.
+//! The device receives the packets that the kernel sends through the interface, and the kernel
+//! receives the packets that the device sends. Packets of a TAP begin with an Ethernet header, and
+//! packets of a TUN with an IPv4 or IPv6 header. An interface that does not exist is created, and
+//! the kernel removes it when no process has it open. Each queue is a file descriptor. One CPU
+//! reads it, packet by packet, into pages. Any CPU may write to it, since the kernel takes each
+//! packet whole.
 //!
-//! An interface cannot be attached to twice, so an input and an output with one name share it. [`Tap`] gives both.
-//! Within a process and network namespace, [`open`](crate::open) and [`output::open`](crate::output::open) share the
-//! interfaces that they open by name.
+//! A process cannot attach to an interface twice, so an input and an output with the same name
+//! share it. [`Tap`] provides both. Within a process and network namespace, [`open`](crate::open)
+//! and [`output::open`](crate::output::open) share the interfaces that they open by name.
 //!
-//! By default, the device asks for no offloads: the kernel completes checksums and segments packets before
-//! it delivers them, so that they look as on a wire. With [`TapOptions::offloads`] the kernel hands over super-frames as they are, and
-//! takes them: `tap/super_frames.rs` receives them, and `tap/send.rs` merges and cuts.
+//! By default, the device asks for no offloads. The kernel then completes checksums and segments
+//! packets before it delivers them, so that they look as on a wire. With [`TapOptions::offloads`],
+//! the kernel hands over super-frames uncut, and accepts them: `tap/super_frames.rs` receives them,
+//! and `tap/send.rs` merges and cuts.
 
 mod drops;
 mod queue;
@@ -46,19 +50,19 @@ use crate::sys::InterfaceSocket;
 
 pub use spec::is_spec;
 
-/// The most queues of an interface: the kernel's `MAX_TAP_QUEUES`.
+/// The most queues of an interface. It is the kernel's `MAX_TAP_QUEUES`.
 pub const QUEUES_MAX: usize = 256;
 
-/// The least MTU: what every IPv4 host must take (RFC 791), and the kernel's least.
+/// The smallest MTU. Every IPv4 host must accept it (RFC 791), and it is the kernel's minimum.
 pub const MTU_MIN: usize = 68;
 
-/// The greatest MTU: the kernel's for a TAP, 65535 less an Ethernet header.
+/// The largest MTU of a TAP in the kernel: 65535 minus an Ethernet header.
 pub const MTU_MAX: usize = 65521;
 
-/// Ethernet's, where nothing is known.
+/// The MTU of Ethernet, for interfaces with an unknown MTU.
 const MTU_DEFAULT: usize = 1500;
 
-/// An Ethernet header and two VLAN tags: what stands before what the MTU counts.
+/// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
 const LINK_BYTES: usize = 14 + 2 * 4;
 
 const MODULE: &str = "load the module: sudo modprobe tun; in a container: --device /dev/net/tun";
@@ -68,7 +72,8 @@ const BUSY: &str = "end the program that has it; only one that all of them open 
 const OTHER: &str =
     "there is one of that name and of another kind (ip -d link show NAME): choose another name, or make it multi_queue";
 
-/// What an interface's packets begin with.
+/// The first header of an interface's packets.
+///
 /// [`TapOptions`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
@@ -79,7 +84,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Its name: `tap` or `tun`.
+    /// The layer's name: `tap` or `tun`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tap => "tap",
@@ -94,7 +99,7 @@ impl Layer {
         }
     }
 
-    /// Whether packets of that type are such as the interface takes.
+    /// Whether the interface takes packets of that link type.
     fn takes(self, link: LinkType) -> bool {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -112,7 +117,7 @@ impl Layer {
     }
 }
 
-/// Which interface, and how it is to be.
+/// The interface to open, and the options for it.
 ///
 /// ```no_run
 /// use steerage_device::tap::{Layer, TapOptions};
@@ -127,74 +132,83 @@ pub struct TapOptions {
     pub layer: Layer,
     /// The interface's name.
     pub name: String,
-    /// How many queues; the kernel spreads flows over them. `None` for one, or as many as this process has of it already.
+    /// The number of queues. The kernel spreads flows over them. `None` means one, or as many as
+    /// this process has open already.
     pub queues: Option<usize>,
-    /// The longest packet, without an Ethernet header. `None` to leave it as it is: 1500 for one that is made.
+    /// The longest packet, without an Ethernet header. `None` leaves it unchanged, and a new
+    /// interface has 1500.
     pub mtu: Option<usize>,
     /// Whether super-frames come and go in one piece. The last sender then completes checksums.
     pub offloads: bool,
 }
 
 /// A TUN or TAP interface.
+///
 /// [`TapOptions`] has an example.
 #[derive(Clone, Debug)]
 pub struct Tap(Arc<Shared>);
 
-/// What an interface's queues share.
+/// The part that the queues of an interface share.
 #[derive(Debug)]
 struct Shared {
     name: String,
     layer: Layer,
-    /// The network namespace that it was opened in.
+    /// The network namespace in which the interface was opened.
     namespace: Namespace,
     queues: Vec<TunFd>,
-    /// What stands before each packet: nothing, unless a caller's file descriptor wants it so, or there are offloads.
+    /// The length of the header before each packet. It is 0, unless there are offloads or a
+    /// caller's file descriptor has a header.
     header_bytes: usize,
     mtu: usize,
-    /// The kernel leaves super-frames whole. `None` if it was told not to.
+    /// Set if the kernel leaves super-frames whole.
     offloads: Option<Offloads>,
-    /// Somebody receives from it.
+    /// Whether this process receives from the interface.
     is_input: AtomicBool,
-    /// What the kernel drops: taken by who receives. None where the kernel does not say.
+    /// The kernel's drop counter, until the receiver takes it. `None` if the kernel does not report
+    /// drops.
     drops: Mutex<Option<Drops>>,
-    /// It was deleted, and somebody who sends said so.
+    /// Whether the interface was deleted and a sender has reported that.
     gone: AtomicBool,
 }
 
-/// What the kernel takes and gives.
+/// The offloads that the kernel supports.
 #[derive(Debug)]
 struct Offloads {
-    /// Super-frames of UDP: since Linux 6.2.
+    /// Whether the kernel supports super-frames of UDP. It does since Linux 6.2.
     udp: bool,
-    /// The kernel refused a super-frame, so all are cut from then on.
+    /// Whether the kernel has refused a super-frame. From then on, all of them are cut.
     refused: AtomicBool,
 }
 
-/// The interfaces that this process has open by name. Locked when one is opened.
+/// The interfaces that this process has opened by name. It is locked when one is opened.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl TapOptions {
-    /// The interface `name`, with every default.
+    /// Opens the interface `name`, with the default of each option.
     pub fn new(layer: Layer, name: impl Into<String>) -> Self {
         Self { layer, name: name.into(), queues: None, mtu: None, offloads: false }
     }
 
     setters! {
-        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or as many as this process has of the interface already.
+        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or as many as this process has
+        /// open already.
         queues: usize => Some;
-        /// The longest packet in bytes, without an Ethernet header, [`MTU_MIN`] to [`MTU_MAX`]. Default: it stays as it is, and an
-        /// interface that is made has 1500.
+        /// The longest packet in bytes, without an Ethernet header, [`MTU_MIN`] to [`MTU_MAX`].
+        /// Default: unchanged. A new interface has 1500.
         mtu: usize => Some;
-        /// Whether packets that the kernel has merged, or has not cut yet, are received and sent in one piece (TSO, USO, GRO), and
-        /// whether checksums are left unfinished. A packet function then meets [super-frames](steerage::Packet::offload). Default: no.
+        /// Whether packets that the kernel has merged, or has not cut yet, are received and sent in
+        /// one piece (TSO, USO, GRO), and whether checksums are left unfinished. Handlers then see
+        /// [super-frames](steerage::Packet::offload). Default: no.
         offloads: bool;
     }
 
-    /// Opens the interface: shares it if this process has it open, else attaches to it, else makes it and sets it up.
+    /// Opens the interface. If this process has it open, the new handle shares it. Otherwise this
+    /// attaches to an existing interface, or creates one and sets it up.
     ///
     /// # Errors
-    /// [`DeviceError`] if it may not be made, is of another kind, another program has it, or this one has it with other
-    /// queues or another MTU.
+    /// [`DeviceError`] if the interface may not be created, is of another kind, or belongs to
+    /// another program. Also if this process has it open with a different number of queues or a
+    /// different MTU.
     pub fn open(&self) -> Result<Tap, DeviceError> {
         if let Some(wrong) = spec::wrong_name(&self.name) {
             let cause = io::Error::new(io::ErrorKind::InvalidInput, format!("its name {wrong}"));
@@ -239,7 +253,7 @@ impl TapOptions {
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
         if flags & IFF_VNET_HDR != 0 && !self.offloads {
-            // Ours would have gone but for another program's queue.
+            // Without another program's queue, the interface would have no header.
             let cause = io::Error::other("another program has queues of it that want a header before each packet");
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }
@@ -249,7 +263,7 @@ impl TapOptions {
             offloads =
                 Some(self.set_offloads(&queues[0]).map_err(|e| self.error("turn on the interface's offloads", e))?);
         } else {
-            // An earlier owner may have left them on.
+            // An earlier owner may have left the offloads on.
             queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
         }
         if let Some(mtu) = self.mtu {
@@ -284,7 +298,7 @@ impl TapOptions {
             })?;
             match queue.attach(&self.name, flags | multi) {
                 Ok(()) => queues.push(queue),
-                // One that was made for several queues wants to be told that it is.
+                // An interface that was created for several queues requires this flag.
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) && !is_new && multi == 0 => multi = IFF_MULTI_QUEUE,
                 Err(e) => {
                     let advice = match e.raw_os_error() {
@@ -307,14 +321,17 @@ impl TapOptions {
 }
 
 impl Tap {
-    /// An interface by file descriptors that the caller has: each is a queue, all of one interface. They are made
-    /// non-blocking, and the kernel is told to leave no checksum and no cutting to whoever reads them. A header before each
-    /// packet (`IFF_VNET_HDR`) is read and written. They must have been made with `IFF_NO_PI`; the kernel does not tell.
+    /// An interface from file descriptors of the caller. Each descriptor is a queue of the same
+    /// interface. They are made non-blocking, and the kernel is configured to leave no checksum and
+    /// no segmentation to the reader. A header before each packet (`IFF_VNET_HDR`) is read and
+    /// written. The descriptors must have been created with `IFF_NO_PI`, which the kernel does not
+    /// report.
     ///
-    /// Packets are received up to the `mtu`; `None` for that of the interface of that name in this namespace, or 1500.
+    /// Packets of up to `mtu` bytes are received. `None` means the MTU of the interface with that
+    /// name in this namespace, or 1500.
     ///
     /// # Errors
-    /// [`DeviceError`] if they are not such file descriptors.
+    /// [`DeviceError`] if the descriptors are not queues of one interface.
     pub fn from_fds(fds: Vec<OwnedFd>, mtu: Option<usize>) -> Result<Self, DeviceError> {
         let error = |operation, cause| DeviceError::new("tun file descriptor", operation, cause);
         let refused = |wrong| Err(error("take it", io::Error::new(io::ErrorKind::InvalidInput, wrong)));
@@ -349,17 +366,17 @@ impl Tap {
         &self.0.name
     }
 
-    /// TUN or TAP.
+    /// The interface's kind: TUN or TAP.
     pub fn layer(&self) -> Layer {
         self.0.layer
     }
 
-    /// A device to receive from it: what the kernel sends by the interface.
+    /// An input that receives the packets that the kernel sends through the interface.
     ///
     /// # Errors
-    /// [`DeviceError`] if there is one already.
+    /// [`DeviceError`] if there is an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
-        // Relaxed: it guards nothing but itself.
+        // Relaxed: the flag guards no other memory.
         if self.0.is_input.swap(true, Ordering::Relaxed) {
             let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
             return Err(DeviceError::new(self.name(), "receive from the interface", cause).advise("name it once"));
@@ -372,7 +389,8 @@ impl Tap {
         ))
     }
 
-    /// A device to send by it: the kernel receives that by the interface. The CPUs share its queues in turn.
+    /// An output through which the kernel receives packets. The CPUs get the interface's queues in
+    /// turn.
     pub fn output(&self) -> Output {
         let shared = Arc::clone(&self.0);
         let mut next = 0;
@@ -399,19 +417,19 @@ impl Shared {
         Self { name, layer, namespace, queues, header_bytes, mtu, offloads: None, is_input, drops, gone }
     }
 
-    /// The longest frame that is received.
+    /// The longest frame that the device receives, in bytes.
     fn frame_bytes_max(&self) -> usize {
         self.mtu + if self.layer == Layer::Tap { LINK_BYTES } else { 0 }
     }
 
-    /// What to say of an error of a system call.
+    /// The error for a failed system call.
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
         let cause = if is_gone(&cause) { io::Error::new(cause.kind(), "the interface was deleted") } else { cause };
         DeviceError::new(self.name.clone(), operation, cause)
     }
 }
 
-/// Whether it says that the interface was deleted.
+/// Whether the error means that the interface was deleted.
 fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBADFD)
 }

@@ -1,7 +1,7 @@
 //! Wrappers: devices around a device.
 
-/// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`. All wrappers use it, so a
-/// method that is added to the trait has to be added in one place only.
+/// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`.
+/// All wrappers use this macro, so a new method of the trait must be added here only.
 macro_rules! delegate_to_queue {
     () => {
         fn capabilities(&self) -> steerage::device::Capabilities {

@@ -1,17 +1,22 @@
-//! Files that steerage creates. The program often runs as root and often writes to directories that other users may write to,
-//! such as `/tmp`. Another user can leave a link there under the name that is about to be written.
+//! Creates the files of steerage. The program often runs as root, and often writes to directories
+//! that other users may write to, such as `/tmp`. Another user can put a link there under the name
+//! of the new file.
 //!
-//! So a file is always a new one. It is made under a random name (`O_EXCL`, `O_NOFOLLOW`), in a directory that is opened once,
-//! and then renamed. A rename replaces a link instead of following it. An older file of that name is not written to.
+//! So every file is a new one. It is created under a random name (`O_EXCL`, `O_NOFOLLOW`) in a
+//! directory that is opened once, and then renamed. A rename replaces a link instead of following
+//! it. An older file with that name is never written to.
 //!
-//! | what is there | what happens |
-//! |---|---|
-//! | nothing, or a file | a new file takes the name |
-//! | a link that the user or root made, in a directory of theirs that not everybody may write to | a new file takes the name that the link leads to |
-//! | any other link | a new file takes its place; what it leads to is not touched |
-//! | a FIFO or a character device | [`open`] writes to it; in a sticky directory that everybody may write to, a FIFO must belong to the user or to the directory's owner, as `fs.protected_fifos` has it |
+//! The result depends on the existing entry with that name:
 //!
-//! Architecture invariant: every file that steerage creates is created here.
+//! - No entry, or a file: a new file takes the name.
+//! - A link that is safe to follow: a new file takes the name of the link's target. The user or
+//!   root must have made the link, in a directory of theirs that not everybody may write to.
+//! - Any other link: a new file replaces the link. The target of the link is not touched.
+//! - A FIFO or a character device: [`open`] writes to it. In a sticky directory that everybody may
+//!   write to, a FIFO must belong to the user or to the directory's owner, like with
+//!   `fs.protected_fifos`.
+//!
+//! Architecture invariant: this crate creates every file of steerage.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -24,12 +29,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::process::geteuid;
 
-/// The readers of a new file, before the umask.
+/// The users who may read a new file, before the umask is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// Its owner and group: for captured packets, flows, and other records of traffic.
+    /// The owner and the group: for captured packets, flows, and other records of traffic.
     Group,
-    /// Everybody: manual pages and the like.
+    /// Everybody: for manual pages and similar files.
     All,
 }
 
@@ -42,17 +47,18 @@ impl Readers {
     }
 }
 
-/// The end of a file's name until the file is complete.
+/// The end of a file's temporary name, until the file is complete.
 const PART: &str = ".part";
 
-/// How much of a name is kept in front of what makes it random: file systems take 255 bytes.
+/// How many bytes of a name are kept in front of the random part. File systems allow 255 bytes.
 const NAME_BYTES: usize = 200;
 
-/// How many random names are tried. If the name is taken already, it is a coincidence of 64 bits, or another user guessed it.
+/// How many random names are tried. A name is taken only if 64 random bits coincide, or if another
+/// user guessed it.
 const TRIES: usize = 8;
 
-/// A new file that does not have its name yet. It is removed unless it is [finished](Self::finish) or
-/// [kept](Self::kept).
+/// A new file that does not have its final name yet. It is removed unless it is
+/// [finished](Self::finish) or [kept](Self::kept).
 #[derive(Debug)]
 pub struct NewFile {
     directory: OwnedFd,
@@ -63,10 +69,11 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Makes a file that is to have this name.
+    /// Creates a file that will get this name.
     ///
     /// # Errors
-    /// If the directory is not there or may not be written to, or if the name belongs to neither a file nor a link.
+    /// If the directory does not exist or is not writable, or if the name belongs to an entry that
+    /// is neither a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
         match Place::find(path)? {
             Place::New { directory, name } => Self::create_in(directory, name, readers),
@@ -91,28 +98,30 @@ impl NewFile {
         Err(last)
     }
 
-    /// The file, to be written.
+    /// The file, open for writing.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// From now on the file stays as it is even if it is never finished: what is in it may be worth something.
+    /// From now on the file stays, even if it is never finished, because its contents may be of
+    /// value.
     #[must_use]
     pub fn kept(mut self) -> Self {
         self.stays = true;
         self
     }
 
-    /// The name that the file has until it is finished.
+    /// The temporary name of the file, until it is finished.
     pub fn part(&self) -> &OsStr {
         &self.part
     }
 
-    /// Gives the file its name. An older entry of that name is replaced: a link is not followed.
+    /// Gives the file its name. An older entry with that name is replaced, and a link is not
+    /// followed.
     ///
     /// # Errors
-    /// If the old entry cannot be replaced. The file then stays under the name that it has ([`part`](Self::part)), since what
-    /// was written may be worth keeping.
+    /// If the old entry cannot be replaced. The file then stays under its temporary name
+    /// ([`part`](Self::part)), because its contents may be worth keeping.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
         rustix::fs::renameat(&self.directory, self.part.as_os_str(), &self.directory, self.name.as_os_str())?;
@@ -123,26 +132,26 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // There is no one to report this to, and one file too many does no harm.
+            // There is nowhere to report this error, and a leftover file does no harm.
             let _ = rustix::fs::unlinkat(&self.directory, self.part.as_os_str(), AtFlags::empty());
         }
     }
 }
 
-/// A file that is open to be written.
+/// A file that is open for writing.
 #[derive(Debug)]
 pub enum Opened {
-    /// A new file, which has its name already.
+    /// A new file, which has its final name already.
     File(File),
-    /// A FIFO or a character device, without blocking.
+    /// A FIFO or a character device, opened without blocking.
     Special(File),
 }
 
-/// Opens what is written while it is read, such as a capture: a new file has its name at once, and a FIFO or a character device
-/// is written to.
+/// Opens a file that is read while it is written, such as a capture. A new file has its name at
+/// once. If the path is a FIFO or a character device, the data goes there.
 ///
 /// # Errors
-/// As [`NewFile::create`]; `ENXIO` ([`has_no_reader`]) for a FIFO without a reader.
+/// As for [`NewFile::create`]. Also `ENXIO` ([`has_no_reader`]) for a FIFO without a reader.
 pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
     match Place::find(path)? {
         Place::New { directory, name } => {
@@ -152,25 +161,25 @@ pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
     }
 }
 
-/// Nothing is in it yet: where it cannot have its name, it is not kept.
+/// Gives an empty new file its name, or removes the file if that fails.
 fn finish_or_remove(new: NewFile) -> io::Result<File> {
     let (directory, part) = (new.directory.try_clone()?, new.part.clone());
     new.finish().inspect_err(|_| {
-        // There is no one to report this to, and one file too many does no harm.
+        // There is nowhere to report this error, and a leftover file does no harm.
         let _ = rustix::fs::unlinkat(&directory, part.as_os_str(), AtFlags::empty());
     })
 }
 
-/// Whether [`open`] failed because it is a FIFO without a reader.
+/// Whether [`open`] failed because the path is a FIFO without a reader.
 pub fn has_no_reader(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())
 }
 
-/// Writes a whole file: it has its name once it is complete, and until then an older file of that name stays. A FIFO or a
-/// character device is written to.
+/// Writes a complete file. It gets its name when it is complete, and until then an older file with
+/// that name stays. If the path is a FIFO or a character device, the data goes there.
 ///
 /// # Errors
-/// As [`open`], and if it cannot be written.
+/// As for [`open`]. Also, if the file cannot be written.
 pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     match Place::find(path)? {
         Place::New { directory, name } => {
@@ -186,17 +195,17 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Whether files can be made in a directory.
+/// Checks that files can be created in a directory.
 ///
 /// # Errors
-/// If not.
+/// If no file can be created.
 pub fn probe(directory: &Path) -> io::Result<()> {
     let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::openat(CWD, directory, how, Mode::empty())?;
     NewFile::create_in(directory, OsString::from(".steerage"), Readers::Group).map(drop)
 }
 
-/// Where something is written.
+/// The place where data is written.
 enum Place {
     New { directory: OwnedFd, name: OsString },
     Special(File),
@@ -224,28 +233,29 @@ impl Place {
         }
     }
 
-    /// Behind a link that may be followed.
+    /// The place behind a link that may be followed.
     fn behind(path: &Path, directory: OwnedFd, name: OsString) -> io::Result<Self> {
-        // `/dev/stdout` leads to a file without a name, so it is opened first.
+        // `/dev/stdout` leads to a file without a name, so open it first.
         match rustix::fs::openat(&directory, name.as_os_str(), SPECIAL, Mode::empty()) {
             Ok(file) if !is_file(&file)? => return special(file),
             Err(rustix::io::Errno::NXIO) => return Err(rustix::io::Errno::NXIO.into()),
             _ => {}
         }
-        // A link that leads nowhere is replaced.
+        // A link to nothing is replaced.
         let Ok(target) = fs::canonicalize(path) else { return Ok(Self::New { directory, name }) };
         let (directory, name) = open_parent(&target)?;
         Ok(Self::New { directory, name })
     }
 }
 
-/// A FIFO without a reader says so instead of waiting for one, and a terminal does not become ours.
+/// A FIFO without a reader returns an error instead of waiting, and a terminal does not become the
+/// controlling terminal.
 const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
 
 fn special(file: OwnedFd) -> io::Result<Place> {
-    // It may have been replaced since the check.
+    // The entry may have been replaced since the check.
     if is_file(&file)? {
         return Err(io::Error::other("it changed while it was opened"));
     }
@@ -263,7 +273,7 @@ fn open_parent(path: &Path) -> io::Result<(OwnedFd, OsString)> {
     Ok((directory, name.to_owned()))
 }
 
-/// The directory that a file of this name is in.
+/// The directory that contains the file.
 pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -276,7 +286,7 @@ fn look(directory: &OwnedFd, name: &OsStr) -> io::Result<Option<Stat>> {
     }
 }
 
-/// Whether nobody but the user and root can have made the link, or put it there.
+/// Whether only the user or root can have made the link or put it there.
 fn may_follow(link: &Stat, directory: &Stat) -> bool {
     let ours = |uid: u32| uid == 0 || uid == geteuid().as_raw();
     let for_all = Mode::from_raw_mode(directory.st_mode).contains(Mode::WOTH);
@@ -290,7 +300,8 @@ fn may_write_fifo(fifo: &Stat, directory: &Stat) -> bool {
 }
 
 fn random_name(name: &OsStr) -> OsString {
-    // The standard library's hash keys are the system's random numbers, others for each.
+    // The keys of the standard library's hash are random numbers from the system, different in each
+    // call.
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     let name = name.to_string_lossy();
     let end = (0..=name.len().min(NAME_BYTES)).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Older entries under the name of a file that is written, and their fate.
+//! Tests older entries under the name of a new file, and what happens to them.
 #![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 use std::io::Read;
@@ -6,10 +6,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 
 use super::*;
 
-/// Anybody but root and the directory's owner.
+/// A user who is neither root nor the directory's owner.
 const SOMEBODY: u32 = 65534;
 
-/// A directory with these permissions, and beside it a file that nothing may change.
+/// A directory with these permissions. Next to it is a file that must not change.
 struct Ground {
     root: PathBuf,
 }
@@ -31,7 +31,7 @@ impl Ground {
         fs::read_to_string(self.root.join("target")).unwrap()
     }
 
-    /// A link under the name, to the target, made by that user.
+    /// Creates a link to the target under the name, owned by that user.
     fn plant(&self, uid: u32) {
         symlink(self.root.join("target"), self.name()).unwrap();
         lchown(self.name(), Some(uid), Some(uid)).unwrap();
@@ -49,7 +49,7 @@ impl Drop for Ground {
     }
 }
 
-/// Whether links of other users can be made here.
+/// Whether this process can create links of other users.
 fn is_root() -> bool {
     let is_root = geteuid().is_root();
     assert!(is_root || std::env::var("CI").as_deref() != Ok("true"), "this test needs root");
@@ -64,7 +64,8 @@ fn a_planted_link_is_replaced_and_what_it_leads_to_is_untouched() {
     if !is_root() {
         return;
     }
-    // Everybody's directory, the planter's own, and one of ours that others may write to.
+    // A directory for everybody, one that belongs to the attacker, and one of root that others may
+    // write to.
     for (nth, (mode, owner)) in [(0o1777, 0), (0o755, SOMEBODY), (0o777, 0)].into_iter().enumerate() {
         type Make = fn(&Path) -> io::Result<()>;
         let makes: [Make; 3] = [
@@ -106,7 +107,7 @@ fn a_link_of_ones_own_is_followed() {
 fn an_old_file_is_replaced_and_not_written_to() {
     let ground = Ground::new("old", 0o755);
     fs::write(ground.name(), "old").unwrap();
-    // A process that has the old file open, and another link to it, keep its content.
+    // The old content stays available through open files, and through another link to the file.
     fs::hard_link(ground.name(), ground.root.join("link")).unwrap();
     let new = NewFile::create(&ground.name(), Readers::Group).unwrap();
     new.file().write_all(b"half").unwrap();
@@ -124,7 +125,7 @@ fn captured_data_is_not_for_everybody() {
     for (readers, mode) in [(Readers::Group, 0o640), (Readers::All, 0o644)] {
         let opened = open(&ground.name(), readers).unwrap();
         let Opened::File(file) = opened else { panic!("{opened:?}") };
-        // The umask takes away more, and gives nothing.
+        // The umask removes more permissions, and adds none.
         assert_eq!(file.metadata().unwrap().mode() & 0o777 & !mode, 0);
         assert_eq!(file.metadata().unwrap().mode() & 0o600, 0o600);
     }

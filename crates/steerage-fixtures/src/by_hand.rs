@@ -1,4 +1,4 @@
-//! A clock that a test sets, for CPUs that it steps.
+//! A clock that a test sets. It is for CPUs that the test steps.
 
 use std::cell::Cell;
 use std::io;
@@ -36,7 +36,7 @@ impl Platform for ByHand {
     }
 }
 
-/// Stops two CPUs, and checks that the ledger then balances and that every page is home.
+/// Stops two CPUs. Checks that the ledger then balances, and that every page has returned.
 pub fn end<H: Handler>(handle: &Handle, cpus: [&mut Softnet<H, ByHand>; 2]) {
     handle.stop();
     let mut ended = [false; 2];

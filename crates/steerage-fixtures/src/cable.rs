@@ -1,20 +1,22 @@
-//! Two network namespaces joined by a cable, made for one test and gone with it.
+//! Two network namespaces that are joined by a cable. They are created for one test and deleted
+//! after it.
 
 use std::fs;
 
 use crate::namespaces::{counted_here, fresh_name, ip, within};
 use crate::skip;
 
-/// The near end's address. Devices under test listen in this namespace.
+/// The address of the near end. Devices under test listen in this namespace.
 pub const NEAR: &str = "10.209.0.1";
-/// The far end's address.
+/// The address of the far end.
 pub const FAR: &str = "10.209.0.2";
 
 const NEAR_MAC: &str = "02:00:00:00:00:01";
 const FAR_MAC: &str = "02:00:00:00:00:02";
 
-/// `near`'s interface `near0` and `far`'s `far0` are the ends of a veth. It carries only what the test sends: there is no
-/// IPv6, and each end knows the other's address.
+/// Two namespaces. `near0` in the namespace `near` and `far0` in the namespace `far` are the ends
+/// of a veth. It carries only packets of the test: there is no IPv6, and each end knows the other's
+/// MAC address.
 #[derive(Debug)]
 pub struct Net {
     /// The name of the near namespace.
@@ -24,7 +26,8 @@ pub struct Net {
 }
 
 impl Net {
-    /// `None`, with the reason on standard error, if this process may not make namespaces; in CI a failure.
+    /// Creates the namespaces. Returns `None`, with the reason on standard error, if this process
+    /// may not create them. In CI, that is a failure.
     pub fn new() -> Option<Self> {
         Self::with("")
     }
@@ -60,17 +63,17 @@ impl Net {
         assert!(ip(args), "ip {args}");
     }
 
-    /// Runs `body` in the near namespace, on a thread of its own, and returns its result.
+    /// Runs `body` in the near namespace, on a separate thread, and returns its result.
     pub fn near<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         within(&self.near, body)
     }
 
-    /// Runs `body` in the far namespace, on a thread of its own, and returns its result.
+    /// Runs `body` in the far namespace, on a separate thread, and returns its result.
     pub fn far<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         within(&self.far, body)
     }
 
-    /// How many packets the far end has received, as its kernel counts them.
+    /// How many packets the far end has received, according to its kernel.
     pub fn arrived(&self) -> u64 {
         self.far(|| counted_here("far0", 1))
     }

@@ -1,6 +1,7 @@
-//! A strict reader of Prometheus' text format 0.0.4, so that what we write is checked where promtool is absent:
-//! <https://prometheus.io/docs/instrumenting/exposition_formats/>. It wants more than the format does: every metric is
-//! described before its samples, and has all of them together.
+//! A strict reader of Prometheus' text format 0.0.4,
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>. It checks steerage's output even
+//! if promtool is absent. It is stricter than the format: every metric must be described before its
+//! samples, and all of its samples must be together.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -8,12 +9,12 @@ use std::process::{Command, Stdio};
 
 use crate::skip;
 
-/// A page that was read. A series is a sample's name and labels, as they are written.
+/// A page that was read. A series is the name and the labels of a sample, as they are written.
 #[derive(Debug)]
 pub struct Page {
     /// The value of each series.
     pub samples: BTreeMap<String, f64>,
-    /// The names of all metrics, in their order.
+    /// The names of all metrics, in order.
     pub families: Vec<String>,
 }
 
@@ -30,7 +31,7 @@ impl Page {
     }
 }
 
-/// Reads a page, or panics at what is wrong with it.
+/// Reads a page. Panics if the page is invalid.
 pub fn read(text: &str) -> Page {
     assert!(text.ends_with('\n'), "the last line has no end");
     let mut page = Page { samples: BTreeMap::new(), families: Vec::new() };
@@ -68,7 +69,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// `name{label="value",...} 1`.
+/// Parses `name{label="value",...} 1`.
 fn sample(line: &str) -> (String, f64) {
     let name_end = line.find(['{', ' ']).unwrap_or_else(|| panic!("no value: {line}"));
     let (name, mut rest) = line.split_at(name_end);
@@ -105,7 +106,8 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
-/// `promtool check metrics` must find nothing wrong. Skipped if there is no promtool; in CI a failure.
+/// Checks that `promtool check metrics` finds no error. Skips if there is no promtool, which is a
+/// failure in CI.
 pub fn check_with_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

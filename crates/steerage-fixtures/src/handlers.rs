@@ -1,4 +1,4 @@
-//! Packet functions that do very little.
+//! Handlers that do very little.
 
 use steerage::{Batch, Cpu, Handler, Running, Snapshot, TxId};
 
@@ -17,7 +17,7 @@ impl Handler for Nothing {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Transmits all packets by the first output.
+/// Transmits all packets to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct SendAll;
 
@@ -32,7 +32,8 @@ impl Handler for SendAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Joins two interfaces: packets of the first so many receive queues leave by the second output, all others by the first.
+/// Joins two interfaces. Packets of the first receive queues, as many as the field says, go to the
+/// second output. All others go to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire(pub usize);
 

@@ -1,5 +1,5 @@
-//! Tools for the tests of several crates: network namespaces with a kernel that talks, captures made by hand and by tshark,
-//! small packet functions, and waiting for a condition.
+//! Tools for the tests of several crates: network namespaces whose kernels send packets, captures
+//! that are generated or read by tshark, small handlers, and waiting for a condition.
 
 pub mod by_hand;
 pub mod cable;
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 use steerage::Snapshot;
 
-/// No test waits longer for a condition: only a hang takes so long.
+/// The longest time that a test waits for a condition. Only a hang takes this long.
 pub const HANG: Duration = Duration::from_secs(120);
 
-/// How long [`until`] sleeps between two looks.
+/// How long [`until`] sleeps between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Waits until `done` returns true. Panics after [`HANG`].
@@ -37,21 +37,21 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether `CI` is set: then no test may skip.
+/// Whether `CI` is set. In that case, no test may skip.
 pub fn in_ci() -> bool {
     env::var_os("CI").is_some()
 }
 
-/// Says on standard error why a test skips. In CI this is a failure.
+/// Writes to standard error why a test skips. In CI, this is a failure.
 pub fn skip(why: &str) {
     assert!(!in_ci(), "a test would skip, and CI is set: {why}");
     let _ = writeln!(io::stderr(), "skipped: {why}");
 }
 
-/// The user `nobody`, by Debian's number: a user other than root.
+/// The user `nobody` by its number in Debian. It is a user other than root.
 pub const NOBODY: u32 = 65534;
 
-/// Whether this process is root's. If not, the caller skips its test; in CI this is a failure.
+/// Whether this process runs as root. If not, the caller skips its test, which is a failure in CI.
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
     if !root {
@@ -60,7 +60,8 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Keeps panics whose message contains "planted" out of the output. All others are shown. It holds for the whole process.
+/// Hides panics whose message contains "planted" from the output. All other panics are shown. It
+/// affects the whole process.
 pub fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -76,10 +77,12 @@ pub fn quiet_panics() {
 /// Names the one test that a child process runs: see [`in_own_process`].
 const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
 
-/// Runs the test of this name (`module::test`) in a child process, and returns false when it has passed there. In the child it
-/// returns true: the caller goes on, and no other test runs in its process.
+/// Runs the test with this name (`module::test`) in a child process, and returns false when the
+/// test has passed there. In the child, the function returns true. The caller then runs the test,
+/// and no other test runs in its process.
 ///
-/// For tests that measure or change something that belongs to the whole process, such as its memory or its threads.
+/// This is for tests that measure or change a property of the whole process, such as its memory or
+/// its threads.
 pub fn in_own_process(test: &str) -> bool {
     if env::var(OWN_PROCESS).is_ok_and(|name| name == test) {
         return true;
@@ -89,13 +92,14 @@ pub fn in_own_process(test: &str) -> bool {
     let output = output.expect("the test binary can be run again");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
-    // A wrong name runs no test, and that is no failure for the child.
+    // A wrong name runs no test, which the child does not report as a failure.
     assert!(output.status.success() && out.contains("1 passed"), "{test} in its own process: {out}{err}");
     let _ = io::stderr().write_all(&output.stderr);
     false
 }
 
-/// Checks the ledger of a run that has ended: each packet is accounted for, no page is missing, and no packet was reordered.
+/// Checks the ledger of a run that has ended. Each packet is accounted for, no page is missing, and
+/// no packet was reordered.
 pub fn assert_at_rest(ledger: &Snapshot) {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
     assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));

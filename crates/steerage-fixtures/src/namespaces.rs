@@ -1,4 +1,5 @@
-//! Network namespaces made for one test and gone with it, and what their kernels can be asked to send to each other.
+//! Network namespaces that are created for one test and deleted after it, and traffic that their
+//! kernels send to each other.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -13,15 +14,17 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use crate::{HANG, skip};
 
-/// How long to wait for an answer before asking again.
+/// How long to wait for an answer before the next attempt.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// Namespaces that nothing joins yet. They have no IPv6 addresses except those that a test gives them.
+/// Namespaces that are not joined yet. They have no IPv6 addresses except those that a test gives
+/// them.
 #[derive(Debug)]
 pub struct Namespaces(Vec<String>);
 
 impl Namespaces {
-    /// As many as `count`. `None`, with the reason on standard error, if this process may not make them; in CI a failure.
+    /// Creates `count` namespaces. Returns `None`, with the reason on standard error, if this
+    /// process may not create them. In CI, that is a failure.
     pub fn new(count: usize) -> Option<Self> {
         let namespaces = Self((0..count).map(|_| fresh_name()).collect());
         let made = namespaces.0.iter().all(|name| ip(&format!("netns add {name}")));
@@ -40,11 +43,11 @@ impl Namespaces {
         assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
     }
 
-    /// A cable between two of them, both ends up.
+    /// Joins two of the namespaces with a cable, and sets both ends up.
     pub fn veth(&self, (one, name): (usize, &str), (other, peer): (usize, &str)) {
         self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", self.0[other]));
         for (nth, name) in [(one, name), (other, peer)] {
-            // Without link-local addresses the kernel sends nothing that no test asked for.
+            // Without link-local addresses, the kernel sends only packets that the test asked for.
             self.must(nth, &format!("link set dev {name} addrgenmode none"));
             self.must(nth, &format!("link set dev {name} up"));
         }
@@ -56,17 +59,17 @@ impl Namespaces {
         self.must(nth, &format!("addr add fd00:210::{host}/64 dev {device} nodad"));
     }
 
-    /// How many packets an interface has received, as its kernel counts them.
+    /// How many packets an interface has received, according to its kernel.
     pub fn received_by(&self, nth: usize, device: &str) -> u64 {
         self.counted(nth, device, 1)
     }
 
-    /// A number of the interface's row in proc_pid_net(5), `dev`.
+    /// A number in the interface's row of the file `dev`, see proc_pid_net(5).
     pub fn counted(&self, nth: usize, device: &str, column: usize) -> u64 {
         self.within(nth, || counted_here(device, column))
     }
 
-    /// Runs `body` in one of the namespaces, on a thread of its own, and returns its result.
+    /// Runs `body` in one of the namespaces, on a separate thread, and returns its result.
     pub fn within<R: Send>(&self, nth: usize, body: impl FnOnce() -> R + Send) -> R {
         within(&self.0[nth], body)
     }
@@ -80,7 +83,7 @@ impl Drop for Namespaces {
     }
 }
 
-/// A name for a namespace that no other test on this machine uses.
+/// A name for a namespace. No other test on this machine uses it.
 pub(crate) fn fresh_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("st-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -88,12 +91,12 @@ pub(crate) fn fresh_name() -> String {
 
 /// Runs `ip` and returns whether it succeeded. Its errors go to standard error.
 pub(crate) fn ip(args: &str) -> bool {
-    // A namespace may be gone already when it is deleted.
+    // A namespace may already be gone when it is deleted.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
     Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
 }
 
-/// Runs `body` in a namespace, on a thread of its own, and returns its result.
+/// Runs `body` in a namespace, on a separate thread, and returns its result.
 pub(crate) fn within<R: Send>(namespace: &str, body: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| {
         let run = || {
@@ -104,7 +107,8 @@ pub(crate) fn within<R: Send>(namespace: &str, body: impl FnOnce() -> R + Send) 
     })
 }
 
-/// A number of the interface's row in proc_pid_net(5), `dev`, in the namespace of this thread.
+/// A number in the interface's row of the file `dev`, see proc_pid_net(5), in the namespace of this
+/// thread.
 pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
     let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let row = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
@@ -115,13 +119,14 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Sends `ask` until an answer comes that `is_answer`. If none comes in time, it asks again.
+/// Sends `ask` until an answer comes for which `is_answer` returns true. If no such answer comes in
+/// time, it sends `ask` again.
 fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnMut(&[u8]) -> bool) {
     socket.set_read_timeout(Some(ANSWER)).unwrap();
     let (start, mut answer) = (Instant::now(), [0; 65536]);
     loop {
         assert!(start.elapsed() < HANG, "{to} does not answer");
-        // The kernel may not know the way there yet.
+        // The kernel may not have a route yet.
         if socket.send_to(ask, to).is_err() {
             thread::sleep(Duration::from_millis(2));
             continue;
@@ -137,7 +142,7 @@ fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnM
     }
 }
 
-/// Pings `to` from here, with `bytes` of payload, until it answers.
+/// Pings `to` from this namespace, with `bytes` of payload, until it answers.
 pub fn ping(to: IpAddr, bytes: usize) {
     let (family, protocol, ask, answer) = match to {
         IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp, 8, 0),
@@ -147,19 +152,20 @@ pub fn ping(to: IpAddr, bytes: usize) {
     let mut echo = vec![0x5a; 8 + bytes];
     echo[..8].copy_from_slice(&[ask, 0, 0, 0, 0x12, 0x34, 0, 1]);
     if to.is_ipv4() {
-        // RFC 1071. For IPv6 the kernel computes it.
+        // The checksum of RFC 1071. For IPv6, the kernel computes it.
         let words = echo.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
         let sum: u32 = words.sum();
         let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
         echo[2..4].copy_from_slice(&sum.to_be_bytes());
     }
-    // IPv4 comes with its header.
+    // An IPv4 answer includes its IP header.
     let at = if to.is_ipv4() { 20 } else { 0 };
     let is_ours = |got: &[u8]| got.get(at).is_some_and(|kind| *kind == answer) && got[at + 4..] == echo[4..];
     asked(&socket, SocketAddr::new(to, 0), &echo, is_ours);
 }
 
-/// Sends `count` datagrams of `bytes` from here to `to`, and waits until each has come back.
+/// Sends `count` datagrams of `bytes` bytes from this namespace to `to`, and waits until each has
+/// come back.
 pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).unwrap();
@@ -170,12 +176,13 @@ pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     }
 }
 
-/// A socket whose datagrams a thread sends back to their sender, until this is dropped. The second field is its address.
+/// A socket with a thread that returns datagrams to their sender until this value is dropped. The
+/// second field is the address.
 #[derive(Debug)]
 pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
 
 impl Echo {
-    /// On any port of `address`, an address of this namespace.
+    /// Listens on any port of `address`, which is an address of this namespace.
     pub fn new(address: IpAddr) -> Self {
         let socket = UdpSocket::bind((address, 0)).unwrap();
         let at = socket.local_addr().unwrap();
@@ -202,7 +209,7 @@ impl Drop for Echo {
     }
 }
 
-/// Has the kernels carry `bytes` by TCP from one namespace to an address in another, and compares every byte.
+/// Transfers `bytes` by TCP from one namespace to an address in another, and compares every byte.
 pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr, bytes: usize) {
     let listener = namespaces.within(to, || TcpListener::bind((address, 0)).unwrap());
     let at = listener.local_addr().unwrap();
@@ -226,16 +233,17 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
     });
 }
 
-/// An address from its text.
+/// Parses an address.
 pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Has the kernels of two namespaces ping each other and exchange UDP and TCP; `one` has the host address 1, `other` 2.
+/// Makes the kernels of two namespaces ping each other and exchange UDP and TCP packets. `one` has
+/// the host address 1, and `other` has 2.
 pub fn converse(namespaces: &Namespaces, one: usize, other: usize) {
     namespaces.within(one, || ping(address("10.210.0.2"), 56));
     namespaces.within(other, || ping(address("fd00:210::1"), 1300));
-    // Fragments.
+    // This ping is long enough to be fragmented.
     namespaces.within(one, || ping(address("fd00:210::2"), 4000));
     for to in ["10.210.0.2", "fd00:210::2"] {
         let echo = namespaces.within(other, || Echo::new(address(to)));

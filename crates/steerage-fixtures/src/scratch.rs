@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An empty directory in the folder for temporary files, removed when this is dropped.
+/// An empty directory in the folder for temporary files. It is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Everybody may look into it, only this user may write to it.
+    /// Creates a directory that everybody may read, and only this user may write to.
     pub fn new() -> Self {
         Self::with_mode(0o755)
     }
 
-    /// A directory with this mode.
+    /// Creates a directory with this mode.
     pub fn with_mode(mode: u32) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("steerage-test-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -50,7 +50,7 @@ impl AsRef<Path> for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // If something is mounted in it, the test has to unmount that first.
+        // If something is mounted in the directory, the test must unmount it first.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Real captures, and what tshark says of them.
+//! Real captures, and the output of tshark for them.
 
 use std::fs;
 use std::io::{self, Write};
@@ -7,24 +7,26 @@ use std::process::Command;
 
 use crate::skip;
 
-/// Options that make tshark read each frame by itself.
+/// Options that make tshark dissect each frame separately.
 const BY_ITSELF: [&str; 6] =
     ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
 
-/// Protocols that are payload to us, but not to tshark: OpenFlow, a control protocol over TCP, quotes packets of other networks.
+/// Protocols that are payload for steerage, but not for tshark. OpenFlow is a control protocol over
+/// TCP that quotes packets of other networks.
 pub const PAYLOAD: [&str; 1] = ["openflow"];
 
-/// The folder of real captures: shared/captures, beside the workspace.
+/// The folder of real captures: shared/captures, next to the workspace.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures")
 }
 
-/// The captures of that folder; none, with the reason on standard error, if there is no such folder.
+/// The captures in that folder. If there is no such folder, the list is empty, and the reason is on
+/// standard error.
 pub fn captures() -> Vec<PathBuf> {
     captures_in(&folder())
 }
 
-/// The same with those that show a defect which was found once.
+/// All captures, including those that reproduce old defects.
 pub fn all_captures() -> Vec<PathBuf> {
     let folder = folder();
     [captures_in(&folder), captures_in(&folder.join("repro"))].concat()
@@ -41,7 +43,8 @@ fn captures_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The capture of this name in that folder; `None`, with the reason on standard error, if it is not there.
+/// The capture with this name in that folder. `None`, with the reason on standard error, if it does
+/// not exist.
 pub fn capture(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {
@@ -51,22 +54,23 @@ pub fn capture(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The output of one of Wireshark's tools. `None` if the tool is absent; in CI a failure.
+/// The output of one of Wireshark's tools. `None` if the tool is absent, which is a failure in CI.
 pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool).args(arguments).arg(file).output() else {
         skip(&format!("{tool} is absent: install the package tshark"));
         return None;
     };
-    // If a capture is cut short, the tools print what there is and then fail.
+    // If a capture is cut, the tools print its complete part and then fail.
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// These fields of each frame, all occurrences of each. `None` if there is no tshark; in CI a failure.
+/// These fields of each frame, with all occurrences of each. `None` if there is no tshark, which is
+/// a failure in CI.
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)
 }
 
-/// The same, if tshark puts fragments and segments together.
+/// Like [`tshark`], but tshark reassembles fragments and segments.
 pub fn tshark_reassembled(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &[])
 }

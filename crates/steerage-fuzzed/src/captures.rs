@@ -1,4 +1,4 @@
-//! Capture files, as they are and packed.
+//! Capture files, uncompressed and compressed.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -9,26 +9,26 @@ use steerage::testing::{Headed, QueueTester};
 use steerage::{DeviceError, Timestamp};
 use steerage_device::capture::Capture;
 
-/// How many polls of a packed capture are looked at: it may hold a thousand times as much as it has bytes.
+/// How many polls of a compressed capture are checked. It may unpack to a thousand times its size.
 const PACKED_POLLS_MAX: usize = 64;
 
 const MAGICS: [u32; 4] = [0xa1b2_c3d4, 0xa1b2_3c4d, 0xd4c3_b2a1, 0x4d3c_b2a1];
 const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Any bytes behind one of the four magic numbers of pcap.
+/// Any bytes after one of the four magic numbers of pcap.
 pub(crate) fn pcap(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
     if choice & 4 == 0 {
-        // There is one version. The rest is left to the fuzzer.
+        // Use a valid version. Invalid ones are left to the fuzzer.
         file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
     }
     file.extend(rest);
     check(&file);
 }
 
-/// Any bytes behind a section header of pcapng, in both byte orders.
+/// Any bytes after a section header of pcapng, in both byte orders.
 pub(crate) fn pcapng(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let order = |number: u32| if choice & 1 == 0 { number.to_le_bytes() } else { number.to_be_bytes() };
@@ -39,17 +39,18 @@ pub(crate) fn pcapng(bytes: &[u8]) {
     check(&file);
 }
 
-/// Any bytes behind the magic number of gzip.
+/// Any bytes after the magic number of gzip.
 pub(crate) fn gzip(bytes: &[u8]) {
     check_packed(&[&GZIP, bytes].concat());
 }
 
-/// Any bytes behind the magic number of zstd.
+/// Any bytes after the magic number of zstd.
 pub(crate) fn zstd(bytes: &[u8]) {
     check_packed(&[&ZSTD, bytes].concat());
 }
 
-/// It ends, delivers no more than there is, and delivers the same however the bytes come.
+/// Checks that reading ends, delivers no more bytes than the file has, and does not depend on the
+/// pieces in which the bytes arrive.
 fn check(bytes: &[u8]) {
     // Each poll reads a piece, finds nothing, or delivers something.
     let polls = 4 * bytes.len() + 100;
@@ -66,7 +67,8 @@ fn check(bytes: &[u8]) {
     assert!(Some((frames, error)) == read(bytes, piece, polls), "in pieces of {piece} it reads otherwise");
 }
 
-/// The first polls do no harm. If it has ended by then, it reads the same in pieces.
+/// Checks that the first polls do no harm. If the capture has ended by then, reading it in pieces
+/// must give the same result.
 fn check_packed(bytes: &[u8]) {
     let Some(read_whole) = read(bytes, usize::MAX, PACKED_POLLS_MAX) else { return };
     if let Some(error) = &read_whole.1 {
@@ -78,8 +80,9 @@ fn check_packed(bytes: &[u8]) {
     let is_unpacking =
         |(_, error): &(_, Option<String>)| error.as_ref().is_some_and(|error| error.contains("cannot unpack"));
     if is_unpacking(&read_whole) || is_unpacking(&in_pieces) {
-        // What was unpacked in the same step as the damage is lost with it, and pieces have smaller steps. So a fault of the capture
-        // may be met before the damage.
+        // Bytes that were unpacked in the same step as the damage are lost with it, and pieces make
+        // the steps smaller. So the reader may find an error of the capture format before it finds
+        // the damage.
         assert!(read_whole.1.is_some() && in_pieces.1.is_some(), "in pieces of {piece} one of them is sound");
         let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
             (&in_pieces.0, &read_whole.0)
@@ -90,12 +93,13 @@ fn check_packed(bytes: &[u8]) {
         return;
     }
     assert!(in_pieces.0 == read_whole.0, "in pieces of {piece} it reads other frames");
-    // An error says how far the packed file has been read, and that is as far as the piece reaches.
+    // The error contains the position in the packed file, which depends on the size of the pieces.
     let (one, other) = (in_pieces.1.map(without_numbers), read_whole.1.map(without_numbers));
     assert_eq!(one, other, "in pieces of {piece}");
 }
 
-/// How many bytes come at a time. Mostly many, because each piece takes a poll, and few for one input of four.
+/// How many bytes arrive at a time. Most inputs get large pieces, because each piece takes a poll.
+/// A quarter of the inputs get small ones.
 fn piece_of(bytes: &[u8]) -> usize {
     let len = bytes.len();
     if len.is_multiple_of(4) { 1 + len % 61 } else { 64 + len % 191 }
@@ -106,7 +110,7 @@ fn without_numbers(mut text: String) -> String {
     text
 }
 
-/// Returns bytes in pieces, and nothing every other time, as a pipe may.
+/// A reader that returns the bytes in pieces, and nothing every other time, as a pipe may.
 struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -127,7 +131,8 @@ impl Read for Pieces {
     }
 }
 
-/// A capture that is read again and again, because its memory takes much longer to make than a small file takes to read.
+/// A capture that is reused for each input, because allocating its memory takes much longer than
+/// reading a small file.
 #[derive(Clone)]
 struct Again(Arc<Mutex<Capture>>);
 
@@ -155,7 +160,8 @@ thread_local! {
     static READER: RefCell<Option<(Again, QueueTester)>> = const { RefCell::new(None) };
 }
 
-/// All frames, if they come in pieces of so many bytes, and the error's line if there is one. `None` if it takes more polls.
+/// All frames, if the bytes arrive in pieces of this size, and the error's line if there is one.
+/// `None` if it takes more than `polls` polls.
 fn read(bytes: &[u8], piece: usize, polls: usize) -> Option<(Vec<Headed>, Option<String>)> {
     let pieces = Pieces { bytes: bytes.to_vec(), at: 0, piece, silent: false };
     READER.with_borrow_mut(|reader| {

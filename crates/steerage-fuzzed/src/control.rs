@@ -1,4 +1,4 @@
-//! The requests of clients of the control socket and of the metrics.
+//! The requests of clients to the control socket and to the metrics.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use steerage::{Batch, Builder, Cpu, Handler, Instance};
 use steerage_control::{CpuView, Options, Tree, fuzzing};
 
-/// Consumes packets. The instance never starts.
+/// A handler that consumes packets. The instance never starts.
 #[derive(Debug)]
 struct Idle;
 
@@ -24,14 +24,15 @@ thread_local! {
     static TREE: RefCell<Option<(Instance<Idle>, Arc<Tree>)>> = const { RefCell::new(None) };
 }
 
-/// A user's requests: a byte that says which user, and then a line for each request. Each is answered with one JSON object on one line.
+/// The requests of a user: a byte that selects the user, and then a line per request. Each request
+/// must be answered with one JSON object on one line.
 pub(crate) fn request(bytes: &[u8]) {
     let Some((user, lines)) = bytes.split_first() else { return };
     TREE.with_borrow_mut(|tree| {
         let (_, tree) = tree.get_or_insert_with(|| {
             let input = steerage_device::open("synthetic:queues=2,packets=1").expect("a device");
             let instance = Builder::new().virtual_cpus(4).input(input).build(|_| Idle).expect("memory");
-            // Nobody handles packets here, so nothing is ever in force.
+            // No CPU runs here, so no change ever takes effect.
             let settle_max = Duration::ZERO;
             let options = Options { machine: CpuView::new(4), uid: 1, queues_off: Vec::new(), settle_max };
             let tree = Arc::new(Tree::new(instance.handle(), options));
@@ -44,7 +45,8 @@ pub(crate) fn request(bytes: &[u8]) {
     });
 }
 
-/// The head of an HTTP request, which may come in two parts. Each part gets no answer, or one with a status.
+/// The head of an HTTP request, which may arrive in two parts. Each part gets either no answer, or
+/// one with a status.
 pub(crate) fn http(bytes: &[u8]) {
     let Some((at, request)) = bytes.split_first() else { return };
     let at = usize::from(*at).min(request.len());

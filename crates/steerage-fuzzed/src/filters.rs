@@ -1,8 +1,9 @@
-//! Filters as `tcpdump -ddd` prints them.
+//! Filters in the format of `tcpdump -ddd`.
 
 use steerage_device::filter::Filter;
 
-/// Any text, and a frame behind a NUL. A wrong filter is refused with one line, and a right one runs on any frame.
+/// Any text, followed by a NUL and a frame. An invalid filter is refused with one line, and a valid
+/// one runs on any frame.
 pub(crate) fn numbers(bytes: &[u8]) {
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     let (text, frame) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());

@@ -5,7 +5,7 @@ use steerage::flow::limits::FLOW_HEADERS_MAX;
 use steerage::flow::offload::{MERGED_MAX, Offload, Segments, VIRTIO_BYTES, coalesce};
 use steerage::flow::{self, Layers};
 
-/// Two bytes that name a link type, a byte that says which layers, and a frame.
+/// Two bytes that select a link type, a byte that selects the layers, and a frame.
 pub(crate) fn dissect(bytes: &[u8]) {
     let Some(([low, high, layers], frame)) = bytes.split_first_chunk::<3>() else { return };
     let link = LinkType(u16::from_le_bytes([*low, *high]));
@@ -19,13 +19,14 @@ pub(crate) fn dissect(bytes: &[u8]) {
     assert!(found.ip.is_none_or(|ip| (ip.offset as usize) < frame.len()));
     assert_eq!(found.is_flow, found.ip.is_some());
     assert!(found.transport_offset.is_none_or(|at| (at as usize) < frame.len()));
-    // If there are fragments, the result of the innermost IP header is among them.
+    // If there are fragments, they include the fragment of the innermost IP header.
     if let Some(fragment) = found.fragment() {
         assert_eq!(found.ip.map(|ip| ip.offset), Some(fragment.ip_offset));
     }
 }
 
-/// A byte that names a link type, a `virtio_net_hdr`, and a frame. The packets that it stands for are merged again and cut again.
+/// A byte that selects a link type, a `virtio_net_hdr`, and a frame. The packets of the frame are
+/// merged again and cut again.
 pub(crate) fn offload(bytes: &[u8]) {
     let Some((link, rest)) = bytes.split_first() else { return };
     let link = if link & 1 == 0 { LinkType::ETHERNET } else { LinkType::RAW };
@@ -42,7 +43,7 @@ pub(crate) fn offload(bytes: &[u8]) {
             assert_eq!(longest, offload.packet_bytes_max(frame.len()) + offload.network_at());
             packets
         }
-        // Any bytes as packets.
+        // Use any bytes as packets.
         _ => frame.chunks(usize::from(header[0]).max(1)).map(<[u8]>::to_vec).collect(),
     };
     let batch: Vec<Option<&[u8]>> = packets.iter().take(MERGED_MAX).map(|packet| Some(&packet[..])).collect();

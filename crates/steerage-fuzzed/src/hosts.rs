@@ -1,4 +1,4 @@
-//! `forward` and `respond` get packets of any kind.
+//! Packets of any kind for `forward` and `respond`.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -18,10 +18,12 @@ const MTU: usize = 1500;
 /// An Ethernet header and a VLAN tag.
 const LINK_BYTES: usize = 18;
 
-/// How many frames of an input are looked at. More of them show nothing else, and an input of empty frames would have thousands.
+/// How many frames of an input are checked. More frames would not find more, and an input of empty
+/// frames would have thousands.
 const FRAMES_MAX: usize = 32;
 
-/// Frames: each has two bytes in front that say how long it is and how much time passes before it.
+/// Splits the input into frames. Two bytes before each frame give its length and the time that
+/// passes before it.
 fn frames(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let ([low, high], rest) = bytes.split_first_chunk::<2>()?;
@@ -72,7 +74,8 @@ fn table() -> Table {
     Table { interfaces, routes: Arc::new(routes), neighbours: Arc::new(neighbours) }
 }
 
-/// A router meets any frames. Each has one fate, and none that it sends is longer than the frames of its interface.
+/// A router receives any frames. Each has one outcome, and no sent frame is longer than the
+/// interface allows.
 pub(crate) fn forward(bytes: &[u8]) {
     ROUTER.with_borrow_mut(|router| {
         let Router(shared, tester) = router.get_or_insert_with(|| {
@@ -96,20 +99,22 @@ pub(crate) fn forward(bytes: &[u8]) {
             assert!(sent.iter().all(|frame| frame.bytes.len() <= MTU + LINK_BYTES));
             sent_in_all += sent.len();
         }
-        // Its output is recorded. A new router begins before that is much.
+        // The tester records the output. Start with a new router before there is too much of it.
         if sent_in_all > SENT_MAX {
             *router = None;
         }
     });
 }
 
-/// How many frames a router or a host may have sent until a new one takes its place.
+/// How many frames a router may send until a new one replaces it.
 const SENT_MAX: usize = 256;
 
-/// After how many inputs a new host takes the place of the old one. Until then connections of earlier inputs go on.
+/// After how many inputs a new host replaces the old one. Until then, connections of earlier inputs
+/// continue.
 const INPUTS_MAX: usize = 64;
 
-/// A host meets any frames, and time passes. Each has one fate, and no answer is longer than the link allows.
+/// A host receives any frames, and time passes. Each frame has one outcome, and no answer is longer
+/// than the link allows.
 pub(crate) fn respond(bytes: &[u8]) {
     HOST.with_borrow_mut(|host| {
         let (inputs, Host(shared, tester)) = host.get_or_insert_with(|| {

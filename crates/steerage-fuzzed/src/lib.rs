@@ -1,6 +1,8 @@
-//! Every parser that meets bytes from outside, as a function of any bytes. Each function panics if something is not as it must be.
+//! All parsers of untrusted bytes, as functions that take any bytes. Each function panics if it
+//! finds an error.
 //!
-//! `fuzz/` lets a fuzzer call them, with address sanitizer. The test `corpus` of this crate calls them with every file in `fuzz/corpus`.
+//! A fuzzer calls them from `fuzz/`, with address sanitizer. The test `corpus` of this crate calls
+//! them with every file in `fuzz/corpus`.
 #![forbid(unsafe_code)]
 
 mod captures;
@@ -11,7 +13,8 @@ mod hosts;
 mod names;
 mod run_files;
 
-/// A target's name, which is that of its directory in `fuzz/corpus`, and what it does with any bytes.
+/// The name of a target, which is also its directory in `fuzz/corpus`, and the function that takes
+/// any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
@@ -34,7 +37,7 @@ pub const TARGETS: &[Target] = &[
 /// Calls the target with this name.
 ///
 /// # Panics
-/// If there is no such target, or if the target finds something wrong.
+/// If there is no such target, or if the target finds an error.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|(target, _)| *target == name);
     let (_, check) = target.unwrap_or_else(|| panic!("there is no target {name}"));

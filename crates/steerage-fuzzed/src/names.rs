@@ -1,9 +1,9 @@
-//! The data of a flow's packets, in which the meter looks for names.
+//! The data of a flow's packets, in which the meter searches for names.
 
 use steerage_apps::meter::fuzzing;
 
-/// A byte that says which protocol, and packets: each has two bytes in front that say its direction and its length, and a third whether
-/// its sequence number is the next one.
+/// A byte that selects the protocol, followed by packets. Each packet begins with three bytes: two
+/// for its direction and length, and one that says whether its sequence number is the next one.
 pub(crate) fn flow(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     let (is_dns, is_stream) = (choice & 1 != 0, choice & 3 != 1);
@@ -12,7 +12,7 @@ pub(crate) fn flow(bytes: &[u8]) {
         let length = usize::from(u16::from_le_bytes([*low, *high & 0x1f])).min(behind.len());
         let (data, next) = behind.split_at(length);
         let side = usize::from(high >> 7);
-        // Mostly in order: sometimes again, and sometimes with a part missing.
+        // Most packets are in order. Some are repeated, and some have a gap before them.
         let sequence = sequences[side].wrapping_add_signed(match jump {
             0..=0xdf => 0,
             _ => i32::from(*jump as i8) + 16,
@@ -23,7 +23,8 @@ pub(crate) fn flow(bytes: &[u8]) {
     }
     let names = fuzzing::names(&packets, is_dns);
     if is_stream && packets.iter().all(|(turned, ..)| !turned) && is_in_order(&packets) {
-        // What is found in parts is in the whole, unless the parts were too many or the whole is too long to wait for.
+        // A name that is found in the parts must also be found in the whole. The exceptions are too
+        // many parts, and a whole that is too long to wait for.
         let whole: Vec<u8> = packets.iter().flat_map(|(_, _, data)| data.iter().copied()).collect();
         let of_whole = fuzzing::names(&[(false, Some(0), &whole)], is_dns);
         let begins = names.is_some() && packets.len() > 1 && fuzzing::names(&packets[..1], is_dns).is_none();

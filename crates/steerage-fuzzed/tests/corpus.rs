@@ -1,4 +1,5 @@
-//! Each target runs once over each file of its corpus, so that what a fuzzer once found stays found.
+//! Runs each target once over each file of its corpus, so that past findings of the fuzzer stay
+//! covered.
 
 use std::fs;
 use std::panic;
@@ -23,7 +24,7 @@ fn every_file_of_every_corpus() {
     }
 }
 
-/// A directory that no target has would never be run.
+/// A directory without a target would never be run.
 #[test]
 fn every_corpus_has_a_target() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");

@@ -14,50 +14,52 @@ use syscalls::Sysno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Group {
-    /// Compute, wait, and read and write what is open. Every thread does this, and every filter has it.
+    /// Compute, wait, and read and write open files. Every thread does this, and every filter
+    /// allows it.
     Run,
-    /// Use sockets that are open: send, receive, and read and set options.
+    /// Use open sockets: send, receive, and read and set options.
     OpenSockets,
-    /// Start threads, let them talk to each other, and place them on CPUs.
+    /// Start threads, let them communicate, and place them on CPUs.
     Threads,
     /// Open, create, rename and remove files, as far as Landlock allows.
     Files,
-    /// Read and change the maps of XDP programs that are open, and look whether they are attached.
+    /// Read and change the maps of loaded XDP programs, and check whether the programs are
+    /// attached.
     XdpMaps,
     /// Accept clients.
     Clients,
     /// Ask the kernel for links, routes and neighbours.
     Netlink,
-    /// Connect to another process of this machine by its path.
+    /// Connect to another process of this machine through a socket path.
     UnixClient,
     /// Connect to other hosts.
     Internet,
-    /// Wait for the programs that were started before, and signal them.
+    /// Wait for programs that were started earlier, and send them signals.
     Jobs,
-    /// Set the modes of the terminal.
+    /// Set the modes of a terminal.
     Terminal,
 }
 
-/// A system call, and which of its arguments are allowed.
+/// A system call, and the arguments that it may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) number: Sysno,
     pub(crate) only: Only,
 }
 
-/// Which arguments a system call may have.
+/// The arguments that a system call may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Only {
     Any,
-    /// The argument with this number has one of these values.
+    /// The argument with this number must have one of these values.
     OneOf(u8, &'static [u64]),
-    /// It has another value.
+    /// The argument must not have this value.
     Not(u8, u64),
-    /// These bits of it are set.
+    /// These bits of the argument must be set.
     With(u8, u64),
-    /// None of these bits are set.
+    /// None of these bits may be set.
     Without(u8, u64),
-    /// It is the number of this process.
+    /// The argument must be the number of this process.
     Own(u8),
 }
 
@@ -73,35 +75,37 @@ const fn flag(bits: c_int) -> u64 {
     bits as u64
 }
 
-/// The number of a request to a device, which is an `int` in some C libraries, and of which the kernel reads 32 bits.
+/// The number of a request to a device. It is an `int` in some C libraries, and the kernel reads 32
+/// bits of it.
 #[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
 const fn request(number: libc::Ioctl) -> u64 {
     number as u32 as u64
 }
 
-/// The kernel's name for it differs between machines.
+/// The kernel's name for this call depends on the architecture.
 #[cfg(target_arch = "x86_64")]
 const STAT_AT: Sysno = Sysno::newfstatat;
 #[cfg(not(target_arch = "x86_64"))]
 const STAT_AT: Sysno = Sysno::fstatat;
 
-/// No memory becomes a program.
+/// No memory may become executable.
 const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
-/// A new thread, never a new process.
+/// Only a new thread, never a new process.
 const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
-/// About a descriptor that is open instead of a path.
+/// Only for an open descriptor, not for a path.
 const EMPTY_PATH_3: Only = Only::With(3, flag(libc::AT_EMPTY_PATH));
 const EMPTY_PATH_2: Only = Only::With(2, flag(libc::AT_EMPTY_PATH));
-/// The handler that names a violation stays.
+/// The handler that reports a violation must stay.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
-/// Blocking signals is left to the handler that names violations, which leaves SIGSYS out.
+/// The handler that reports violations emulates blocking of signals, because it must not block
+/// SIGSYS.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// Questions about terminals and pipes. None of these injects input into a terminal (TIOCSTI).
+/// Requests about terminals and pipes. None of them injects input into a terminal (TIOCSTI).
 const ASK: Only = Only::OneOf(
     1,
     &[request(libc::TCGETS), request(libc::TIOCGWINSZ), request(libc::FIONREAD), request(libc::FIONBIO)],
@@ -118,7 +122,7 @@ const SET_TERMINAL: Only = Only::OneOf(
         request(libc::TCSETSF2),
     ],
 );
-/// Questions about interfaces: linux/sockios.h.
+/// Requests about interfaces: linux/sockios.h.
 const ASK_INTERFACE: Only = Only::OneOf(1, &[SIOCGIFNAME, SIOCGIFFLAGS, SIOCGIFMTU, SIOCETHTOOL, SIOCGIFINDEX]);
 const SIOCGIFNAME: u64 = 0x8910;
 const SIOCGIFFLAGS: u64 = 0x8913;
@@ -144,7 +148,7 @@ const RUN: &[Call] = &[
     any(Sysno::getrandom),
     any(Sysno::gettimeofday),
     any(Sysno::nanosleep),
-    // Locks, signals, and the end.
+    // Locks, signals, and exit.
     any(Sysno::exit),
     any(Sysno::exit_group),
     any(Sysno::futex),
@@ -157,7 +161,7 @@ const RUN: &[Call] = &[
     any(Sysno::set_robust_list),
     any(Sysno::sigaltstack),
     only(Sysno::tgkill, Only::Own(0)),
-    // Questions about this process.
+    // Information about this process.
     any(Sysno::getcpu),
     any(Sysno::getegid),
     any(Sysno::geteuid),
@@ -224,7 +228,8 @@ const OPEN_SOCKETS: &[Call] = &[
 
 const THREADS: &[Call] = &[
     only(Sysno::clone, THREAD),
-    // Its flags cannot be seen by a filter. A second filter refuses it, and the C library goes back to `clone`.
+    // A filter cannot see the flags of this call. A second filter refuses it, and the C library
+    // falls back to `clone`.
     any(Sysno::clone3),
     only(Sysno::prctl, Only::OneOf(0, &[flag(libc::PR_SET_NO_NEW_PRIVS)])),
     any(Sysno::pipe2),
@@ -338,7 +343,7 @@ impl Group {
         calls.iter().chain(old).copied()
     }
 
-    /// The names of its system calls, sorted.
+    /// The names of the group's system calls, sorted.
     pub fn names(self) -> Vec<&'static str> {
         let mut names: Vec<&'static str> = self.calls().map(|call| call.number.name()).collect();
         names.sort_unstable();
@@ -346,7 +351,7 @@ impl Group {
     }
 }
 
-/// One of the first arguments of a system call.
+/// One of the first three arguments of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
     First = 0,
@@ -354,7 +359,7 @@ pub(crate) enum Argument {
     Third = 2,
 }
 
-/// Which argument of this system call is a path, if one is.
+/// The argument of this system call that is a path, if there is one.
 pub(crate) fn path_of(number: usize) -> Option<Argument> {
     match name_of(number) {
         "open" | "execve" | "stat" | "lstat" | "access" | "readlink" | "unlink" | "mkdir" | "rmdir" | "rename"
@@ -384,7 +389,8 @@ pub(crate) fn name_of(number: usize) -> &'static str {
 mod tests {
     use super::*;
 
-    /// System calls that no command makes once it is set up, by their names in signal-safety and privilege guides.
+    /// System calls that no command makes after its setup. Guides on privileges and signal safety
+    /// name them.
     #[test]
     fn no_group_has_what_takes_a_machine_over() {
         let never = [

@@ -1,4 +1,4 @@
-//! Which files remain, by Landlock.
+//! Restricts access to files with Landlock.
 
 use std::path::{Path, PathBuf};
 
@@ -9,21 +9,22 @@ use landlock::{
 
 use crate::SandboxError;
 
-/// The newest rules that are asked for. An older kernel enforces those that it knows.
+/// The newest version of Landlock that is requested. An older kernel enforces the rules that it
+/// knows.
 const ASKED: ABI = ABI::V6;
 
-/// The access that remains possible with a path.
+/// The access to a path that remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// Read the file, or all below the directory.
+    /// Read the file, or everything below the directory.
     Read,
-    /// Write to the file, or make, write, rename and remove files below the directory.
+    /// Write to the file, or create, write, rename and remove files below the directory.
     Write,
     /// Read, write and control the device.
     Device,
-    /// Remove a file of the directory.
+    /// Remove a file from the directory.
     RemoveFile,
-    /// Remove a directory of the directory.
+    /// Remove a subdirectory from the directory.
     RemoveDirectory,
 }
 
@@ -47,21 +48,22 @@ impl How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
     All,
-    /// An older kernel: its version of Landlock.
+    /// The part that an older kernel enforces. The value is its version of Landlock.
     Part(i32),
     Nothing,
 }
 
-/// The access that remains possible without a path.
+/// The access without a path that remains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// Connections by TCP to other hosts.
+    /// TCP connections to other hosts.
     pub(crate) tcp: bool,
     /// Signals to other processes.
     pub(crate) signals: bool,
 }
 
-/// Restricts this thread, and the threads that it starts from now on. A path that is not there is left out.
+/// Restricts this thread, and the threads that it starts from now on. Paths that do not exist are
+/// skipped.
 pub(crate) fn restrict(paths: &[(PathBuf, How)], reach: Reach) -> Result<Enforced, SandboxError> {
     let scopes = if reach.signals { Scope::AbstractUnixSocket.into() } else { Scope::from_all(ASKED) };
     let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ASKED)).map_err(SandboxError::landlock)?;
@@ -72,7 +74,8 @@ pub(crate) fn restrict(paths: &[(PathBuf, How)], reach: Reach) -> Result<Enforce
         let Ok(open) = PathFd::new(path) else { continue };
         let access = if path.is_dir() { how.access() } else { how.access() & AccessFs::from_file(ASKED) };
         match (&mut ruleset).add_rule(PathBeneath::new(open, access)) {
-            // A pipe, as the shell's <(command) names it: Landlock does not restrict pipes, and takes no rules for them.
+            // A pipe, such as one from the shell's <(command). Landlock does not restrict pipes,
+            // and accepts no rules for them.
             Err(error) if is_about_a_pipe(&error) => {}
             added => drop(added.map_err(SandboxError::landlock)?),
         }
@@ -87,7 +90,7 @@ pub(crate) fn restrict(paths: &[(PathBuf, How)], reach: Reach) -> Result<Enforce
     })
 }
 
-/// Whether a rule was refused because its file is on no file system that a path leads to.
+/// Whether a rule was refused because its file is not on a file system with paths.
 fn is_about_a_pipe(error: &RulesetError) -> bool {
     match error {
         RulesetError::AddRules(AddRulesError::Fs(AddRuleError::AddRuleCall { source, .. })) => {
@@ -97,7 +100,7 @@ fn is_about_a_pipe(error: &RulesetError) -> bool {
     }
 }
 
-/// The directory in which a path lies.
+/// The directory that contains a path.
 pub(crate) fn parent_of(path: &Path) -> PathBuf {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }

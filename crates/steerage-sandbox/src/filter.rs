@@ -1,4 +1,4 @@
-//! From groups of system calls to programs for seccomp.
+//! Compiles groups of system calls to seccomp programs.
 
 use std::collections::BTreeMap;
 use std::process;
@@ -11,12 +11,12 @@ use syscalls::Sysno;
 use crate::SandboxError;
 use crate::calls::{Call, Group, Only};
 
-/// The machine's architecture, if filters can be made for it.
+/// The architecture of this machine, if seccompiler supports it.
 pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// Allows the calls of these groups. Any other ends the process by SIGSYS.
+/// A program that allows the calls of these groups. Any other call ends the process with SIGSYS.
 pub(crate) fn allow(groups: &[Group], arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut unlimited = Vec::new();
@@ -31,14 +31,14 @@ pub(crate) fn allow(groups: &[Group], arch: TargetArch) -> Result<BpfProgram, Sa
             rules.push(SeccompRule::new(vec![condition]).map_err(SandboxError::filter)?);
         }
     }
-    // No rule means that any arguments are allowed.
+    // A list without rules allows any arguments.
     for number in unlimited {
         rules.insert(number, Vec::new());
     }
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// Answers calls with "not implemented" that the C library can do without.
+/// A program that answers certain calls with "not implemented". The C library can do without them.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)

@@ -1,18 +1,21 @@
-//! Restricts a process to what it still has to do.
+//! Restricts a process to the actions that it still needs.
 //!
-//! | file | what happens there |
+//! | file | purpose |
 //! |---|---|
 //! | `calls` | system calls, in groups by purpose |
-//! | `files` | which files remain, by Landlock |
-//! | `filter` | from groups of system calls to programs for seccomp |
-//! | `sys` | the handler that names a violation |
+//! | `files` | restricts access to files with Landlock |
+//! | `filter` | compiles groups of system calls to seccomp programs |
+//! | `sys` | the handler that reports a violation |
 //!
-//! A violation of the filter ends the process by SIGSYS, and one line on standard error names the thread and the system call. A file
-//! that Landlock does not allow cannot be opened: the program gets "permission denied" and reports it like any other error.
+//! If a process violates the filter, the kernel ends it with SIGSYS, and one line on standard error
+//! names the thread and the system call. A file that Landlock does not allow cannot be opened. The
+//! program gets "permission denied", and reports it like any other error.
 //!
-//! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] says so and nothing else changes.
+//! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] says so, and
+//! nothing else changes.
 //!
-//! Architecture invariant: this crate knows nothing of packets, devices or commands. It restricts, and never grants.
+//! Architecture invariant: this crate knows nothing about packets, devices or commands. It
+//! restricts, and never grants.
 #![deny(unsafe_code)]
 
 mod calls;
@@ -54,7 +57,8 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// A process that computes and uses what is open already ([`Group::Run`]), and no more.
+    /// A process that computes and uses files that are already open ([`Group::Run`]), and does
+    /// nothing else.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,34 +70,35 @@ impl Sandbox {
         self
     }
 
-    /// A file that is read, or a directory below which everything may be read.
+    /// Allows reading a file, or everything below a directory.
     #[must_use]
     pub fn reads(self, path: impl AsRef<Path>) -> Self {
         self.path(path.as_ref().to_owned(), How::Read)
     }
 
-    /// A file that is written, or a directory below which files are made, written, renamed and removed.
+    /// Allows writing a file, or creating, writing, renaming and removing files below a directory.
     #[must_use]
     pub fn writes(self, path: impl AsRef<Path>) -> Self {
         self.path(path.as_ref().to_owned(), How::Write)
     }
 
-    /// A file, such as a socket, that is removed at the end. Landlock knows no single names, so any file of the same directory can be
-    /// removed.
+    /// Allows removing a file at the end, such as a socket. Landlock has no rules for single names,
+    /// so any file in the same directory can be removed.
     #[must_use]
     pub fn removes(self, file: impl AsRef<Path>) -> Self {
         let directory = files::parent_of(file.as_ref());
         self.path(directory, How::RemoveFile)
     }
 
-    /// A directory that is written to and removed at the end, as a directory of temporary files is.
+    /// Allows writing to a directory, and removing it at the end, as for a directory of temporary
+    /// files.
     #[must_use]
     pub fn empties(self, directory: impl AsRef<Path>) -> Self {
         let directory = directory.as_ref();
         self.path(directory.to_owned(), How::Write).path(files::parent_of(directory), How::RemoveDirectory)
     }
 
-    /// A device, such as a terminal, that is opened and controlled.
+    /// Allows opening and controlling a device, such as a terminal.
     #[must_use]
     pub fn uses_device(self, path: impl AsRef<Path>) -> Self {
         self.path(path.as_ref().to_owned(), How::Device)
@@ -104,8 +109,9 @@ impl Sandbox {
         self
     }
 
-    /// Restricts the files of this thread and of the threads that it starts from now on. Call it while there is one thread, and
-    /// after everything is open. Programs that are started later are restricted too.
+    /// Restricts the files of this thread and of the threads that it starts from now on. Call it
+    /// while there is only one thread, and after everything is open. Programs that are started
+    /// later are restricted too.
     ///
     /// # Errors
     /// If the kernel has Landlock and refuses the rules.
@@ -116,7 +122,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Restricts the system calls of all threads of this process, for good. From now on a violation ends the process.
+    /// Restricts the system calls of all threads of this process, permanently. From now on, a
+    /// violation ends the process.
     ///
     /// # Errors
     /// If the kernel has seccomp and refuses the filter.
@@ -131,7 +138,9 @@ impl Sandbox {
     }
 }
 
-/// A filter for a thread that does less than its process, compiled so that a thread can enter it at once.
+/// A filter for a thread that does less than its process. It is compiled in advance, so that a
+/// thread can enter it at once.
+///
 /// [`Sandbox`] has an example.
 #[derive(Clone, Debug)]
 pub struct ThreadFilter(Option<BpfProgram>);
@@ -140,12 +149,12 @@ impl ThreadFilter {
     /// A filter that allows these groups.
     ///
     /// # Errors
-    /// If no filter can be made from them.
+    /// If the filter cannot be compiled.
     pub fn new(groups: &[Group]) -> Result<Self, SandboxError> {
         filter::arch().filter(|_| sys::has_seccomp()).map(|arch| filter::allow(groups, arch)).transpose().map(Self)
     }
 
-    /// Restricts this thread, for good.
+    /// Restricts this thread permanently.
     ///
     /// # Errors
     /// If the kernel refuses the filter.
@@ -155,6 +164,7 @@ impl ThreadFilter {
 }
 
 /// The restrictions that are in force.
+///
 /// [`Sandbox`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InForce {
@@ -189,7 +199,8 @@ impl fmt::Display for InForce {
     }
 }
 
-/// The error for a sandbox that could not be entered: one line.
+/// The sandbox could not be entered. The message is one line.
+///
 /// [`Sandbox`] has an example.
 #[derive(Debug)]
 pub struct SandboxError {

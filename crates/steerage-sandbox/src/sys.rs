@@ -1,4 +1,4 @@
-//! The handler that names a violation. All unsafe code of this crate is here.
+//! The handler that reports a violation. All unsafe code of this crate is here.
 
 use std::io;
 use std::mem;
@@ -11,17 +11,19 @@ use crate::calls::{self, Argument};
 /// The code of a SIGSYS that a filter caused: `SYS_SECCOMP` of asm-generic/siginfo.h.
 const SYS_SECCOMP: c_int = 1;
 
-/// The longest name of a thread, with the NUL behind it: `TASK_COMM_LEN` of linux/sched.h.
+/// The longest name of a thread, including the NUL after it: `TASK_COMM_LEN` of linux/sched.h.
 const NAME_BYTES: usize = 16;
 
-/// The longest line, and the longest path in it.
+/// The longest line. The next constant is the longest path in it.
 const LINE_BYTES: usize = 320;
 const PATH_BYTES: usize = 128;
 
-/// The exit code if the kernel does not end the process by the signal: 128 and its number, as a shell reports it.
+/// The exit code if the kernel does not end the process with the signal. It is 128 plus the number
+/// of the signal, as in a shell.
 const ENDED: c_int = 128 + libc::SIGSYS;
 
-/// Files that the C library asks the kernel's settings from, in any thread that allocates or frees memory. It can do without them: opening them fails with "permission denied".
+/// Files that the C library reads for kernel settings, in any thread that allocates or frees
+/// memory. The library can do without them, so opening them fails with "permission denied".
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
 /// The kernel's description of a SIGSYS: `siginfo_t` with its member `_sigsys`.
@@ -38,14 +40,15 @@ struct SysInfo {
 
 const _: () = assert!(size_of::<SysInfo>() <= size_of::<libc::siginfo_t>());
 
-/// Installs the handler for SIGSYS. It prints one line, and ends the process by the same signal.
+/// Installs the handler for SIGSYS. The handler prints one line, and ends the process with the same
+/// signal.
 pub(crate) fn name_violations() -> io::Result<()> {
     // SAFETY: `sigaction` is plain data, and all zeros is an empty mask without flags.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = on_violation as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: `action` is valid, its handler has the signature that SA_SIGINFO asks for and calls only functions that are
-    // safe in a signal handler.
+    // SAFETY: `action` is valid. Its handler has the signature that SA_SIGINFO requires, and calls
+    // only functions that are safe in a signal handler.
     if unsafe { libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -59,9 +62,11 @@ pub(crate) fn has_seccomp() -> bool {
 }
 
 extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes a valid `siginfo_t`, which is at least as long as this, and aligned as this is: for a pointer.
+    // SAFETY: the kernel passes a valid `siginfo_t`. It is at least as long as `SysInfo`, and also
+    // aligned for a pointer.
     let info = unsafe { &*info.cast::<SysInfo>() };
-    // SAFETY: with SA_SIGINFO, the third argument is this thread's `ucontext_t`, and nothing else refers to it now.
+    // SAFETY: with SA_SIGINFO, the third argument is this thread's `ucontext_t`, and nothing else
+    // refers to it now.
     let context = unsafe { &mut *context.cast::<ucontext_t>() };
     if info.signo != libc::SIGSYS || info.code != SYS_SECCOMP {
         end();
@@ -77,7 +82,7 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
         return;
     }
     let mut name = [0u8; NAME_BYTES];
-    // SAFETY: PR_GET_NAME writes up to 16 bytes, which is how long `name` is.
+    // SAFETY: PR_GET_NAME writes up to 16 bytes, which is the length of `name`.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let mut line = Line { bytes: [0; LINE_BYTES], len: 0 };
     line.push(b"steerage: the sandbox ended this process: thread ");
@@ -97,48 +102,52 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     end();
 }
 
-/// Blocks signals for the program, as `rt_sigprocmask` would have done, but not SIGSYS. The C library blocks all signals while it starts a
-/// thread or a program, and a violation in between would have no name.
+/// Blocks signals for the program like `rt_sigprocmask`, but not SIGSYS. The C library blocks all
+/// signals while it starts a thread or a program, and a violation during that time would not be
+/// reported.
 fn block(context: &mut ucontext_t) -> bool {
     let (Some(wanted), Some(old)) = (argument(context, Argument::Second), argument(context, Argument::Third)) else {
         return false;
     };
     let mask = (&raw mut context.uc_sigmask).cast::<u64>();
-    // SAFETY: the kernel's mask has 64 bits, and is at the start of the C library's, which is longer.
+    // SAFETY: the kernel's mask has 64 bits, and is at the start of the C library's mask, which is
+    // longer.
     let before = unsafe { mask.read_unaligned() };
     if old != 0 {
-        // SAFETY: the program made the call with a pointer to where the mask before is written, 64 bits.
+        // SAFETY: the program made the call with a pointer to 64 bits that receive the old mask.
         unsafe { (old as *mut u64).write_unaligned(before) };
     }
     if wanted != 0 {
-        // SAFETY: the program made the call with a pointer to the signals that it wants to block, 64 bits.
+        // SAFETY: the program made the call with a pointer to the 64 bits of the signals to block.
         let wanted = unsafe { (wanted as *const u64).read_unaligned() };
         let sigsys = 1 << (libc::SIGSYS - 1);
-        // SAFETY: as above. This is the mask that the thread has once the handler returns.
+        // SAFETY: as above. The thread has this mask after the handler returns.
         unsafe { mask.write_unaligned(before | (wanted & !sigsys)) };
     }
     set_result(context, 0);
     true
 }
 
-/// Ends the process. SIGSYS is blocked in its handler, so the kernel ends the process when the filter refuses another call. No filter
-/// allows this one, and with these arguments it does nothing.
+/// Ends the process. SIGSYS is blocked in its handler, so the kernel ends the process when the
+/// filter refuses another call. No filter allows this call, and with these arguments it has no
+/// effect.
 fn end() -> ! {
-    // SAFETY: the system call reads no memory: there is nothing to load.
+    // SAFETY: the system call reads no memory, because there is nothing to load.
     unsafe { libc::syscall(libc::SYS_kexec_load, 0, 0, 0, 0) };
-    // SAFETY: it ends the process.
+    // SAFETY: the call ends the process.
     unsafe { libc::_exit(ENDED) }
 }
 
-/// The path that a system call was made for.
+/// The path argument of a system call.
 fn path<'a>(context: &ucontext_t, which: Argument, buffer: &'a mut [u8; PATH_BYTES]) -> Option<&'a [u8]> {
     let at = argument(context, which)? as *const c_char;
     if at.is_null() {
         return None;
     }
     for (place, byte) in buffer.iter_mut().enumerate() {
-        // SAFETY: the program made the call with this pointer to a path that ends with NUL, and no byte behind the NUL is read. If
-        // the pointer is wrong, the process ends by SIGSEGV instead of SIGSYS.
+        // SAFETY: the program made the call with this pointer to a path that ends with NUL, and no
+        // byte after the NUL is read. If the pointer is wrong, the process ends with SIGSEGV
+        // instead of SIGSYS.
         *byte = unsafe { *at.add(place) } as u8;
         if *byte == 0 {
             return Some(&buffer[..place]);
@@ -172,7 +181,8 @@ fn set_result(context: &mut ucontext_t, result: c_int) {
     context.uc_mcontext.regs[0] = i64::from(result) as u64;
 }
 
-// The registers of others are not known here: no path is named, and none is answered for.
+// The registers of other architectures are unknown here. So the handler reports no path, and
+// emulates no call.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
     None
@@ -181,7 +191,7 @@ fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn set_result(_: &mut ucontext_t, _: c_int) {}
 
-/// A line that is put together without allocating.
+/// A line that is built without allocation.
 struct Line {
     bytes: [u8; LINE_BYTES],
     len: usize,

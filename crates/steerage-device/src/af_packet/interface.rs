@@ -1,4 +1,4 @@
-//! Reads what must be known about an interface before it is listened to.
+//! Reads the properties of an interface before the device listens to it.
 
 use std::io;
 
@@ -17,27 +17,27 @@ const ARPHRD_IPGRE: u16 = 778;
 const ARPHRD_IP6GRE: u16 = 823;
 const ARPHRD_NONE: u16 = 0xfffe;
 
-/// An Ethernet header and two VLAN tags: what stands before what the MTU counts.
+/// An Ethernet header and two VLAN tags. They precede the bytes that the MTU counts.
 const LINK_BYTES: usize = 14 + 2 * 4;
 
-/// An interface, as it was when it was looked at.
+/// An interface, as it was at the time of the look.
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) index: u32,
     pub(super) link: LinkType,
-    /// Its frames' link headers are of no use: they are taken off.
+    /// Whether the link headers of its frames are of no use, so that the kernel removes them.
     pub(super) cooked: bool,
     pub(super) loopback: bool,
     pub(super) up: bool,
-    /// The longest frame that it sends.
+    /// The longest frame that the interface sends, in bytes.
     pub(super) frame_bytes_max: usize,
-    /// Whether it merges what it receives, by generic and by large receive offload.
+    /// Whether the interface merges received packets, by generic and by large receive offload.
     pub(super) merges: (bool, bool),
 }
 
 impl Interface {
-    /// Looks at it, by any packet socket.
+    /// Reads the interface's properties. Any packet socket can ask for them.
     pub(super) fn look(name: &str, socket: &Socket) -> Result<Self, DeviceError> {
         let cannot = |cause| DeviceError::new(name, "look at the interface", cause).advise(GONE);
         let index = index_of(name).ok_or_else(|| cannot(io::Error::from_raw_os_error(libc::ENODEV)))?;
@@ -60,12 +60,12 @@ impl Interface {
             loopback: hardware == ARPHRD_LOOPBACK,
             up: socket.is_up(name).map_err(cannot)?,
             frame_bytes_max: socket.mtu(name).map_err(cannot)? + LINK_BYTES,
-            // Where the kernel does not say, nothing is said.
+            // If the kernel does not say, print no note.
             merges: socket.merges(name).unwrap_or_default(),
         })
     }
 
-    /// The names of all interfaces that are up and can be listened to.
+    /// The names of all interfaces that are up and that a socket can listen to.
     pub(super) fn listenable(socket: &Socket) -> io::Result<Vec<String>> {
         let interfaces = nix::net::if_::if_nameindex()?;
         let names = interfaces.iter().filter_map(|interface| interface.name().to_str().ok());
@@ -73,12 +73,12 @@ impl Interface {
         Ok(usable.map(str::to_owned).collect())
     }
 
-    /// What its user should know of it. `whole`: merged packets are welcome.
+    /// Notes for the user about the interface. `whole` means that merged packets are welcome.
     pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();
         let offloads = match self.merges {
-            // It has no wire to compare with.
+            // Loopback has no wire to compare the packets with.
             _ if self.loopback || whole => "",
             (true, true) => "gro off lro off",
             (true, false) => "gro off",
@@ -95,10 +95,10 @@ impl Interface {
     }
 }
 
-/// What to do about an interface that is not there.
+/// Advice for a missing interface.
 const GONE: &str = "`ip link` lists the interfaces there are";
 
-/// The number of the interface called `name`, if there is one.
+/// The index of the interface called `name`, if it exists.
 pub(super) fn index_of(name: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(name).ok()
 }

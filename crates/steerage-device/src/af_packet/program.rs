@@ -1,17 +1,18 @@
-//! The socket's filter: direction, the user's filter and the snap length in one program of classic BPF.
+//! The socket's filter. It combines direction, the user's filter and the snap length in one program
+//! of classic BPF.
 
 use super::Direction;
 use crate::filter::{Filter, Instruction};
 
-/// `BPF_RET | BPF_K`: let so many bytes through, or nothing.
+/// `BPF_RET | BPF_K`: lets this many bytes through. 0 drops the frame.
 const RETURN: u16 = 0x06;
 /// `BPF_LD | BPF_W | BPF_ABS`.
 const LOAD: u16 = 0x20;
 /// `BPF_JMP | BPF_JEQ | BPF_K`.
 const JUMP_EQUAL: u16 = 0x15;
 
-/// Where the kernel's own knowledge of a frame is loaded from (`SKF_AD_OFF + SKF_AD_PKTTYPE`, linux/filter.h): which way it
-/// goes.
+/// The offset from which a program loads the frame's packet type, which shows its direction
+/// (`SKF_AD_OFF + SKF_AD_PKTTYPE`, linux/filter.h).
 const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
 /// `PACKET_OUTGOING` (linux/if_packet.h).
 const OUTGOING: u32 = 4;
@@ -23,7 +24,7 @@ const fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> 
 /// Lets nothing through.
 pub(super) const NOTHING: [Instruction; 1] = [instruction(RETURN, 0, 0, 0)];
 
-/// The program, or `None` where everything is wanted whole.
+/// The program, or `None` if all frames are wanted uncut.
 pub(super) fn program(direction: Direction, filter: Option<&Filter>, snaplen: Option<u32>) -> Option<Vec<Instruction>> {
     let mut program = Vec::new();
     match direction {
@@ -40,7 +41,7 @@ pub(super) fn program(direction: Direction, filter: Option<&Filter>, snaplen: Op
     }
     let most = snaplen.unwrap_or(u32::MAX);
     match filter {
-        // What it lets through, it lets through by a length.
+        // The filter accepts a frame by returning a length, so a shorter length cuts the frame.
         Some(filter) => program.extend(filter.instructions().iter().map(|each| match each.code {
             RETURN => Instruction { operand: each.operand.min(most), ..*each },
             _ => *each,
@@ -55,7 +56,7 @@ pub(super) fn program(direction: Direction, filter: Option<&Filter>, snaplen: Op
 mod tests {
     use super::*;
 
-    /// What the kernel would do with it.
+    /// Runs the program as the kernel would.
     fn run(program: &[Instruction], packet_type: u32) -> u32 {
         let (mut at, mut accumulator) = (0, 0);
         loop {

@@ -21,21 +21,21 @@ use crate::capture::COPY_BYTES_MAX;
 use crate::memory::OPEN_ONCE;
 use crate::tap::vnet;
 
-/// How often the kernel is asked what it dropped and whether something is wrong while more comes: two system calls.
+/// How often a busy queue asks the kernel for drops and errors, which takes two system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often it is looked whether an interface that is down is up again, or gone.
+/// How often the queue checks whether an interface that is down is up again or gone.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// How long after a stop CPUs are waited for that have no room: half of the time that there is.
+/// How long after a stop the queue waits for CPUs without room. It is half of the available time.
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
-/// Of an Ethernet frame, what stands before a VLAN tag.
+/// The part of an Ethernet frame before a VLAN tag, in bytes.
 const ADDRESS_BYTES: usize = 12;
-/// A tag: its type and what it says (IEEE 802.1Q).
+/// A VLAN tag in bytes: its type and its contents (IEEE 802.1Q).
 const TAG_BYTES: usize = 4;
 
-/// What is known of the interface.
+/// The state of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Up,
@@ -48,29 +48,32 @@ enum Link {
 pub(super) struct Queue {
     name: String,
     interface: Interface,
-    /// Super-frames are lent as such.
+    /// Whether super-frames are lent in one piece.
     whole: bool,
     promiscuous: bool,
-    /// What the kernel's hashes keep together, if it hashes.
+    /// The packets that the kernel's hashes keep together, if the kernel hashes.
     hash: Option<Affinity>,
     socket: Socket,
-    /// Tells of each event of the socket once: a block that is still out would else keep it readable.
+    /// Reports each event of the socket only once. Otherwise a block that is still out would keep
+    /// the socket readable.
     events: Epoll,
     ring: Ring,
     current: Option<Current>,
-    /// Frames that the kernel put into the ring, as far as it was asked, and those that were met there.
+    /// `accepted` counts the frames that the kernel has put into the ring, as of the last look.
+    /// `met` counts the frames that the queue found there.
     accepted: u64,
     met: u64,
     freezes: u64,
     link: Link,
     looked: Timestamp,
-    /// Frames have come since the events were taken.
+    /// Whether frames have come since the queue last took the events.
     came: bool,
     stopping: bool,
-    /// Since when, and that it has taken so long that nobody is waited for any more.
+    /// When the stop began, and whether it has taken so long that the queue no longer waits for
+    /// CPUs.
     stopped: Option<Timestamp>,
     hurries: bool,
-    /// How long it can take until what has come is shown.
+    /// How long the kernel can take until it shows a frame that has arrived.
     patience: Duration,
     give_up: Option<Timestamp>,
 }
@@ -113,7 +116,7 @@ impl Queue {
             stopping: false,
             stopped: None,
             hurries: false,
-            // A block's time may begin anew with the block, and the machine may be busy.
+            // The kernel may restart a block's timer with each block, and the machine may be busy.
             patience: 4 * timeout + Duration::from_millis(500),
             give_up: None,
         })
@@ -136,7 +139,7 @@ impl Queue {
         Ok(self.current.is_some())
     }
 
-    /// Hands over up to `room` frames of the current block. Returns how many it met.
+    /// Hands over up to `room` frames of the current block. Returns how many frames it met.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> usize {
         let Some(mut current) = self.current else { return 0 };
         let most = room.min(current.frames as usize);
@@ -152,8 +155,9 @@ impl Queue {
         walked
     }
 
-    /// Lends `count` frames where they lie. Returns how many it met: all that are left in the block, if the kernel says of one
-    /// what cannot be, for then those behind it cannot be found.
+    /// Lends `count` frames from where they are in the ring. Returns how many frames it met. If the
+    /// kernel's description of a frame is impossible, that is the rest of the block, because the
+    /// later frames cannot be found.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut lent, mut met) = (0, 0);
         if let Some(mut lending) = self.ring.lending(out, current) {
@@ -173,7 +177,8 @@ impl Queue {
     fn lend_one(&self, lending: &mut Lending<'_>, frame: &Frame) -> bool {
         let Some(mut at) = frame.at.checked_sub(lending.offset()) else { return false };
         let mut len = frame.len;
-        // Before the header is written, where the kernel has told of it.
+        // Read the offload before the frame header is written, because the header goes where the
+        // kernel wrote the offload.
         let mut offload = None;
         if let Some(told) = &frame.offloads {
             let Some(bytes) = lending.bytes().get_mut(at..at + len) else { return false };
@@ -199,7 +204,7 @@ impl Queue {
         }
     }
 
-    /// Copies `count` frames to pages. Returns the same.
+    /// Copies `count` frames to pages. Returns how many frames it met, like `lend`.
     #[cold]
     fn copy(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut copied, mut met) = (0, 0);
@@ -215,9 +220,10 @@ impl Queue {
         met
     }
 
-    /// A super-frame is lost, since pages are too short for it.
+    /// Copies one frame to a page. Returns false if the frame is lost.
     ///
-    /// One that is longer than a page is cut: that is still more than nothing of it.
+    /// A super-frame that does not fit into a page is lost. Any other frame that does not fit is
+    /// cut, because a part of it is better than nothing.
     fn copy_one(&self, out: &mut Completions<'_>, current: &Current, frame: &Frame) -> bool {
         let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ADDRESS_BYTES);
         let tag_bytes = tag.map_or(0, |_| TAG_BYTES);
@@ -233,7 +239,7 @@ impl Queue {
             *before = header.to_bytes();
         }
         let to = &mut to[..len];
-        // What is told of its places is told as if there were no tag.
+        // The offload's offsets refer to the frame without the tag.
         let untagged = &mut to[tag_bytes..];
         let is_whole = untagged.len() == frame.len;
         let copied = self.ring.copy_to(current, frame.at, untagged);
@@ -254,7 +260,7 @@ impl Queue {
         true
     }
 
-    /// What is noted of a frame into which a tag of so many bytes was put back.
+    /// The header of a frame into which `tag_bytes` bytes of a tag were put back.
     fn header(&self, frame: &Frame, tag_bytes: usize) -> FrameHeader {
         FrameHeader {
             nanos: frame.nanos,
@@ -264,7 +270,7 @@ impl Queue {
         }
     }
 
-    /// Asks the kernel what it dropped, and how the interface is.
+    /// Asks the kernel for the frames it dropped and for the interface's state.
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         let counted = self.socket.statistics().map_err(|e| self.error("read the socket's statistics", e))?;
@@ -282,8 +288,9 @@ impl Queue {
         let link = match self.socket.name_of(self.interface.index) {
             Ok(name) => match self.socket.is_up(&name) {
                 Ok(true) => Link::Up,
-                // An error means that the interface was renamed or deleted after the kernel told its name. The next look shows
-                // which, and there is a next look because the interface counts as down.
+                // An error means that the interface was renamed or deleted after `name_of`
+                // returned. The next look shows which. There is a next look because the interface
+                // counts as down.
                 Ok(false) | Err(_) => Link::Down,
             },
             Err(_) => Link::Gone,
@@ -298,10 +305,11 @@ impl Queue {
         }
     }
 
-    /// There is no block to be had: says for how long that may be so.
+    /// Says how long to wait, because no block is ready.
     fn drained(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
-        // Once for whatever came, however long it is quiet then: what was dropped with it is to be told.
+        // Look once after frames came, no matter how long the queue is idle afterwards. Frames that
+        // were dropped with them must be reported.
         if self.came || self.stopping || self.link != Link::Up || now.since(self.looked) >= LOOK {
             self.look(out)?;
             // The kernel may have shown a block before it was asked.
@@ -314,7 +322,8 @@ impl Queue {
             if self.link == Link::Down {
                 return Ok(Polled::NotBefore(now + DOWN_LOOK));
             }
-            // Of no interest but that it has been told: what comes from here on is told anew.
+            // The events themselves do not matter. Taking them makes the kernel report the frames
+            // that come later.
             let _ = self.events.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO);
             self.came = false;
             if self.ring.is_ready() {
@@ -324,8 +333,8 @@ impl Queue {
         Ok(Polled::Drained)
     }
 
-    /// What to say when there will be no more, once everything that came is handed over. What the kernel does not show in
-    /// time is lost, and counted.
+    /// Decides whether the queue has ended, after it has handed over all frames it met. Frames that
+    /// the kernel does not show in time count as lost.
     fn ended(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
         let hidden = self.accepted.saturating_sub(self.met);
@@ -385,7 +394,8 @@ impl RxQueue for Queue {
     }
 
     fn stop(&mut self) -> bool {
-        // From here on the kernel keeps everything from it. What it has by then it shows when the block's time is over.
+        // From now on the kernel puts no frame into the ring. It shows the frames already there
+        // when the block's time is over.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }
@@ -393,8 +403,8 @@ impl RxQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The socket lives on while somebody has its memory mapped: it is to do nothing any more. If that cannot be said,
-        // it costs time and no more.
+        // The socket lives on while its memory is mapped somewhere, so make it do nothing more. If
+        // that fails, the socket only costs time.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);
@@ -405,7 +415,8 @@ impl Drop for Queue {
     }
 }
 
-/// Moves the addresses of the frame at `at` forward, and puts the tag behind them. False if there is no room.
+/// Moves the addresses of the frame at `at` forward, and writes the tag after them. Returns false
+/// if there is no room.
 fn put_tag_back(bytes: &mut [u8], at: usize, len: usize, tag: [u8; TAG_BYTES]) -> bool {
     let Some(start) = at.checked_sub(TAG_BYTES).filter(|_| len >= ADDRESS_BYTES) else { return false };
     let Some(frame) = bytes.get_mut(start..at + ADDRESS_BYTES) else { return false };

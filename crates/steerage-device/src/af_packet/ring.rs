@@ -1,12 +1,13 @@
-//! How the blocks of a ring are lent and returned.
+//! Lends the blocks of a ring, and gives them back to the kernel.
 //!
-//! The kernel fills the blocks in turn, and stops at the first that was not returned, even if others are free. So a
-//! block that stays out too long is *rescued*: a copy takes its place where its frames are read, and the kernel gets
-//! the block back. Until the last of those frames has returned, the frames that the kernel puts into that block cannot
-//! be lent, and are copied one by one.
+//! The kernel fills the blocks in turn, and stops at the first that was not returned, even if
+//! others are free. So a block that stays out too long is *rescued*: a copy replaces it at the
+//! address from which its frames are read, and the kernel gets the block back. Frames that the
+//! kernel then puts into that block cannot be lent until the last rescued frame has returned. They
+//! are copied one by one.
 //!
-//! Another way would be to copy the frames that go to a slow CPU. A rescue needs no guess which CPU will be slow, and
-//! copies nothing while the ring has room.
+//! An alternative is to copy the frames that go to a slow CPU. A rescue needs no guess about which
+//! CPU will be slow, and copies nothing while the ring has room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,15 +17,16 @@ use steerage::device::{Blocks, Completions, Lending};
 
 use super::sys::{Frame, Memory};
 
-/// The part of a ring that is to be free for the kernel: if less is, the block that has been out the longest is rescued.
+/// The part of a ring that should be free for the kernel: one fourth. If less is free, the block
+/// that has been out longest is rescued.
 const FREE_PART: usize = 4;
 
-/// What lies where a block's frames are lent from.
+/// The memory from which a block's frames are lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockState {
-    /// The ring's block.
+    /// The block of the ring.
     Block,
-    /// A copy of what it once held.
+    /// A copy of the block's earlier contents.
     Copy,
 }
 
@@ -32,13 +34,13 @@ enum BlockState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Current {
     pub(super) block: usize,
-    /// How many of its frames are left.
+    /// How many of the block's frames are left.
     pub(super) frames: u32,
-    /// Where the next one's header is.
+    /// The offset of the next frame's header.
     pub(super) at: usize,
-    /// How much of the block is used.
+    /// How many bytes of the block are used.
     pub(super) used: usize,
-    /// Whether its frames can be lent; else they have to be copied.
+    /// Whether the block's frames can be lent. Otherwise they must be copied.
     pub(super) lends: bool,
 }
 
@@ -46,11 +48,12 @@ pub(super) struct Current {
 pub(super) struct Ring {
     memory: Memory,
     states: Box<[BlockState]>,
-    /// The block that the kernel fills next, or has.
+    /// The block that the kernel is filling or fills next.
     next: usize,
-    /// Those that were handed over and have not been given back, oldest first, with how much of each is used.
+    /// The blocks that were handed over and not given back yet, oldest first, each with its number
+    /// of used bytes.
     out: VecDeque<(usize, usize)>,
-    /// Nothing could be mapped for a copy: said once.
+    /// Whether mapping a copy has failed. The warning appears only once.
     rescue_failed: bool,
 }
 
@@ -66,22 +69,22 @@ impl Ring {
         }
     }
 
-    /// The ring's memory, to lend frames from: given away once.
+    /// The ring's memory, from which frames are lent. It is given away once.
     pub(super) fn blocks(&mut self) -> io::Result<Blocks> {
         self.memory.blocks()
     }
 
-    /// Those blocks, if it is them that the queue is polled with.
+    /// The ring's blocks, if the queue is polled with them.
     pub(super) fn own<'o>(&self, out: &'o mut Completions<'_>) -> Option<&'o mut Blocks> {
         self.memory.own(out)
     }
 
-    /// What of a block may be handed over where it lies.
+    /// The used part of the block, from which its frames are lent.
     pub(super) fn lending<'o>(&self, out: &'o mut Completions<'_>, current: &Current) -> Option<Lending<'o>> {
         self.memory.lending(out, current.block, current.used)
     }
 
-    /// Whether the kernel has filled the block whose turn it is.
+    /// Whether the kernel has filled the next block.
     pub(super) fn is_ready(&self) -> bool {
         self.memory.is_filled(self.next)
     }
@@ -92,7 +95,7 @@ impl Ring {
         !self.memory.is_filled((self.next + count / 2) % count)
     }
 
-    /// Gives those blocks back whose frames are all home.
+    /// Gives blocks back to the kernel if all of their frames have returned.
     pub(super) fn give_back(&mut self, blocks: &Blocks) {
         let memory = &self.memory;
         self.out.retain(|(block, _)| {
@@ -108,7 +111,7 @@ impl Ring {
     pub(super) fn begin(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>) -> Option<Current> {
         let block = self.next;
         let filled = self.memory.filled(block)?;
-        // If it cannot be mapped, its frames are copied this time as well.
+        // If mapping the block fails, its frames are copied this time too.
         if self.states[block] == BlockState::Copy
             && blocks.out(block) == 0
             && self.memory.restore(socket, block).is_ok()
@@ -128,7 +131,7 @@ impl Ring {
         self.memory.copy_to(current.block, at, to)
     }
 
-    /// All of the block's frames were handed over.
+    /// Notes that all frames of the block were handed over.
     pub(super) fn end(&mut self, current: &Current) {
         if current.lends {
             self.out.push_back((current.block, current.used));
@@ -138,8 +141,8 @@ impl Ring {
         self.next = (current.block + 1) % self.memory.shape().blocks;
     }
 
-    /// Rescues the block that has been out the longest if the kernel has too few before it. Returns how many frames of it
-    /// were out: they were copied.
+    /// Rescues the block that has been out longest if the kernel has too little free space before
+    /// it. Returns how many of its frames were out, since these were copied.
     pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
         let Some(&(block, used)) = self.out.front() else { return 0 };
         if !self.is_in_the_way(block) {
@@ -160,12 +163,14 @@ impl Ring {
         u64::from(frames)
     }
 
-    /// Whether the kernel will come to `block`, which is out, before it has filled a part of the ring.
+    /// Whether the kernel will reach `block`, which is out, before it has filled one part of the
+    /// ring (see [`FREE_PART`]).
     fn is_in_the_way(&self, block: usize) -> bool {
         let count = self.memory.shape().blocks;
         let part = count / FREE_PART;
         let before = (block + count - self.next) % count;
-        // The kernel goes in order: if it has not filled the one so far before, those in between are free.
+        // The kernel fills blocks in order. If the block one part before this one is not filled,
+        // all blocks in between are free.
         before <= part || self.memory.is_filled((block + count - part) % count)
     }
 }

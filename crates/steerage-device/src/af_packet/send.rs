@@ -1,4 +1,5 @@
-//! Sends by an interface with packet sockets: 64 packets per system call. docs/outputs.md is the user's guide.
+//! Sends through an interface with packet sockets, 64 packets per system call. docs/outputs.md is
+//! the user's guide.
 
 use std::io;
 use std::num::NonZero;
@@ -25,15 +26,16 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// The most parts of packets that a system call sends: room for a batch of short ones and, behind those, for a long one.
+/// The most parts of packets per system call. This is room for a batch of short packets, followed
+/// by one long packet.
 const PARTS_MAX: usize = 2 * HANDLE_BUDGET + 1 + SEGMENTS_MAX;
 
 const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
 
-/// Before a packet on which nothing is left to be done.
+/// The header of a packet that needs no more work.
 static NOTHING_LEFT: [u8; VIRTIO_BYTES] = [0; VIRTIO_BYTES];
 
-/// By which interface to send, and how.
+/// The interface to send by, and the options for it.
 ///
 /// ```no_run
 /// use steerage_device::af_packet::AfPacketOutput;
@@ -46,10 +48,12 @@ static NOTHING_LEFT: [u8; VIRTIO_BYTES] = [0; VIRTIO_BYTES];
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// Whether packets go to the driver past the queueing discipline: cheaper, but what finds the driver's ring full is
-    /// dropped at once, nothing is shaped, and no packet socket (tcpdump) sees it.
+    /// Whether packets bypass the queueing discipline. That is cheaper, but packets that find the
+    /// driver's ring full are dropped at once, nothing is shaped, and packet sockets (tcpdump) do
+    /// not see the packets.
     pub qdisc_bypass: bool,
-    /// Whether super-frames are sent in one piece, and packets of a batch are merged to some. Otherwise they are cut.
+    /// Whether super-frames are sent in one piece, and consecutive packets of a batch are merged
+    /// into super-frames. Otherwise super-frames are cut.
     pub offloads: bool,
 }
 
@@ -86,23 +90,25 @@ impl FromStr for AfPacketOutput {
 }
 
 impl AfPacketOutput {
-    /// By the interface `name`, with every default.
+    /// Sends through the interface `name`, with the default of each option.
     pub fn new(name: impl Into<String>) -> Self {
         Self { interface: name.into(), qdisc_bypass: false, offloads: false }
     }
 
     setters! {
-        /// Whether packets go to the driver past the queueing discipline: see the field. Default: no.
+        /// Whether packets bypass the queueing discipline: see the field. Default: no.
         qdisc_bypass: bool;
-        /// Whether [super-frames](steerage::Packet::offload) are sent in one piece, and consecutive packets of a flow within a batch
-        /// leave as one. The kernel cuts them where the interface cannot. Otherwise they are cut here. Default: no.
+        /// Whether [super-frames](steerage::Packet::offload) are sent in one piece, and consecutive
+        /// packets of a flow within a batch leave as one. If the interface cannot cut them, the
+        /// kernel does. Without this option, steerage cuts them. Default: no.
         offloads: bool;
     }
 
-    /// Makes ready to send.
+    /// Prepares sending.
     ///
     /// # Errors
-    /// [`DeviceError`] if there is no such interface, it may not be sent by, or its type is not supported.
+    /// [`DeviceError`] if the interface does not exist, its type is not supported, or the process
+    /// may not send by it.
     pub fn open(&self) -> Result<Output, DeviceError> {
         let first = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
         let interface = Interface::look(&self.interface, &first)?;
@@ -111,7 +117,8 @@ impl AfPacketOutput {
             let advice = "use the Ethernet or IP interface above or below it";
             return Err(self.error("send by the interface", cause).advise(advice));
         }
-        // For each CPU one, which is made now: later, it may not be allowed, or happen in another namespace.
+        // Make a socket for each CPU now. Later, the process may lack the permission or be in
+        // another namespace.
         let mut sockets = vec![Arc::new(first)];
         for _ in 1..thread::available_parallelism().map_or(1, NonZero::get) {
             let socket = Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION))?;
@@ -129,7 +136,7 @@ impl AfPacketOutput {
                 whole: offloads.then(|| Arc::clone(&whole)),
                 gone: Arc::clone(&gone),
             };
-            // CPUs beyond those of the machine share.
+            // CPUs in excess of the machine's CPUs share sockets.
             next = (next + 1) % sockets.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
@@ -152,22 +159,24 @@ impl AfPacketOutput {
     }
 }
 
-/// One CPU's way out.
+/// The sending side of one CPU.
 #[derive(Debug)]
 struct Send {
     name: String,
     link: LinkType,
-    /// Of packets that do not say themselves what they are.
+    /// The addresses for packets without a link header.
     addresses: Option<IpAddresses>,
     socket: Arc<Socket>,
-    /// A header with the offload stands before each packet. True until the kernel refuses a super-frame: they are cut from then on.
+    /// Set if each packet needs a header with its offload. The value is true until the kernel
+    /// refuses a super-frame, and from then on they are cut.
     whole: Option<Arc<AtomicBool>>,
-    /// The interface was deleted, and one of the CPUs said so.
+    /// Whether the interface was deleted and one of the CPUs has reported that.
     gone: Arc<AtomicBool>,
 }
 
 impl Send {
-    /// Whether the interface takes such packets. Of one that a capture has cut there is only a part to send.
+    /// Whether the interface takes this kind of packet. A packet that a capture has cut is
+    /// incomplete, so it is not sent.
     fn takes(&self, packet: &OutgoingPacket<'_>) -> bool {
         let received = packet.received();
         let fits = match received.link {
@@ -201,7 +210,7 @@ impl Send {
         Ok(())
     }
 
-    /// Sends what is on the list.
+    /// Sends the packets on the list.
     fn flush(&self, list: &mut List<'_>, sent: &mut Sent) -> Result<(), DeviceError> {
         if list.count > 0 {
             self.send_all(&list.packets()[..list.count], sent)?;
@@ -210,40 +219,43 @@ impl Send {
         Ok(())
     }
 
-    /// One system call.
+    /// Sends packets with one system call.
     fn attempt(&self, packets: &[PacketParts<'_>], again: bool) -> Result<Attempt, DeviceError> {
         let error = match self.socket.send_many::<HANDLE_BUDGET, PARTS_MAX>(packets, self.addresses.as_ref()) {
             Ok(left) => return Ok(Attempt::Sent(left)),
             Err(error) => error,
         };
         Ok(match error.raw_os_error() {
-            // So much is on its way already.
+            // The socket's send buffer is full.
             Some(libc::EAGAIN) => Attempt::Full,
-            // The queueing discipline or the driver dropped the first; the next may find room.
+            // The queueing discipline or the driver dropped the first packet. The next one may find
+            // room.
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::FirstDropped,
             Some(libc::EINTR) if again => return self.attempt(packets, false),
             Some(libc::ENETDOWN) => Attempt::AllRefused,
             Some(libc::ENXIO | libc::ENODEV) => {
-                // Relaxed: one CPU says so, and it does not matter which.
+                // Relaxed: exactly one CPU reports the deletion, and it does not matter which.
                 if !self.gone.swap(true, Ordering::Relaxed) {
                     let cause = io::Error::new(error.kind(), "the interface was deleted");
                     return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));
                 }
                 Attempt::AllRefused
             }
-            // It is none for this interface: longer than its MTU, shorter than a header.
+            // The packet does not suit this interface: it is longer than the MTU, or shorter than a
+            // header.
             _ => Attempt::FirstRefused,
         })
     }
 
-    /// Merges the packets of a batch, and sends them and the super-frames among them.
+    /// Merges the packets of a batch, and sends the results and the batch's super-frames.
     fn send_whole(
         &self,
         outgoing: &[Option<OutgoingPacket<'_>>],
         whole: &AtomicBool,
         sent: &mut Sent,
     ) -> Result<(), DeviceError> {
-        // Relaxed: if another CPU's word is seen late, the kernel refuses once more.
+        // Relaxed: if this CPU sees another CPU's store late, the kernel refuses one more
+        // super-frame.
         let merges = whole.load(Ordering::Relaxed);
         let received: [Option<Received<'_>>; HANDLE_BUDGET] =
             std::array::from_fn(|nth| outgoing[nth].as_ref().map(OutgoingPacket::received));
@@ -252,7 +264,7 @@ impl Send {
             let plain = merges && packet.offload().is_none() && received.data.len() == received.total_len;
             (plain && self.takes(packet)).then_some(received.data)
         });
-        // What stands before each packet that goes on the list.
+        // The header that precedes each packet on the list.
         let told: [[u8; VIRTIO_BYTES]; HANDLE_BUDGET] = std::array::from_fn(|nth| {
             let offload = outgoing[nth].as_ref().and_then(OutgoingPacket::offload);
             offload
@@ -271,7 +283,7 @@ impl Send {
         self.send_all(&list.packets()[..list.count], sent)
     }
 
-    /// Sends packets that were merged, or puts one that was not on the list.
+    /// Sends packets that were merged. A packet that was not merged goes on the list.
     fn send_run<'p>(
         &self,
         merged: &Merged<'_>,
@@ -281,7 +293,7 @@ impl Send {
         sent: &mut Sent,
     ) -> Result<(), DeviceError> {
         if let Some((header, offload)) = &merged.frame {
-            // Earlier packets of the flow may be on the list.
+            // Send the list first, because earlier packets of the flow may be on it.
             self.flush(list, sent)?;
             let members = || merged.positions().filter_map(|nth| batch[nth]);
             let told = offload.to_virtio(merged.is_v4).unwrap_or_default();
@@ -332,7 +344,8 @@ impl Send {
         self.cut(packet, &offload, sent)
     }
 
-    /// Sends packets in one piece. False if the kernel refuses that, and they have to be sent one by one.
+    /// Sends packets in one piece. Returns false if the kernel refuses that, and they must be sent
+    /// one by one.
     fn send_super_frame<'p>(
         &self,
         parts: impl Iterator<Item = &'p [u8]>,
@@ -350,7 +363,7 @@ impl Send {
             Attempt::Full | Attempt::FirstDropped => {}
             Attempt::AllRefused => sent.refused += packets,
             Attempt::FirstRefused => {
-                // Relaxed: it does not matter which CPU says so.
+                // Relaxed: it does not matter which CPU writes the warning.
                 if whole.swap(false, Ordering::Relaxed) {
                     tracing::warn!(device = %self.name, "the kernel refuses super-frames: they are cut from now on");
                 }
@@ -360,7 +373,8 @@ impl Send {
         Ok(true)
     }
 
-    /// Sends the packets that a frame stands for one by one. It counts as sent if all of them were.
+    /// Sends the packets of a super-frame one by one. The super-frame counts as sent if all of them
+    /// were.
     #[cold]
     fn cut(&self, packet: &OutgoingPacket<'_>, offload: &Offload, sent: &mut Sent) -> Result<(), DeviceError> {
         let mut segments = packet.segments();
@@ -387,11 +401,11 @@ impl Send {
     }
 }
 
-/// What became of the packets of a system call.
+/// The outcome of a system call that sends packets.
 enum Attempt {
-    /// So many left.
+    /// This many packets left.
     Sent(usize),
-    /// None, for want of room.
+    /// No packet left, because there was no room.
     Full,
     FirstDropped,
     FirstRefused,
@@ -401,7 +415,7 @@ enum Attempt {
 impl TxQueue for Send {
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError> {
         let mut sent = Sent::default();
-        // A batch is never longer.
+        // A batch is never longer than this.
         let outgoing: [_; HANDLE_BUDGET] = std::array::from_fn(|_| packets.next_packet());
         if let Some(whole) = &self.whole {
             self.send_whole(&outgoing, whole, &mut sent)?;
@@ -416,14 +430,14 @@ impl TxQueue for Send {
     }
 }
 
-/// A packet's bytes, as they lie in its pages.
+/// The bytes of a packet, as its pages hold them.
 type PacketParts<'p> = &'p [&'p [u8]];
 
 /// Packets for one system call.
 #[derive(Debug)]
 struct List<'p> {
     parts: [&'p [u8]; PARTS_MAX],
-    /// Where each packet's parts end.
+    /// The index after each packet's last part.
     ends: [usize; HANDLE_BUDGET],
     count: usize,
 }
@@ -435,17 +449,18 @@ impl Default for List<'_> {
 }
 
 impl<'p> List<'p> {
-    /// Where the parts of the `nth` packet begin.
+    /// The index of the `nth` packet's first part.
     fn start(&self, nth: usize) -> usize {
         nth.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 
-    /// For one more packet, whatever it is like. A batch is never longer than there are places.
+    /// Whether the list has room for one more packet of any kind. A batch never has more packets
+    /// than `ends` has places.
     fn has_room(&self) -> bool {
         self.start(self.count) + 1 + SEGMENTS_MAX <= PARTS_MAX
     }
 
-    /// Adds a packet, with the header of its offload before it if each has one.
+    /// Adds a packet. If the socket expects a header before each packet, the header goes first.
     fn push(&mut self, packet: &'p OutgoingPacket<'_>, header: Option<&'p [u8]>) {
         let first = self.start(self.count);
         let mut end = first;

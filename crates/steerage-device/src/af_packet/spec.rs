@@ -9,19 +9,19 @@ use crate::device_hash::DEVICE_HASHES;
 use crate::options::SpecError;
 use crate::options::{one_of, read, unknown, within};
 
-/// What errors call it.
+/// The device's name in errors.
 const DEVICE: &str = "af_packet";
 
 /// The name that stands for all interfaces, as for tcpdump.
 const ANY: &str = "any";
 
-/// What stands before the interface's name where a file could be meant.
+/// The prefix of the interface's name. It is required if the name could also be a file.
 const PREFIX: &str = "af_packet:";
 
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 7] = ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash"];
 
-/// An interface as it was written.
+/// An interface as the user wrote it.
 ///
 /// ```
 /// use steerage_device::af_packet::{AfPacketOptions, Named};
@@ -33,13 +33,14 @@ const OPTIONS: [&str; 7] = ["queues", "buffer", "timeout", "promiscuous", "direc
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
-    /// Its name.
+    /// The interface's name.
     pub interface: &'a str,
     options: &'a str,
 }
 
 impl<'a> Named<'a> {
-    /// Reads `af_packet:IFACE,option=value,...`, or an interface's bare name. `None` if it is neither.
+    /// Reads `af_packet:IFACE,option=value,...`, or an interface's bare name. Returns `None` if
+    /// `spec` is neither.
     pub fn read(spec: &'a str) -> Option<Self> {
         match spec.strip_prefix(PREFIX) {
             Some(rest) => {
@@ -50,7 +51,8 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Reads `any` and `af_packet:any,option=value,...`, which stand for all interfaces: the options. `None` if it is neither.
+    /// Reads `any` and `af_packet:any,option=value,...`, which stand for all interfaces. Returns
+    /// the options, or `None` if `spec` is neither.
     pub(crate) fn read_any(spec: &str) -> Option<&str> {
         let rest = spec.strip_prefix(PREFIX).unwrap_or(spec);
         let (name, options) = rest.split_once(',').unwrap_or((rest, ""));
@@ -58,20 +60,20 @@ impl<'a> Named<'a> {
         is_any.then_some(options)
     }
 
-    /// One of the interfaces that `any` stands for, with the options behind `any`.
+    /// One of the interfaces that `any` stands for, with the options after `any`.
     pub(crate) fn one_of_any(interface: &'a str, options: &'a str) -> Self {
         Self { interface, options }
     }
 
-    /// What is written behind the name.
+    /// The text after the name.
     pub(super) fn options(&self) -> &'a str {
         self.options
     }
 
-    /// `options`, changed by what is written behind the name.
+    /// Returns `options` with the changes that the text after the name asks for.
     ///
     /// # Errors
-    /// [`SpecError`] for an option that there isn't, and for a value outside of what is allowed.
+    /// [`SpecError`] for an unknown option, and for a value that is out of range.
     pub fn apply(&self, mut options: AfPacketOptions) -> Result<AfPacketOptions, SpecError> {
         for (option, value) in read(DEVICE, self.options)? {
             set(&mut options, option, value)?;

@@ -1,5 +1,5 @@
-//! The system calls of packet sockets, and the memory that is shared with the kernel. All of this device's own `unsafe`
-//! is here.
+//! The system calls of packet sockets, and the memory shared with the kernel. All `unsafe` code of
+//! this device is here.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_packet.h`, `linux/sockios.h` and `linux/ethtool.h`.
 
@@ -41,15 +41,15 @@ const ETHTOOL_GGRO: u32 = 0x2b;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 const IFF_UP: u16 = 1;
 
-/// What the kernel has counted since it was last asked.
+/// The kernel's counts since the last request.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// Frames that passed the filter, with those that found no room.
+    /// Frames that passed the filter, including those that found no room.
     pub(super) packets: u32,
-    /// Those that found no room.
+    /// Frames that found no room.
     pub(super) drops: u32,
-    /// Times that the ring was full.
+    /// How many times the ring was full.
     pub(super) freezes: u32,
 }
 
@@ -64,7 +64,7 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// A socket that listens to nothing yet; `cooked` if frames are to come without their link header.
+    /// A socket that does not listen yet. With `cooked`, frames come without their link header.
     pub(super) fn new(cooked: bool) -> io::Result<Self> {
         let kind = if cooked { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
         // SAFETY: takes numbers only.
@@ -72,11 +72,12 @@ impl Socket {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// `T` is a number or a structure of the layout that the kernel wants for `option`.
+    /// Sets an option. `T` is a number or a structure with the layout that the kernel expects for
+    /// `option`.
     fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
         // SAFETY: the kernel reads `len` bytes, which are those of `value`.
@@ -87,14 +88,14 @@ impl Socket {
         let mut value = T::default();
         let mut len = size_of::<T>() as libc::socklen_t;
         let at = std::ptr::from_mut(&mut value).cast();
-        // SAFETY: the kernel writes at most `len` bytes, which are those of `value`; it is only used with types of plain
-        // numbers, for which any bytes will do.
+        // SAFETY: the kernel writes at most `len` bytes, which are those of `value`. `T` is always
+        // a type of plain numbers, for which any bytes are valid.
         checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), level, option, at, &raw mut len) })?;
         Ok(value)
     }
 
-    /// Has the kernel put a `virtio_net_hdr` before each frame, and expect one before each that is sent. To be asked for before the ring
-    /// is made.
+    /// Has the kernel put a `virtio_net_hdr` before each received frame, and expect one before each
+    /// sent frame. Call this before making the ring.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
@@ -106,12 +107,13 @@ impl Socket {
         self.set(libc::SOL_PACKET, PACKET_RX_RING, &shape.request())
     }
 
-    /// Lets nothing through but what `program` lets; it replaces the program before at once.
+    /// Lets only frames through that `program` accepts. The program replaces the previous one at
+    /// once.
     pub(super) fn attach(&self, program: &[Instruction]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // `Instruction` has the layout of `sock_filter`.
         let filter = program.as_ptr().cast::<libc::sock_filter>().cast_mut();
-        // The kernel copies the instructions while it is called, and `program` lives until then.
+        // The kernel copies the instructions during the call, and `program` lives until then.
         self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len, filter })
     }
 
@@ -120,7 +122,7 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)
     }
 
-    /// Begins to listen to the interface, to every protocol.
+    /// Starts to listen to all protocols on the interface.
     pub(super) fn bind(&self, interface: u32) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
@@ -136,7 +138,7 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Whether the interface is to take in frames that are for others, as long as the socket wants it.
+    /// Whether the interface should receive frames for other machines while this socket exists.
     pub(super) fn promiscuous(&self, interface: u32, yes: bool) -> io::Result<()> {
         let option = if yes { PACKET_ADD_MEMBERSHIP } else { PACKET_DROP_MEMBERSHIP };
         let request = libc::packet_mreq {
@@ -148,12 +150,13 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Leaves out what this machine sends, before it costs anything. Since Linux 4.20.
+    /// Skips frames that this machine sends before they cost anything. Since Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }
 
-    /// Shares the interface's frames with the group's other sockets, by flow. `None` founds a group. Returns its number.
+    /// Shares the interface's frames by flow with the other sockets of the group. `None` founds a
+    /// group. Returns the group's number.
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
         let of = |group: u16, flags: u32| u32::from(group) | (PACKET_FANOUT_HASH | flags) << 16;
         match group {
@@ -163,59 +166,60 @@ impl Socket {
         Ok(self.get::<u32>(libc::SOL_PACKET, PACKET_FANOUT)? as u16)
     }
 
-    /// What was counted since the last call.
+    /// The kernel's counts since the last call.
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
         self.get(libc::SOL_PACKET, PACKET_STATISTICS)
     }
 
-    /// What is wrong with the socket, told once: that the interface went down, mostly.
+    /// An error of the socket, if there is one. The kernel reports each error once, usually that
+    /// the interface went down.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
     }
 
     fn ask(&self, operation: c_ulong, request: &mut InterfaceRequest) -> io::Result<()> {
-        // SAFETY: `request` is as large as any `ifreq`, and it holds no pointer for the kernel to follow but where
-        // `ethtool` put one to something that lives.
+        // SAFETY: `request` is as large as any `ifreq`. It holds no pointer for the kernel to
+        // follow, except the one that `ethtool` sets to a live value.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), operation as _, std::ptr::from_mut(request)) })
     }
 
-    /// What the interface is called now.
+    /// The interface's current name.
     pub(super) fn name_of(&self, interface: u32) -> io::Result<String> {
         let mut request = InterfaceRequest::of("")?.with_int(interface as i32);
         self.ask(SIOCGIFNAME, &mut request)?;
         Ok(request.name())
     }
 
-    /// The interface's type, an `ARPHRD_` number.
+    /// The interface's hardware type, an `ARPHRD_` number.
     pub(super) fn hardware_type(&self, name: &str) -> io::Result<u16> {
         let mut request = InterfaceRequest::of(name)?;
         self.ask(SIOCGIFHWADDR, &mut request)?;
         Ok(request.short())
     }
 
-    /// The longest packet it sends, without the link header.
+    /// The longest packet that the interface sends, without the link header, in bytes.
     pub(super) fn mtu(&self, name: &str) -> io::Result<usize> {
         let mut request = InterfaceRequest::of(name)?;
         self.ask(SIOCGIFMTU, &mut request)?;
         Ok(request.int().max(0) as usize)
     }
 
-    /// Whether it is up.
+    /// Whether the interface is up.
     pub(super) fn is_up(&self, name: &str) -> io::Result<bool> {
         let mut request = InterfaceRequest::of(name)?;
         self.ask(SIOCGIFFLAGS, &mut request)?;
         Ok(request.short() & IFF_UP != 0)
     }
 
-    /// Whether the interface merges what it receives by (generic, large) receive offload.
+    /// Whether the interface merges received packets by (generic, large) receive offload.
     pub(super) fn merges(&self, name: &str) -> io::Result<(bool, bool)> {
         let generic = self.ethtool(name, ETHTOOL_GGRO, 0)?;
         let flags = self.ethtool(name, ETHTOOL_GFLAGS, 0)?;
         Ok((generic != 0, flags & ETH_FLAG_LRO != 0))
     }
 
-    /// Has the kernel finish checksums before the interface sends, as `ethtool -K name tx off`.
+    /// Has the kernel finish checksums before the interface sends, like `ethtool -K name tx off`.
     #[cfg(test)]
     pub(super) fn finish_checksums(&self, name: &str) -> io::Result<()> {
         const ETHTOOL_STXCSUM: u32 = 0x17;
@@ -229,12 +233,13 @@ impl Socket {
         let at: *mut c_void = value.as_mut_ptr().cast();
         request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
         self.ask(SIOCETHTOOL, &mut request)?;
-        // SAFETY: it lives, and the kernel is done with it. Volatile, since only the kernel wrote it.
+        // SAFETY: `value` is alive, and the kernel has finished with it. The read is volatile,
+        // because only the kernel wrote the value.
         Ok(unsafe { std::ptr::read_volatile(&raw const value[1]) })
     }
 }
 
-/// What a system call that returns nothing but success has said.
+/// The outcome of a system call that returns a negative number on failure.
 fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

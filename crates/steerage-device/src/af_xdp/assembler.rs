@@ -1,19 +1,21 @@
 //! An assembler for eBPF, with labels for jumps.
 //!
-//! The instruction set is that of RFC 9669. Only the instructions that the program needs are here.
+//! It has the instruction set of RFC 9669, but only the instructions that the program uses.
 
-/// One instruction, laid out as the kernel's `struct bpf_insn`.
+/// One instruction, with the layout of the kernel's `struct bpf_insn`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Instruction {
     code: u8,
-    /// The destination below, the source above: as on little-endian machines.
+    /// The destination in the lower half and the source in the upper half, on little-endian
+    /// machines.
     registers: u8,
     offset: i16,
     immediate: i32,
 }
 
-/// A register. `R0` is what a call returns, `R1` to `R5` are its arguments and do not survive it, `R10` is the frame pointer.
+/// A register. `R0` holds the result of a call. `R1` to `R5` are the arguments of a call, which
+/// destroys them. `R10` is the frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Register(u8);
 
@@ -27,7 +29,7 @@ pub(super) const R8: Register = Register(8);
 pub(super) const R9: Register = Register(9);
 pub(super) const FRAME: Register = Register(10);
 
-/// How much is loaded or stored.
+/// The number of bytes that a load or store moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Byte = 0x10,
@@ -36,18 +38,18 @@ pub(super) enum Size {
     Double = 0x18,
 }
 
-/// When a jump is taken, by 32 bits of a register and a number.
+/// The condition of a jump. It compares 32 bits of a register with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Equal = 0x10,
     Above = 0x20,
-    /// Any of these bits is set.
+    /// At least one of these bits is set.
     AnyOf = 0x40,
     NotEqual = 0x50,
     Below = 0xa0,
 }
 
-/// A place in the program, perhaps not known yet.
+/// A place in the program. It may not be known yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label(usize);
 
@@ -61,7 +63,7 @@ const AND: u8 = 0x57;
 const SHIFT_LEFT: u8 = 0x67;
 const MOVE: u8 = 0xb7;
 const MOVE_REGISTER: u8 = 0xbf;
-/// To host order from network order, which is the same as the way back.
+/// Converts between network order and host order. Both directions are the same operation.
 const TO_NETWORK: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const JUMP_EQUAL: u8 = 0x15;
@@ -69,18 +71,19 @@ const JUMP_ABOVE_REGISTER: u8 = 0x2d;
 const JUMP_32: u8 = 0x06;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// `BPF_PSEUDO_MAP_FD`: the number that is loaded is a map's descriptor.
+/// `BPF_PSEUDO_MAP_FD`: the loaded number is the descriptor of a map.
 const BY_MAP: Register = Register(1);
-/// `BPF_PSEUDO_KFUNC_CALL`: what is called is a function of the kernel, by its number in the kernel's types.
+/// `BPF_PSEUDO_KFUNC_CALL`: the call goes to a function of the kernel, named by its number in the
+/// kernel's types.
 const BY_TYPE: Register = Register(2);
 
 /// A program that is being written.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     instructions: Vec<Instruction>,
-    /// Where each label is.
+    /// The position of each label.
     labels: Vec<Option<usize>>,
-    /// Jumps, and where they go.
+    /// The jumps, each with its target.
     jumps: Vec<(usize, Label)>,
 }
 
@@ -95,7 +98,7 @@ impl Assembler {
         Label(self.labels.len() - 1)
     }
 
-    /// The label is here.
+    /// Puts the label here.
     pub(super) fn bind(&mut self, label: Label) {
         self.labels[label.0] = Some(self.instructions.len());
     }
@@ -126,17 +129,17 @@ impl Assembler {
         self.put(SHIFT_LEFT, to, R0, 0, by);
     }
 
-    /// Two bytes from network to host order.
+    /// Converts two bytes from network order to host order.
     pub(super) fn half_to_host(&mut self, to: Register) {
         self.put(TO_NETWORK, to, R0, 0, 16);
     }
 
-    /// `to` = what is `at` bytes from `from`
+    /// `to` = the value `at` bytes from `from`
     pub(super) fn load(&mut self, size: Size, to: Register, from: Register, at: i16) {
         self.put(LOAD | size as u8, to, from, at, 0);
     }
 
-    /// What is `at` bytes from `to` = `from`
+    /// The value `at` bytes from `to` = `from`
     pub(super) fn store(&mut self, size: Size, to: Register, at: i16, from: Register) {
         self.put(STORE | size as u8, to, from, at, 0);
     }
@@ -145,13 +148,13 @@ impl Assembler {
         self.put(STORE_IMMEDIATE | size as u8, to, R0, at, number as i32);
     }
 
-    /// `to` = the map of that descriptor
+    /// `to` = the map with this descriptor
     pub(super) fn load_map(&mut self, to: Register, map: i32) {
         self.put(LOAD_DOUBLE, to, BY_MAP, 0, map);
         self.put(0, R0, R0, 0, 0);
     }
 
-    /// Calls a helper of that number (`enum bpf_func_id`).
+    /// Calls the helper with this number (`enum bpf_func_id`).
     pub(super) fn call(&mut self, helper: i32) {
         self.put(CALL, R0, R0, 0, helper);
     }
@@ -170,13 +173,14 @@ impl Assembler {
         self.put(JUMP, R0, R0, 0, 0);
     }
 
-    /// Jumps if `register`'s lower 32 bits and `number` are so.
+    /// Jumps if the condition holds for `register`'s lower 32 bits and `number`.
     pub(super) fn jump_if(&mut self, register: Register, when: When, number: u32, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_32 | when as u8, register, R0, 0, number as i32);
     }
 
-    /// Jumps if all of `register` is above all of `other`: the form in which the kernel knows a check of bounds.
+    /// Jumps if all of `register` is above all of `other`. The kernel recognizes this form as a
+    /// bounds check.
     pub(super) fn jump_if_above(&mut self, register: Register, other: Register, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_ABOVE_REGISTER, register, other, 0, 0);
@@ -188,7 +192,7 @@ impl Assembler {
         self.put(JUMP_EQUAL, register, R0, 0, 0);
     }
 
-    /// The program. `None` if a label is nowhere, or too far away.
+    /// The program. `None` if a label is missing, or is too far from a jump.
     pub(super) fn finish(mut self) -> Option<Vec<Instruction>> {
         for (at, label) in self.jumps {
             let distance = self.labels[label.0]? as i64 - at as i64 - 1;

@@ -1,5 +1,5 @@
-//! Attaches the program to its interface: in native or generic mode, and with the card's hash or without. If there is
-//! another program already, it is replaced only if the user asks for that.
+//! Attaches the program to its interface, in native or generic mode, and with or without the card's
+//! hash. If another program is attached already, it is replaced only if the user asks for that.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,31 +18,31 @@ use crate::device_hash::DeviceHash;
 #[cfg(test)]
 mod tests;
 
-/// How long it is waited at most, first and in all, for a program of ours to go whose process has ended: the kernel sees to it
-/// when it has time.
+/// The first and the last time that steerage waits for the program of an ended steerage process to
+/// go. The kernel removes the program when it has time.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
-/// What the verifier may say of a program, in bytes.
+/// The longest log of the verifier, in bytes.
 const LOG_BYTES: usize = 1 << 16;
 
-/// The kernel's function that gives a frame's hash, and where it is found.
+/// The kernel's function that returns a frame's hash, and the file with the kernel's types.
 const HASH_FUNCTION: &str = "bpf_xdp_metadata_rx_hash";
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
-/// The program at its interface.
+/// The program, attached to its interface.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) sockets: Map,
     pub(super) counters: Map,
-    /// It writes the hardware's hash in front of each frame.
+    /// Whether the program writes the hardware's hash in front of each frame.
     pub(super) hashes: bool,
     pub(super) mode: sys::Mode,
-    /// The program is there until this goes.
+    /// The program stays attached until this link is dropped.
     pub(super) link: Link,
 }
 
-/// It, and what its user should know.
+/// The attached program, and notes for the user.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub(super) program: Attached,
@@ -84,9 +84,9 @@ pub(super) fn attach(
     Err(options.error("attach an XDP program", cause).advise("try mode=skb, or listen instead: af_packet:NAME"))
 }
 
-/// Why a program is not there.
+/// Why the program could not be attached.
 enum Refused {
-    /// Another mode will do no better.
+    /// Another mode would fail too.
     For(DeviceError),
     Mode(io::Error),
 }
@@ -101,13 +101,14 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// With the hash if it is wanted and to be had; returns whether it is.
+    /// Attaches the program in this mode. Uses the hash if it is wanted and available, and returns
+    /// whether it does.
     fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(Link, bool), Refused> {
         if self.wants_hash {
             match self.with_hash(mode) {
                 Ok(link) => return Ok((link, true)),
                 Err(Refused::For(error)) => return Err(Refused::For(error)),
-                // A user who did not ask for it need not know.
+                // Do not bother users who did not ask for the hash.
                 Err(Refused::Mode(_)) if self.options.device_hash != DeviceHash::Always => {}
                 Err(Refused::Mode(why)) => {
                     let name = &self.options.interface;
@@ -126,7 +127,7 @@ impl Attempt<'_> {
         let types = std::fs::read(KERNEL_TYPES).map_err(Refused::Mode)?;
         let function = function_number(&types, HASH_FUNCTION)
             .ok_or_else(|| Refused::Mode(io::Error::other("this kernel does not report it")))?;
-        // What the kernel says of a driver that has no such function is that the program is wrong.
+        // If the driver has no such function, the kernel reports that the program is invalid.
         let program = self.load(Some(function)).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => Refused::For(self.load_error(error)),
             _ => Refused::Mode(io::Error::other("its driver does not report it")),
@@ -139,7 +140,7 @@ impl Attempt<'_> {
         let instructions = program(self.take, Maps { sockets, counters, hash_function })
             .ok_or_else(|| io::Error::other("what to take is too long for a program"))?;
         let bound_to = hash_function.map(|_| self.interface.index);
-        // Frames longer than a chunk: kernels before 5.18 don't know them.
+        // Supports frames longer than a chunk. Kernels before 5.18 cannot load such a program.
         let loaded = Program::load(&instructions, bound_to, true, &mut []);
         let Err(error) = loaded else { return loaded };
         if bound_to.is_none() && error.raw_os_error() == Some(libc::EINVAL) {
@@ -158,7 +159,8 @@ impl Attempt<'_> {
         self.options.error("load an XDP program", cause).advise(PERMISSION)
     }
 
-    /// Attaches the program, in the place of one that is there if that is wanted, or goes by itself.
+    /// Attaches the program. If another program is there, this replaces it if the user wants that,
+    /// or waits if it is an old one of steerage.
     fn attach(&self, program: &Program, mode: sys::Mode) -> Result<Link, Refused> {
         let mut wait = WAIT_FIRST;
         loop {
@@ -174,7 +176,8 @@ impl Attempt<'_> {
             let ours = there.as_ref().is_none_or(|(_, program)| program.is_ours());
             match there {
                 _ if wait > WAIT_LAST => return Err(Refused::For(self.occupied(there, error))),
-                // It goes with its process; if it does not, that one lives, and has the queues.
+                // The old program goes with its process. If it stays, that process is alive and
+                // owns the queues.
                 _ if ours => {}
                 Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),
@@ -211,7 +214,7 @@ impl Attempt<'_> {
 const REPLACE: &str = "stop that first, or say --replace to take its place";
 const AGAIN: &str = "it was taken away, and something attaches it again: stop that first";
 
-/// The number of a function among the kernel's types, which are in the BPF type format (the kernel's
+/// The number of a function in the kernel's types, which are in the BPF type format (the kernel's
 /// Documentation/bpf/btf.rst).
 fn function_number(types: &[u8], name: &str) -> Option<u32> {
     const FUNCTION: u32 = 12;

@@ -1,4 +1,5 @@
-//! What the queues of an interface share: the program, and the sockets, which are bound together.
+//! The parts that the queues of an interface share: the program, and the sockets, which are bound
+//! together.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -19,7 +20,7 @@ use super::sys::{self, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Shape, So
 use super::{AfXdpOptions, CHUNK_BYTES_MAX, HEADROOM_BYTES, LINK_BYTES, Mode, RING_MAX, RING_MIN};
 use crate::namespace::Namespace;
 
-/// How long it is waited, first and at most at a time, for the kernel to give a queue up whose owner has just ended.
+/// The first and the longest wait for the kernel to release a queue whose owner has just ended.
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
@@ -29,27 +30,28 @@ pub(super) struct Device {
     pub(super) name: String,
     pub(super) index: u32,
     pub(super) program: Attached,
-    /// The longest frame that the interface was set to when it was opened.
+    /// The longest frame of the interface, in bytes, when it was opened.
     pub(super) frame_bytes: usize,
     pub(super) ring: u32,
     pub(super) busy_poll: Option<Duration>,
     copies: bool,
     first_queue: u32,
     namespace: Namespace,
-    /// Who sends by the same interface: on the same memory and, of a queue, by the same completion ring.
+    /// The senders of the same interface. They use the same memory, and share the completion ring
+    /// of their queue.
     pub(super) lines: Mutex<Weak<Lines>>,
     sockets: Mutex<Sockets>,
 }
 
-/// The interfaces that this process takes packets from. Locked when one is opened.
+/// The interfaces that this process takes packets from. It is locked when one is opened.
 static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
-/// The queues' sockets, until each queue has taken its own.
+/// The sockets of the queues, until each queue has taken its own.
 #[derive(Debug)]
 struct Sockets {
     unbound: Vec<Socket>,
     ready: Vec<Option<OpenSocket>>,
-    /// They were bound so that frames may come in several chunks.
+    /// Whether they were bound so that a frame may arrive in several chunks.
     several: bool,
 }
 
@@ -84,7 +86,7 @@ impl Device {
         })
     }
 
-    /// The same, to be [found](Self::find).
+    /// Lists the device, so that [`find`](Self::find) finds it.
     pub(super) fn listed(self) -> Arc<Self> {
         let (mut open, device) = (OPEN.lock().unwrap_or_else(PoisonError::into_inner), Arc::new(self));
         open.retain(|device| device.strong_count() > 0);
@@ -92,7 +94,8 @@ impl Device {
         device
     }
 
-    /// The device by which this process takes packets from that interface of this namespace.
+    /// The device with which this process takes packets from that interface of the current
+    /// namespace.
     pub(super) fn find(index: u32) -> Option<Arc<Self>> {
         let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let here = Namespace::here();
@@ -103,23 +106,25 @@ impl Device {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// What the pages have to hold behind their own headroom: the kernel's is longer. Of a frame that does not fit a chunk, a part.
+    /// The necessary size of a page after steerage's headroom, in bytes. It allows for the kernel's
+    /// headroom, which is longer. A frame longer than a chunk needs several pages.
     pub(super) fn frame_bytes_max(&self) -> usize {
         let chunk_bytes = (HEADROOM_BYTES + self.frame_bytes + TAILROOM).clamp(PAGE_BYTES_MIN, CHUNK_BYTES_MAX);
         chunk_bytes - HEADROOM - TAILROOM
     }
 
-    /// Of how many chunks its longest frame is.
+    /// The number of chunks of the longest frame.
     pub(super) fn segments_max(&self) -> usize {
         self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
     }
 
-    /// Whether frames that do not fit a chunk come in several: known when the sockets are bound.
+    /// Whether a frame that does not fit into one chunk arrives in several. This is known once the
+    /// sockets are bound.
     pub(super) fn takes_several(&self) -> bool {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).several
     }
 
-    /// The socket of that queue, on these pages.
+    /// The socket of that queue, with these pages.
     pub(super) fn ready(&self, number: u32, region: &Arc<Region>) -> Result<OpenSocket, DeviceError> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         if !sockets.unbound.is_empty() {
@@ -132,7 +137,7 @@ impl Device {
         its.ok_or_else(|| self.error("bind its socket", io::Error::other("it was bound before")))
     }
 
-    /// How it runs.
+    /// The mode in which the socket runs, for the user.
     pub(super) fn mode(&self, socket: &OpenSocket) -> &'static str {
         match (self.program.mode, socket.is_zero_copy()) {
             (sys::Mode::Native, true) => "native, zero-copy",
@@ -166,7 +171,8 @@ impl Device {
         Ok((ready, how))
     }
 
-    /// Without a copy where that can be, with frames of several parts where they can be; and else, as it can be.
+    /// Binds the first socket: without a copy if possible, and with frames of several parts if
+    /// possible. Otherwise it falls back.
     fn bind_first(
         &self,
         socket: &OpenSocket,
@@ -174,8 +180,9 @@ impl Device {
         chunk: usize,
         backing: Backing,
     ) -> Result<How, DeviceError> {
-        // A device writes by the machine's addresses, in which only a huge page is in one piece. A chunk that lies across two
-        // the kernel overlooks: one in some 900, which then stays posted to the end.
+        // A device writes to physical addresses, and only huge pages are contiguous there. The
+        // kernel skips a chunk that crosses the border of two huge pages. That is about 1 in 900,
+        // and such a chunk stays posted to the end.
         let tries = !self.copies && self.program.mode == sys::Mode::Native && backing == Backing::HugePages;
         let fits_one = self.frame_bytes <= chunk - HEADROOM_BYTES;
         let all = [(true, true), (true, false), (false, true), (false, false)];
@@ -194,15 +201,15 @@ impl Device {
     }
 }
 
-/// What of a page the kernel takes for a frame at most, in bytes.
+/// The most bytes of a page that the kernel uses for a frame.
 pub(super) fn chunk_bytes(region: &Region) -> u32 {
     region.page_bytes().min(CHUNK_BYTES_MAX) as u32
 }
 
-/// What to do where the kernel does not pin memory.
+/// Advice for the case that the kernel does not pin the memory.
 pub(super) const PINNED: &str = "pages are pinned: it takes CAP_IPC_LOCK, or a higher ulimit -l";
 
-/// Why a socket has no queue.
+/// Explains why a socket could not get its queue.
 pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQueue, error: io::Error) -> DeviceError {
     if error.raw_os_error() != Some(libc::EBUSY) {
         return DeviceError::new(name, "bind an AF_XDP socket", error);
@@ -211,7 +218,8 @@ pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQue
     DeviceError::new(name, operation, cause).advise("stop the program that has it")
 }
 
-/// Binds in the first of these ways that can be. A queue may still be its last owner's for a moment.
+/// Binds in the first of these ways that works. The last owner of the queue may still hold it for a
+/// moment.
 pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
     let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
     let mut how = ways.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Reads the state of an interface and follows its changes: rtnetlink (RFC 3549).
+//! Reads the state of an interface and follows its changes through rtnetlink (RFC 3549).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,54 +21,55 @@ const IFLA_MTU: u16 = 4;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_FLAGS: u16 = 3;
-/// The places at an interface where a program can be (`enum xdp_mode`): the attribute that tells the program's number, and the
-/// flag by which the place is named in requests (`XDP_FLAGS_*`). In the driver, behind it, in the card.
+/// The places of an interface that can hold a program (`enum xdp_mode`): in the driver, after the
+/// driver, and in the card. Each has the attribute that reports the program's number, and the flag
+/// that names the place in requests (`XDP_FLAGS_*`).
 const PLACES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)];
 const NLA_F_NESTED: u16 = 1 << 15;
-/// The group that is told of every change of a link.
+/// The multicast group that receives every change of a link.
 const RTMGRP_LINK: u32 = 1;
 const IFF_UP: u32 = 1;
 /// Message and interface headers: `struct nlmsghdr`, `struct ifinfomsg`.
 const HEADER_BYTES: usize = 16;
 const INFO_BYTES: usize = 16;
 
-/// The longest message: with a link's statistics and those of a hundred virtual functions.
+/// The longest message. It has a link's statistics and those of a hundred virtual functions.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// How many messages are read before the answer must have come.
+/// How many messages are read at most until the answer must be there.
 const MESSAGES_MAX: usize = 64;
 
 pub(super) const ETHERNET: u16 = 1;
 
-/// An interface, as it was when the kernel told of it.
+/// An interface, as the kernel last reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) index: u32,
     /// An `ARPHRD_` number.
     pub(super) hardware: u16,
     pub(super) up: bool,
-    /// The longest packet it sends, without the link header.
+    /// The longest packet that the interface sends, without the link header.
     pub(super) mtu: usize,
-    /// The XDP program that is there.
+    /// The attached XDP program, if any.
     pub(super) program: Option<Occupant>,
 }
 
-/// An XDP program at an interface.
+/// An XDP program on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Occupant {
     /// The program's number.
     pub(super) id: u32,
-    /// Where it is: a flag of [`PLACES`].
+    /// The program's place: a flag of [`PLACES`].
     pub(super) place: u32,
 }
 
-/// What happened to an interface.
+/// A change of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Now(Interface),
     Deleted,
 }
 
-/// A socket to ask by, or to be told by.
+/// A socket that asks the kernel about interfaces, or receives their changes.
 #[derive(Debug)]
 pub(super) struct Netlink {
     socket: OwnedFd,
@@ -89,12 +90,12 @@ impl Netlink {
         Ok(Self { socket: fd, buffer: vec![0; MESSAGE_BYTES_MAX].into() })
     }
 
-    /// One that is told of changes, and never waits for them.
+    /// A socket that receives changes and never waits for them.
     pub(super) fn listening() -> io::Result<Self> {
         Self::open(RTMGRP_LINK)
     }
 
-    /// The interface of that name.
+    /// The interface with that name.
     pub(super) fn look(name: &str) -> io::Result<Interface> {
         let mut netlink = Self::open(0)?;
         let mut named = name.as_bytes().to_vec();
@@ -103,13 +104,14 @@ impl Netlink {
         netlink.answer()?.ok_or_else(|| io::Error::other("the kernel did not answer"))
     }
 
-    /// Takes away the program that is in that place of the interface without a link.
+    /// Removes the program that is attached at that place of the interface without a link.
     pub(super) fn detach(interface: u32, place: u32) -> io::Result<()> {
         Self::set_program(interface, -1, place)
     }
 
-    /// Puts the program of that descriptor, or none for -1, into that place without a link. The place has to be named: without
-    /// it the kernel takes the driver's if the driver knows XDP, and takes no program away from behind it.
+    /// Attaches the program with that descriptor, or none for -1, at that place without a link. The
+    /// place must be named. Without it, the kernel chooses the driver's place if the driver
+    /// supports XDP, and then removes no program from the place after the driver.
     pub(super) fn set_program(interface: u32, program: i32, place: u32) -> io::Result<()> {
         let mut netlink = Self::open(0)?;
         let mut asked = attribute(IFLA_XDP_FD, &program.to_ne_bytes());
@@ -119,7 +121,7 @@ impl Netlink {
         netlink.answer().map(drop)
     }
 
-    /// Waits for the answer to a request: an interface, or that it went well.
+    /// Waits for the answer to a request. The answer is an interface or a success.
     fn answer(&mut self) -> io::Result<Option<Interface>> {
         for _ in 0..MESSAGES_MAX {
             let bytes = recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty())?;
@@ -139,8 +141,8 @@ impl Netlink {
         Err(io::Error::other("the kernel did not answer"))
     }
 
-    /// The last that happened to the interface since the last call, if anything did. `Err` says that something may have been
-    /// missed.
+    /// The last change of the interface since the last call, if there was one. `Err` means that
+    /// changes may have been missed.
     pub(super) fn changes(&mut self, index: u32) -> io::Result<Option<Change>> {
         let mut last = None;
         loop {
@@ -161,7 +163,7 @@ impl Netlink {
     }
 }
 
-/// How many queues an interface has. One of each kind, if its driver does not say.
+/// The number of queues of an interface. If the driver does not say, it is 1 of each kind.
 pub(super) fn queues(name: &str) -> Queues {
     let said = Netlink::open(0).ok().and_then(|netlink| sys::queues(netlink.as_fd(), name));
     said.unwrap_or(Queues { receive: 1, send: 1 })
@@ -188,7 +190,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     attribute
 }
 
-/// The messages in what was received, each with its type.
+/// Splits received bytes into messages, each with its type.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = word(bytes, 0)? as usize;
@@ -199,7 +201,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The attributes in a message, each with its type.
+/// Splits a message into attributes, each with its type.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(half(bytes, 0)?);

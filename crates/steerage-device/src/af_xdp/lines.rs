@@ -1,9 +1,11 @@
-//! The tx sockets of an interface: each CPU's socket, its queue, and the memory that it sends from.
+//! The tx sockets of an interface: one socket per sending CPU, with its queue and the memory from
+//! which the CPU sends.
 //!
-//! Each CPU that sends has a socket of its own, so that none waits for another. The kernel has one completion ring and
-//! one memory for each queue of an interface, whatever the number of sockets. So if there are more CPUs than queues, or
-//! packets are also taken from the interface, several sockets share these. The CPU that reads the completion ring gives
-//! the others their pages back.
+//! Each sending CPU has its own socket, so that no CPU waits for another. The kernel has one
+//! completion ring and one memory for each queue of an interface, whatever the number of sockets.
+//! So several sockets share them if there are more CPUs than queues, or if packets are also taken
+//! from the interface. The CPU that reads the completion ring returns the other CPUs' pages to
+//! them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,18 +23,18 @@ use super::device::{self, Device, PINNED, chunk_bytes};
 use super::interface::{Change, Interface, Netlink};
 use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Sender, Shape, Socket};
 
-/// How often it is looked what has become of the interface, at most: a system call.
+/// How often the interface's state is read at most. Each read takes a system call.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Frames longer than a descriptor.
+/// Frames that are longer than a descriptor.
 const PARTS: How = How { zero_copy: false, several: true };
 
-/// An interface to send by.
+/// An interface for sending.
 #[derive(Debug)]
 pub(super) struct Lines {
     pub(super) name: String,
     index: u32,
-    /// How many tx queues it has.
+    /// How many tx queues the interface has.
     queues: u32,
     /// How many pages and descriptors each sender has.
     pub(super) ring: u32,
@@ -40,47 +42,50 @@ pub(super) struct Lines {
     state: Mutex<State>,
     watch: Mutex<Watch>,
     mtu: AtomicUsize,
-    /// The interface was deleted, and one of the CPUs said so.
+    /// Whether the interface was deleted and one of the CPUs has reported that.
     pub(super) gone: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Made when it was opened: later, that may not be allowed, or happen in another namespace.
+    /// Created when the output is opened. Later, the process may lack the permission or be in
+    /// another namespace.
     sockets: Vec<Socket>,
     senders: usize,
     bound: Option<(Arc<Region>, Vec<Option<Bound>>)>,
 }
 
-/// Tells of changes of the interface.
+/// Reports changes of the interface.
 #[derive(Debug)]
 struct Watch {
     netlink: Netlink,
     looked: Timestamp,
 }
 
-/// A sender's socket, and what it shares with others of its queue.
+/// A sender's socket, and the parts that it shares with other senders of its queue.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) sender: Sender,
     pub(super) line: Arc<Line>,
-    /// Which of the line's senders it is.
+    /// The sender's number among the line's senders.
     pub(super) nth: usize,
     /// The most bytes of one descriptor.
     pub(super) chunk_bytes: u32,
-    /// How it was bound: whether without a copy, and whether a frame may have several descriptors.
+    /// How the socket was bound: whether without a copy, and whether a frame may have several
+    /// descriptors.
     pub(super) how: How,
 }
 
-/// What all that send by one queue share.
+/// The parts that all senders of one queue share.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) in_flight: Arc<InFlight>,
-    /// Never waited for but at the end.
+    /// CPUs wait for this lock only when they close.
     pub(super) told: Mutex<Told>,
 }
 
-/// Where the kernel tells what was sent, and whom that goes to.
+/// The ring in which the kernel reports sent packets, and the reaper that passes their pages to the
+/// right sender.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) completions: Completions,
@@ -135,7 +140,7 @@ impl Lines {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// One sender more: which.
+    /// Adds a sender. Returns its number.
     pub(super) fn add(&self) -> Result<usize, DeviceError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.senders == state.sockets.len() {
@@ -146,7 +151,7 @@ impl Lines {
         Ok(state.senders - 1)
     }
 
-    /// That sender's socket, on this memory.
+    /// The socket of that sender, with this memory.
     pub(super) fn ready(&self, nth: usize, region: &Arc<Region>) -> Result<Bound, DeviceError> {
         if self.state.lock().unwrap_or_else(PoisonError::into_inner).bound.is_none() {
             self.bind_all(region, None)?;
@@ -159,7 +164,7 @@ impl Lines {
         })
     }
 
-    /// Room for all that senders may have on their way by that queue.
+    /// Room for everything that the senders of that queue may have in flight.
     pub(super) fn completions(&self, queue: u32, chunk_bytes: u32) -> u32 {
         let senders = self.state.lock().unwrap_or_else(PoisonError::into_inner).senders;
         let parts = self.frame_bytes.div_ceil(chunk_bytes as usize);
@@ -167,7 +172,7 @@ impl Lines {
         (all as u32).next_power_of_two().max(FEWEST)
     }
 
-    /// Senders have queues in turn.
+    /// Counts the senders of a queue. Senders get queues in turn.
     fn senders_of(&self, queue: u32, senders: usize) -> usize {
         (0..senders).filter(|nth| self.queue_of(*nth) == queue).count()
     }
@@ -176,7 +181,8 @@ impl Lines {
         nth as u32 % self.queues
     }
 
-    /// Binds all sockets that are wanted, beside those that receive from the interface if there are any.
+    /// Binds all sockets. If other sockets receive from the interface, the new ones share their
+    /// memory.
     pub(super) fn bind_all(&self, region: &Arc<Region>, beside: Option<Beside<'_>>) -> Result<(), DeviceError> {
         let (sockets, senders) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,7 +198,7 @@ impl Lines {
         Ok(())
     }
 
-    /// The next sender, behind those that are bound.
+    /// Binds the next sender, after those that are bound already.
     fn bind_one(
         &self,
         socket: Socket,
@@ -206,7 +212,7 @@ impl Lines {
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let completions = self.completions(queue, shape.chunk_bytes);
         let receiver = beside.and_then(|beside| beside.of(queue));
-        // Since senders have queues in turn, it was the first of its own.
+        // Senders get queues in turn, so this is the first sender of the queue.
         let before = bound.get(queue as usize);
         let of_queue = receiver.or_else(|| before.map(|before| before.sender.as_fd()));
         let of_any =
@@ -217,8 +223,8 @@ impl Lines {
         let ways = match (beside, bound.first()) {
             (Some(beside), _) => vec![beside.how],
             (None, Some(first)) => vec![first.how],
-            // It receives nothing, and a driver without a copy may want a program for that. Parts only where they are needed:
-            // they take Linux 6.6.
+            // This socket receives nothing, and zero-copy drivers may require an XDP program. So it
+            // copies. Use parts only if necessary, since they require Linux 6.6.
             (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
             (None, None) => vec![How::default()],
         };
@@ -235,7 +241,7 @@ impl Lines {
         Ok(Bound { sender, line, nth: bound.len() / self.queues as usize, chunk_bytes: shape.chunk_bytes, how })
     }
 
-    /// Looks what has become of the interface, if nobody has lately.
+    /// Reads the changes of the interface, unless a CPU has done so lately.
     pub(super) fn look(&self, now: Timestamp) {
         let Ok(mut watch) = self.watch.try_lock() else { return };
         if now.since(watch.looked) < LOOK {
@@ -243,17 +249,18 @@ impl Lines {
         }
         watch.looked = now;
         match watch.netlink.changes(self.index) {
-            // Relaxed, as where they are read: what is sent by them a moment late the kernel refuses.
+            // Relaxed, like the load: if a CPU sees the new MTU late, the kernel refuses its
+            // packets.
             Ok(Some(Change::Now(interface))) => {
                 self.mtu.store(interface.mtu, Ordering::Relaxed);
             }
             Ok(_) => {}
-            // More was told than there is room for: what is missed is told of next time.
+            // The changes overflowed the socket's buffer. The next read brings newer ones.
             Err(error) => tracing::debug!(device = %self.name, %error, "changes were missed"),
         }
     }
 
-    /// The longest packet that it sends now, without the link header.
+    /// The longest packet that the interface sends now, without the link header.
     pub(super) fn mtu(&self) -> usize {
         self.mtu.load(Ordering::Relaxed)
     }

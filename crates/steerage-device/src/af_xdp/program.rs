@@ -1,24 +1,26 @@
-//! The XDP program: frames that are taken go to the socket of their queue, and all others to the kernel. Both are
-//! counted.
+//! The XDP program. It sends the frames to take to the socket of their queue, and all others to the
+//! kernel. It counts both.
 //!
-//! It reads the headers once, notes on its stack what the tests need, and runs the tests. It writes only the hash in
-//! front of the frame, and drops nothing.
+//! The program reads the headers once, stores on its stack the values that the tests need, and runs
+//! the tests. It writes only the hash in front of the frame, and drops nothing.
 
 use super::assembler::{Assembler, FRAME, Instruction, Label, R0, R1, R2, R3, R6, R7, R8, R9, Register, Size, When};
 use super::take::{Kind, Prefix, Take, Test, Way};
 
-/// What the hash and its mark take in front of a frame, in bytes. The kernel wants whole words.
+/// The bytes that the hash and its mark use in front of a frame. The kernel requires a multiple of
+/// 4.
 pub(super) const META_BYTES: usize = 8;
-/// Behind the hash, if there is one. Chance does not write it in a page's headroom, and what does is cleared at posting.
+/// The mark after the hash, if there is a hash. The headroom of a page does not contain it
+/// accidentally, and posting clears an old one.
 pub(super) const META_HASHED: u32 = 0x5e_e2_a6_e1;
 
-/// How many IPv6 extension headers are skipped to find the ports. RFC 8200, 4.1, has a use for seven; more than two are not
-/// seen in practice, and each costs instructions.
+/// How many IPv6 extension headers the program skips to find the ports. RFC 8200, 4.1, has a use
+/// for seven, but more than two are not seen in practice. Each costs instructions.
 const EXTENSIONS_MAX: usize = 4;
-/// And how many VLAN tags: an outer and an inner one (IEEE 802.1ad).
+/// How many VLAN tags the program skips: an outer and an inner one (IEEE 802.1ad).
 const TAGS_MAX: usize = 2;
 
-// Places on the stack, from the frame pointer.
+// Offsets on the stack, from the frame pointer.
 const KIND: i16 = -4;
 const PROTOCOL: i16 = -8;
 const PORTS: [i16; 2] = [-12, -16];
@@ -27,7 +29,7 @@ const KEY: i16 = -52;
 const HASH: i16 = -56;
 const HASH_TYPE: i16 = -60;
 
-// Places in `struct xdp_md`.
+// Offsets in `struct xdp_md`.
 const CTX_DATA: i16 = 0;
 const CTX_DATA_END: i16 = 4;
 const CTX_DATA_META: i16 = 8;
@@ -40,37 +42,40 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-// What a frame is: bits at `KIND`.
+// The properties of a frame, as bits at `KIND`.
 const IPV4: u32 = 1;
 const IPV6: u32 = 2;
 const ARP: u32 = 4;
 const NEIGHBOUR_DISCOVERY: u32 = 8;
 const HAS_PORTS: u32 = 16;
-/// It is a fragment, or may be one: it has more extension headers than are read. A card may hash a datagram's fragments apart.
+/// The frame is a fragment, or may be one because it has more extension headers than the program
+/// reads. A card may give the fragments of a datagram different hashes.
 const FRAGMENT: u32 = 32;
 
 const ICMPV6: u32 = 58;
 const IPV6_FRAGMENT: u32 = 44;
-/// Hop-by-hop options, routing, destination options: each says its length in the same way.
+/// Hop-by-hop options, routing and destination options. All encode their length in the same way.
 const IPV6_OPTIONS: [u32; 3] = [0, 43, 60];
-/// TCP, UDP, DCCP, SCTP, UDP-Lite: their headers begin with the ports.
+/// TCP, UDP, DCCP, SCTP and UDP-Lite. Their headers begin with the ports.
 const WITH_PORTS: [u32; 5] = [6, 17, 33, 132, 136];
-/// Router and neighbour solicitation and advertisement, redirect (RFC 4861).
+/// Router and neighbour solicitation and advertisement, and redirect (RFC 4861).
 const DISCOVERY_FIRST: u32 = 133;
 const DISCOVERY_LAST: u32 = 137;
 
-/// What the program refers to.
+/// The maps and the function that the program uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps {
     /// The descriptor of the map from queue to socket.
     pub(super) sockets: i32,
-    /// And of the counters: of queue q taken frames at 2q, passed ones at 2q + 1.
+    /// The descriptor of the map of counters. For queue q, counter 2q counts taken frames, and 2q +
+    /// 1 passed ones.
     pub(super) counters: i32,
-    /// The number of the kernel's function that gives a frame's hash, if it is to be asked.
+    /// The number of the kernel's function that returns a frame's hash, if the program should call
+    /// it.
     pub(super) hash_function: Option<u32>,
 }
 
-/// The program. `None` if it has become too long.
+/// The program. `None` if it is too long.
 pub(super) fn program(take: &Take, maps: Maps) -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let decide = asm.label();
@@ -94,19 +99,20 @@ pub(super) fn program(take: &Take, maps: Maps) -> Option<Vec<Instruction>> {
     asm.finish()
 }
 
-/// Two bytes of a frame, as a load of this machine gives them.
+/// Two bytes of a frame, as a load on this machine returns them.
 const fn half(network: u16) -> u32 {
     u16::from_ne_bytes(network.to_be_bytes()) as u32
 }
 
-/// Goes to `otherwise` unless there are `bytes` more at R7.
+/// Goes to `otherwise` unless there are `bytes` more bytes at R7.
 fn require(asm: &mut Assembler, bytes: i32, otherwise: Label) {
     asm.copy(R1, R7);
     asm.add(R1, bytes);
     asm.jump_if_above(R1, R8, otherwise);
 }
 
-/// Reads the headers. R6 is the context; R7 walks, R8 is the frame's end. Goes to `decide` when there is no more to know.
+/// Reads the headers. R6 is the context, R7 the current position, and R8 the end of the frame. Goes
+/// to `decide` when all headers are read.
 fn parse(asm: &mut Assembler, decide: Label) {
     asm.load(Size::Word, R7, R6, CTX_DATA);
     asm.load(Size::Word, R8, R6, CTX_DATA_END);
@@ -151,7 +157,8 @@ fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.load(Size::Word, R1, R7, from);
         asm.store(Size::Word, FRAME, to, R1);
     }
-    // More fragments, or not the first: no fragment has ports here, so that a datagram's fragments stay together.
+    // The packet is a fragment. No fragment has ports here, so that all fragments of a datagram
+    // stay together.
     asm.load(Size::Half, R1, R7, 6);
     let (fragment, whole) = (asm.label(), asm.label());
     asm.jump_if(R1, When::AnyOf, half(0x3fff), fragment);
@@ -205,10 +212,11 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.bind(next);
     }
     asm.store_number(Size::Word, FRAME, KIND, IPV6 | FRAGMENT);
-    // It goes on with the transport, and what is behind still more headers has no ports there.
+    // Continue with the transport protocol. A packet with even more extension headers has no ports
+    // at that position.
 }
 
-/// R9 is the protocol, R7 at its header.
+/// Reads the transport header. R9 is the protocol, and R7 points to its header.
 fn parse_transport(asm: &mut Assembler, decide: Label) {
     let ports = asm.label();
     for protocol in WITH_PORTS {
@@ -235,10 +243,10 @@ fn parse_transport(asm: &mut Assembler, decide: Label) {
     asm.store(Size::Word, FRAME, KIND, R1);
 }
 
-/// Goes to `taken` or `passed`.
+/// Decides about the frame, and goes to `taken` or `passed`.
 fn choose(asm: &mut Assembler, take: &Take, taken: Label, passed: Label) {
     asm.load(Size::Word, R9, FRAME, KIND);
-    // These are the kernel's unless they are named, whatever else is wanted.
+    // ARP and neighbour discovery stay with the kernel unless the expression names them.
     let to = |named| if named { taken } else { passed };
     asm.jump_if(R9, When::AnyOf, ARP, to(take.names(Kind::Arp)));
     asm.jump_if(R9, When::AnyOf, NEIGHBOUR_DISCOVERY, to(take.names(Kind::NeighbourDiscovery)));
@@ -260,10 +268,10 @@ fn choose(asm: &mut Assembler, take: &Take, taken: Label, passed: Label) {
     asm.jump(passed);
 }
 
-/// Goes to `otherwise` unless the frame is so. R9 is what it is.
+/// Goes to `otherwise` unless the frame passes the test. R9 holds the frame's properties.
 fn check(asm: &mut Assembler, test: &Test, otherwise: Label) {
     match test {
-        // Never so; but the kernel wants each instruction to have a way to it.
+        // This jump is never taken, but the kernel requires that each instruction can be reached.
         Test::All => asm.jump_if(R9, When::Below, 0, otherwise),
         Test::Kind(kind) => require_kind(asm, bit(*kind), otherwise),
         Test::Protocol(kind, protocol) => {
@@ -296,7 +304,7 @@ fn check_address(asm: &mut Assembler, address: &Prefix, at: i16, no: Label) {
     }
 }
 
-/// One way, or if that is not given either.
+/// Runs the test for one direction. If no direction is given, either may pass.
 fn either(asm: &mut Assembler, way: Option<Way>, otherwise: Label, test: impl Fn(&mut Assembler, usize, Label)) {
     match way {
         Some(Way::Source) => test(asm, 0, otherwise),
@@ -328,8 +336,9 @@ fn bit(kind: Kind) -> u32 {
     }
 }
 
-/// Writes the device's hash and its mark in front of the frame, zeros if it has none. Writes nothing for a fragment, or for what
-/// is not IP: there zeros stand already, and the frame is hashed by us.
+/// Writes the device's hash and its mark in front of the frame, or zeros if the device has no hash.
+/// Writes nothing for fragments and for packets other than IP. The bytes in front of those are zero
+/// already, and steerage hashes them.
 fn note_hash(asm: &mut Assembler, function: u32) {
     let (redirect, none, whole) = (asm.label(), asm.label(), asm.label());
     asm.load(Size::Word, R1, FRAME, KIND);
@@ -365,7 +374,8 @@ fn place(asm: &mut Assembler, to: Register, at: i16) {
     asm.add(to, at.into());
 }
 
-/// To the queue's socket, or to the kernel if it has none. R9 is what becomes of the frame.
+/// Sends the frame to the queue's socket, or to the kernel if the queue has none. R9 is the
+/// resulting action.
 fn redirect(asm: &mut Assembler, sockets: i32) {
     asm.load_map(R1, sockets);
     asm.load(Size::Word, R2, R6, CTX_QUEUE);
@@ -385,7 +395,7 @@ fn count_action(asm: &mut Assembler, counters: i32) {
     asm.load_map(R1, counters);
     place(asm, R2, KEY);
     asm.call(MAP_LOOKUP);
-    // A null pointer is all of 64 bits, and its check too.
+    // A null pointer has 64 bits, so the check must compare all of them.
     asm.jump_if_null(R0, out);
     asm.load(Size::Double, R1, R0, 0);
     asm.add(R1, 1);

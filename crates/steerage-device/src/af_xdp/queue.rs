@@ -21,74 +21,80 @@ use super::program::{META_BYTES, META_HASHED};
 use super::sys::{self, ByCpu, FilledChunk, OpenSocket};
 use super::{HEADROOM_BYTES, LINK_BYTES};
 
-/// How often the kernel is asked what it lost and what has become of the interface, at most: a few system calls.
+/// How often the queue asks the kernel for lost frames and the interface's state at most. Each look
+/// takes a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often the program is looked for and its counters are read: the kernel writes one for each CPU.
+/// How often the queue looks for the program and reads its counters. The kernel writes one counter
+/// per CPU for each read.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
-/// How soon it is looked for pages again where nearly none is posted: nothing could come, so nothing would wake us.
+/// How soon the queue looks for pages again if almost none is posted. Without posted pages, no
+/// frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
 
-/// So few posted pages are nearly none.
+/// Up to this many posted pages count as almost none.
 const POSTED_FEW: usize = 16;
 
-/// How far a queue has come.
+/// The stage of a queue's life.
 #[derive(Debug)]
 enum Stage {
-    /// It has no pages yet.
+    /// The queue has no pages yet.
     New,
-    /// It has a socket, which frames go to from the first poll on.
+    /// The queue has a socket. Frames go to it from the first poll on.
     Ready(OpenSocket),
-    /// They do.
+    /// Frames go to the socket.
     Open(OpenSocket),
-    /// They do no more; what has come is handed over, and then it is over, for that reason if it is an error.
+    /// Frames no longer go to the socket. After the queue has handed over the remaining frames, it
+    /// ends, with the error if there is one.
     Ending(OpenSocket, Option<DeviceError>),
     Ended,
 }
 
-/// A frame of several parts, as far as it has come.
+/// A frame of several parts that has not arrived completely.
 #[derive(Debug, Default)]
 struct Begun {
     frame: Gather,
-    /// Of its first part.
+    /// The hash of the first part.
     hash: Option<FlowHash>,
 }
 
-/// What the kernel counts for a socket besides lost frames, by its names (Linux, net/core/xsk of ynl and `struct xdp_statistics`). A frame for
-/// which the rx ring was full is lost. Each time that the fill ring is empty, a frame is lost or has to wait. An invalid descriptor in the
-/// fill ring is a page that the kernel does not use.
+/// The kernel's counts for a socket besides lost frames, by the kernel's names (Linux, net/core/xsk
+/// of ynl and `struct xdp_statistics`).
+///
+/// A frame is lost if the rx ring is full. Each time that the fill ring is empty, a frame is lost
+/// or has to wait. An invalid descriptor in the fill ring is a page that the kernel does not use.
 const COUNTS: [&str; 3] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs"];
 
-/// One socket and its ring.
+/// One socket and its rings.
 #[derive(Debug)]
 pub(super) struct Queue {
     device: Arc<Device>,
     number: u32,
-    /// What the device's hashes keep together, if it sets them.
+    /// The packets that the device's hashes keep together, if the device hashes.
     hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
-    /// Tells of changes of the interface.
+    /// Reports changes of the interface.
     netlink: Netlink,
-    /// Rings each second: that a program was taken away nobody tells.
+    /// Fires every second. Nothing else reports that the program was taken away.
     seconds: TimerFd,
-    /// It was not there when it was last looked for.
+    /// Whether the program was missing at the last look.
     missing: bool,
     up: bool,
     mtu: usize,
-    /// The longest frame that it can receive, in bytes.
+    /// The longest frame that the queue can receive, in bytes.
     longest: usize,
-    /// It speaks for all queues of the interface.
+    /// Whether this queue logs changes on behalf of all queues of the interface.
     tells: bool,
     begun: Begun,
     region: Option<Arc<Region>>,
     looked: Timestamp,
-    /// Frames that were handed over, and those that were lost, so far.
+    /// How many frames were handed over so far. The next field counts the lost ones.
     handed: u64,
     lost: u64,
     passed: u64,
-    /// Of the lost ones, those that the socket's statistics told of.
+    /// The lost frames that the socket's statistics have reported.
     told: u64,
     invalid: u64,
     counts: Arc<DeviceCounts>,
@@ -131,7 +137,7 @@ impl Queue {
         })
     }
 
-    /// Keeps the fill ring full.
+    /// Fills up the fill ring.
     fn refill(&mut self, out: &mut Completions<'_>) {
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
         let missing = (self.device.ring as usize).saturating_sub(ready.posted()).min(ready.room() as usize);
@@ -142,7 +148,7 @@ impl Queue {
                 break;
             };
             if self.hash.is_some() {
-                // Whatever stood there, it is no hash.
+                // Clear old bytes in this place, because they are not a hash.
                 let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
                 out.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
             }
@@ -156,7 +162,7 @@ impl Queue {
         }
     }
 
-    /// Takes what has come, up to a budget of frames. Returns whether there may be more.
+    /// Takes the frames that have arrived, up to the budget. Returns whether there may be more.
     fn receive(&mut self, out: &mut Completions<'_>, budget: usize) -> bool {
         let (Stage::Open(ready) | Stage::Ending(ready, _)) = &mut self.stage else { return false };
         let filled = ready.filled();
@@ -191,11 +197,11 @@ impl Queue {
         more
     }
 
-    /// Asks the kernel what it lost, and what has become of the interface.
+    /// Asks the kernel for lost frames and for changes of the interface.
     fn look(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         self.looked = out.now();
         self.count_lost(out)?;
-        // Read as soon as it has rung, or nobody could sleep.
+        // Read the timer when it has fired. An unread timer would keep the CPU awake.
         if self.seconds.wait().is_ok() {
             self.count_passed(out)?;
             self.look_for_program()?;
@@ -208,14 +214,15 @@ impl Queue {
                 let error = self.device.error("go on receiving", cause).advise("the interface was deleted");
                 self.end(Some(error));
             }
-            // More was told than there is room for: what is missed is told of next time.
+            // The changes overflowed the socket's buffer. The next read brings newer ones.
             Err(error) => tracing::debug!(device = %self.device.name, %error, "changes were missed"),
         }
         Ok(())
     }
 
-    /// Whether the program is still there. If not, either somebody else took it away, or the interface goes and that is told of
-    /// before the next look.
+    /// Checks whether the program is still attached. If it is not, other software removed it, or
+    /// the interface is going away. In the latter case, netlink reports the deletion before the
+    /// next look.
     fn look_for_program(&mut self) -> Result<(), DeviceError> {
         let is_there = self.device.program.link.is_attached();
         let is_there = is_there.map_err(|e| self.device.error("look for the XDP program", e))?;
@@ -246,7 +253,7 @@ impl Queue {
         }
     }
 
-    /// What the socket has lost since it was last asked.
+    /// Counts the frames that the socket has lost since the last call.
     fn count_lost(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(ready, _)) = &self.stage else { return Ok(()) };
         let counted = ready.statistics().map_err(|e| self.device.error("read the socket's statistics", e))?;
@@ -262,7 +269,7 @@ impl Queue {
         Ok(())
     }
 
-    /// What the program has left to the kernel.
+    /// Counts the frames that the program has left to the kernel.
     fn count_passed(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         let passed = self.device.program.counters.sum(2 * self.number + 1, &mut self.by_cpu);
         let passed = passed.map_err(|e| self.device.error("read the program's counters", e))?;
@@ -271,11 +278,11 @@ impl Queue {
         Ok(())
     }
 
-    /// From here on frames go to the kernel.
+    /// Sends all further frames to the kernel.
     fn end(&mut self, why: Option<DeviceError>) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) | Stage::Open(ready) => {
-                // It may be gone already, with the interface.
+                // The entry may be gone already, together with the interface.
                 let _ = self.device.program.sockets.clear(self.number);
                 if !sys::wait_for_receivers() {
                     tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
@@ -287,20 +294,22 @@ impl Queue {
         };
     }
 
-    /// All that came is handed over: settles what was lost, and takes the pages home.
+    /// Ends the queue after it has handed over all frames. Counts the lost frames and takes the
+    /// pages back.
     fn settle(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         self.count_lost(out)?;
         let Stage::Ending(ready, why) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
         };
-        // What has begun goes on no more.
+        // A frame that has begun will not be completed.
         out.spoil(&mut self.begun.frame);
         self.begun = Begun::default();
         if let Some(mut posted) = ready.close() {
             posted.take_all().for_each(|page| out.give_page(page));
         }
         self.count_passed(out)?;
-        // What the program sent and neither came nor was counted as lost: the socket was just not there.
+        // Frames that the program redirected, but that were neither received nor counted as lost.
+        // The socket was not in the map at that time.
         let taken = self.device.program.counters.sum(2 * self.number, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.handed + self.lost);
@@ -372,7 +381,7 @@ impl RxQueue for Queue {
     }
 
     fn close(&mut self, pages: &mut Vec<Page>) {
-        // Of what has come by now nothing is wanted.
+        // Frames that arrived but were not handed over are no longer wanted.
         self.end(None);
         if let Some(region) = &self.region {
             self.begun.frame.close(region, pages);
@@ -385,7 +394,7 @@ impl RxQueue for Queue {
 }
 
 impl Queue {
-    /// Has frames come from here on.
+    /// Starts the redirection of frames to the socket.
     fn activate(&mut self) -> Result<(), DeviceError> {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) => {
@@ -399,14 +408,14 @@ impl Queue {
     }
 }
 
-/// What became of frames.
+/// Counts of received frames by outcome.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     handed: u64,
     lost: u64,
 }
 
-/// Adds a part to the frame that was begun, or begins one, and hands the frame over when it was the last.
+/// Adds a part to the current frame, or begins a frame. Hands the frame over after its last part.
 #[cold]
 fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, hashes: bool, counts: &mut Counts) {
     let FilledChunk { mut page, offset, len, goes_on } = part;
@@ -436,7 +445,7 @@ fn push(out: &mut Completions<'_>, page: Page, offset: u32, len: usize, hash: Op
     out.push(frame, len);
 }
 
-/// The hash that the program wrote in front of the frame, if it did.
+/// The hash in front of the frame, if the program wrote one.
 fn hash_before(out: &Completions<'_>, page: &mut Page, offset: u32) -> Option<FlowHash> {
     let offset = offset as usize;
     let before: &[u8; META_BYTES] = out.page_mut(page).get(..offset)?.last_chunk()?;

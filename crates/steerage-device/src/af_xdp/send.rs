@@ -1,5 +1,5 @@
-//! Sends by an interface past the kernel's network stack and queueing discipline: a tx ring for each CPU.
-//! docs/outputs.md is the user's guide.
+//! Sends through an interface, without the kernel's network stack and queueing discipline. Each CPU
+//! has a tx ring. docs/outputs.md is the user's guide.
 
 use std::io;
 use std::num::NonZero;
@@ -26,23 +26,24 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// How much a socket may have on its way, in bytes, as the kernel counts them: some 1 KiB for a short frame of a full ring.
+/// How many bytes a socket may have in flight, as the kernel counts them. For a full ring, that is
+/// about 1 KiB per short frame.
 const SEND_BUFFER: i32 = 4 << 20;
 
-/// The most parts of a frame: the kernel's `MAX_SKB_FRAGS` is 17.
+/// The most parts of a frame. The kernel's `MAX_SKB_FRAGS` is 17.
 const PARTS_MAX: usize = 16;
 
-/// How often the kernel is told again that takes nothing before it is left with what it has: it takes 32 at a time, so a batch
-/// takes it three calls at most.
+/// How often `kick` calls a kernel again that takes nothing, before it gives up. The kernel takes
+/// 32 descriptors per call, so it needs at most three calls for a batch.
 const STUCK_MAX: u32 = 2;
 
-/// A huge page, the longest piece of memory that a device knows to be one.
+/// The size of a huge page, which is the longest memory that is contiguous for a device.
 const PIECE_BYTES: u64 = 2 << 20;
 
 const HEADER_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
 
-/// By which interface to send, and how.
+/// The interface to send by, and the options for it.
 ///
 /// ```no_run
 /// use steerage_device::af_xdp::AfXdpOutput;
@@ -55,9 +56,9 @@ const TAG_BYTES: usize = 4;
 pub struct AfXdpOutput {
     /// The interface's name.
     pub interface: String,
-    /// How many packets each CPU may have on their way: a power of two, [`RING_MIN`] to [`RING_MAX`].
+    /// How many packets each CPU may have in flight: a power of two, [`RING_MIN`] to [`RING_MAX`].
     pub ring: u32,
-    /// How many CPUs may send by it.
+    /// How many CPUs may send through the interface.
     pub cpus: usize,
 }
 
@@ -82,24 +83,28 @@ impl FromStr for AfXdpOutput {
 }
 
 impl AfXdpOutput {
-    /// By the interface `name`, with every default, for all CPUs of this machine.
+    /// Sends through the interface `name`, with the default of each option, from all CPUs of this
+    /// machine.
     pub fn new(name: impl Into<String>) -> Self {
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
         Self { interface: name.into(), ring: SEND_RING_DEFAULT, cpus }
     }
 
     setters! {
-        /// How many packets each CPU may have on their way: a power of two, [`RING_MIN`] to [`RING_MAX`].
+        /// How many packets each CPU may have in flight: a power of two, [`RING_MIN`] to
+        /// [`RING_MAX`].
         ring: u32;
-        /// How many CPUs may send by it. Default: all of this machine.
+        /// How many CPUs may send through the interface. Default: all of this machine.
         cpus: usize;
     }
 
-    /// Makes ready to send. If packets are taken from the interface too, it is opened for that first. When the instance is
-    /// built, the kernel pins its pages, as [`AfXdpOptions::open`](super::AfXdpOptions::open) says.
+    /// Prepares sending. If packets are taken from the interface too, open the input before the
+    /// output. When the instance is built, the kernel pins its pages, as
+    /// [`AfXdpOptions::open`](super::AfXdpOptions::open) says.
     ///
     /// # Errors
-    /// [`DeviceError`] if there is no such interface, it may not be sent by, or its type is not supported.
+    /// [`DeviceError`] if the interface does not exist, its type is not supported, or the process
+    /// may not send by it.
     pub fn open(&self) -> Result<Output, DeviceError> {
         let interface = Netlink::look(&self.interface)
             .map_err(|e| self.error("look at the interface", e).advise("`ip link` lists the interfaces there are"))?;
@@ -114,7 +119,7 @@ impl AfXdpOutput {
         let mut sockets = Vec::with_capacity(self.cpus);
         for _ in 0..self.cpus {
             let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-            // Where that is not allowed, less may be on its way.
+            // Without the permission, the socket may have fewer bytes in flight.
             let _ = socket.set_send_buffer(SEND_BUFFER);
             sockets.push(socket);
         }
@@ -133,7 +138,7 @@ impl AfXdpOutput {
     }
 }
 
-/// One CPU's way out.
+/// The sending side of one CPU.
 #[derive(Debug)]
 struct Send {
     lines: Arc<Lines>,
@@ -141,24 +146,25 @@ struct Send {
     ready: Option<SendQueue>,
 }
 
-/// The same with its socket and its pages.
+/// The socket and the pages of one CPU.
 #[derive(Debug)]
 struct SendQueue {
     bound: Bound,
     region: Arc<Region>,
     free: Vec<Page>,
-    /// Pages that a device could not read: in two pieces of the machine's memory.
+    /// Pages that a device could not read, because they are not contiguous in physical memory.
     unfit: Vec<Page>,
-    /// How many at the front of the ring the kernel took without having said so.
+    /// How many descriptors at the front of the ring the kernel has taken without reporting them.
     unsaid: u32,
-    /// The interface was down when it was last sent by: the ring then fills with what was made void.
+    /// Whether the interface was down at the last send. The ring then fills with void descriptors.
     down: bool,
-    /// Addresses of what was not sent after all: those pages come back when it is next looked what was sent.
+    /// Addresses of packets that were not sent after all. Their pages return at the next look for
+    /// sent packets.
     voided: Vec<u64>,
 }
 
 impl SendQueue {
-    /// How much of a frame one page takes.
+    /// How many bytes of a frame fit into one page.
     fn room(&self) -> usize {
         self.region.page_bytes() - HEADROOM
     }
@@ -168,19 +174,19 @@ impl SendQueue {
         if self.bound.how.several { PARTS_MAX } else { 1 }
     }
 
-    /// The longest frame that can be copied into as many parts.
+    /// The longest frame that can be copied into that many parts.
     fn longest(&self) -> usize {
         let (room, chunk) = (self.room(), self.bound.chunk_bytes as usize);
         if self.bound.how.several { PARTS_MAX / room.div_ceil(chunk) * room } else { chunk.min(room) }
     }
 
-    /// Takes back what was sent.
+    /// Takes back the pages of sent packets.
     fn reclaim(&mut self) {
         let Self { bound: Bound { line, nth, .. }, free, voided, .. } = self;
-        // Whoever has it gives us what is ours.
+        // If another CPU holds the lock, it passes our pages to us.
         if let Ok(mut told) = line.told.try_lock() {
             let told = &mut *told;
-            // An address that is none of ours is nobody's.
+            // An address that belongs to no sender is ignored.
             let mut tell = |address| {
                 let _ = told.reaper.tell(address, *nth, |page| free.push(page));
             };
@@ -190,10 +196,12 @@ impl SendQueue {
         line.in_flight.collect(*nth, |page| free.push(page));
     }
 
-    /// Puts a packet into the ring: its own pages if it lies in some, else a copy. False if there is no room.
+    /// Puts a packet into the ring. It swaps the packet's own pages into the ring if possible, and
+    /// otherwise copies the packet. Returns false if there is no room.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
         let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
-        // Without the kernel's copy there is ours: only the pages that are `free` are known to be in one piece each.
+        // If the kernel does not copy, this code does. Only the pages in `free` are known to be
+        // contiguous.
         let swaps = !self.bound.how.zero_copy && parts <= self.parts_max();
         let parts =
             if swaps { parts } else { len / self.room() * self.parts(self.room()) + self.parts(len % self.room()) };
@@ -212,12 +220,12 @@ impl SendQueue {
         }
     }
 
-    /// Of how many parts so many bytes of a page are.
+    /// How many descriptors are necessary for this many bytes of a page.
     fn parts(&self, len: usize) -> usize {
         len.div_ceil(self.bound.chunk_bytes as usize)
     }
 
-    /// A copy of a packet, in one page if it fits.
+    /// Copies a packet, into one page if it fits.
     fn copy_of(&mut self, packet: &OutgoingPacket<'_>, len: usize) -> Option<Completion> {
         if self.free.len() < len.div_ceil(self.room()) {
             return None;
@@ -273,7 +281,8 @@ impl SendQueue {
         count > 0
     }
 
-    /// Its address, of a page that is to be sent from. All pages here are of the one region, so that there is one.
+    /// Marks a page as in flight. Returns its address. All pages here belong to the one region, so
+    /// each has an address.
     fn post(&mut self, page: Page, len: usize) -> Option<u64> {
         match self.bound.line.in_flight.post(self.bound.nth, page, self.parts(len)) {
             Ok(address) => Some(address),
@@ -284,7 +293,7 @@ impl SendQueue {
         }
     }
 
-    /// Pushes bytes of a page; of a frame that goes on in another, or not.
+    /// Pushes bytes of a page. `goes_on` means that the frame continues in another page.
     fn push(&mut self, mut address: u64, mut len: usize, goes_on: bool) {
         let chunk = self.bound.chunk_bytes as usize;
         while len > chunk {
@@ -294,8 +303,9 @@ impl SendQueue {
         self.bound.sender.push(address, len as u32, goes_on);
     }
 
-    /// Has the kernel take what was pushed. What it does not take now is not sent at all, where it copies: left in the ring, it
-    /// would leave behind what another CPU sends of the same flow.
+    /// Has the kernel take the pushed descriptors. If the kernel copies, descriptors that it does
+    /// not take now are not sent at all. If they stayed in the ring, another CPU's later packets of
+    /// the same flow could overtake them.
     fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
         if self.bound.how.zero_copy {
             return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };
@@ -313,7 +323,8 @@ impl SendQueue {
                 (stuck, self.unsaid) = (0, 0);
             }
             match told.map_err(|error| error.raw_os_error()) {
-                // The driver, or an interface without a carrier, dropped the last that the kernel took.
+                // The driver, or an interface without a carrier, dropped the last packet that the
+                // kernel took.
                 Err(Some(libc::EBUSY)) if self.unsaid < waiting => self.was_dropped(moved, sent),
                 Ok(()) | Err(Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) if moved > 0 => {}
                 Ok(()) | Err(Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM | libc::EBUSY)) => {
@@ -324,7 +335,7 @@ impl SendQueue {
                     sent.refused += voided;
                     self.down = error == Some(libc::ENETDOWN);
                     return match error {
-                        // It is used again when it is up.
+                        // Sending continues when the interface is up again.
                         Some(libc::ENETDOWN) => Ok(()),
                         error => Err(io::Error::from_raw_os_error(error.unwrap_or(libc::EIO))),
                     };
@@ -337,7 +348,7 @@ impl SendQueue {
         }
     }
 
-    /// The last that the kernel took it has dropped.
+    /// Accounts for the last packet that the kernel took, which was dropped.
     fn was_dropped(&mut self, moved: u32, sent: &mut Sent) {
         let dropped =
             if moved > 0 { self.bound.sender.taken_last() } else { self.bound.sender.nth_waiting(self.unsaid) };
@@ -348,7 +359,7 @@ impl SendQueue {
         }
     }
 
-    /// Makes nothing of what the kernel has yet to take: how many packets that was.
+    /// Voids the descriptors that the kernel has not taken yet. Returns how many packets they were.
     fn void(&mut self, sent: &mut Sent) -> u64 {
         let mut packets = 0;
         for nth in self.unsaid..self.bound.sender.waiting() {
@@ -365,7 +376,7 @@ impl SendQueue {
     }
 }
 
-/// A driver that has no time for it now looks again by itself.
+/// Ignores the error if the driver has no time now. It looks at the ring again by itself.
 fn later(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS | libc::ENETDOWN) => Ok(()),
@@ -374,7 +385,8 @@ fn later(error: io::Error) -> io::Result<()> {
 }
 
 impl Send {
-    /// The length of a packet that can be sent: whole, with an Ethernet header, and no longer than the MTU.
+    /// The length of a packet that can be sent. It is complete, has an Ethernet header, and is not
+    /// longer than the MTU.
     fn sendable(&self, received: &Received<'_>, longest: usize) -> Option<usize> {
         let len = received.total_len;
         let is_tagged = matches!(received.data.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
@@ -409,7 +421,7 @@ impl TxQueue for Send {
         ready.reclaim();
         let longest = ready.longest();
         while let Some(packet) = packets.next_packet() {
-            // Super-frames cannot be sent by it, and checksums would stay unfinished.
+            // This output cannot send super-frames, and nothing would finish checksums.
             let sendable = if packet.offload().is_none() { self.sendable(&packet.received(), longest) } else { None };
             let Some(len) = sendable else {
                 sent.refused += 1;
@@ -426,7 +438,7 @@ impl TxQueue for Send {
         let kicked = ready.kick(&mut sent);
         self.ready = Some(ready);
         match kicked {
-            // Relaxed: one CPU says so, and it does not matter which.
+            // Relaxed: exactly one CPU reports the error, and it does not matter which.
             Err(error) if !self.lines.gone.swap(true, Ordering::Relaxed) => {
                 let is_gone = matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV));
                 let error = if is_gone { io::Error::new(error.kind(), "the interface was deleted") } else { error };
@@ -437,7 +449,7 @@ impl TxQueue for Send {
     }
 
     fn flush(&mut self) -> Result<(), DeviceError> {
-        // Only where the driver sends when it gets to it may there be something left.
+        // Descriptors are left only if a zero-copy driver sends them later.
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.bound.how.zero_copy) else { return Ok(()) };
         let kicked = ready.kick(&mut Sent::default());
         kicked.map_err(|error| self.lines.error("send by the interface", error))
@@ -455,7 +467,8 @@ impl TxQueue for Send {
         told.completions.drain(|address| {
             let _ = told.reaper.tell(address, nth, |page| free.push(page));
         });
-        // What was copied is the kernel's own. A driver that did not copy may still read it: those pages stay out of use.
+        // The kernel copied the packets, so their pages are free. A zero-copy driver may still read
+        // its pages, so those stay out of use.
         if !how.zero_copy {
             told.reaper.take_all(nth, |page| free.push(page));
         }

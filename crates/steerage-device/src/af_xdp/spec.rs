@@ -8,16 +8,16 @@ use crate::device_hash::DEVICE_HASHES;
 use crate::options;
 use crate::options::SpecError;
 
-/// What errors call it.
+/// The device's name in errors.
 pub(super) const DEVICE: &str = "af_xdp";
 
-/// What stands before the interface's name.
+/// The prefix of the interface's name.
 const PREFIX: &str = "af_xdp:";
 
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 5] = ["queues", "mode", "ring", "busy_poll", "hash"];
 
-/// An interface as it was written.
+/// An interface as the user wrote it.
 ///
 /// ```
 /// use steerage_device::af_xdp::Named;
@@ -27,28 +27,28 @@ const OPTIONS: [&str; 5] = ["queues", "mode", "ring", "busy_poll", "hash"];
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
-    /// Its name.
+    /// The interface's name.
     pub interface: &'a str,
     options: &'a str,
 }
 
 impl<'a> Named<'a> {
-    /// Reads `af_xdp:IFACE,option=value,...`. `None` if it is something else.
+    /// Reads `af_xdp:IFACE,option=value,...`. Returns `None` if `spec` is something else.
     pub fn read(spec: &'a str) -> Option<Self> {
         let rest = spec.strip_prefix(PREFIX)?;
         let (interface, options) = rest.split_once(',').unwrap_or((rest, ""));
         Some(Self { interface, options })
     }
 
-    /// What is written behind the name.
+    /// The text after the name.
     pub(super) fn options(&self) -> &'a str {
         self.options
     }
 
-    /// `options`, changed by what is written behind the name.
+    /// Returns `options` with the changes that the text after the name asks for.
     ///
     /// # Errors
-    /// [`SpecError`] for an option that there isn't, and for a value outside of what is allowed.
+    /// [`SpecError`] for an unknown option, and for a value that is out of range.
     pub fn apply(&self, mut options: AfXdpOptions) -> Result<AfXdpOptions, SpecError> {
         for (option, value) in options::read(DEVICE, self.options)? {
             set(&mut options, option, value)?;

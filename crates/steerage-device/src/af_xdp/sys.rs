@@ -1,5 +1,5 @@
-//! The system calls of AF_XDP and of its program, and the memory that is shared with the kernel. All of this device's
-//! own `unsafe` is here.
+//! The system calls of AF_XDP and its program, and the memory shared with the kernel. All `unsafe`
+//! code of this device is here.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_xdp.h`, `linux/bpf.h` and `linux/ethtool.h`.
 
@@ -37,7 +37,7 @@ const XDP_ZEROCOPY: u16 = 1 << 2;
 const XDP_USE_NEED_WAKEUP: u16 = 1 << 3;
 const XDP_USE_SG: u16 = 1 << 4;
 const XDP_PKT_CONTD: u32 = 1;
-/// In unaligned mode the upper 16 bits of an address are how far into its chunk the frame begins.
+/// In unaligned mode, the upper 16 bits of an address are the frame's offset within its chunk.
 const OFFSET_SHIFT: u32 = 48;
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
@@ -45,22 +45,22 @@ const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 const SIOCETHTOOL: c_ulong = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
-/// The kernel wants a completion ring, for what is sent, also of those who only receive, and the other way round: as small as
-/// one can be.
+/// The smallest ring. The kernel requires a completion ring even for sockets that only receive, and
+/// a fill ring for those that only send.
 pub(super) const FEWEST: u32 = 2;
 
-/// What the kernel has counted since the socket was made: `struct xdp_statistics`.
+/// The kernel's counts since the socket was created: `struct xdp_statistics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// Frames for which there was no page, or that were longer than a chunk.
+    /// Frames for which no page was posted, or that were longer than a chunk.
     pub(super) rx_dropped: u64,
-    /// Descriptors that were none.
+    /// Invalid descriptors.
     pub(super) rx_invalid: u64,
     tx_invalid: u64,
     /// Frames for which the rx ring had no room.
     pub(super) rx_ring_full: u64,
-    /// Times that a page was wanted and the fill ring had none.
+    /// How many times the kernel needed a page and the fill ring was empty.
     pub(super) fill_ring_empty: u64,
     tx_ring_empty: u64,
 }
@@ -87,7 +87,7 @@ struct SocketAddress {
     shared: u32,
 }
 
-/// `struct xdp_mmap_offsets`: where in each ring's memory its parts are.
+/// `struct xdp_mmap_offsets`: the offsets of the parts in each ring's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct MmapOffsets {
@@ -97,19 +97,19 @@ struct MmapOffsets {
     completion: ring::RingOffsets,
 }
 
-/// Where a socket is to receive.
+/// The queue to which a socket is bound.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InterfaceQueue {
     pub(super) interface: u32,
     pub(super) queue: u32,
 }
 
-/// How a socket's memory is divided.
+/// How the memory of a socket is divided.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// How many descriptors its rings have: a power of two.
+    /// How many descriptors each ring of the socket has. A power of two.
     pub(super) ring: u32,
-    /// What of a page the kernel writes at most, in bytes.
+    /// The most bytes that the kernel writes to a page.
     pub(super) chunk_bytes: u32,
 }
 
@@ -117,17 +117,17 @@ pub(super) struct Shape {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct How {
     pub(super) zero_copy: bool,
-    /// Frames longer than a chunk come in several.
+    /// Whether frames longer than a chunk arrive in several chunks.
     pub(super) several: bool,
 }
 
-/// A page that the kernel has filled, or a part of a frame.
+/// A page that the kernel has filled with a frame or a part of one.
 #[derive(Debug)]
 pub(super) struct FilledChunk {
     pub(super) page: Page,
     pub(super) offset: u32,
     pub(super) len: u32,
-    /// The frame goes on in the next.
+    /// Whether the frame continues in the next chunk.
     pub(super) goes_on: bool,
 }
 
@@ -142,17 +142,18 @@ impl Socket {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Has the socket work with the pages of `region`, which it registers with the kernel unless another socket has.
+    /// Uses the pages of `region`. Registers them with the kernel unless another socket has done
+    /// so.
     pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<OpenSocket> {
         let (rx, fill) = self.prepare(region, shape, rings)?;
         Ok(OpenSocket { rx, fill, posted: Posted::new(Arc::clone(region)), socket: self })
     }
 
-    /// Tells the kernel of the memory.
+    /// Registers the memory with the kernel.
     fn register(&self, region: &Arc<Region>, shape: Shape) -> io::Result<()> {
         if shape.chunk_bytes as usize > region.page_bytes() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the pages are shorter than a chunk"));
@@ -165,7 +166,8 @@ impl Socket {
             flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
             tx_metadata_bytes: 0,
         };
-        // The kernel keeps the memory for itself, and writes what of it is posted: see `OpenSocket::post`.
+        // From now on the kernel keeps the memory alive, and writes to posted pages: see
+        // `OpenSocket::post`.
         self.set(SOL_XDP, XDP_UMEM_REG, &registration)
     }
 
@@ -187,7 +189,7 @@ impl Socket {
         let flags = mode | XDP_USE_NEED_WAKEUP | if how.several { XDP_USE_SG } else { 0 };
         let address = SocketAddress {
             family: libc::AF_XDP as u16,
-            // How is then settled by the first.
+            // With shared memory, the first socket's flags apply.
             flags: if shared.is_some() { XDP_SHARED_UMEM } else { flags },
             interface: place.interface,
             queue: place.queue,
@@ -202,7 +204,8 @@ impl Socket {
         self.get::<u32>(XDP_OPTIONS).is_ok_and(|options| options & XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// `T` is a number or a structure of the layout that the kernel wants for `option`.
+    /// Sets an option. `T` is a number or a structure with the layout that the kernel expects for
+    /// `option`.
     fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> io::Result<()> {
         let (at, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
         // SAFETY: the kernel reads `len` bytes, which are those of `value`.
@@ -213,33 +216,36 @@ impl Socket {
         let mut value = T::default();
         let mut len = size_of::<T>() as libc::socklen_t;
         let at = std::ptr::from_mut(&mut value).cast();
-        // SAFETY: the kernel writes at most `len` bytes, which are those of `value`; it is only used with types of plain
-        // numbers, for which any bytes will do.
+        // SAFETY: the kernel writes at most `len` bytes, which are those of `value`. `T` is always
+        // a type of plain numbers, for which any bytes are valid.
         checked(unsafe { libc::getsockopt(self.0.as_raw_fd(), SOL_XDP, option, at, &raw mut len) })?;
         Ok(value)
     }
 }
 
-/// How many queues an interface has.
+/// The number of queues of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Queues {
     pub(super) receive: u32,
     pub(super) send: u32,
 }
 
-/// How many queues the interface has now, asked by any socket that knows of interfaces. `None` where its driver does not say.
+/// The current number of queues of the interface. Any socket for interface requests can ask. `None`
+/// if the driver does not say.
 pub(super) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<Queues> {
-    // `struct ethtool_channels`: the command, four maxima, and how many there are for receiving, sending, other things and for
-    // both at once.
+    // `struct ethtool_channels`: the command, four maxima, and the current numbers of queues for
+    // receiving, for sending, for other things and for both directions.
     let mut channels = [0u32; 9];
     channels[0] = ETHTOOL_GCHANNELS;
-    // SAFETY: all zeros is a request; its name stays ended by a zero, since the last byte is left alone.
+    // SAFETY: all zeros is a valid request. The name stays terminated by a zero, because its last
+    // byte is not written.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = channels.as_mut_ptr().cast();
-    // SAFETY: the kernel follows the pointer to `channels`, which is as large as it takes it to be, and lives.
+    // SAFETY: the kernel follows the pointer to `channels`, which is alive and as large as the
+    // kernel assumes.
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) }).ok()?;
     let [_, _, _, _, _, receive, send, _, both] = std::hint::black_box(channels);
     let queues = Queues { receive: receive.saturating_add(both), send: send.saturating_add(both) };
@@ -248,14 +254,15 @@ pub(super) fn queues(socket: BorrowedFd<'_>, name: &str) -> Option<Queues> {
 
 /// An AF_XDP socket with its rings and its memory.
 ///
-/// What the kernel writes: the pages whose addresses were put into the fill ring. Each of them is in `posted`, so that nobody
-/// else has it, and comes out of there only when the kernel gives it back by the rx ring, or when the socket is closed.
+/// The kernel writes to the pages whose addresses are in the fill ring. Each such page is in
+/// `posted`, so no other code has it. It leaves `posted` only when the kernel returns it through
+/// the rx ring, or when the socket is closed.
 #[derive(Debug)]
 pub(super) struct OpenSocket {
     rx: Ring<Descriptor>,
     fill: Ring<u64>,
     posted: Posted,
-    /// Goes last.
+    /// Must be dropped last.
     socket: Socket,
 }
 
@@ -266,19 +273,20 @@ impl AsFd for OpenSocket {
 }
 
 impl OpenSocket {
-    /// Begins to receive from a queue. Of several on one memory, those after the first say whose it is.
+    /// Starts to receive from a queue. If several sockets share a memory, all but the first name
+    /// the first one in `shared`.
     pub(super) fn bind(&self, place: InterfaceQueue, how: How, shared: Option<&Self>) -> io::Result<()> {
         self.socket.bind(place, how, shared.map(Self::as_fd))
     }
 
-    /// How many pages may be posted now.
+    /// How many pages can be posted now.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         self.fill.room()
     }
 
-    /// Puts a page into the fill ring; the kernel sees it after [`show`](Self::show). `Err` returns a page that is of other
-    /// memory, or for which there is no room.
+    /// Puts a page into the fill ring. The kernel sees it after [`show`](Self::show). `Err` returns
+    /// the page if it belongs to other memory, or if there is no room.
     #[inline]
     pub(super) fn post(&mut self, page: Page) -> Result<(), Page> {
         if self.fill.room() == 0 {
@@ -289,25 +297,26 @@ impl OpenSocket {
         Ok(())
     }
 
-    /// Shows the kernel what was posted.
+    /// Shows the posted pages to the kernel.
     #[inline]
     pub(super) fn show(&mut self) {
         self.fill.publish();
     }
 
-    /// How many pages the kernel has.
+    /// How many posted pages the kernel has.
     #[inline]
     pub(super) fn posted(&self) -> usize {
         self.posted.out()
     }
 
-    /// How many descriptors there are to be [taken](Self::take).
+    /// How many descriptors can be [taken](Self::take).
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         self.rx.filled()
     }
 
-    /// The next filled page. `Err` for one that says of an address that was not posted: it is overlooked.
+    /// The next filled page. `Err` means a descriptor with an address that was not posted. The
+    /// caller should skip it.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<FilledChunk, BadAddress>> {
         let Descriptor { address, len, options } = self.rx.pop()?;
@@ -319,28 +328,28 @@ impl OpenSocket {
         Some(Ok(FilledChunk { page, offset, len, goes_on }))
     }
 
-    /// Gives the kernel the room of what was taken.
+    /// Gives the room of taken descriptors back to the kernel.
     #[inline]
     pub(super) fn release(&mut self) {
         self.rx.consumed();
     }
 
-    /// Whether the driver waits to be told that there are pages again.
+    /// Whether the driver waits for a system call after new pages were posted.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         self.fill.needs_wakeup()
     }
 
-    /// Has the driver look for pages, and for frames where it is polled by those who want them.
+    /// Has the driver look for posted pages. In busy-poll mode, the driver looks for frames too.
     pub(super) fn wake_up(&self) {
         let fd = self.as_fd().as_raw_fd();
         let null = std::ptr::null_mut();
-        // What is wrong with the socket is seen by `take_error`.
-        // SAFETY: nothing is written anywhere: of no bytes, and from nobody.
+        // An error of the socket is reported by `take_error`.
+        // SAFETY: the call has length 0 and null pointers, so the kernel writes nothing.
         unsafe { libc::recvfrom(fd, null, 0, libc::MSG_DONTWAIT, null.cast(), null.cast()) };
     }
 
-    /// Has the driver be polled by those who want frames, for so long at a time, up to so many frames.
+    /// Makes receivers poll the driver, for this long at a time and for this many frames.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
         self.socket.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
@@ -356,32 +365,34 @@ impl OpenSocket {
         self.socket.is_zero_copy()
     }
 
-    /// Closes the socket. Returns the pages that it had. Of a socket without a copy there are none: its driver may write to
-    /// them for a while, so they stay out of use until the memory ends.
+    /// Closes the socket. Returns the pages that it had. A zero-copy socket returns none: its
+    /// driver may write to them for a while, so they stay out of use until the memory is freed.
     pub(super) fn close(self) -> Option<Posted> {
         let zero_copy = self.is_zero_copy();
         let Self { rx, fill, posted, socket } = self;
-        // The rings keep the socket open. When all three are gone the kernel has waited for everybody who was filling pages.
+        // The rings keep the socket open. When all three are dropped, the kernel has waited for all
+        // code that was filling pages.
         drop((rx, fill));
         drop(socket);
         (!zero_copy).then_some(posted)
     }
 }
 
-/// The kernel said that it filled a page that it was not given.
+/// The kernel reported a page that was not posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BadAddress {
     pub(super) goes_on: bool,
 }
 
-/// Returns when everything that a CPU was doing for the network as it was called is done. False where the kernel can't say.
+/// Waits until every CPU has finished the network work that it was doing at the call. Returns false
+/// if the kernel cannot say.
 pub(super) fn wait_for_receivers() -> bool {
-    // The kernel's receive path runs under RCU, and this waits for a grace period.
+    // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.
     unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
 }
 
-/// What a system call that returns nothing but success has said.
+/// The outcome of a system call that returns a negative number on failure.
 fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,17 +1,18 @@
-//! Parses the expression for packets that are taken away from the kernel: `udp port 53 or net 10.0.0.0/8`.
-//! docs/af_xdp.md has the grammar.
+//! Parses the expression for packets that are taken away from the kernel, such as `udp port 53 or
+//! net 10.0.0.0/8`. docs/af_xdp.md has the grammar.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The most tests there can be. Each comes to 20 instructions at most, and jumps reach 32,767 of them.
+/// The most tests of an expression. Each test has at most 20 instructions, and a jump reaches
+/// across 32,767.
 pub const TESTS_MAX: usize = 256;
 
-/// How much of a wrong word an error shows, in characters.
+/// How many characters of an invalid word an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// Which frames are taken: those of which any clause is true.
+/// The expression for frames to take. It matches a frame if at least one clause does.
 ///
 /// ```
 /// use steerage_device::af_xdp::{Take, TakeError};
@@ -23,18 +24,18 @@ const SHOWN_CHARS_MAX: usize = 40;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
-    /// Of a clause all tests are true: each with whether it is to be so, or not so.
+    /// A clause matches if all of its tests do. Each test has the result that it must have.
     clauses: Vec<Vec<(bool, Test)>>,
 }
 
-/// What a frame can be asked.
+/// A test of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     All,
     Kind(Kind),
-    /// Of one kind of IP, or of either.
+    /// A protocol over one kind of IP, or over either.
     Protocol(Option<Kind>, u8),
-    /// From which port to which.
+    /// A range of ports: the first and the last.
     Port(Option<Way>, u16, u16),
     Net(Option<Way>, Prefix),
 }
@@ -53,7 +54,7 @@ pub(super) enum Way {
     Destination,
 }
 
-/// A prefix.
+/// An address prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     address: IpAddr,
@@ -77,7 +78,7 @@ impl Prefix {
         self.address.is_ipv6()
     }
 
-    /// The address, four bytes each as a load of this machine gives them.
+    /// The address in words of four bytes, as a load on this machine returns them.
     fn whole(self) -> impl Iterator<Item = u32> {
         let octets = match self.address {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -89,7 +90,7 @@ impl Prefix {
         })
     }
 
-    /// What the words of an address in it are, and the mask under which they are so.
+    /// For each word of an address within the prefix, its value and mask.
     pub(super) fn words(self) -> impl Iterator<Item = (u32, u32)> {
         self.whole().enumerate().map(move |(word, whole)| {
             let bits = u32::from(self.bits).saturating_sub(32 * word as u32).min(32);
@@ -100,7 +101,8 @@ impl Prefix {
     }
 }
 
-/// Why a text does not say what to take.
+/// Why a text is not a valid expression.
+///
 /// [`Take`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakeError(String);
@@ -118,7 +120,7 @@ impl Take {
         &self.clauses
     }
 
-    /// Whether frames of that kind are wanted by their name.
+    /// Whether the expression names this kind of frame.
     pub(super) fn names(&self, kind: Kind) -> bool {
         self.clauses.iter().flatten().any(|test| *test == (true, Test::Kind(kind)))
     }
@@ -132,7 +134,7 @@ impl FromStr for Take {
         let mut words = spaced.split_whitespace().peekable();
         let mut clauses = vec![Vec::new()];
         let mut tests = 0;
-        // A word that wants another behind it.
+        // A word that must be followed by another word.
         let mut open = "";
         while let Some(word) = words.next() {
             let clause: &mut Vec<_> = clauses.last_mut().expect("there is always one");

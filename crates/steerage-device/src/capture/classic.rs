@@ -1,4 +1,5 @@
-//! The classic format: a file header, then records of a fixed header and the packet's bytes.
+//! The classic format: a file header, then records. Each record has a fixed header and the packet's
+//! bytes.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html>
 
@@ -14,36 +15,38 @@ use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{CUT, DAMAGED, PACKET_BYTES_MAX};
 use crate::filter::FileFilters;
 
-/// The file header's size.
+/// The size of the file header.
 pub(super) const HEADER_BYTES: usize = 24;
 
-/// A record's header: seconds, fraction, captured and original length, of 4 bytes each. Ours has the same size, so it
-/// takes the record's place.
+/// The size of a record's header: seconds, fraction, captured length and original length, 4 bytes
+/// each. A [`FrameHeader`] has the same size, so it can replace the record's header.
 const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
-/// With micro- and with nanoseconds; big-endian, and reversed where the file is little-endian.
+/// The magic numbers for micro- and nanoseconds, as in a big-endian file. A little-endian file has
+/// the bytes reversed.
 const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// The versions that are read: 2.4 since 1998, and those before it, whose records have the same size.
+/// The supported versions: 2.4, used since 1998, and older ones, whose records have the same size.
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
-/// The link type's bits in its field; above are those about frame check sequences.
+/// The bits of the link type in its field. The higher bits are about frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
-/// Whether a file that begins with these bytes is of this format.
+/// Whether a file that begins with these bytes has this format.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     MAGICS.contains(&u32::from_be_bytes(bytes)) || MAGICS.contains(&u32::from_le_bytes(bytes))
 }
 
-/// In which order a record has its two lengths.
+/// The order of the two lengths in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     /// The captured length first.
     InOrder,
-    /// In either order: no captured length is larger than the original one. (Some writers of version 2.3.)
+    /// Either order. The captured length is the smaller one, as it cannot exceed the original
+    /// length. (Some writers of version 2.3.)
     Either,
-    /// The original length first: up to version 2.2.
+    /// The original length first, up to version 2.2.
     Swapped,
 }
 
@@ -56,7 +59,7 @@ impl Lengths {
         }
     }
 
-    /// The captured and the original length.
+    /// Returns the captured and the original length.
     #[cold]
     fn of_old_version(self, first: u32, second: u32) -> (u32, u32) {
         if self == Self::Swapped || first > second { (second, first) } else { (first, second) }
@@ -69,7 +72,7 @@ pub(super) struct Classic {
     big_endian: bool,
     link: LinkType,
     lengths: Lengths,
-    /// 1 or 1000.
+    /// The nanoseconds per unit of the fraction: 1 or 1000.
     nanos_a_fraction: u64,
 }
 
@@ -86,7 +89,7 @@ impl Classic {
             return Err(Wrong::new(text, "rewrite it with `editcap -F pcap`"));
         }
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
-        // By the magic number itself: a big-endian file is one that reads as it is written.
+        // Use the magic number itself. In a big-endian file, it reads as written.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
         let lengths = Lengths::of_version(minor);
         Ok(Self {
@@ -97,12 +100,12 @@ impl Classic {
         })
     }
 
-    /// Whether its times are in nanoseconds.
+    /// Whether the file's times are in nanoseconds.
     pub(super) fn has_nanos(&self) -> bool {
         self.nanos_a_fraction == 1
     }
 
-    /// The link type of all its packets.
+    /// The link type of all packets in the file.
     pub(super) fn link(&self) -> LinkType {
         self.link
     }
@@ -111,10 +114,11 @@ impl Classic {
         self.big_endian
     }
 
-    /// Hands over the packets that are there and wanted, as far as there is room.
+    /// Hands over the available packets that are wanted, while there is room.
     pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
-        // The byte order as a constant: a load and at most a swap, and no branch. Likewise whether there is a filter.
+        // The byte order is a constant here, so reading takes a load and at most a swap, without a
+        // branch. Likewise for the filter.
         match (self.big_endian, filters) {
             (true, None) => self.records(walk, All, u32::from_be_bytes),
             (false, None) => self.records(walk, All, u32::from_le_bytes),
@@ -142,9 +146,11 @@ impl Classic {
             if rest.len() < needs {
                 return Err(Stop::Short { needs });
             }
-            // Cannot overflow: 2^32 seconds are a quarter of what 64 bits of nanoseconds hold.
+            // No overflow is possible: 2^32 seconds are a quarter of the 64-bit range in
+            // nanoseconds.
             let nanos = u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)) * self.nanos_a_fraction;
-            // Some writers leave the original length 0; no frame was shorter than what was captured of it.
+            // Some writers set the original length to 0, but no frame was shorter than its captured
+            // part.
             let wire_len = original.max(captured);
             let Some(len) = sieve.wanted(&rest[RECORD_HEADER_BYTES..needs], self.link, wire_len)? else {
                 met.filtered += 1;

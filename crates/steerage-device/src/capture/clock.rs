@@ -2,34 +2,34 @@
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// The resolution where none is given: microseconds.
+/// The default resolution: microseconds.
 const MICROSECONDS: u8 = 6;
 
-/// The bit of `if_tsresol` that says the rest is a power of 2, not of 10.
+/// The bit of `if_tsresol` that says that the rest is a power of 2, not of 10.
 const POWER_OF_TWO: u8 = 0x80;
 
-/// From an interface's ticks to nanoseconds since 1970.
+/// Converts an interface's ticks to nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     unit: Unit,
     offset_nanos: i128,
 }
 
-/// How long a tick is.
+/// The length of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    /// So many nanoseconds.
+    /// A tick has this many nanoseconds.
     Nanos(u64),
-    /// So many ticks are a nanosecond.
+    /// A nanosecond has this many ticks.
     Parts(u64),
-    /// 2 to the power of so many ticks are a second.
+    /// A second has 2 to the power of this many ticks.
     PowerOfTwo(u32),
-    /// So short that 2^64 ticks are no nanosecond.
+    /// A tick is so short that 2^64 ticks are less than a nanosecond.
     Nothing,
 }
 
 impl Clock {
-    /// By the values of the two options, where they are given: `offset` is in seconds.
+    /// A clock with the values of the two options, if they are given. `offset` is in seconds.
     pub(super) fn new(resolution: Option<u8>, offset: Option<i64>) -> Self {
         let resolution = resolution.unwrap_or(MICROSECONDS);
         let exponent = u32::from(resolution & !POWER_OF_TWO);
@@ -41,7 +41,7 @@ impl Clock {
         Self { unit, offset_nanos: i128::from(offset.unwrap_or(0)) * NANOS_PER_SECOND as i128 }
     }
 
-    /// `ticks` in nanoseconds since 1970; `None` before that or from 2554 on.
+    /// `ticks` in nanoseconds since 1970. `None` for times before 1970 or from 2554 on.
     #[inline]
     pub(super) fn nanos(self, ticks: u64) -> Option<u64> {
         let nanos = match self.unit {
@@ -50,7 +50,8 @@ impl Clock {
             Unit::PowerOfTwo(exponent) => (u128::from(ticks) * NANOS_PER_SECOND) >> exponent,
             Unit::Nothing => 0,
         };
-        // Below 2^95 and 2^94: no overflow. The last number of 64 bits stands for no time.
+        // The two terms are below `2^95` and `2^94`, so the sum cannot overflow. The highest value
+        // of 64 bits stands for "no time".
         u64::try_from(nanos as i128 + self.offset_nanos).ok().filter(|nanos| *nanos < u64::MAX)
     }
 }

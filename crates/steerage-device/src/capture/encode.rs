@@ -1,5 +1,5 @@
-//! The formats in which packets are written: pcap with micro- or nanoseconds, and pcapng by draft-ietf-opsawg-pcapng, in
-//! the machine's byte order.
+//! The formats in which packets are written, in the machine's byte order: pcap with micro- or
+//! nanoseconds, and pcapng according to draft-ietf-opsawg-pcapng.
 
 use steerage::LinkType;
 
@@ -11,20 +11,23 @@ const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 const IF_TSRESOL: u16 = 9;
-/// The unit of time stamps: 10 to the minus 9th of a second. Without the option it is 10 to the minus 6th.
+/// The unit of time stamps: 10 to the power of -9 seconds. Without the option it is 10 to the power
+/// of -6.
 const NANOSECONDS: u8 = 9;
 
-/// The length of a packet block's head, in front of the packet's bytes: type, length, interface, time in two halves, and the packet's two lengths.
+/// The length of a packet block's head, before the packet's bytes. It has type, length, interface,
+/// time in two halves, and the packet's two lengths.
 const PACKET_HEAD: usize = 28;
 
 /// The first word of a pcap file.
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
-/// The length of a record's head in a pcap file: seconds, parts of a second, and the packet's two lengths.
+/// The length of a record's head in a pcap file. It has seconds, parts of a second, and the
+/// packet's two lengths.
 const RECORD_HEAD: usize = 16;
 
-/// The format of a capture that is written.
+/// The format of a written capture.
 ///
 /// ```
 /// use steerage_device::capture::StreamFormat;
@@ -35,25 +38,27 @@ const RECORD_HEAD: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum StreamFormat {
-    /// pcap with microseconds: what every program reads.
+    /// pcap with microseconds, which every program reads.
     Pcap,
     /// pcap with nanoseconds.
     PcapNanos,
-    /// pcapng with microseconds. Packets whose times need more have an interface of their own with nanoseconds.
+    /// pcapng with microseconds. Packets whose times need more precision go to a separate interface
+    /// with nanoseconds.
     PcapngMicros,
     /// pcapng with nanoseconds.
     Pcapng,
 }
 
-/// What an interface of a file stands for.
+/// The properties of an interface in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) link: LinkType,
-    /// Times are in nanoseconds, not in microseconds.
+    /// Whether times are in nanoseconds instead of microseconds.
     pub(super) has_nanos: bool,
 }
 
-/// The packets that stand whole in what was written, the bytes captured of them, and where the last whole one ends.
+/// The number of packets that were written completely, their captured bytes, and the position after
+/// the last of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Whole {
     pub(super) packets: u64,
@@ -61,29 +66,29 @@ pub(super) struct Whole {
     pub(super) len: usize,
 }
 
-/// What is written in front of a packet's bytes and behind them.
+/// The fields that are written before and after a packet's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketHead {
-    /// The interface's number in the file, and its kind.
+    /// The number of the interface in the file, and its properties.
     pub(super) interface: (u32, Interface),
-    /// Since 1970.
+    /// The time since 1970.
     pub(super) nanos: u64,
     pub(super) captured: usize,
     pub(super) wire: usize,
 }
 
 impl StreamFormat {
-    /// Whether packets of several link types can be in one file.
+    /// Whether one file can have packets of several link types.
     pub fn takes_several_links(self) -> bool {
         matches!(self, Self::PcapngMicros | Self::Pcapng)
     }
 
-    /// Whether all times have nanoseconds.
+    /// Whether all times are in nanoseconds.
     fn has_nanos(self) -> bool {
         matches!(self, Self::PcapNanos | Self::Pcapng)
     }
 
-    /// pcapng with the same times.
+    /// The pcapng format with the same precision of time.
     ///
     /// ```
     /// use steerage_device::capture::StreamFormat;
@@ -95,7 +100,7 @@ impl StreamFormat {
         if self.has_nanos() { Self::Pcapng } else { Self::PcapngMicros }
     }
 
-    /// The format that holds what either can hold.
+    /// The simplest format that can hold packets of both formats.
     pub(super) fn or(self, other: Self) -> Self {
         match (self.has_nanos() || other.has_nanos(), self.takes_several_links() || other.takes_several_links()) {
             (false, false) => Self::Pcap,
@@ -105,19 +110,19 @@ impl StreamFormat {
         }
     }
 
-    /// The interface for a packet of that link type and time.
+    /// The interface for a packet with that link type and time.
     #[inline]
     pub(super) fn interface(self, link: LinkType, nanos: u64) -> Interface {
         let needs_nanos = self == Self::PcapngMicros && nanos % 1000 != 0;
         Interface { link, has_nanos: self.has_nanos() || needs_nanos }
     }
 
-    /// What a file begins with, before any link type is known.
+    /// The first bytes of a file, which do not depend on the link type.
     pub(super) fn file_head(self) -> Vec<u8> {
         if self.takes_several_links() { section() } else { Vec::new() }
     }
 
-    /// What stands before the first packet of an interface.
+    /// The bytes before the first packet of an interface.
     pub(super) fn interface_head(self, interface: Interface) -> Vec<u8> {
         match self {
             Self::Pcap => pcap_head(MAGIC_MICROSECONDS, interface.link),
@@ -126,7 +131,7 @@ impl StreamFormat {
         }
     }
 
-    /// Appends a packet. Returns false if the format has no number for its time.
+    /// Appends a packet. Returns false if the format cannot represent its time.
     #[inline]
     pub(super) fn packet<'p>(self, to: &mut Vec<u8>, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) -> bool {
         let PacketHead { interface, nanos, captured, wire } = head;
@@ -152,7 +157,8 @@ impl StreamFormat {
         true
     }
 
-    /// Looks through packets that were written here and may be cut off. In pcapng other blocks may stand between them.
+    /// Finds the complete packets in bytes that were written by this module and may be cut off. In
+    /// pcapng, other blocks may be between the packets.
     pub(super) fn whole(self, written: &[u8]) -> Whole {
         let word = |at: usize| written.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
         let mut whole = Whole::default();
@@ -178,14 +184,15 @@ fn extend<const N: usize>(to: &mut Vec<u8>, words: [u32; N]) {
     words.iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
 }
 
-/// A pcap file's head: magic, version 2.4, two unused words, the longest packet, the link type.
+/// The head of a pcap file: magic, version 2.4, two unused words, the longest packet, and the link
+/// type.
 fn pcap_head(magic: u32, link: LinkType) -> Vec<u8> {
     let version = [2_u16, 4].map(u16::to_ne_bytes).concat();
     let rest = [0, 0, PACKET_BYTES_MAX as u32, u32::from(link.0)].map(u32::to_ne_bytes).concat();
     [&magic.to_ne_bytes()[..], &version, &rest].concat()
 }
 
-/// A block of that type, with its length before and behind.
+/// A block of that type, with its length before and after the body.
 fn block(kind: u32, body: &[&[u8]]) -> Vec<u8> {
     let body = body.concat();
     let len = (12 + body.len() as u32).to_ne_bytes();

@@ -1,5 +1,5 @@
-//! The files of a capture, read one after the other. All are checked before the first is read, and each is opened when
-//! its turn comes.
+//! The files of a capture, read one after the other. All are checked before the first is read, and
+//! each is opened when its turn comes.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -23,46 +23,48 @@ use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
 
-/// What standard input is called on a command line, and in messages.
+/// The name of standard input on the command line. The next constant is its name in messages.
 const STANDARD_INPUT: &str = "-";
 const STANDARD_INPUT_NAME: &str = "standard input";
 
-/// In so many bytes a file of pcapng describes its interfaces, as a rule.
+/// Usually, the interfaces of a pcapng file are described within this many bytes.
 const INTERFACES_BYTES: usize = 16 << 10;
 
-/// The files yet to be read.
+/// The files that have not been read yet.
 #[derive(Debug)]
 pub(super) struct Files {
     to_come: VecDeque<PathBuf>,
-    /// Readable when a pipe has something again: there is one for all of them, since whoever waits asks for it once.
+    /// Becomes readable when a silent pipe has data. All pipes share it, because the waiting CPU
+    /// asks for it only once.
     waker: Option<Arc<Epoll>>,
-    /// Opens those after the first.
+    /// Opens all files after the first.
     opener: Option<Opener>,
 }
 
-/// A file that is open.
+/// An open file.
 #[derive(Debug)]
 pub(super) struct Open {
-    /// What messages call it.
+    /// The name of the file in messages.
     pub(super) name: String,
     pub(super) source: Source,
 }
 
-/// What can be known of files before they are read.
+/// The facts about the files that are known before reading.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
-    /// Of the first, unless it is a pipe.
+    /// The link type of the first file, unless it is a pipe.
     pub(super) link: Option<LinkType>,
-    /// What can hold all of them, if none is a pipe.
+    /// The format that can hold all files, if none is a pipe.
     pub(super) format: Option<StreamFormat>,
     pub(super) kinds: Kinds,
 }
 
-/// The kinds of frames that files hold.
+/// The kinds of frames in the files.
 #[derive(Debug)]
 pub(super) struct Kinds {
     pub(super) known: Vec<FrameKind>,
-    /// Whether there may be others too: those of a pipe, or of interfaces that a pcapng file describes later on.
+    /// Whether other kinds are possible. That is the case for a pipe, and for interfaces that a
+    /// pcapng file describes later.
     pub(super) others: bool,
 }
 
@@ -71,7 +73,7 @@ impl Kinds {
 }
 
 impl Files {
-    /// Looks at each of them: that it is there, and a capture. Pipes are not touched.
+    /// Checks that each file exists and is a capture. Pipes are not read.
     pub(super) fn new(paths: &[PathBuf]) -> Result<(Self, Known), DeviceError> {
         let mut files = Self { to_come: paths.iter().cloned().collect(), waker: None, opener: None };
         let kinds = Kinds { known: Vec::new(), others: false };
@@ -95,7 +97,7 @@ impl Files {
         Ok((files, known))
     }
 
-    /// No files: the input comes from elsewhere.
+    /// No files, because the input comes from elsewhere.
     pub(super) fn none() -> Self {
         Self { to_come: VecDeque::new(), waker: None, opener: None }
     }
@@ -104,7 +106,7 @@ impl Files {
         self.waker.as_deref()
     }
 
-    /// From now on files are opened on another thread, if there are more.
+    /// From now on another thread opens the files, if there are more.
     pub(super) fn open_aside(&mut self) -> io::Result<()> {
         if !self.to_come.is_empty() && self.opener.is_none() {
             self.opener = Some(Opener::start()?);
@@ -112,7 +114,7 @@ impl Files {
         Ok(())
     }
 
-    /// Opens the next.
+    /// Opens the next file.
     pub(super) fn next(&mut self, info: &Arc<CaptureInfo>) -> Option<Result<Open, DeviceError>> {
         let path = self.to_come.pop_front()?;
         Some(self.open(&path).map(|input| Open { name: name(&path), source: Source::new(input, Arc::clone(info)) }))
@@ -141,7 +143,7 @@ impl Files {
     }
 }
 
-/// What files are called in messages.
+/// The name of a file in messages.
 pub(super) fn name(path: &Path) -> String {
     if path.as_os_str() == STANDARD_INPUT { STANDARD_INPUT_NAME.to_owned() } else { path.display().to_string() }
 }
@@ -150,11 +152,11 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     if path.as_os_str() == STANDARD_INPUT {
         return io::stdin().as_fd().try_clone_to_owned().map(File::from);
     }
-    // Opening a FIFO waits for who writes to it, unless told not to. Files don't care.
+    // Opening a FIFO waits for a writer unless this flag is set. Regular files ignore the flag.
     OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }
 
-/// A file's size; `None` for a pipe and the like, which has none.
+/// The size of a file. `None` for pipes and similar inputs, which have no size.
 fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
     if path.as_os_str() == STANDARD_INPUT {
         if io::stdin().is_terminal() {
@@ -178,7 +180,7 @@ fn size(path: &Path) -> Result<Option<u64>, DeviceError> {
     Ok(Some(kind.len()))
 }
 
-/// Reads as much of a file as tells its format, and what kinds of frames it holds.
+/// Reads enough of a file to find its format, and the kinds of frames in it.
 fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFormat), DeviceError> {
     let file = open(path).map_err(|e| failed(path, e))?;
     let mut source = Source::new(Input::File(file), Arc::new(CaptureInfo::new(None, None)));
@@ -207,7 +209,7 @@ fn failed(path: &Path, cause: io::Error) -> DeviceError {
     DeviceError::new(name(path), "open the capture", cause)
 }
 
-/// The source could not be read, or unpacked.
+/// The error for a source that could not be read or unpacked.
 pub(super) fn unreadable(name: &str, source: &Source, error: io::Error) -> DeviceError {
     let offset = source.offset();
     if !source.is_packed() {
@@ -217,7 +219,7 @@ pub(super) fn unreadable(name: &str, source: &Source, error: io::Error) -> Devic
         io::ErrorKind::UnexpectedEof => {
             Wrong::new("the file ends before what is packed in it".to_owned(), CUT).into_error(name, offset, false)
         }
-        // What the unpackers say of damage.
+        // The unpackers report damage with these kinds.
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
             DeviceError::new(name, "unpack the capture", error).at(offset).advise(DAMAGED)
         }

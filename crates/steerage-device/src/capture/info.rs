@@ -1,4 +1,4 @@
-//! What is known about a capture during the reading and afterwards.
+//! Information about a capture, during the reading and afterwards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,12 +9,14 @@ use steerage::{LinkType, WallTime};
 use super::encode::StreamFormat;
 use super::walk::Met;
 
-/// What is known of a capture device so far: shared between the queue, which fills it in, and whoever asks, from any
-/// thread. All of it is written once a poll or less often.
+/// Information about a capture device so far. The queue updates it once per poll or less often, and
+/// any thread can read it.
+///
 /// [`Capture`](super::Capture) has an example.
 #[derive(Debug)]
 pub struct CaptureInfo {
-    // Relaxed throughout: each is a number of its own that the queue alone changes. No other memory hangs on them.
+    // Relaxed throughout: each field is a separate number that only the queue changes, and no other
+    // memory depends on it.
     packets: AtomicU64,
     filtered: AtomicU64,
     bad_times: AtomicU64,
@@ -41,30 +43,31 @@ impl CaptureInfo {
         }
     }
 
-    /// Packets handed over.
+    /// The number of packets handed over.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// Packets that the [filter](super::Capture::filtered) took out.
+    /// The number of packets that the [filter](super::Capture::filtered) removed.
     pub fn filtered(&self) -> u64 {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// Packets whose time stamp is not one of the years 1970 to 2554. They have no time.
+    /// The number of packets with a time stamp outside the years 1970 to 2554. They have no time.
     pub fn bad_times(&self) -> u64 {
         self.bad_times.load(Ordering::Relaxed)
     }
 
-    /// The earliest and the latest time of a packet. `None` where none had a time.
+    /// The times of the earliest and the latest packet. `None` if no packet has a time.
     pub fn times(&self) -> Option<(WallTime, WallTime)> {
-        // The queue writes `earliest` first, so that with the first packet there is never a latest without it.
+        // The queue writes `earliest` first. So after the first packet, no reader sees `latest`
+        // without `earliest`.
         let latest = self.latest.load(Ordering::Relaxed);
         let earliest = self.earliest.load(Ordering::Relaxed);
         (earliest <= latest).then(|| (WallTime::from_nanos(earliest), WallTime::from_nanos(latest)))
     }
 
-    /// How long was recorded: from the earliest to the latest packet.
+    /// The time from the earliest to the latest packet.
     pub fn recorded(&self) -> Option<Duration> {
         self.times().map(|(earliest, latest)| latest.since(earliest))
     }
@@ -74,18 +77,19 @@ impl CaptureInfo {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Bytes read of all files, as they are stored.
+    /// The number of bytes read from all files, as they are stored.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all files when they were opened. `None` where one of them has no size, as a pipe.
+    /// The number of bytes in all files when they were opened. `None` if a file has no size, such
+    /// as a pipe.
     pub fn bytes_total(&self) -> Option<u64> {
         self.bytes_total
     }
 
-    /// The format that can hold what is in the files: theirs if they have one in common. `None` where it is not known before they
-    /// are read, as of a pipe.
+    /// The format that can hold the packets of all files. If the files have a common format, it is
+    /// that one. `None` if the format is unknown before reading, as for a pipe.
     pub fn format(&self) -> Option<StreamFormat> {
         self.format
     }
@@ -98,7 +102,7 @@ impl CaptureInfo {
         self.filtered.store(self.filtered() + packets, Ordering::Relaxed);
     }
 
-    /// Takes note of what a walk has met.
+    /// Adds the results of a walk.
     pub(super) fn add(&self, met: &Met) {
         self.packets.store(self.packets() + met.packets, Ordering::Relaxed);
         self.bad_times.store(self.bad_times() + met.bad_times, Ordering::Relaxed);

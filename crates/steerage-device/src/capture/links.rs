@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use steerage::LinkType;
 
-/// The link types that people meet, by tcpdump's numbers (<https://www.tcpdump.org/linktypes.html>).
+/// The names of common link types, by tcpdump's numbers (<https://www.tcpdump.org/linktypes.html>).
 const NAMES: [(u16, &str); 21] = [
     (0, "null"),
     (1, "ethernet"),
@@ -29,7 +29,7 @@ const NAMES: [(u16, &str); 21] = [
     (276, "linux-sll2"),
 ];
 
-/// A link type's name, or `link-type-147` for one without.
+/// The name of a link type, or `link-type-147` if it has none.
 ///
 /// ```
 /// use steerage::LinkType;

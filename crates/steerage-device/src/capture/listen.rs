@@ -1,4 +1,5 @@
-//! Capture streams to whoever comes for them: the reader of a FIFO, or who connects by TCP (PCAP over IP).
+//! Capture streams to a reader that comes later: the reader of a FIFO, or a client that connects by
+//! TCP (PCAP over IP).
 
 use std::io;
 use std::net::TcpListener;
@@ -19,11 +20,15 @@ const READER_LOOK: Duration = Duration::from_millis(20);
 
 const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 
-/// A FIFO to transmit packets to, as pcap with nanoseconds. It is made if there is none. This waits for a reader, and asks again and
-/// again whether to go on waiting; it says how often it has asked before.
+/// An output that writes packets to a FIFO, as pcap with nanoseconds. Creates the FIFO if it does
+/// not exist.
+///
+/// This function waits for a reader. It calls `waits` repeatedly with the number of earlier calls,
+/// and gives up when `waits` returns false.
 ///
 /// # Errors
-/// [`DeviceError`] if it cannot be made, if there is something else, and if it is not to wait any longer.
+/// [`DeviceError`] if the FIFO cannot be created, if the path is something else, or if `waits`
+/// returns false.
 ///
 /// ```no_run
 /// let output = steerage_device::capture::fifo("packets", |asked| asked < 10)?;
@@ -57,13 +62,15 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
     }
 }
 
-/// Listens at `address`, such as `127.0.0.1:57012`, and transmits packets to the first who connects, as pcap with nanoseconds: PCAP
-/// over IP, which Wireshark, Zeek and Arkime read. This waits like [`fifo`].
+/// An output that listens at `address`, such as `127.0.0.1:57012`, and sends packets to the first
+/// client, as pcap with nanoseconds. This is PCAP over IP, which Wireshark, Zeek and Arkime read.
+/// The function waits like [`fifo`].
 ///
-/// Whoever can connect first reads the traffic: name an address that only the right ones reach.
+/// Any client that connects first reads the traffic, so use an address that only trusted clients
+/// can reach.
 ///
 /// # Errors
-/// [`DeviceError`] if it cannot listen there, and if it is not to wait any longer.
+/// [`DeviceError`] if it cannot listen at the address, or if `waits` returns false.
 ///
 /// ```no_run
 /// let output = steerage_device::capture::listen("127.0.0.1:57012", |asked| asked < 10)?;

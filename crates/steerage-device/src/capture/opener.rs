@@ -1,5 +1,5 @@
-//! Opens the files of a capture on a thread of its own. The CPUs that read them handle packets, and so that they need not be able to
-//! open files, none of them opens one.
+//! Opens the files of a capture on a separate thread. The CPUs that read the files handle packets,
+//! and should not have the right to open files.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::thread;
 
 use super::files;
 
-/// Files asked for and opened, one at a time.
+/// Sends requests to open a file to the thread and receives the results, one at a time.
 #[derive(Debug)]
 pub(super) struct Opener {
     paths: Sender<PathBuf>,
@@ -17,7 +17,8 @@ pub(super) struct Opener {
 }
 
 impl Opener {
-    /// Starts the thread. It has the rights of this thread, and ends when this value is dropped.
+    /// Starts the thread. The thread has the rights of the calling thread, and ends when this value
+    /// is dropped.
     pub(super) fn start() -> io::Result<Self> {
         let (paths, asked) = mpsc::channel::<PathBuf>();
         let (to, opened) = mpsc::channel();
@@ -32,7 +33,7 @@ impl Opener {
         Ok(Self { paths, opened })
     }
 
-    /// Opens a file. It takes as long as opening it here would, and a change of threads.
+    /// Opens a file. This takes as long as opening it directly, plus two switches between threads.
     pub(super) fn open(&self, path: &Path) -> io::Result<File> {
         let gone = || io::Error::other("the thread that opens files is gone");
         self.paths.send(path.to_owned()).map_err(|_| gone())?;

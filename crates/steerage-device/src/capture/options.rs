@@ -1,9 +1,9 @@
-//! How capture files are opened.
+//! Options for opening capture files.
 
 use super::{Capture, Pace};
 use crate::OpenError;
 
-/// How capture files are read: at which pace, and which of their frames.
+/// Options for reading capture files: the pace and the filter.
 ///
 /// ```
 /// use steerage_device::capture::{CaptureOptions, Pace};
@@ -21,18 +21,18 @@ pub struct CaptureOptions {
 }
 
 impl CaptureOptions {
-    /// Files are read whole, as fast as their packets are handled.
+    /// Reads all packets, as fast as they are handled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// As [`Capture::paced`].
+    /// Sets the pace, as for [`Capture::paced`].
     #[must_use]
     pub fn pace(self, pace: Pace) -> Self {
         Self { pace: Some(pace), ..self }
     }
 
-    /// As [`Capture::filtered`].
+    /// Sets the filter, as for [`Capture::filtered`].
     #[must_use]
     pub fn filter(self, text: impl Into<String>) -> Self {
         Self { filter: Some(text.into()), ..self }

@@ -1,4 +1,4 @@
-//! Replays a capture at its recorded speed: when each packet is due.
+//! Replays a capture at its recorded speed, and computes when each packet is due.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,10 +7,10 @@ use steerage::Timestamp;
 
 const MILLIONTHS: u64 = 1_000_000;
 
-/// The most times faster than recorded: beyond, there is nothing to wait for.
+/// The highest factor. With a higher one, there is nothing to wait for.
 const FACTOR_MAX: f64 = 1e6;
 
-/// How many times faster than recorded a capture is handed over.
+/// The speed of a replay, as a multiple of the recorded speed.
 ///
 /// ```
 /// use steerage_device::capture::Pace;
@@ -22,22 +22,24 @@ const FACTOR_MAX: f64 = 1e6;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// In millionths, so that times add up exactly.
+    /// The factor in millionths, so that times add up exactly.
     factor: u64,
 }
 
 impl Pace {
-    /// As fast as it was recorded.
+    /// The recorded speed.
     pub const RECORDED: Self = Self { factor: MILLIONTHS };
 
-    /// `factor` times as fast: 2 takes half the time. `None` unless it is from a millionth to a million.
+    /// `factor` times the recorded speed, so 2 takes half the time. `None` unless `factor` is from
+    /// a millionth to a million.
     pub fn times(factor: f64) -> Option<Self> {
         let millionths = (factor * MILLIONTHS as f64).round();
         (factor <= FACTOR_MAX && millionths >= 1.0).then_some(Self { factor: millionths as u64 })
     }
 }
 
-/// What is written wrong about a pace.
+/// The error for an invalid pace.
+///
 /// [`Pace`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParsePaceError;
@@ -58,11 +60,12 @@ impl FromStr for Pace {
     }
 }
 
-/// A file that is being handed over at its pace.
+/// The state of a file that is replayed at a pace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paced {
     pace: Pace,
-    /// When the file's first packet was handed over, and when it was recorded.
+    /// The time at which the file's first packet was handed over, and the time at which it was
+    /// recorded.
     start: Option<(Timestamp, u64)>,
 }
 
@@ -71,7 +74,7 @@ impl Paced {
         Self { pace, start: None }
     }
 
-    /// The next file's first packet is due at once.
+    /// Makes the first packet of the next file due at once.
     pub(super) fn begin_file(&mut self) {
         self.start = None;
     }
@@ -81,12 +84,12 @@ impl Paced {
         self.start.is_some()
     }
 
-    /// The first packet with a time is handed over now.
+    /// Notes that the first packet with a time is handed over now.
     pub(super) fn begin(&mut self, now: Timestamp, nanos: u64) {
         self.start = Some((now, nanos));
     }
 
-    /// Packets up to this recorded time are due by `now`.
+    /// The recorded time up to which packets are due by `now`.
     pub(super) fn until(&self, now: Timestamp) -> u64 {
         let Some((start, first)) = self.start else { return u64::MAX };
         let elapsed = u128::from(now.as_nanos().saturating_sub(start.as_nanos()));
@@ -94,7 +97,7 @@ impl Paced {
         u64::try_from(u128::from(first) + recorded).unwrap_or(u64::MAX)
     }
 
-    /// The first time by which a packet recorded at `nanos` is due.
+    /// The earliest time at which a packet recorded at `nanos` is due.
     pub(super) fn due(&self, nanos: u64) -> Timestamp {
         let Some((start, first)) = self.start else { return Timestamp::ZERO };
         let recorded = u128::from(nanos.saturating_sub(first));
@@ -131,7 +134,7 @@ mod tests {
         assert_eq!(paced.until(Timestamp::from_nanos(5)), u64::MAX);
         paced.begin(Timestamp::from_nanos(1000), 50);
         assert_eq!(paced.due(2050), Timestamp::from_nanos(2000));
-        // Recorded before the first: due at once.
+        // This packet was recorded before the first one, so it is due at once.
         assert_eq!(paced.due(3), Timestamp::from_nanos(1000));
     }
 

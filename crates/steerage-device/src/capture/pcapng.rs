@@ -1,9 +1,10 @@
-//! pcapng: blocks, each with its type and, before and behind it, its length.
+//! pcapng: blocks, each with its type, and with its length before and after the contents.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-02.html>
 //!
-//! `pcap-parser` reads the blocks that come once a section or interface. Packets are read here: it would collect the
-//! options of each in a vector of its own, an allocation a packet.
+//! `pcap-parser` reads the blocks that occur once per section or interface. This module reads the
+//! packets itself, because `pcap-parser` would collect the options of each packet in a vector,
+//! which is an allocation per packet.
 
 use pcap_parser::pcapng::{
     BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
@@ -21,24 +22,26 @@ use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{DAMAGED, INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::filter::{FileFilters, FrameKind};
 
-/// The plain packet block, obsolete since enhanced ones came, still in old files.
+/// The plain packet block. Enhanced packet blocks made it obsolete, but old files still have it.
 const PB_MAGIC: u32 = 2;
 
-/// Type and length before, and the length again behind: the shortest block.
+/// The shortest block: type and length at the start, and the length again at the end.
 const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
-/// What stands before a packet: in an enhanced block type, length, interface, time (8), captured and original length;
-/// in a simple one type, length and original length. Our header takes the place of the last of that, and in front of a
-/// simple packet of the length behind the block before, which there always is.
+/// The sizes of the headers before a packet. An enhanced block has type, length, interface, time
+/// (8), captured length and original length. A simple block has type, length and original length.
+/// The [`FrameHeader`] replaces the end of that. For a simple packet it also replaces the length at
+/// the end of the previous block, which always exists.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
 
-/// The only one so far; minor versions don't matter.
+/// The only major version so far. Minor versions do not matter.
 const VERSION_MAJOR: u16 = 1;
 
-/// Whether a file that begins with these bytes is of this format: a section header's type reads the same both ways.
+/// Whether a file that begins with these bytes has this format. The type of a section header reads
+/// the same in both byte orders.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     u32::from_be_bytes(bytes) == SHB_MAGIC
 }
@@ -46,35 +49,36 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
 /// A walk over the blocks.
 #[derive(Debug, Default)]
 pub(super) struct Pcapng {
-    /// The section's byte order.
+    /// The byte order of the section.
     big_endian: bool,
     /// Whether a section has begun.
     in_section: bool,
-    /// The section's.
+    /// The interfaces of the section.
     interfaces: Vec<Interface>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: LinkType,
-    /// In bytes; 0: no limit.
+    /// The snap length in bytes. 0 means no limit.
     snap_bytes: u32,
     clock: Clock,
-    /// Its times are whole microseconds.
+    /// Whether all times are whole microseconds.
     has_microseconds: bool,
 }
 
-/// What a block came to: a packet, where it lies in the block and what is known of it.
+/// A packet in a block: its position in the block, and its properties.
 struct Packet {
     at: usize,
     len: usize,
     header: FrameHeader,
-    /// Its block has a time, which is none that can be told.
+    /// Whether the block has a time that cannot be represented.
     bad_time: bool,
 }
 
 impl Pcapng {
-    /// Hands over the packets that are there and wanted, as far as there is room and they are of one link type.
+    /// Hands over the available packets that are wanted, while there is room and they have the same
+    /// link type.
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         match filters {
             None => self.blocks(walk, All),
@@ -118,10 +122,10 @@ impl Pcapng {
         stop
     }
 
-    /// Whether the interfaces that are described in front of the first packet have whole microseconds.
+    /// Whether all interfaces that are described before the first packet have whole microseconds.
     pub(super) fn has_microseconds(&mut self, mut head: &[u8]) -> bool {
         while let Ok(block) = self.block(head) {
-            // Damage is found once the file is read.
+            // Damage is reported when the file is read.
             if is_packet(self.u32_at(block, 0)) || self.read(block).is_err() {
                 break;
             }
@@ -130,7 +134,8 @@ impl Pcapng {
         !self.interfaces.is_empty() && self.interfaces.iter().all(|interface| interface.has_microseconds)
     }
 
-    /// The kinds of the frames of the interfaces that a file's head describes, up to a block that is not whole or wrong.
+    /// The kinds of frames of the interfaces that the head of a file describes, up to the first
+    /// incomplete or invalid block.
     pub(super) fn kinds(head: &[u8]) -> Vec<FrameKind> {
         let (mut walk, mut rest, mut kinds) = (Self::default(), head, Vec::new());
         while let Ok(block) = walk.block(rest) {
@@ -146,13 +151,13 @@ impl Pcapng {
         kinds
     }
 
-    /// The block with which `rest` begins, whole, its lengths checked.
+    /// The first block of `rest`. It is complete, and its lengths are checked.
     fn block<'a>(&self, rest: &'a [u8]) -> Result<&'a [u8], Stop> {
         let Some(head) = rest.first_chunk::<BLOCK_BYTES_MIN>() else {
             return Err(Stop::Short { needs: BLOCK_BYTES_MIN });
         };
         let kind = self.u32_at(head, 0);
-        // A section header brings its byte order along.
+        // A section header defines the byte order.
         let big_endian = if kind == SHB_MAGIC { is_big_endian(head).map_err(Stop::Wrong)? } else { self.big_endian };
         if kind != SHB_MAGIC && !self.in_section {
             return Err(wrong("it does not begin with a section header".to_owned()));
@@ -197,14 +202,14 @@ impl Pcapng {
         let known = interface.clock.nanos(ticks);
         let (nanos, bad_time) = (known.unwrap_or(FrameHeader::NO_TIME), known.is_none());
         let (len, original) = (self.u32_at(block, 20), self.u32_at(block, 24));
-        // There are no more interfaces than 16 bits can number.
+        // No section has more interfaces than 16 bits can number.
         let header =
             FrameHeader { nanos, wire_len: original.max(len), link: interface.link.0, interface: number as u16 };
         check_room(block, EPB_HEADER_BYTES, len)?;
         Ok(Packet { at: EPB_HEADER_BYTES, len: len as usize, header, bad_time })
     }
 
-    /// A simple packet is of the section's first interface and has no time.
+    /// A simple packet belongs to the section's first interface and has no time.
     fn simple_packet(&self, block: &[u8]) -> Result<Packet, Wrong> {
         if block.len() < SPB_HEADER_BYTES + TRAILER_BYTES {
             return Err(shorter_than_its_header(block));
@@ -233,15 +238,15 @@ impl Pcapng {
         if self.interfaces.len() == INTERFACES_MAX {
             return Err(damaged(format!("there are more than {INTERFACES_MAX} interfaces")));
         }
-        // 16 bits in the file.
+        // The file has 16 bits for it.
         let link = LinkType(interface.linktype.0 as u16);
         let value = |code| interface.options.iter().find(|option| option.code == code).map(|option| &*option.value);
         let resolution = value(OptionCode::IfTsresol).and_then(|value| value.first().copied());
-        // Not the parser's own `if_tsoffset`, which is little-endian in every section.
+        // Do not use the parser's `if_tsoffset`, which is little-endian in every section.
         let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());
         let offset = offset.map(if self.big_endian { i64::from_be_bytes } else { i64::from_le_bytes });
         let clock = Clock::new(resolution, offset);
-        // Powers of ten, or of two if the highest bit is set.
+        // The resolution is a power of ten, or a power of two if the highest bit is set.
         let has_microseconds = resolution.is_none_or(|power| power <= 6);
         self.interfaces.push(Interface { link, snap_bytes: interface.snaplen, clock, has_microseconds });
         Ok(())
@@ -272,7 +277,7 @@ impl Pcapng {
     }
 }
 
-/// Whether the block has room for a packet of `len` bytes behind a header of `header_bytes`.
+/// Checks that the block has room for a packet of `len` bytes after a header of `header_bytes`.
 #[inline(always)]
 fn check_room(block: &[u8], header_bytes: usize, len: u32) -> Result<(), Wrong> {
     let room = block.len() - header_bytes - TRAILER_BYTES;
@@ -288,7 +293,7 @@ fn shorter_than_its_header(block: &[u8]) -> Wrong {
     damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
 }
 
-/// The blocks that are not skipped.
+/// Whether blocks of this type are read. All others are skipped.
 fn is_read(kind: u32) -> bool {
     matches!(kind, SHB_MAGIC | IDB_MAGIC) || is_packet(kind)
 }

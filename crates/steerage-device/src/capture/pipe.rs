@@ -1,4 +1,5 @@
-//! A pipe that somebody else reads: how large it is, how much of it is unread, and when it is worth writing to again.
+//! A pipe that another process reads: its size, its unread bytes, and when it is worth writing to
+//! again.
 
 use std::fs::File;
 use std::io;
@@ -10,32 +11,33 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 
-/// The size that a pipe is given, largest first: without privileges a user's pipes may take 64 MiB in all, and then no more
-/// than a page each.
+/// The sizes to try for a pipe, largest first. Without privileges, the pipes of a user may take 64
+/// MiB in total. After that, each new pipe gets only a page.
 const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 
-/// A full pipe is written to again once a quarter of it is free. A reader takes 4 KiB at a time, and waking the writer for each of
-/// them takes longer than copying them.
+/// The part of a full pipe that must be free before the next write: a quarter. A reader takes 4 KiB
+/// at a time, and waking the writer for each of these takes longer than copying them.
 const ROOM_PART: usize = 4;
 
-/// The time between two looks at how much room a pipe has: at first, at least, and at most.
+/// The initial, the shortest and the longest time between two checks of a pipe's free space.
 const NAP: Duration = Duration::from_micros(500);
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(8);
-/// How often in a row, until whatever room there is will do.
+/// After this many checks, any free space is enough.
 const NAPS_MAX: usize = 20;
 
-/// How often a pipe that is waited for is looked at: at first, and after that many times.
+/// The time between two checks of a pipe that must become empty: the first checks are fast, and
+/// later ones slow.
 const LOOK_FAST: Duration = Duration::from_millis(1);
 const LOOK_SLOW: Duration = Duration::from_millis(10);
 const LOOKS_FAST: u32 = 100;
 
-/// Whether it is a pipe or a FIFO.
+/// Whether the file is a pipe or a FIFO.
 pub(super) fn is_pipe(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// Makes a pipe as large as this user may. Returns its size.
+/// Makes a pipe as large as this user is allowed to. Returns its size.
 pub(super) fn enlarge(pipe: &File) -> io::Result<usize> {
     for size in SIZES {
         if let Ok(size) = fcntl_setpipe_size(pipe, size) {
@@ -45,12 +47,12 @@ pub(super) fn enlarge(pipe: &File) -> io::Result<usize> {
     Ok(fcntl_getpipe_size(pipe)?)
 }
 
-/// Bytes that were written and not read.
+/// How many bytes were written but not read.
 pub(super) fn unread(pipe: &File) -> usize {
     rustix::io::ioctl_fionread(pipe).unwrap_or(0) as usize
 }
 
-/// Waits for room in a pipe, for as long as its reader probably needs.
+/// Waits for free space in a pipe, for as long as its reader probably needs.
 #[derive(Debug)]
 pub(super) struct Room {
     size: usize,
@@ -58,25 +60,25 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// In a pipe of that size.
+    /// For a pipe of that size.
     pub(super) fn new(size: usize) -> Self {
         Self { size, nap: NAP }
     }
 
-    /// The size of the pipe.
+    /// The size of the pipe in bytes.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// Waits until the full pipe has room, or for about as long as `look` if nobody reads. Whatever goes wrong, the next write says
-    /// it.
+    /// Waits until the full pipe has room, or for about as long as `look` if the reader takes
+    /// nothing. Errors are ignored here, because the next write reports them.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {
             thread::sleep(self.nap);
             let room = self.size.saturating_sub(unread(pipe));
             if room >= self.size / ROOM_PART {
                 self.nap = match naps {
-                    // The reader was about to wait.
+                    // The reader had almost emptied the pipe, so check earlier next time.
                     0 if room > self.size / ROOM_PART * 3 => (self.nap / 2).max(NAP_MIN),
                     0 | 1 => self.nap,
                     _ => (self.nap * 2).min(NAP_MAX),
@@ -94,7 +96,8 @@ impl Room {
     }
 }
 
-/// Waits until everything was read. Returns how much was not: because nobody is left who could, or `is_over` says so.
+/// Waits until everything was read, no process has the other end, or `is_over` returns true.
+/// Returns how many bytes are unread.
 pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize {
     let mut looks = 0;
     loop {
@@ -107,7 +110,7 @@ pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize 
     }
 }
 
-/// Whether anybody has the other end.
+/// Whether a process has the other end of the pipe.
 fn has_reader(pipe: &File) -> bool {
     let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::ZERO) {
@@ -150,7 +153,7 @@ mod tests {
         reader.read_exact(&mut vec![0; size / ROOM_PART]).unwrap();
         room.wait(&writer, PollTimeout::NONE);
         assert_eq!((size - unread(&writer), room.nap), (size / ROOM_PART, NAP));
-        // A reader that had nearly emptied it is left alone for less time the next time.
+        // The reader had almost emptied the pipe, so the next wait is shorter.
         reader.read_exact(&mut vec![0; size / 2 + 4096]).unwrap();
         room.wait(&writer, PollTimeout::NONE);
         assert_eq!(room.nap, NAP / 2);

@@ -1,8 +1,9 @@
 //! Capture files as outputs, with times in nanoseconds: pcap if the name ends in `.pcap`, and otherwise pcapng. A
 //! [stream](super::stream) may ask for another format.
 //!
-//! Each file has a thread that writes it ([`writer`](super::writer)). CPUs leave their packets with it a batch at a
-//! time, so packets stand in the file in the order in which they were sent, whichever CPU has a flow.
+//! A thread per file does the writing ([`writer`](super::writer)). CPUs pass their packets to it a
+//! batch at a time. So the packets are in the file in the order in which they were sent, no matter
+//! which CPU has a flow.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,25 +26,25 @@ use super::writer::{BUFFER_BYTES, Entry, Lane, Writer, WriterOptions};
 /// The pause between two attempts to open a FIFO that has no reader yet.
 const READER_LOOK: Duration = Duration::from_millis(20);
 
-/// Creates a capture file to transmit packets to, and replaces an existing one. If the path is a FIFO, this waits for a reader, and
-/// writes to the FIFO.
+/// Creates a capture file as an output, and replaces an existing one. If the path is a FIFO, this
+/// function waits for a reader, and writes to the FIFO.
 ///
-/// The format is pcap if the name ends in `.pcap`, and otherwise pcapng. A pcap file has one link type: it fails at a packet of another
-/// one.
+/// The format is pcap if the name ends in `.pcap`, and otherwise pcapng. A pcap file has one link
+/// type, so writing fails at the first packet of a different link type.
 ///
-/// A packet has the time that its device noted; where it noted none, the time at which its batch was handled.
+/// A packet has the time that its device recorded, or else the time at which its batch was handled.
 ///
 /// # Errors
-/// [`DeviceError`] if the file cannot be made or written.
+/// [`DeviceError`] if the file cannot be created or written.
 pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
     create_when_read(path, |_| true)
 }
 
-/// Like [`create`], but asks, again and again while a FIFO has no reader, whether to go on waiting; it says how often it has
-/// asked before.
+/// Like [`create`], but while a FIFO has no reader, this function calls `waits` repeatedly with the
+/// number of earlier calls. It gives up when `waits` returns false.
 ///
 /// # Errors
-/// As [`create`], and if it is not to wait any longer.
+/// As for [`create`]. Also, if `waits` returns false.
 ///
 /// ```no_run
 /// // Waits ten times for a reader.
@@ -71,9 +72,10 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     Ok(output(name, "pcap", Arc::new(shared), file, head.len() as u64))
 }
 
-/// The output whose queues write to `file`, which has `written` bytes already.
+/// The output whose queues write to `file`. The file already contains `written` bytes.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, file: File, written: u64) -> Output {
-    // The thread begins with the first queue: not before the program has given up its privileges.
+    // The thread starts with the first queue, so it starts after the program has dropped its
+    // privileges.
     let mut unwritten = Some(file);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
@@ -96,13 +98,14 @@ fn now() -> WallTime {
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
     format: StreamFormat,
-    /// The file's interfaces, by their numbers. Locked when a CPU meets one that is new to it.
+    /// The interfaces of the file, by their numbers. The lock is taken when a CPU meets an
+    /// interface that is new to it.
     interfaces: Mutex<Vec<Interface>>,
-    /// When the path's clock began.
+    /// The wall time at which the path's clock started.
     epoch: WallTime,
-    /// What is written of each packet, if not the whole of it.
+    /// Finds the part of each packet to write, if that is not the whole packet.
     unwrap: Option<Unwrap>,
-    /// If it is one of several streams: the link types that all of them have met.
+    /// For one of several streams: the link types that all of them have met.
     pub(super) seen: Option<Arc<LinksSeen>>,
 }
 
@@ -111,13 +114,14 @@ impl SavedFile {
         Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
     }
 
-    /// The same as a stream of several, with the same `seen`, which hands on what `unwrap` finds.
+    /// Makes this file one of several streams with the same `seen`. It writes the parts of packets
+    /// that `unwrap` finds.
     pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
         Self { seen: Some(seen), unwrap, ..self }
     }
 
-    /// The number of an interface. It is in the file before any packet of it is. `None` if the format allows another link type
-    /// only.
+    /// The number of an interface. The interface is written to the file before its first packet.
+    /// `None` if the format does not allow this link type in addition.
     pub(super) fn number_of(&self, interface: Interface) -> Option<u32> {
         if self.seen.as_ref().is_some_and(|seen| !seen.see(interface.link) && !self.format.takes_several_links()) {
             return None;
@@ -134,7 +138,8 @@ impl SavedFile {
         Some(interfaces.len() as u32 - 1)
     }
 
-    /// Writes the head for `link` if there is none yet, so that a file without packets can be read too.
+    /// Writes the head for `link` if the file has none yet, so that programs can read it even
+    /// without packets.
     pub(super) fn begin(&self, link: LinkType) {
         if self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             self.number_of(self.format.interface(link, 0));
@@ -142,12 +147,12 @@ impl SavedFile {
     }
 }
 
-/// One CPU's way into it.
+/// The sending side of one CPU.
 #[derive(Debug)]
 struct Save {
     file: Arc<SavedFile>,
     lane: Arc<Lane>,
-    /// What is known of the file's interfaces. `None` for link types that are refused.
+    /// The file's interfaces that this CPU knows. `None` for link types that are refused.
     interfaces: Vec<(Interface, Option<u32>)>,
 }
 
@@ -188,7 +193,7 @@ impl TxQueue for Save {
             let number = match interfaces.iter().find(|(known, _)| *known == interface) {
                 Some((_, number)) => *number,
                 None => {
-                    // It stands in the file before the packet does.
+                    // The interface must be in the file before the packet.
                     entry = None;
                     let number = file.number_of(interface);
                     interfaces.push((interface, number));
@@ -198,7 +203,8 @@ impl TxQueue for Save {
             if let (None, Some(_), false) = (&entry, number, failed) {
                 match file.writer.begin(lane, source) {
                     Ok(begun) => entry = Some(begun),
-                    // If a reader ends, that is no error of the run. The code that started the reader reports it.
+                    // The end of a reader is not an error of the run. The code that started the
+                    // reader reports it.
                     Err(_) if file.seen.is_some() => failed = true,
                     Err(error) => return Err(error),
                 }
@@ -237,7 +243,7 @@ impl TxQueue for Save {
 
 impl Drop for Save {
     fn drop(&mut self) {
-        // A pcap file without packets still says which link type they would have.
+        // A pcap file without packets still needs a head, which names a link type.
         let format = self.file.format;
         let needs_head = !format.takes_several_links() && self.file.seen.is_none();
         let head = if needs_head { format.interface_head(format.interface(LinkType::ETHERNET, 0)) } else { Vec::new() };

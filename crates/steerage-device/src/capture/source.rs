@@ -17,34 +17,35 @@ use super::{PACKED_BYTES, READ_BYTES, UNPACK_BYTES};
 /// The first bytes of a gzip file (RFC 1952).
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// As many bytes as tell how a file is packed.
+/// How many bytes show the compression of a file.
 const MAGIC_BYTES: usize = 4;
 
-/// What reading on came to.
+/// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
-    /// So many bytes, not 0.
+    /// This many bytes were read, more than 0.
     Bytes(usize),
-    /// Nothing yet.
+    /// There is no data yet.
     Later,
-    /// Nothing any more.
+    /// The input has ended.
     End,
 }
 
-/// Bytes as they are stored.
+/// The input, as it is stored.
 pub(super) enum Input {
-    /// Never makes anybody wait.
+    /// A file. Reading it never waits.
     File(File),
-    /// May be silent.
+    /// A pipe. It may have no data at times.
     Pipe(Pipe),
-    /// Says [`io::ErrorKind::WouldBlock`] where there is nothing yet.
+    /// A reader. It returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
     Reader(Box<dyn Read + Send>),
 }
 
-/// A pipe, FIFO or socket, and what to wait for it on.
+/// A pipe, FIFO or socket, and the epoll instance for waiting.
 pub(super) struct Pipe {
     file: File,
-    /// Holds the pipe only while it is silent: it has to be quiet while nobody wants to read.
+    /// Contains the pipe only while the pipe has no data. It must not report events while the queue
+    /// does not want to read.
     waker: Arc<Epoll>,
     waits: bool,
 }
@@ -54,8 +55,8 @@ impl Pipe {
         Self { file, waker, waits: false }
     }
 
-    /// Reads what is there. The file may be shared with other processes, so it is asked first rather than made
-    /// non-blocking.
+    /// Reads the available data. The file may be shared with other processes. So this polls the
+    /// file first instead of making it non-blocking.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         if self.waits {
             self.waker.delete(&self.file)?;
@@ -74,7 +75,8 @@ impl Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         if self.waits {
-            // Standard input stays open when this copy of it is closed, and would stay in the epoll with it.
+            // Standard input stays open when this copy of it is closed, and would remain in the
+            // epoll instance.
             let _ = self.waker.delete(&self.file);
         }
     }
@@ -102,8 +104,9 @@ fn read(from: &mut impl Read, to: &mut [u8]) -> io::Result<Got> {
     }
 }
 
-/// An input and what was read ahead of it: what the unpackers read from. Says [`io::ErrorKind::WouldBlock`] where there
-/// is nothing yet, and goes on from there.
+/// An input with a read-ahead buffer, from which the unpackers read. It returns
+/// [`io::ErrorKind::WouldBlock`] if there is no data yet, and continues from there at the next
+/// read.
 pub(super) struct Feed {
     input: Input,
     buffer: Vec<u8>,
@@ -122,7 +125,7 @@ impl Feed {
         &self.buffer[self.at..]
     }
 
-    /// Reads up to `most` bytes behind those that are ahead already.
+    /// Appends up to `most` bytes to the read-ahead buffer.
     fn read_ahead(&mut self, most: usize) -> io::Result<Got> {
         self.buffer.drain(..std::mem::take(&mut self.at));
         let from = self.buffer.len();
@@ -134,7 +137,7 @@ impl Feed {
         got
     }
 
-    /// Reads to `to`, past the buffer once that is empty.
+    /// Reads to `to`. If the buffer is empty, this reads directly from the input.
     fn read_direct(&mut self, to: &mut [u8]) -> io::Result<Got> {
         let ahead = self.ahead().len().min(to.len());
         if ahead > 0 {
@@ -177,13 +180,13 @@ impl Read for Feed {
     }
 }
 
-/// A capture's bytes, unpacked.
+/// The bytes of a capture, unpacked.
 pub(super) struct Source {
-    /// `None` only while it changes.
+    /// `None` only during a change.
     packing: Option<Packing>,
-    /// Unpacked bytes that were looked at ahead of time.
+    /// Unpacked bytes that were read for [`peek`](Self::peek).
     peeked: Vec<u8>,
-    /// What is wrong behind the bytes that were handed out last.
+    /// The error that follows the bytes that were handed out last.
     failed: Option<io::Error>,
 }
 
@@ -210,12 +213,12 @@ impl Source {
         Self { packing: Some(Packing::Unknown(Feed::new(input, info))), peeked: Vec::new(), failed: None }
     }
 
-    /// Whether it had to be unpacked.
+    /// Whether the input is compressed.
     pub(super) fn is_packed(&self) -> bool {
         matches!(self.packing, Some(Packing::Gzip(_) | Packing::Zstd(_)))
     }
 
-    /// How far the file itself has been read, in bytes.
+    /// How many bytes of the file itself have been read.
     pub(super) fn offset(&self) -> u64 {
         match &self.packing {
             Some(Packing::Unknown(feed) | Packing::Plain(feed)) => feed.read,
@@ -225,13 +228,13 @@ impl Source {
         }
     }
 
-    /// How much to ask for at a time.
+    /// The size of the next read, in bytes.
     pub(super) fn read_bytes(&self) -> usize {
         if self.is_packed() { UNPACK_BYTES } else { READ_BYTES }
     }
 
-    /// The first `most` bytes, or as many as there are; they come again from [`fill`](Self::fill). Only for inputs that
-    /// never make anybody wait.
+    /// The first `most` bytes, or fewer if the input is shorter. [`fill`](Self::fill) returns them
+    /// again. This is only for inputs that never wait.
     pub(super) fn peek(&mut self, most: usize) -> io::Result<&[u8]> {
         let mut head = vec![0; most];
         let mut len = 0;
@@ -246,10 +249,10 @@ impl Source {
         Ok(&self.peeked)
     }
 
-    /// Reads on, as much as is there.
+    /// Reads the available bytes.
     ///
     /// # Errors
-    /// What the kernel says, or what is wrong with the packing.
+    /// The kernel's error, or an error in the compressed data.
     pub(super) fn fill(&mut self, to: &mut [u8]) -> io::Result<Got> {
         if !self.peeked.is_empty() {
             let peeked = self.peeked.len().min(to.len());
@@ -277,7 +280,7 @@ impl Source {
 }
 
 impl Packing {
-    /// By the first bytes.
+    /// Chooses the unpacker by the first bytes.
     fn recognised(self) -> Self {
         let Self::Unknown(feed) = self else { return self };
         match feed.ahead().first_chunk::<MAGIC_BYTES>() {
@@ -288,7 +291,8 @@ impl Packing {
     }
 }
 
-/// Unpacks until `to` is full or there is nothing to unpack. An error that comes behind sound bytes is told after them.
+/// Unpacks until `to` is full or there is no more data. If an error follows valid bytes, the next
+/// call reports it.
 fn unpack(unpacker: &mut impl Read, to: &mut [u8], failed: &mut Option<io::Error>) -> io::Result<Got> {
     if let Some(error) = failed.take() {
         return Err(error);

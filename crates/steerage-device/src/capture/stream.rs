@@ -1,4 +1,5 @@
-//! Capture streams as outputs: packets for another program, through a pipe, a FIFO or a socket that is open already.
+//! Capture streams as outputs. They pass packets to another program through an open pipe, FIFO or
+//! socket.
 
 use std::fs::File;
 use std::io;
@@ -13,13 +14,13 @@ use super::pipe;
 use super::save::{self, SavedFile};
 use super::writer::{Writer, WriterOptions};
 
-/// The least that may wait to be written to a stream.
+/// The smallest limit for bytes that wait to be written to a stream.
 const BUFFER_MIN: usize = 1 << 20;
 
-/// The most bytes that are put in front of an inner frame: an Ethernet header.
+/// The most bytes that can be put in front of an inner frame: an Ethernet header.
 const FRONT_BYTES_MAX: usize = 14;
 
-/// What is handed on of a packet in a tunnel.
+/// The part of a tunnelled packet that is passed on.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -38,12 +39,12 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// A packet without its first `from` bytes, which begins with a header of type `link` there.
+    /// A packet without its first `from` bytes. The rest begins with a header of type `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
 
-    /// The same with these bytes in front of it, at most 14. `None` if there are more.
+    /// Adds these bytes in front of the packet, at most 14. `None` if there are more.
     #[must_use]
     pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
         self.front.get_mut(..front.len())?.copy_from_slice(front);
@@ -56,10 +57,11 @@ impl Inner {
     }
 }
 
-/// Finds what is handed on of a packet: from its headers, and the type of the first. `None` stands for the whole packet.
+/// Finds the part of a packet to pass on. The arguments are the packet's headers and the type of
+/// the first header. `None` means the whole packet.
 pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 
-/// The link types of the packets of several streams that are parts of one input.
+/// The link types of the packets in several streams that belong to one input.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -76,7 +78,7 @@ pub struct LinksSeen {
 }
 
 impl LinksSeen {
-    /// Of streams whose packets have the link type `expected`, if that is known.
+    /// For streams whose packets should have the link type `expected`, if that is known.
     pub fn new(expected: Option<LinkType>) -> Self {
         let seen = Self::default();
         if let Some(link) = expected {
@@ -90,12 +92,12 @@ impl LinksSeen {
         self.first.get().copied()
     }
 
-    /// A link type that is not the first packet's, if there was one.
+    /// A link type that differs from the first packet's, if there was one.
     pub fn other(&self) -> Option<LinkType> {
         self.other.get().copied()
     }
 
-    /// Returns whether it is the link type of the first packet.
+    /// Notes a link type. Returns whether it is the link type of the first packet.
     pub(super) fn see(&self, link: LinkType) -> bool {
         let is_first = *self.first.get_or_init(|| link) == link;
         if !is_first {
@@ -105,7 +107,8 @@ impl LinksSeen {
     }
 }
 
-/// How a stream is written.
+/// Options for writing a stream.
+///
 /// [`stream()`] has an example.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
@@ -117,35 +120,36 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// A stream of this format.
+    /// Options for a stream of this format.
     pub fn new(format: StreamFormat) -> Self {
         Self { format, buffer_bytes: 4 << 20, patient: false, unwrap: None, seen: Arc::default() }
     }
 
-    /// How much may wait to be written, at least 1 MiB. If a live input's packets find no room, they are lost for this stream.
+    /// Sets how many bytes may wait to be written, at least 1 MiB. If packets of a live input find
+    /// no room, they are lost for this stream.
     #[must_use]
     pub fn buffer(mut self, bytes: usize) -> Self {
         self.buffer_bytes = bytes.max(BUFFER_MIN);
         self
     }
 
-    /// Makes inputs that can wait do so even if the stream's reader takes nothing for long. Otherwise they wait for
-    /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
+    /// Makes inputs that can wait do so, no matter how long the stream's reader takes nothing.
+    /// Otherwise they wait for [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.patient = true;
         self
     }
 
-    /// Hands on what `unwrap` finds in each packet.
+    /// Passes on the part that `unwrap` finds in each packet.
     #[must_use]
     pub fn unwrapped_by(mut self, unwrap: Unwrap) -> Self {
         self.unwrap = Some(unwrap);
         self
     }
 
-    /// Notes the link types in `seen`, which several streams share. If the format takes one link type only, packets of any other
-    /// than the first are refused.
+    /// Records the link types in `seen`, which several streams share. If the format takes only one
+    /// link type, packets are refused if their link type differs from the first one.
     #[must_use]
     pub fn links(mut self, seen: &Arc<LinksSeen>) -> Self {
         self.seen = Arc::clone(seen);
@@ -153,11 +157,12 @@ impl StreamOptions {
     }
 }
 
-/// Writes packets as a capture to `to`: a pipe, a FIFO, a socket or a file.
+/// Writes packets as a capture to `to`, which is a pipe, a FIFO, a socket or a file.
 ///
-/// The input's time stamps are written. A packet without one has the time at which its batch was handled. A pipe is made as large
-/// as this user may make it, and its packets count as sent once they were read. The end of the reader is no error of the run: what
-/// it did not read counts as lost (`tx_lost`), and all further packets as refused (`tx_refused`).
+/// The stream has the input's time stamps. A packet without one gets the time at which its batch
+/// was handled. A pipe is made as large as this user is allowed to, and its packets count as sent
+/// once they were read. If the reader ends, that is not an error of the run. Packets that it did
+/// not read count as lost (`tx_lost`), and all further packets as refused (`tx_refused`).
 ///
 /// # Errors
 /// [`DeviceError`] if `to` cannot be written to without blocking.
@@ -212,38 +217,41 @@ pub fn stream(
     Ok((save::output(name, "stream", Arc::clone(&stream.file), to, 0), stream))
 }
 
-/// A stream, as seen from outside while it is written.
-/// [`stream()`] makes it.
+/// A view of a stream while it is written.
+///
+/// [`stream()`] creates it.
 #[derive(Clone, Debug)]
 pub struct Stream {
     file: Arc<SavedFile>,
 }
 
 impl Stream {
-    /// The bytes written so far, and how many of them lie in the pipe unread. The latter is 0 if it is no pipe.
+    /// The number of bytes written so far, and how many of them are unread in the pipe. The latter
+    /// is 0 if it is not a pipe.
     pub fn written(&self) -> (u64, usize) {
         self.file.writer.written()
     }
 
-    /// The bytes that wait to be written.
+    /// The number of bytes that wait to be written.
     pub fn waiting(&self) -> usize {
         self.file.writer.waiting()
     }
 
-    /// Ends the stream before the instance does: what was sent to it so far is written and read, then the reader meets the end.
-    /// Call it when no packet is sent any more. A stream without packets then is a capture without packets, of the link type that
-    /// the other streams have, or else Ethernet.
+    /// Ends the stream before the instance ends. The packets sent so far are written and read, and
+    /// then the reader sees the end. Call it when no more packets are sent. A stream without
+    /// packets becomes a capture without packets. Its link type is that of the other streams, or
+    /// else Ethernet.
     pub fn end(&self) {
         self.file.begin(self.file.seen.as_ref().and_then(|seen| seen.first()).unwrap_or(LinkType::ETHERNET));
         self.file.writer.end_input();
     }
 
-    /// Whether everything was written, and read if it is a pipe, or the stream has failed.
+    /// Whether the stream has failed, or everything was written and, if it is a pipe, read.
     pub fn has_ended(&self) -> bool {
         self.file.writer.has_ended()
     }
 
-    /// Why it could not be written to its end.
+    /// Why the stream could not be written to its end.
     pub fn failure(&self) -> Option<String> {
         self.file.writer.failure()
     }

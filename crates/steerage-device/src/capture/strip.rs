@@ -1,19 +1,21 @@
-//! Takes packets out of tunnels, for programs that read no tunnels and for traffic that a cloud mirrors.
+//! Takes packets out of tunnels, for programs that cannot read tunnels and for traffic that a cloud
+//! mirrors.
 
 use steerage::LinkType;
 use steerage::flow::{Header, HeaderKind, Layers, dissect};
 
 use super::stream::Inner;
 
-/// Both addresses of an Ethernet header.
+/// The two addresses of an Ethernet header, in bytes.
 const ADDRESSES_BYTES: usize = 12;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 
-/// Finds the innermost frame of a packet in tunnels: VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS. `None` if there is no tunnel, or if
-/// what is in it is not known. An IP packet in an Ethernet frame is handed on with the addresses of that frame in front of it.
+/// Finds the innermost frame of a packet in tunnels: VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS.
+/// `None` if there is no tunnel, or if the type of its contents is unknown. If the innermost packet
+/// is an IP packet within an Ethernet frame, the result keeps that frame's addresses in front.
 ///
-/// A later fragment of a tunnel's packet holds no header of what is in the tunnel, so it stays as it is.
+/// A later fragment of a tunnel's packet has no inner headers, so it is not changed.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -28,7 +30,7 @@ const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 /// ```
 pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
     let found = dissect(frame, link, Layers::Inner);
-    // The packet that an ICMP error quotes is not one that was sent here.
+    // An ICMP error quotes a packet that was sent elsewhere, so ignore the quoted headers.
     let quotes = |header: &Header| matches!(header.kind, HeaderKind::Icmp | HeaderKind::Icmp6);
     let (mut ethernet, mut in_tunnel, mut inner) = (None, false, None);
     for header in found.headers().take_while(|header| !quotes(header)) {
@@ -41,7 +43,7 @@ pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
                     inner = Some(Inner::new(LinkType::ETHERNET, at));
                 }
             }
-            // It stands between the header of a tunnel and what is in the tunnel.
+            // This header is between the header of a tunnel and its contents.
             HeaderKind::CiscoMetadata => in_tunnel = was_in_tunnel,
             HeaderKind::Ipv4 if was_in_tunnel => inner = below(frame, ethernet, at, ETHERTYPE_IPV4),
             HeaderKind::Ipv6 if was_in_tunnel => inner = below(frame, ethernet, at, ETHERTYPE_IPV6),
@@ -69,7 +71,7 @@ fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: [u8; 2]) -
 mod tests {
     use super::*;
 
-    /// IPv4 without options: its protocol, and the payload's length.
+    /// An IPv4 header without options, for this protocol and payload length.
     fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
         let len = (20 + payload) as u16;
         let mut header = vec![0x45, 0, 0, 0, 0, 1, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
@@ -83,13 +85,14 @@ mod tests {
 
     #[test]
     fn the_innermost_frame_is_handed_on() {
-        // GRE with a key, then IPv4 and UDP.
+        // GRE with a key, followed by IPv4 and UDP.
         let inner = [ipv4(17, 8), vec![0; 8]].concat();
         let gre = [&[0x20, 0, 0x08, 0, 0, 0, 0, 7], &inner[..]].concat();
         let frame = [ethernet(0x0800), ipv4(47, gre.len()), gre.clone()].concat();
         let found = strip_tunnels(&frame, LinkType::ETHERNET).unwrap();
         assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 42).with_front(b"to....from..\x08\x00"));
-        // The same without a link header, and within another tunnel: Ethernet in VXLAN.
+        // The GRE packet without a link header, and the frame within another tunnel: Ethernet in
+        // VXLAN.
         let raw = [ipv4(47, gre.len()), gre].concat();
         assert_eq!(strip_tunnels(&raw, LinkType::RAW), Some(Inner::new(LinkType::RAW, 28)));
         let vxlan = [&[0x20, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0], &frame[..]].concat();
@@ -117,7 +120,7 @@ mod tests {
         assert_eq!(strip_tunnels(&plain, LinkType::ETHERNET), None);
         assert_eq!(strip_tunnels(&plain[..13], LinkType::ETHERNET), None);
         assert_eq!(strip_tunnels(&[], LinkType::RAW), None);
-        // A GRE header with nothing behind it, and one whose payload is not known.
+        // A GRE header without contents, and one with an unknown type of payload.
         for gre in [vec![0, 0, 0x08, 0], [&[0, 0, 0x88, 0xcc][..], &[0; 40]].concat()] {
             let frame = [ethernet(0x0800), ipv4(47, gre.len()), gre].concat();
             assert_eq!(strip_tunnels(&frame, LinkType::ETHERNET), None);

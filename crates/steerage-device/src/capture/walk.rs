@@ -1,4 +1,4 @@
-//! What the readers of both formats have in common.
+//! The common parts of the readers of both formats.
 
 use std::io;
 
@@ -7,31 +7,31 @@ use steerage::{
     device::{Lending, Spot},
 };
 
-/// Where a walk is, and what it has met.
+/// The position of a walk over records, and its results so far.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
-    /// What of the block has yet to be handed over, up to the window's end.
+    /// The rest of the block, up to the end of the window.
     pub(super) lending: Lending<'a>,
-    /// How far into that everything is dealt with.
+    /// The position in `lending`. Everything before it is done.
     pub(super) at: usize,
     /// The most frames to hand over.
     pub(super) room: usize,
-    /// Frames of later times than this are not due yet, in nanoseconds since 1970.
+    /// Frames with later times are not due yet. In nanoseconds since 1970.
     pub(super) until: u64,
     /// The link type of the frames handed over in this poll, if any were.
     pub(super) link: Option<LinkType>,
     pub(super) met: Met,
 }
 
-/// What a walk has met.
+/// The results of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     pub(super) packets: u64,
-    /// Packets that the filter took out.
+    /// Packets that the filter removed.
     pub(super) filtered: u64,
     /// Packets whose time stamp is out of range, so that they have no time.
     pub(super) bad_times: u64,
-    /// In nanoseconds since 1970; `earliest > latest` where no packet had a time.
+    /// In nanoseconds since 1970. If no packet had a time, `earliest > latest`.
     pub(super) earliest: u64,
     pub(super) latest: u64,
 }
@@ -49,14 +49,14 @@ impl Met {
 }
 
 impl Walk<'_> {
-    /// What has yet to be walked.
+    /// The bytes that the walk has not reached yet.
     #[inline(always)]
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         self.lending.bytes().get_mut(self.at..).unwrap_or_default()
     }
 
-    /// Hands over frames that lie one behind the other, as many as there is room for: `next` says what the bytes that have yet to
-    /// be walked begin with, or why there is no more.
+    /// Hands over consecutive frames while there is room. `next` returns what the remaining bytes
+    /// begin with, or why there are no more frames.
     #[inline(always)]
     pub(super) fn push_each(&mut self, mut next: impl FnMut(&mut [u8]) -> Result<Found, Stop>) -> Stop {
         let mut at = self.at;
@@ -75,18 +75,19 @@ impl Walk<'_> {
 
 /// Decides which frames are handed over.
 pub(super) trait Sieve {
-    /// How many bytes of the frame are wanted. `None` if it is taken out.
+    /// How many bytes of the frame are wanted. `None` if the filter removes the frame.
     ///
     /// # Errors
-    /// Why the frame cannot be looked at, or that as many were taken out as one walk may.
+    /// [`Stop`] if the frame cannot be filtered, or if the walk has removed as many frames as it
+    /// may.
     fn wanted(&mut self, frame: &[u8], link: LinkType, wire_len: u32) -> Result<Option<usize>, Stop>;
 
-    /// The frames that follow are of a section in this byte order.
+    /// Notes that the following frames belong to a section in this byte order.
     #[inline(always)]
     fn section(&mut self, _big_endian: bool) {}
 }
 
-/// Everything is wanted, whole.
+/// Accepts all frames uncut.
 pub(super) struct All;
 
 impl Sieve for All {
@@ -96,15 +97,15 @@ impl Sieve for All {
     }
 }
 
-/// What the bytes to be walked begin with.
+/// The first item in the bytes of a walk.
 pub(super) enum Found {
-    /// A packet, and so many bytes behind it that are of no interest.
+    /// A packet, followed by this many bytes to skip.
     Packet { spot: Spot, behind: usize },
-    /// So many bytes of no interest.
+    /// This many bytes to skip.
     Other { bytes: usize },
 }
 
-/// Not to be reached, since the walks check their spans. An error rather than a panic.
+/// This case is impossible, because the walks check their spans. It is an error instead of a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))
@@ -113,23 +114,23 @@ fn no_place() -> Stop {
 /// Why a walk ended.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// As many frames as there was room for.
+    /// The walk handed over as many frames as there was room for.
     Full,
-    /// The record has at least `needs` bytes, and fewer follow.
+    /// The record has at least `needs` bytes, but fewer are available.
     Short { needs: usize },
-    /// The next `bytes` bytes hold nothing of interest, and more than need be in memory at once.
+    /// The next `bytes` bytes contain nothing of interest. They need not be in memory at once.
     Skip { bytes: u64 },
-    /// The next frame is of another link type than those before it in this poll.
+    /// The next frame's link type differs from the earlier frames' in this poll.
     OtherLink,
     /// The next frame is not due before this time.
     NotYet { nanos: u64 },
-    /// The filter took out as many frames as one poll looks at.
+    /// The filter removed as many frames as one poll may look at.
     Filtered,
-    /// What follows is no record.
+    /// The next bytes are not a record.
     Wrong(Wrong),
 }
 
-/// What is wrong with a file, and what to do.
+/// An error in a file, and advice for it.
 #[derive(Debug)]
 pub(super) struct Wrong {
     text: String,
@@ -141,7 +142,7 @@ impl Wrong {
         Self { text, advice }
     }
 
-    /// `packed`: the offset is not one of the file itself.
+    /// With `packed`, the offset refers to the unpacked bytes and not to the file.
     pub(super) fn into_error(self, device: &str, offset: u64, packed: bool) -> DeviceError {
         let cause = io::Error::new(io::ErrorKind::InvalidData, self.text);
         let operation = if packed { "read the capture, unpacked," } else { "read the capture" };

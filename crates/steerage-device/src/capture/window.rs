@@ -1,4 +1,5 @@
-//! The window of memory in which a capture is read: a record at a time in one block, and on into the next.
+//! The memory window through which a capture is read. It moves through one block record by record,
+//! and then into the next block.
 
 use std::io;
 
@@ -7,43 +8,46 @@ use steerage::device::{Blocks, Claim, FrameHeader};
 use super::source::{Got, Source};
 use super::{READ_BYTES, RECORD_BYTES_MAX};
 
-/// Where what is carried to another block goes at least: a header must fit in front of its first packet.
+/// The smallest offset for bytes that are carried to another block. A frame header must fit in
+/// front of the first packet.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
-/// The kernel copies fastest to the start of one of its pages.
+/// The kernel copies fastest to the start of a page.
 const ALIGNMENT: usize = 4096;
 
-/// The stretch of the file that is in memory and has yet to be walked.
+/// The part of the file that is in memory and has not been walked yet.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block that it lies in, from where, and up to where.
+    /// The block that contains the window. The next two fields are the window's start and end in
+    /// the block.
     block: usize,
     at: usize,
     end: usize,
-    /// The offset in the file, as unpacked, of what `at` points to.
+    /// The offset of `at` in the unpacked file.
     offset: u64,
-    /// Bytes on their way to another block: the beginning of a record whose end has yet to be read.
+    /// Bytes on their way to another block. They begin a record that is not complete yet.
     carry: Vec<u8>,
-    /// Bytes to pass over before the next record.
+    /// How many bytes to skip before the next record.
     skip: u64,
-    /// There is no more to read.
+    /// Whether the file has ended.
     ended: bool,
 }
 
-/// At the end of a block, a smaller stretch than this is not worth the system call.
+/// At the end of a block, a smaller read than this is not worth the system call.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// More than this of a record is not carried to another block if the rest fits behind it: that is a copy of it.
+/// If more than this of a record has been read and the rest fits into the block, it is read there.
+/// Carrying it would cost a copy.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
-/// What reading on came to.
+/// The outcome of [`Window::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
     /// There is more in the window, or the file has ended.
     Read,
     /// There is nothing to read yet.
     Later,
-    /// Frames of all blocks are still out: nothing has changed.
+    /// Frames of all blocks are still out, so nothing has changed.
     FramesOut,
 }
 
@@ -53,61 +57,62 @@ impl Window {
         Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false }
     }
 
-    /// As it was when it was new.
+    /// Resets the window to its initial state.
     pub(super) fn begin_anew(&mut self) {
         let carry = std::mem::take(&mut self.carry);
         *self = Self { block: 0, at: LEAD_BYTES, end: LEAD_BYTES, offset: 0, carry, skip: 0, ended: false };
     }
 
-    /// The next file begins.
+    /// Begins the next file.
     pub(super) fn begin_file(&mut self) {
         (self.at, self.offset, self.skip, self.ended) = (self.end, 0, 0, false);
     }
 
-    /// The block, and where in it the window begins and ends.
+    /// The block, and the window's start and end in it.
     #[inline]
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.block, self.at, self.end)
     }
 
-    /// Bytes in the window.
+    /// The number of bytes in the window.
     pub(super) fn len(&self) -> usize {
         self.end - self.at
     }
 
-    /// What is before `at` has been dealt with.
+    /// Moves the start of the window to `at`, because everything before it is done.
     pub(super) fn walked_to(&mut self, at: usize) {
         let at = at.clamp(self.at, self.end);
         self.offset += (at - self.at) as u64;
         self.at = at;
     }
 
-    /// `bytes` are to be passed over, in the window and behind it.
+    /// Skips `bytes` bytes, in the window and after it.
     pub(super) fn skip(&mut self, bytes: u64) {
         let here = bytes.min(self.len() as u64);
         self.walked_to(self.at + here as usize);
         self.skip = bytes - here;
     }
 
-    /// Whether bytes are yet to be passed over.
+    /// Whether bytes after the window must be skipped.
     pub(super) fn skips(&self) -> bool {
         self.skip > 0
     }
 
-    /// The offset in the file, as unpacked, of what is to be walked next.
+    /// The offset of the window's start in the unpacked file.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether there is no more to read.
+    /// Whether the file has ended.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Reads on, for a record of `needs` bytes.
+    /// Reads more of the file, for a record of `needs` bytes.
     ///
-    /// While frames come home at once, two blocks take turns, a stretch each, and stay in the CPU's cache. Where they
-    /// don't, and for the small pieces of a pipe, a block is filled up before the next: that holds the most frames.
+    /// If frames return quickly, the window alternates between two blocks, one piece each, which
+    /// stay in the CPU's cache. If frames return late, or a pipe delivers small pieces, the window
+    /// fills a block before it moves to the next. That way the blocks hold the most frames.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -139,7 +144,7 @@ impl Window {
         Ok(Filled::Read)
     }
 
-    /// Takes the window's bytes along to another block.
+    /// Copies the window's bytes to another block.
     fn carry_to(&mut self, block: usize, (blocks, claim): (&mut Blocks, &Claim)) {
         self.carry.clear();
         self.carry.extend_from_slice(blocks.readable(claim, self.block).get(self.at..self.end).unwrap_or_default());

@@ -1,12 +1,14 @@
-//! The thread that writes one capture file or FIFO. CPUs leave their packets in a bounded buffer and never write or wait.
+//! The thread that writes one capture file or FIFO. CPUs put their packets into a bounded buffer,
+//! and never write or wait.
 //!
-//! The buffer is a list of chunks, in the order in which packets were sent, whichever CPU sent them. A CPU appends a batch at a
-//! time, and the lock that it takes for this is never held while something is written. Each CPU has a share of the buffer. A CPU
-//! whose share is full loses its packets for this output only (`tx_full`).
+//! The buffer is a list of chunks, in the order in which packets were sent, no matter which CPU
+//! sent them. A CPU appends a batch at a time. It takes a lock for that, which is never held during
+//! a write. Each CPU has a share of the buffer. If the share is full, the CPU loses its packets for
+//! this output only (`tx_full`).
 //!
-//! Packets count as sent once they are written or, if the file is a pipe that is watched, once they are read. If the output
-//! fails, or its reader takes nothing until the run gives up, a file is cut after its last whole packet, and whatever was not
-//! written counts as lost (`tx_lost`).
+//! Packets count as sent once they are written, or once they are read if the file is a watched
+//! pipe. If the output fails, or its reader takes nothing until the run gives up, a file is cut
+//! after its last complete packet. Packets that were not written count as lost (`tx_lost`).
 
 mod thread;
 
@@ -27,50 +29,55 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// How much may wait to be written, of all CPUs together: so much lasts for a disk that is away for 25 ms at 10 Gbit/s.
+/// How many bytes of all CPUs may wait to be written. At 10 Gbit/s, this covers a disk that does
+/// not respond for 25 ms.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
-/// The least share of it that a CPU has: two batches of full Ethernet frames.
+/// The smallest share of a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// How much is written at a time, if there is so much: a system call then costs nothing per packet.
+/// How many bytes are written at a time, if there are enough. A system call then costs almost
+/// nothing per packet.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// The room that a chunk has for a batch of full Ethernet frames. A chunk is enlarged if a batch takes more.
+/// The room of a chunk for a batch of full Ethernet frames. A chunk is enlarged if a batch needs
+/// more.
 const BATCH_BYTES: usize = 100 << 10;
 
-/// How long less than that waits for more to come.
+/// How long fewer than [`WRITE_BYTES`] bytes wait for more.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// How a file is written.
+/// Options for writing a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,
-    /// How much may wait to be written, of all CPUs together.
+    /// How many bytes of all CPUs may wait to be written.
     pub(super) buffer_bytes: usize,
-    /// Inputs that can wait do so for as long as it takes, even if the reader takes nothing.
+    /// Whether inputs that can wait do so without a limit if the reader takes nothing.
     pub(super) patient: bool,
-    /// The file is a pipe whose reader is watched: packets count as sent once they are read.
+    /// Whether the file is a pipe whose reader is watched. Packets then count as sent once they are
+    /// read.
     pub(super) watched: bool,
 }
 
-/// What one CPU has in the buffer.
+/// The part of the buffer that one CPU uses.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
-    /// Bytes. Relaxed: only this CPU adds, so what it reads is never less than what is there, and nothing is handed over by it.
+    /// In bytes. Relaxed: only this CPU adds, so it never reads a value that is too small, and the
+    /// value does not publish other memory.
     held: AtomicUsize,
 }
 
-/// Packets of one batch, in a chunk.
+/// The packets of one batch in a chunk.
 #[derive(Debug)]
 struct Sent {
     lane: Arc<Lane>,
     source: TxSource,
     packets: u64,
-    /// Bytes of the packets, without what the file format adds.
+    /// The bytes of the packets, without the bytes that the file format adds.
     bytes: u64,
-    /// Where they end in the chunk, and how long they are there.
+    /// The end of the packets in the chunk. The next field is their length there.
     end: usize,
     len: usize,
 }
@@ -81,14 +88,15 @@ struct Chunk {
     sent: Vec<Sent>,
 }
 
-/// A batch that is being appended. The buffer is locked meanwhile. What was appended is handed to the writer when this is dropped.
+/// A batch that is being appended. The buffer stays locked meanwhile. Dropping this value passes
+/// the batch to the writer.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     writer: &'a Writer,
     lane: &'a Arc<Lane>,
     source: TxSource,
     buffer: MutexGuard<'a, Buffer>,
-    /// Where the batch begins in the last chunk.
+    /// The start of the batch in the last chunk.
     start: usize,
     packets: u64,
     bytes: u64,
@@ -97,44 +105,46 @@ pub(super) struct Entry<'a> {
 #[derive(Debug, Default)]
 struct Buffer {
     waiting: VecDeque<Chunk>,
-    /// To be used again.
+    /// Empty chunks for reuse.
     spare: Vec<Chunk>,
-    /// Bytes in `waiting`.
+    /// The number of bytes in `waiting`.
     bytes: usize,
-    /// Written out now, however little it is.
+    /// Whether to write now, even if there is little.
     hurry: bool,
-    /// The writer sleeps until there are so many bytes.
+    /// The writer sleeps until there are this many bytes.
     wakes_at: Option<usize>,
-    /// CPUs that may send something yet.
+    /// The number of CPUs that may still send packets.
     senders: usize,
-    /// Something was appended that belongs to no packet: the head of a file whose packets have one link type.
+    /// Whether bytes other than packets were appended: the head of a file whose packets have one
+    /// link type.
     begun: bool,
-    /// What ended it.
+    /// The error that ended the writing, if any.
     failed: Option<String>,
 }
 
-/// What the CPUs and the writer share.
+/// The part that the CPUs and the writer share.
 #[derive(Debug)]
 pub(super) struct Writer {
     name: String,
     options: WriterOptions,
-    /// What is written to. `None` before the start and after the end.
+    /// The file. `None` before the start and after the end.
     file: Mutex<Option<Arc<File>>>,
-    /// Bytes written, of whatever kind. Relaxed, as the three below: nothing is handed over by them.
+    /// The number of bytes written, including those that are not packets. Relaxed, like the three
+    /// below: they publish no other memory.
     written: AtomicU64,
-    /// Bytes that wait, without the chunk that is being written.
+    /// The number of bytes that wait, without the chunk that is being written.
     waiting: AtomicUsize,
-    /// The thread has finished.
+    /// Whether the thread has finished.
     ended: AtomicBool,
-    /// No packet comes any more, although CPUs could still send some.
+    /// Whether no more packets will come, although CPUs could still send some.
     input_ended: AtomicBool,
     buffer: Mutex<Buffer>,
     wake: Condvar,
-    /// Over how many CPUs the buffer is shared out.
+    /// The number of CPUs that share the buffer.
     lanes: AtomicUsize,
     start: Instant,
-    /// Since when the writer has tried to write without success, in milliseconds after `start`; 0 if it does not. Relaxed: it is
-    /// a time, and nothing is handed over by it.
+    /// Since when the writer has tried to write without success, in milliseconds after `start`. 0
+    /// if it does not try. Relaxed: it is only a time, and publishes no other memory.
     stuck_since: AtomicU64,
 }
 
@@ -158,7 +168,7 @@ impl Writer {
         }
     }
 
-    /// Starts the thread. `written` bytes are in the file already.
+    /// Starts the thread. The file already contains `written` bytes.
     pub(super) fn start(self: &Arc<Self>, file: File, written: u64) -> Result<(), DeviceError> {
         let file = Arc::new(file);
         self.written.store(written, Ordering::Relaxed);
@@ -167,7 +177,7 @@ impl Writer {
         let writer = Arc::clone(self);
         let body = move || {
             writing.run(&writer);
-            // The last holder closes it.
+            // The last owner closes the file.
             writer.file().take();
             writer.ended.store(true, Ordering::Release);
         };
@@ -179,42 +189,44 @@ impl Writer {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes written so far, and those of them that are in the pipe.
+    /// The number of bytes written so far, and how many of them are in the pipe.
     pub(super) fn written(&self) -> (u64, usize) {
         let unread = self.file().as_deref().filter(|_| self.options.watched).map_or(0, pipe::unread);
         (self.written.load(Ordering::Relaxed), unread)
     }
 
-    /// Bytes that wait to be written, as of the last batch.
+    /// The number of bytes that wait to be written, as of the last batch.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether the thread has finished, and closed the file. Pairs with the store at its end.
+    /// Whether the thread has finished and closed the file. Pairs with the store at the thread's
+    /// end.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Nothing is sent any more: what is there is written, and the file closed.
+    /// Ends the input. The remaining packets are written, and the file is closed.
     pub(super) fn end_input(&self) {
         let mut buffer = self.lock();
         self.input_ended.store(true, Ordering::Relaxed);
         self.wake_writer(&mut buffer);
     }
 
-    /// Why it failed, if it did.
+    /// Why the output failed, if it did.
     pub(super) fn failure(&self) -> Option<String> {
         self.lock().failed.clone()
     }
 
-    /// A CPU's way in.
+    /// Creates a lane for a CPU.
     pub(super) fn lane(&self) -> Arc<Lane> {
         self.lock().senders += 1;
         self.lanes.fetch_add(1, Ordering::Relaxed);
         Arc::default()
     }
 
-    /// A CPU sends no more. If it is the last one and nothing was appended, `head` makes the file one without packets.
+    /// Notes that a CPU sends no more. If it is the last one and nothing was appended, `head` makes
+    /// the file a capture without packets.
     pub(super) fn leave(&self, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -224,14 +236,14 @@ impl Writer {
         self.wake_writer(&mut buffer);
     }
 
-    /// Appends what belongs to no packet.
+    /// Appends bytes that do not belong to a packet.
     pub(super) fn append(&self, bytes: &[u8]) {
         let mut buffer = self.lock();
         buffer.begun = true;
         buffer.append(bytes);
     }
 
-    /// Begins to append a batch. If the output has failed, the error says why.
+    /// Starts to append a batch. If the output has failed, the error says why.
     pub(super) fn begin<'a>(&'a self, lane: &'a Arc<Lane>, source: TxSource) -> Result<Entry<'a>, DeviceError> {
         let mut buffer = self.lock();
         if self.input_ended.load(Ordering::Relaxed) {
@@ -244,7 +256,7 @@ impl Writer {
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
-    /// Has what waits written now.
+    /// Has the waiting bytes written now.
     pub(super) fn flush(&self) {
         let mut buffer = self.lock();
         if buffer.bytes > 0 && !buffer.hurry {
@@ -259,17 +271,18 @@ impl Writer {
         }
     }
 
-    /// Each CPU's share of the buffer.
+    /// The share of the buffer that each CPU has, in bytes.
     fn share(&self) -> usize {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
-    /// Whether a batch of that CPU can still be taken.
+    /// Whether the buffer takes another batch of that CPU.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }
 
-    /// Whether there is room for two batches, or nobody is to wait for it since it takes nothing any more.
+    /// Whether there is room for two batches. Also true if the output is stuck, because inputs
+    /// should not wait for it then.
     pub(super) fn has_room(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share() / 2 || self.is_stuck()
     }
@@ -281,7 +294,7 @@ impl Writer {
             && self.millis().saturating_sub(since) >= OUTPUT_STUCK_AFTER.as_millis() as u64
     }
 
-    /// Since the start, and never 0.
+    /// Milliseconds since the start, and never 0.
     fn millis(&self) -> u64 {
         self.start.elapsed().as_millis() as u64 + 1
     }
@@ -290,7 +303,7 @@ impl Writer {
         DeviceError::new(self.name.clone(), "write to", cause)
     }
 
-    /// The file's format has one link type, and a packet of another one came.
+    /// The error for a packet with a second link type, if the file's format allows only one.
     pub(super) fn several_links(&self) -> DeviceError {
         let cause = io::Error::other("a pcap file has one link type, and these packets have several");
         self.error(cause).advise("let the name end in .pcapng")
@@ -302,13 +315,13 @@ impl Writer {
 
     // ---- the writer's side
 
-    /// What is to be written next. `None`: nobody sends any more, and all is written.
+    /// The next chunk to write. `None` if everything is written and no CPU sends any more.
     fn next(&self, used: Option<Chunk>) -> Option<Chunk> {
         let mut buffer = self.lock();
         buffer.spare.extend(used);
         let mut lingered = false;
         loop {
-            // Changed under the lock of the buffer.
+            // Relaxed: changed only under the lock of the buffer.
             let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
             if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;
@@ -333,7 +346,8 @@ impl Writer {
         }
     }
 
-    /// It is over before its time: what waits is lost, and nothing more is taken. `chunk` was being written.
+    /// Ends the writing early. The waiting packets are lost, and no more are taken. `chunk` was
+    /// being written.
     fn fail(&self, chunk: Option<&Chunk>, cause: io::Error) {
         let error = self.error(cause);
         tracing::error!(device = %self.name, "{error}");
@@ -355,21 +369,21 @@ impl Writer {
 }
 
 impl Lane {
-    /// Where it is counted what becomes of this CPU's packets.
+    /// Sets the account for the outcomes of this CPU's packets.
     pub(super) fn set_account(&self, account: TxAccount) {
-        // Asked once.
+        // The account is set only once.
         let _ = self.account.set(account);
     }
 }
 
 impl Buffer {
-    /// Appends what belongs to no packet.
+    /// Appends bytes that do not belong to a packet.
     fn append(&mut self, bytes: &[u8]) {
         self.chunk_for(bytes.len()).bytes.extend_from_slice(bytes);
         self.bytes += bytes.len();
     }
 
-    /// The last chunk, with room for so many bytes.
+    /// The last chunk. It has room for this many bytes.
     fn chunk_for(&mut self, bytes: usize) -> &mut Chunk {
         let fits = self.waiting.back().is_some_and(|chunk| chunk.bytes.len() + bytes <= WRITE_BYTES);
         if !fits {
@@ -377,7 +391,7 @@ impl Buffer {
             let new = || Chunk { bytes: Vec::with_capacity(WRITE_BYTES), sent: Vec::new() };
             self.waiting.push_back(spare.unwrap_or_else(new));
         }
-        // There is one: it fits, or was pushed just now.
+        // A last chunk exists: it has room, or was pushed above.
         self.last_chunk()
     }
 
@@ -388,13 +402,13 @@ impl Buffer {
 }
 
 impl Entry<'_> {
-    /// What is written of a packet is appended to these bytes.
+    /// The bytes to which the encoded packet is appended.
     #[inline]
     pub(super) fn blocks(&mut self) -> &mut Vec<u8> {
         &mut self.buffer.last_chunk().bytes
     }
 
-    /// A packet was appended, with so many bytes of its own.
+    /// Counts an appended packet with this many captured bytes.
     #[inline]
     pub(super) fn count(&mut self, bytes: u64) {
         self.packets += 1;
@@ -421,19 +435,19 @@ impl Drop for Entry<'_> {
 }
 
 impl Chunk {
-    /// Its bytes are no longer in the buffer.
+    /// Removes the chunk's bytes from the CPUs' shares.
     fn let_go(&self) {
         for sent in &self.sent {
             sent.lane.held.fetch_sub(sent.len, Ordering::Relaxed);
         }
     }
 
-    /// Whether the run no longer waits for it.
+    /// Whether the run no longer waits for the output.
     fn is_over(&self) -> bool {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
 
-    /// Empty, to be used again, unless an unusually long batch made it unusually large.
+    /// The chunk, emptied for reuse. `None` if an unusually long batch has made it unusually large.
     fn emptied(mut self) -> Option<Self> {
         self.bytes.clear();
         self.sent.clear();

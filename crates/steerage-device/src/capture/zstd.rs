@@ -1,67 +1,72 @@
-//! Zstandard, decompressed a block at a time, so that a pipe may pause anywhere, and memory is bounded whatever a file
-//! claims.
+//! Zstandard. It is decompressed a block at a time, so that a pipe may pause anywhere, and memory
+//! is bounded whatever a file claims.
 //!
-//! `ruzstd` decodes the blocks. Frames and blocks are found here: its own readers either hold everything that a buffer
-//! of compressed bytes decompresses to, or cannot continue after a pipe made them wait. Format: RFC 8878.
+//! `ruzstd` decodes the blocks, and this module finds frames and blocks. The readers of `ruzstd`
+//! either keep everything that a buffer of compressed bytes decompresses to, or cannot continue
+//! after a pipe made them wait. Format: RFC 8878.
 
 use std::io::{self, BufRead, Read};
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 const MAGIC: u32 = 0xfd2f_b528;
-/// And the 15 that follow: frames to be skipped.
+/// The first of 16 magic numbers for frames to skip.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
-/// The largest window, which is how far back unpacked bytes may be repeated: what `zstd -d` allows. It packs with 8 MiB at level 19,
-/// and with up to 128 MiB by `--ultra` or `--long`.
+/// The largest window, which is how far back unpacked bytes may be repeated. `zstd -d` has the same
+/// limit. The compressor uses 8 MiB at level 19, and up to 128 MiB with `--ultra` or `--long`.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// The largest window that the decoder sees. It would allocate the whole window at once, whatever the frame holds, and twice as much
-/// if its size is a power of two. The header of a larger window is changed to this size, and what it needs beyond that is [held back](Zstd::held_back).
+/// The largest window in a header that the decoder sees. The decoder allocates the whole window at
+/// once, no matter how little the frame holds, and twice as much if the size is a power of two. So
+/// the header of a larger window is changed to this size, and the additional bytes are [held
+/// back](Zstd::held_back).
 const TOLD_WINDOW_BYTES: u64 = 1 << 20;
-/// The same as a frame header has it: the power of two above 1 KiB, and no eighths (RFC 8878, 3.1.1.1.2).
+/// The same size in the encoding of a frame header: the power of two above 1 KiB, without eighths
+/// (RFC 8878, 3.1.1.1.2).
 const TOLD_WINDOW: u8 = 10 << 3;
 
-/// Magic and descriptor: as many bytes as tell the frame header's length.
+/// Magic and descriptor. This many bytes show the length of the frame header.
 const DESCRIPTOR_END: usize = 5;
-/// How many bytes a dictionary's number has, by the descriptor.
+/// The length of a dictionary's number, by the descriptor.
 const DICTIONARY_BYTES: [usize; 4] = [0, 1, 2, 4];
 const BLOCK_HEADER_BYTES: usize = 3;
 const CHECKSUM_BYTES: usize = 4;
-/// The descriptor's bit that says there is a checksum.
+/// The descriptor's bit for a checksum.
 const CHECKSUM_FLAG: u8 = 4;
 
-/// The most a block can unpack to, and be.
+/// The most bytes of a block, both packed and unpacked.
 const BLOCK_BYTES_MAX: usize = 128 << 10;
 
-/// Whether a file that begins with these bytes is packed so.
+/// Whether a file that begins with these bytes is compressed with zstd.
 pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     let magic = u32::from_le_bytes(bytes);
     magic == MAGIC || magic & !0xf == SKIPPABLE_MAGIC
 }
 
-/// Unpacks what it reads from `feed`. Where that would block, it goes on from there when it is read again.
+/// Unpacks the bytes that it reads from `feed`. If `feed` would block, the next read continues from
+/// there.
 pub(super) struct Zstd<R> {
     feed: R,
     frame: FrameDecoder,
     next: NextPart,
-    /// How many unpacked bytes stay in the decoder beyond the window that it was told of: until the frame's end, the decoder repeats
-    /// from whatever it still holds.
+    /// How many unpacked bytes stay in the decoder in addition to the window in its header. Until
+    /// the end of the frame, the decoder repeats bytes from everything it still holds.
     held_back: usize,
-    /// The bytes of what comes next, as far as they have come.
+    /// The bytes of the next part, as far as they have arrived.
     pending: Vec<u8>,
 }
 
-/// What comes next in the packed bytes.
+/// The next part of the packed bytes.
 #[derive(Clone, Copy, Debug)]
 enum NextPart {
     FrameHeader,
     Skip(u64),
-    /// Of a frame with a checksum or without.
+    /// A block of a frame with or without a checksum.
     Block {
         checksum: bool,
     },
-    /// The frame is unpacked, and yet to be compared.
+    /// The frame is unpacked, but its checksum is not compared yet.
     FrameEnd {
         checksum: bool,
     },
@@ -77,7 +82,8 @@ impl<R: BufRead> Zstd<R> {
         &self.feed
     }
 
-    /// Sees to it that `bytes` bytes are pending. False if the input ended before the first.
+    /// Makes sure that `bytes` bytes are pending. Returns false if the input ended before the first
+    /// of them.
     fn want(&mut self, bytes: usize) -> io::Result<bool> {
         while self.pending.len() < bytes {
             let come = self.feed.fill_buf()?;
@@ -91,12 +97,12 @@ impl<R: BufRead> Zstd<R> {
         Ok(true)
     }
 
-    /// As [`want`](Self::want), where the input must not end.
+    /// As [`want`](Self::want), but the end of the input is an error.
     fn need(&mut self, bytes: usize) -> io::Result<()> {
         if self.want(bytes)? { Ok(()) } else { Err(cut()) }
     }
 
-    /// Goes on by one step. False at the end.
+    /// Processes one part. Returns false at the end.
     fn step(&mut self) -> io::Result<bool> {
         self.next = match self.next {
             NextPart::FrameHeader => {
@@ -195,7 +201,7 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// The number of the dictionary that a frame was packed with, by its header, which is whole. 0 for none.
+/// The number of the dictionary for a frame, from its complete header. 0 if there is none.
 fn dictionary(header: &[u8]) -> u32 {
     let descriptor = header[DESCRIPTOR_END - 1];
     let from = DESCRIPTOR_END + usize::from(descriptor & 0x20 == 0);
@@ -205,8 +211,8 @@ fn dictionary(header: &[u8]) -> u32 {
     u32::from_le_bytes(number)
 }
 
-/// The frame header's length, magic included, by its descriptor: with a byte for the window unless there is one segment,
-/// a dictionary's number and the content's size.
+/// The length of the frame header, including the magic, by its descriptor. It has a byte for the
+/// window unless there is one segment, a dictionary's number and the content's size.
 fn frame_header_bytes(descriptor: u8) -> usize {
     let single = descriptor & 0x20 != 0;
     let dictionary = DICTIONARY_BYTES[usize::from(descriptor & 3)];
@@ -217,7 +223,7 @@ fn frame_header_bytes(descriptor: u8) -> usize {
     DESCRIPTOR_END + usize::from(!single) + dictionary + size
 }
 
-/// How much of what is unpacked has to be kept, by the frame's header, which is whole.
+/// How many unpacked bytes must be kept for a frame, from its complete header.
 fn window_bytes(header: &[u8]) -> u64 {
     let descriptor = header[DESCRIPTOR_END - 1];
     if descriptor & 0x20 == 0 {
@@ -231,7 +237,7 @@ fn window_bytes(header: &[u8]) -> u64 {
     };
     let mut size = [0; 8];
     size[..size_bytes].copy_from_slice(&header[header.len() - size_bytes..]);
-    // A size of two bytes counts from 256 on.
+    // A size of two bytes has an offset of 256.
     u64::from_le_bytes(size) + if size_bytes == 2 { 256 } else { 0 }
 }
 
@@ -239,7 +245,7 @@ fn cut() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }
 
-/// It is sound, and cannot be unpacked here.
+/// The error for valid data that this module cannot unpack.
 fn unsupported(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("zstd: {text}"))
 }

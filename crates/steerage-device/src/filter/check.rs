@@ -1,19 +1,21 @@
-//! Checks whether the kernel would accept a program: the rules of `bpf_check_classic`, net/core/filter.c.
+//! Checks whether the kernel would accept a program. The rules are those of `bpf_check_classic` in
+//! net/core/filter.c.
 
 use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 
-/// Memory words of a program: `BPF_MEMWORDS`.
+/// The number of memory words of a program: `BPF_MEMWORDS`.
 const MEMORY_WORDS: u32 = 16;
 
-/// Loads from here on are not from the packet but from what the kernel knows of it: `SKF_AD_OFF`.
+/// Loads from this offset on do not read the packet but the kernel's information about it:
+/// `SKF_AD_OFF`.
 const ANCILLARY: u32 = 0xffff_f000;
-/// What it can be asked for lies at the even multiples of 4 below this: `SKF_AD_MAX`.
+/// The end of that information. Its parts are at multiples of 4 below this: `SKF_AD_MAX`.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
-/// What an instruction does, as far as the rules are concerned.
+/// The kind of an instruction, as far as the rules need it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Nothing that could be wrong.
+    /// An instruction that is always valid.
     Plain,
     Divide,
     Shift,
@@ -25,22 +27,22 @@ enum Kind {
     Return,
 }
 
-/// What the operation code stands for; `None` if it is none of the kernel's.
+/// The kind of an operation code. `None` if the kernel does not know the code.
 fn kind(code: u16) -> Option<Kind> {
     Some(match code {
-        // Divide and modulo by a constant, then shifts by one.
+        // Divide and modulo by a constant. The next line has shifts by a constant.
         0x34 | 0x94 => Kind::Divide,
         0x64 | 0x74 => Kind::Shift,
-        // The others of arithmetic: by a constant, by X, and the sign.
+        // Other arithmetic: with a constant, with X, and negation.
         0x04 | 0x14 | 0x24 | 0x44 | 0x54 | 0xa4 => Kind::Plain,
         0x0c | 0x1c | 0x2c | 0x3c | 0x4c | 0x5c | 0x6c | 0x7c | 0x9c | 0xac | 0x84 => Kind::Plain,
-        // A word, a half, a byte of the packet.
+        // Loads of a word, a half-word or a byte of the packet.
         0x20 | 0x28 | 0x30 => Kind::LoadPacket,
-        // The same beyond X; constants; lengths; and four times the low half of a byte.
+        // Loads relative to X, constants, lengths, and four times the lower half of a byte.
         0x40 | 0x48 | 0x50 | 0x00 | 0x01 | 0x80 | 0x81 | 0xb1 => Kind::Plain,
         0x60 | 0x61 => Kind::LoadMemory,
         0x02 | 0x03 => Kind::Store,
-        // Between A and X.
+        // Transfers between A and X.
         0x07 | 0x87 => Kind::Plain,
         0x05 => Kind::Jump,
         0x15 | 0x1d | 0x25 | 0x2d | 0x35 | 0x3d | 0x45 | 0x4d => Kind::Branch,
@@ -49,7 +51,7 @@ fn kind(code: u16) -> Option<Kind> {
     })
 }
 
-/// Refuses what the kernel would.
+/// Refuses programs that the kernel would refuse.
 pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
     let wrong = |at, what| Err(FilterError::Program { at, what });
     if program.is_empty() {
@@ -69,7 +71,7 @@ pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
     memory_is_written_before_it_is_read(program)
 }
 
-/// What is wrong with an instruction that has so many behind it.
+/// The mistake in an instruction, if there is one. `behind` is the number of instructions after it.
 fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'static str> {
     let Instruction { operand, jump_true, jump_false, .. } = *instruction;
     match kind(instruction.code) {
@@ -89,12 +91,13 @@ fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'st
     }
 }
 
-/// Whatever the way through the program, no memory word is read that was not written: `check_load_and_stores`. Jumps go
-/// forward only, so one pass sees every way to an instruction before the instruction.
+/// Checks that no path through the program reads a memory word before it was written, like
+/// `check_load_and_stores`. All jumps go forward, so one pass sees every path to an instruction
+/// before the instruction itself.
 fn memory_is_written_before_it_is_read(program: &[Instruction]) -> Result<(), FilterError> {
-    // What is written for certain when control jumps to an instruction, a bit for each word.
+    // The words that are written in any case when a jump reaches an instruction, one bit per word.
     let mut on_arrival = vec![u16::MAX; program.len()];
-    // And when it comes to the next one without a jump.
+    // The same for the path from the previous instruction.
     let mut written: u16 = 0;
     for (at, instruction) in program.iter().enumerate() {
         written &= on_arrival[at];

@@ -1,21 +1,23 @@
-//! The filter of capture files: a program for each kind of frames that they hold.
+//! The filter of capture files. It has a program for each kind of frames in the files.
 
 use steerage::LinkType;
 
 use super::{Filter, FilterError, FrameFilter, numbers, tcpdump, written};
 
-/// What a filter is compiled for.
+/// The properties of frames for which a filter is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameKind {
     pub(crate) link: LinkType,
-    /// The byte order of the file. It matters where the link header is in that of the machine that wrote it.
+    /// The byte order of the file. It matters if the link header has the byte order of the machine
+    /// that wrote it.
     pub(crate) big_endian: bool,
 }
 
 /// Link types whose header has the byte order of the machine that wrote it: BSD loopback, and OpenBSD's `enc`.
 const IN_WRITERS_ORDER: [LinkType; 2] = [LinkType::NULL, LinkType(109)];
 
-/// Link types that are not dissected and yet filtered: 802.11, with radiotap headers or without.
+/// Link types that steerage filters without dissecting them: 802.11, with or without radiotap
+/// headers.
 const WIRELESS: [LinkType; 2] = [LinkType(105), LinkType(127)];
 
 impl FrameKind {
@@ -23,7 +25,7 @@ impl FrameKind {
         Self { link, big_endian: big_endian && IN_WRITERS_ORDER.contains(&link) }
     }
 
-    /// Whatever a pipe or a pcapng file may bring.
+    /// All kinds of frames that a pipe or a pcapng file may contain.
     fn usual() -> impl Iterator<Item = Self> {
         let links = LinkType::READ.iter().copied().chain(WIRELESS);
         let reversed = Self::new(LinkType::NULL, true);
@@ -34,9 +36,9 @@ impl FrameKind {
 /// A program for each kind of frames.
 #[derive(Debug)]
 pub(crate) enum FileFilters {
-    /// What a person compiled: it is for one link type, that of the first frame.
+    /// A program that the user compiled. It is for one link type, that of the first frame.
     Numbers { filter: FrameFilter, link: Option<LinkType> },
-    /// What tcpdump compiles for each, or why it does not.
+    /// The programs that tcpdump compiled for each kind, or its error for that kind.
     Compiled(Vec<(FrameKind, Result<FrameFilter, String>)>),
 }
 
@@ -62,7 +64,8 @@ impl FileFilters {
         let mut first_error = None;
         for (kind, filter) in wanted.into_iter().zip(compiled) {
             let filter = match filter.and_then(|filter| filter.for_frames()) {
-                // What is known to come has to be filtered. So has anything, or the expression is wrong.
+                // Kinds that the files contain must have a filter. Also, at least one kind must
+                // have one, or the expression is invalid.
                 Err(error) if kinds.contains(&kind) => return Err(error),
                 Err(error) => {
                     let text = error.to_string();

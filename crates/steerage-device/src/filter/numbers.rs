@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 use super::{Filter, FilterError, INSTRUCTIONS_MAX, Instruction, SHOWN_CHARS_MAX, shown};
 
-/// What stands between numbers.
+/// Whether a character separates numbers.
 fn is_between(c: char) -> bool {
     c.is_ascii_whitespace() || c == ','
 }
 
-/// Whether a text is numbers and no expression: no expression is made of nothing but decimal numbers.
+/// Whether a text is a list of numbers. An expression never consists of decimal numbers only.
 pub(super) fn looks_like(text: &str) -> bool {
     let mut digits = false;
     text.chars().all(|c| {
@@ -21,7 +21,8 @@ pub(super) fn looks_like(text: &str) -> bool {
 impl FromStr for Filter {
     type Err = FilterError;
 
-    /// Reads what `tcpdump -ddd` prints, on lines or with commas between the numbers, and checks it as the kernel would.
+    /// Reads the output of `tcpdump -ddd`, with line breaks or commas between the numbers, and
+    /// checks it by the kernel's rules.
     fn from_str(text: &str) -> Result<Self, FilterError> {
         let mut words = text.split(is_between).filter(|word| !word.is_empty());
         let count: usize = match words.next() {

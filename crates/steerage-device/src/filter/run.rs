@@ -1,22 +1,25 @@
-//! Runs a filter on a frame in memory: what the kernel does for interfaces, for frames of files.
+//! Runs a filter on a frame in memory. This does for frames of files what the kernel does for
+//! interfaces.
 //!
-//! The meaning of each operation is that of libpcap's `bpf_filter.c`, with which `tcpdump -r` runs it: a load beyond the frame's
-//! end rejects the frame. There is no crate that does this (November 2026): `rbpf` runs extended BPF alone, and `classic_bpf`
-//! attaches programs to sockets.
+//! Each operation means the same as in libpcap's `bpf_filter.c`, which `tcpdump -r` uses. For
+//! example, a load past the end of the frame rejects the frame. No crate offers this (November
+//! 2026): `rbpf` runs only extended BPF, and `classic_bpf` attaches programs to sockets.
 
 use super::{Filter, FilterError, Instruction};
 
-/// Memory words of a program: `BPF_MEMWORDS`.
+/// The number of memory words of a program: `BPF_MEMWORDS`.
 const MEMORY_WORDS: usize = 16;
 
-/// Loads from here on are from what the kernel knows of a packet, or relative to headers that it has found (`SKF_LL_OFF`).
-/// A frame of a file has none of that, and no frame is so long.
+/// Loads from this offset on read the kernel's information about a packet, or are relative to
+/// headers that the kernel has found (`SKF_LL_OFF`). For a frame of a file there is no such
+/// information, and no frame is this long.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.
 ///
-/// Its work is bounded: all jumps go forward, so it runs each of its at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX)
-/// instructions at most once. It allocates nothing and reads nothing but the frame.
+/// Its work is bounded. It has at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX) instructions,
+/// and runs each at most once, because all jumps go forward. It allocates nothing and reads nothing
+/// but the frame.
 ///
 /// ```
 /// use steerage_device::filter::Filter;
@@ -40,7 +43,7 @@ pub struct FrameFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Load(Size, u32),
-    /// At X further on.
+    /// Loads from the constant offset plus X.
     LoadBeyond(Size, u32),
     LoadConstant(u32),
     LoadLength,
@@ -48,7 +51,7 @@ enum Operation {
     SetX(u32),
     SetXToLength,
     SetXFromMemory(u8),
-    /// Four times the lower half of a byte: the length of an IPv4 header.
+    /// Four times the lower half of a byte, which is the length of an IPv4 header.
     SetXToHeaderLength(u32),
     Store(u8),
     StoreX(u8),
@@ -57,7 +60,8 @@ enum Operation {
     XFromA,
     AFromX,
     Jump(u32),
-    /// By the comparison of A: how many instructions to skip if it holds, and if not.
+    /// Compares A. The numbers say how many instructions to skip if the comparison holds, and if it
+    /// does not.
     Branch(Comparison, Operand, u8, u8),
     Return(u32),
     ReturnA,
@@ -99,10 +103,11 @@ enum Operand {
 }
 
 impl Filter {
-    /// The same filter for frames in memory.
+    /// Prepares the filter for frames in memory.
     ///
     /// # Errors
-    /// [`FilterError::KernelOnly`] if it asks for what only the kernel knows, as one that tcpdump compiled for an interface may.
+    /// [`FilterError::KernelOnly`] if it uses information that only the kernel has. A filter that
+    /// tcpdump compiled for an interface may do so.
     ///
     /// [`FrameFilter`] has an example.
     pub fn for_frames(&self) -> Result<FrameFilter, FilterError> {
@@ -113,7 +118,7 @@ impl Filter {
 }
 
 impl Operation {
-    /// `None` if only the kernel can run it.
+    /// Decodes an instruction. `None` if only the kernel can run it.
     fn decode(instruction: &Instruction) -> Option<Self> {
         let Instruction { code, jump_true, jump_false, operand } = *instruction;
         let size = match code & 0x18 {
@@ -133,7 +138,7 @@ impl Operation {
             0x01 => Self::SetX(operand),
             0x80 => Self::LoadLength,
             0x81 => Self::SetXToLength,
-            // The check of programs has seen that memory words are below 16.
+            // `check::program` has checked that memory words are below 16.
             0x60 => Self::LoadMemory(operand as u8),
             0x61 => Self::SetXFromMemory(operand as u8),
             0x02 => Self::Store(operand as u8),
@@ -157,25 +162,26 @@ impl Operation {
             0x35 | 0x3d => branch(Comparison::AtLeast),
             0x45 | 0x4d => branch(Comparison::AnyBit),
             0x06 => Self::Return(operand),
-            // The check of programs knows no other code.
+            // `check::program` accepts no other code.
             _ => Self::ReturnA,
         })
     }
 }
 
 impl FrameFilter {
-    /// How many bytes of the frame the filter lets through: 0 if it takes the frame out. `wire_len` is how long the frame was
-    /// on the wire, which `len`, `less` and `greater` ask for.
+    /// How many bytes of the frame the filter lets through. 0 means that it removes the frame.
+    /// `wire_len` is the length of the frame on the wire, which `len`, `less` and `greater` use.
     pub fn run(&self, frame: &[u8], wire_len: u32) -> u32 {
         self.try_run(frame, wire_len).unwrap_or(0)
     }
 
-    /// `None` if a load lies beyond the frame, or a division is by 0.
+    /// Runs the program. `None` if it loads bytes past the end of the frame, or divides by 0.
     fn try_run(&self, frame: &[u8], wire_len: u32) -> Option<u32> {
         let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY_WORDS]);
         let mut rest = self.operations.iter();
         loop {
-            // The check of programs has seen that jumps stay within it, and that the last instruction returns.
+            // `check::program` has checked that all jumps stay within the program, and that the
+            // last instruction returns.
             let skip = match *rest.next()? {
                 Operation::Load(size, at) => {
                     a = load(frame, size, at)?;
@@ -281,7 +287,7 @@ impl Arithmetic {
             Self::Divide => a.checked_div(by)?,
             Self::Or => a | by,
             Self::And => a & by,
-            // A shift by 32 bits or more leaves nothing.
+            // A shift by 32 bits or more yields 0.
             Self::ShiftLeft => a.checked_shl(by).unwrap_or(0),
             Self::ShiftRight => a.checked_shr(by).unwrap_or(0),
             Self::Modulo => a.checked_rem(by)?,
@@ -310,8 +316,8 @@ mod tests {
         program.parse::<Filter>().unwrap().for_frames().unwrap().run(frame, wire_len)
     }
 
-    /// Each line's last number is what libpcap 1.10's `bpf_filter` returns for the program, the frame 01 02 .. 08 and a length
-    /// on the wire of 100.
+    /// The expected results come from `bpf_filter` of libpcap 1.10. It ran each program on `frame`,
+    /// with a length on the wire of 100.
     #[test]
     fn operations_are_those_of_libpcap() {
         let frame = [1, 2, 3, 4, 5, 6, 7, 8];

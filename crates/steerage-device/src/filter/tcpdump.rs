@@ -1,4 +1,4 @@
-//! Runs tcpdump as the compiler: a child process that prints a program.
+//! Uses tcpdump as the compiler. It runs as a child process and prints a program.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -13,28 +13,31 @@ use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
-/// How long it may take. Compiling takes milliseconds, but a host's name in an expression is looked up first, and a
-/// resolver tries for 10 s before it gives up on a server.
+/// How long tcpdump may take. Compiling takes milliseconds, but tcpdump first looks up host names
+/// in the expression. A resolver tries for 10 s before it gives up on a server.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How much it may print: the longest program that the kernel takes has 112 KiB as numbers.
+/// How many bytes tcpdump may print. As numbers, the longest program that the kernel accepts has
+/// 112 KiB.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// How much of its error is passed on, in characters: its own are shorter.
+/// How many characters of tcpdump's error are passed on. Its own errors are shorter.
 const SAID_CHARS_MAX: usize = 240;
 
-/// The longest packet that a filter lets through whole, in bytes: tcpdump's own most, and more than any frame has.
+/// The longest packet that a filter lets through uncut, in bytes. It is tcpdump's maximum, and
+/// longer than any frame.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
-/// How many run at a time, where an expression is compiled for several kinds of frames.
+/// How many compilers run at a time, if an expression is compiled for several kinds of frames.
 const AT_A_TIME: usize = 8;
 
-/// What tcpdump says before it compiles for a file.
+/// The start of the message that tcpdump prints before it compiles for a file.
 const READING: &str = "reading from file ";
 
-/// The only word of the language that asks for something a file's frame has in it and a live one has beside it: the kernel
-/// takes tags out of frames. Compiled without the interface it finds nothing.
+/// The only word of the language that depends on the interface. It matches VLAN tags, which the
+/// kernel removes from live frames, but which are part of a file's frames. If it is compiled
+/// without the interface, it matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 /// Compiles an expression.
@@ -42,7 +45,8 @@ pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Re
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
 }
 
-/// Compiles an expression for frames of files, for each of these kinds. Each gets what `tcpdump -r` would filter such a file with.
+/// Compiles an expression for frames of files, once for each of these kinds. Each program is the
+/// one that `tcpdump -r` would use for such a file.
 pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<Filter, FilterError>> {
     let compiler = Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX };
     if text.contains('\0') {
@@ -57,7 +61,7 @@ pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<F
     compiled
 }
 
-/// A capture file of this kind without packets: its header.
+/// The header of a capture file of this kind, without packets.
 fn file_header(kind: FrameKind) -> Vec<u8> {
     let (link, magic, version) = (u32::from(kind.link.0), 0xa1b2_c3d4_u32, [2_u16, 4]);
     let words = [magic, 0, 0, 0, WHOLE_BYTES, link];
@@ -68,7 +72,7 @@ fn file_header(kind: FrameKind) -> Vec<u8> {
     header
 }
 
-/// What is run, and for how long.
+/// The program to run, and its time limit.
 struct Compiler<'a> {
     program: &'a OsStr,
     time_max: Duration,
@@ -85,9 +89,10 @@ impl Compiler<'_> {
             return Err(refused(text, "it has a zero byte"));
         }
         if let Some(interface) = interface {
-            // Not promiscuous (-p): tcpdump opens the interface for a moment.
+            // -p: do not make the interface promiscuous. tcpdump opens the interface for a moment.
             let compiled = self.run(&["-p", "-i", interface, "-y", link], text);
-            // Where it may not be opened or is down, all words but one mean the same without it.
+            // If tcpdump may not open the interface, or the interface is down, compile without it.
+            // All words but `vlan` mean the same then.
             if !matches!(compiled, Err(FilterError::Expression { .. })) || has_word(text, NEEDS_INTERFACE) {
                 return compiled;
             }
@@ -95,15 +100,16 @@ impl Compiler<'_> {
         self.run(&["-y", link], text)
     }
 
-    /// Runs it and reads the program that it prints.
+    /// Runs tcpdump, and reads the program that it prints.
     fn run(&self, options: &[&str], text: &str) -> Result<Filter, FilterError> {
         self.end(self.begin(options, text, &[])?, text)
     }
 
-    /// Starts it with so much to read, less than a pipe holds.
+    /// Starts tcpdump. `input` goes to its standard input, and must be shorter than a pipe.
     fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
-        // -s: whole packets, whatever its default; --: what follows is no option, however it begins.
+        // -s: do not cut packets, whatever the default is. --: the expression is never an option,
+        // no matter how it begins.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         let mut child =
@@ -112,16 +118,16 @@ impl Compiler<'_> {
                 _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
             })?;
         if let Some(mut pipe) = child.stdin.take() {
-            // If it does not read this, it says why.
+            // If tcpdump does not read this, it prints the reason.
             let _ = pipe.write_all(input);
         }
         Ok(child)
     }
 
-    /// Reads the program that it prints.
+    /// Reads the program that tcpdump prints.
     fn end(&self, mut child: Child, text: &str) -> Result<Filter, FilterError> {
         let printed = output(&mut child, self.time_max);
-        // It has ended, or is to: that it printed a whole program is how we know that it went well.
+        // tcpdump has ended, or should end. Success means that it printed a complete program.
         let _ = child.kill();
         let _ = child.wait();
         let (out, err) = printed.map_err(|cause| FilterError::Tcpdump { operation: "run tcpdump", cause })?;
@@ -133,10 +139,10 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|other| other == word)
 }
 
-/// All that it prints on standard output and standard error.
+/// Everything that tcpdump prints on standard output and standard error.
 fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)> {
     let deadline = Instant::now() + time_max;
-    // One reader each: whichever pipe it fills, it goes on.
+    // Each pipe has its own reader, so tcpdump never waits for one of them.
     let out = read_aside(child.stdout.take())?;
     let err = read_aside(child.stderr.take())?;
     let wait = |printed: mpsc::Receiver<io::Result<String>>| {
@@ -147,20 +153,21 @@ fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)>
     Ok((wait(out)?, wait(err)?))
 }
 
-/// Reads a pipe on a thread of its own, up to what it may print. The thread ends with the child.
+/// Reads a pipe on a separate thread, up to the allowed number of bytes. The thread ends with the
+/// child.
 fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Receiver<io::Result<String>>> {
     let pipe = pipe.ok_or_else(|| io::Error::other("it has no pipe"))?;
     let (to, from) = mpsc::channel();
     thread::Builder::new().name("tcpdump".to_owned()).spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
-        // Nobody listens any more if it came too late.
+        // If the result comes too late, the receiver is gone.
         let _ = to.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     })?;
     Ok(from)
 }
 
-/// Its error in one line, without its name and its warnings.
+/// The error of tcpdump in one line, without its name and its warnings.
 fn said(err: &str) -> String {
     let lines = err.lines().map(|line| line.strip_prefix("tcpdump: ").unwrap_or(line).trim());
     let is_error = |line: &&str| !line.is_empty() && !line.starts_with("Warning:") && !line.starts_with(READING);
@@ -181,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// Something else by the name of tcpdump.
+    /// A script that replaces tcpdump.
     struct Script(PathBuf);
 
     impl Script {
@@ -198,7 +205,8 @@ mod tests {
 
         fn compile_within(&self, text: &str, time_max: Duration) -> Result<Filter, FilterError> {
             let program: OsString = self.0.clone().into();
-            // While another test forks, the script may still be open for writing there: ETXTBSY.
+            // While another test forks, its child may still have the script open for writing. Then
+            // running it fails with ETXTBSY.
             loop {
                 match (Compiler { program: &program, time_max }).compile(text, Some("lo"), LinkType::ETHERNET) {
                     Err(FilterError::Tcpdump { cause, .. }) if cause.kind() == io::ErrorKind::ExecutableFileBusy => {}
@@ -239,7 +247,7 @@ mod tests {
         assert_eq!(said(""), "it printed nothing");
     }
 
-    /// Whatever a filter begins with is no option, and no shell sees it.
+    /// An expression is never taken as an option, no matter how it begins, and no shell reads it.
     #[test]
     fn the_expression_is_one_argument() {
         let shows = Script::new("shows", r#"for a; do printf '<%s>' "$a" >&2; done"#);

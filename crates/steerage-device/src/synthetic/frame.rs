@@ -1,17 +1,19 @@
-//! The frames: a template for each kind of flow, and the few fields that change.
+//! Generates the frames. Each kind of flow has a template, and only a few fields change.
 
 use std::fmt;
 
-/// What the data of every synthetic frame begins with: `STRG`.
+/// The first bytes of the data of every synthetic frame: `STRG`.
 pub const MAGIC: u32 = u32::from_be_bytes(*b"STRG");
 
-/// Magic number, flow and number in the flow.
+/// The magic number, the flow, and the number within the flow.
 const PAYLOAD_BYTES: usize = 4 + 4 + 8;
 
-/// What is written of a frame whatever its length: all headers and the numbers of the longest kind, `tcp6`.
+/// The bytes that are written for any frame, no matter how long it is: all headers and numbers of
+/// the longest kind, `tcp6`.
 const HEAD_BYTES: usize = 96;
 
-/// The same for the kinds that fit one cache line: the next line then needn't be fetched.
+/// Like [`HEAD_BYTES`], but for kinds that fit into one cache line. So the next line need not be
+/// fetched.
 const LINE_BYTES: usize = 64;
 
 pub(super) const ETHERNET_BYTES: usize = 14;
@@ -27,20 +29,21 @@ pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
 pub(super) const PROTOCOL_TCP: u8 = 6;
 pub(super) const PROTOCOL_UDP: u8 = 17;
 
-/// Addresses of the kind that nobody owns (the second bit of the first byte).
+/// Locally administered addresses (the second bit of the first byte).
 const MAC_TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const MAC_FROM: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VLAN_ID: u16 = 100;
 const NET_FROM_V4: u32 = u32::from_be_bytes([10, 0, 0, 0]);
-/// From the range for benchmarks, RFC 2544.
+/// An address for benchmarks (RFC 2544).
 const TO_V4: [u8; 4] = [198, 18, 0, 1];
-/// From the range for documentation, RFC 3849.
+/// A network for documentation (RFC 3849).
 const NET_FROM_V6: [u16; 8] = [0x2001, 0xdb8, 0, 1, 0, 0, 0, 0];
 const TO_V6: [u16; 8] = [0x2001, 0xdb8, 0, 2, 0, 0, 0, 1];
-/// RFC 863: whoever listens there throws it away.
+/// The discard port, where receivers throw all data away (RFC 863).
 const PORT_DISCARD: u16 = 9;
 
 /// A kind of flow.
+///
 /// [`SyntheticOptions`](super::SyntheticOptions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -58,10 +61,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [Self::Udp4, Self::Tcp4, Self::Udp6, Self::Tcp6, Self::Vlan];
 
-    /// Its name in the option `mix`.
+    /// The kind's name in the option `mix`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Udp4 => "udp4",
@@ -72,12 +75,12 @@ impl Kind {
         }
     }
 
-    /// The shortest frame of this kind, in bytes: its headers and the numbers behind them.
+    /// The shortest frame of this kind, in bytes: its headers and the numbers after them.
     pub fn frame_bytes_min(self) -> usize {
         self.payload_at() + PAYLOAD_BYTES
     }
 
-    /// What is written of a frame of this kind whatever its length.
+    /// The number of bytes that are written for any frame of this kind, no matter how long it is.
     fn head_bytes(self) -> usize {
         if self.frame_bytes_min() <= LINE_BYTES { LINE_BYTES } else { HEAD_BYTES }
     }
@@ -109,7 +112,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The flow and the number in that flow of a synthetic frame. `None` if it is none, or cut before its numbers' end.
+/// The flow and the number within the flow of a synthetic frame. `None` if the frame is not
+/// synthetic, or is cut before the end of its numbers.
 ///
 /// ```
 /// use steerage_device::synthetic::parse_payload;
@@ -137,7 +141,8 @@ pub fn parse_payload(frame: &[u8]) -> Option<(u32, u64)> {
     (magic == MAGIC).then_some((flow, number))
 }
 
-/// How the seed places the flows: a permutation of 24 bits, so that no two flows have one address.
+/// Derives the addresses of flows from the seed. It permutes 24 bits, so no two flows have the same
+/// address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     mask: u32,
@@ -151,8 +156,8 @@ impl Places {
         Self { mask: super::sample::mix(seed) as u32 & Self::ALL }
     }
 
-    /// The flow's place, and its port. Each step can be undone (an odd factor, a shift by half and xor), so that
-    /// different flows go to different places.
+    /// The place and the port of a flow. Each step is reversible (multiplication by an odd factor,
+    /// or a shift by half and xor), so different flows get different places.
     #[inline(always)]
     fn of(self, flow: u32) -> (u32, u16) {
         let mut x = flow ^ self.mask;
@@ -164,14 +169,15 @@ impl Places {
     }
 }
 
-/// The frame of a kind with everything in it that all its frames share, and the sums over that.
+/// A frame of one kind, with all bytes that its frames share, and the checksum sums of these bytes.
 #[derive(Debug)]
 pub(super) struct Template {
     kind: Kind,
-    /// The whole frame, or more where [`HEAD_BYTES`] are more.
+    /// The whole frame, or [`HEAD_BYTES`] bytes if the frame is shorter.
     bytes: Box<[u8]>,
     len: usize,
-    /// The sum over the IPv4 header, and over the TCP or UDP part with its pseudo header, of all that doesn't change.
+    /// The sums of the constant bytes: over the IPv4 header, and over the TCP or UDP part with its
+    /// pseudo header.
     l3_sum: u64,
     l4_sum: u64,
 }
@@ -198,22 +204,25 @@ impl Template {
         Self { kind, bytes: bytes.into(), len, l3_sum, l4_sum }
     }
 
-    /// Length of its frames in bytes.
+    /// The length of the frames in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// How many bytes [`write`](Self::write) needs: the frame's, or what is written whatever the length.
+    /// How many bytes [`write`](Self::write) needs: the length of the frame, or the bytes that are
+    /// written for any frame if that is more.
     pub(super) fn room(&self) -> usize {
         self.len.max(self.kind.head_bytes())
     }
 
-    /// Writes frame `number` of `flow`, from `to`'s first byte on. `None` if `to` is shorter than [`room`](Self::room).
+    /// Writes frame `number` of `flow` to the start of `to`. `None` if `to` is shorter than
+    /// [`room`](Self::room).
     #[inline(always)]
     pub(super) fn write(&self, to: &mut [u8], places: Places, flow: u32, number: u64) -> Option<()> {
         const L3: usize = ETHERNET_BYTES;
         const TAGGED: usize = ETHERNET_BYTES + VLAN_BYTES;
-        // The kind's numbers as constants: each arm is then straight stores at fixed places.
+        // The numbers of each kind are constants here, so that each arm only stores values at fixed
+        // places.
         match self.kind {
             Kind::Udp4 => self.write_as::<LINE_BYTES, L3, false, false>(to, places, flow, number),
             Kind::Vlan => self.write_as::<LINE_BYTES, TAGGED, false, false>(to, places, flow, number),
@@ -259,7 +268,7 @@ impl Template {
             l4_sum += u64::from(sequence);
             put(head, l4 + 16, checksum(l4_sum).to_be_bytes());
         } else {
-            // 0 means "no checksum" to UDP (RFC 768), so it is sent as its equal.
+            // 0 means "no checksum" in UDP (RFC 768), so the equivalent value is sent instead.
             let udp = match checksum(l4_sum) {
                 0 => 0xffff,
                 other => other,
@@ -281,18 +290,20 @@ fn write_ethernet(bytes: &mut [u8], kind: Kind) {
     put(bytes, kind.l3_at() - 2, ethertype.to_be_bytes());
 }
 
-/// `bytes` begins with the header; `len` is of header and data. Source and checksum are left 0.
+/// `bytes` starts at the header. `len` is the length of header and data. Source and checksum stay
+/// 0.
 fn write_ipv4(bytes: &mut [u8], len: usize, kind: Kind) {
     bytes[0] = 0x45;
     put(bytes, 2, (len as u16).to_be_bytes());
-    // Don't fragment: then the identification may be the same in all (RFC 6864).
+    // With "don't fragment", all packets may have the same identification (RFC 6864).
     put(bytes, 6, 0x4000u16.to_be_bytes());
     bytes[8] = 64;
     bytes[9] = if kind.is_tcp() { PROTOCOL_TCP } else { PROTOCOL_UDP };
     put(bytes, 16, TO_V4);
 }
 
-/// `bytes` begins with the header; `len` is of the data alone. The last 4 bytes of the source are left 0.
+/// `bytes` starts at the header. `len` is the length of the data alone. The last 4 bytes of the
+/// source stay 0.
 fn write_ipv6(bytes: &mut [u8], len: usize, kind: Kind) {
     bytes[0] = 0x60;
     put(bytes, 4, (len as u16).to_be_bytes());
@@ -304,7 +315,8 @@ fn write_ipv6(bytes: &mut [u8], len: usize, kind: Kind) {
     }
 }
 
-/// `bytes` begins with the header; `len` is of header and data. Source port, checksum and TCP's sequence are left 0.
+/// `bytes` starts at the header. `len` is the length of header and data. The source port, the
+/// checksum and the TCP sequence number stay 0.
 fn write_l4(bytes: &mut [u8], len: usize, kind: Kind) {
     put(bytes, 2, PORT_DISCARD.to_be_bytes());
     if kind.is_tcp() {
@@ -322,13 +334,15 @@ pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&value);
 }
 
-/// The sum of the 16-bit words of `bytes`, the last filled up with zero (RFC 1071).
+/// The sum of the 16-bit words of `bytes`. The last word is padded with zero if necessary (RFC
+/// 1071).
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low));
     bytes.chunks(2).map(word).sum()
 }
 
-/// The Internet checksum of a sum (RFC 1071). 32-bit words may be added whole: 2^16 is 1 in its arithmetic.
+/// The Internet checksum of a sum (RFC 1071). The sum may contain whole 32-bit words, because
+/// `2^16` equals 1 in this arithmetic.
 #[inline(always)]
 pub(super) fn checksum(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
@@ -359,7 +373,7 @@ mod tests {
     fn heads_hold_all_that_changes() {
         for kind in Kind::ALL {
             assert!(kind.frame_bytes_min() <= kind.head_bytes(), "{kind}");
-            // `write` has these as constants.
+            // `write` has these lengths as constants.
             assert_eq!(kind.head_bytes() == LINE_BYTES, matches!(kind, Kind::Udp4 | Kind::Vlan), "{kind}");
         }
     }

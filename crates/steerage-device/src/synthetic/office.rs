@@ -1,8 +1,9 @@
-//! The profile `office`: frames such as a capture at an office's router has.
+//! The profile `office`. Its frames look like a capture at an office's router.
 //!
-//! Clients look up names and fetch pages, some over IPv6 and some in VLANs. Some make calls, some look up a name that does not
-//! exist, and the first one uploads a backup that never ends. A heap has all open conversations, ordered by the time of their next
-//! frame. Each frame is written directly into its page.
+//! Clients look up names and fetch pages, some over IPv6 and some in VLANs. Some make calls, some
+//! look up a name that does not exist, and the first one uploads a backup that never ends. A heap
+//! holds all open conversations, ordered by the time of their next frame. Each frame is written
+//! directly into its page.
 
 mod conversation;
 mod data;
@@ -25,7 +26,7 @@ use frame::{FRAME_BYTES_MAX, Frame};
 /// The time of the first frame: 2026-01-01 09:00 UTC.
 const START: u64 = 1_767_258_000 * 1_000_000_000;
 
-/// The longest time between the beginnings of two conversations. On average it is half of that.
+/// The longest time between the starts of two conversations. The average is half of that.
 const PAUSE_MAX: u64 = 160_000_000;
 
 /// The number of clients.
@@ -34,19 +35,20 @@ const CLIENTS: usize = 48;
 /// The most open conversations. Most last for less than a second, so there are few.
 const CONVERSATIONS_MAX: usize = 256;
 
-/// The first ephemeral port of IANA's range, and how many even ones there are: RTP has even ports (RFC 3550, 11).
+/// The first ephemeral port of IANA's range, and the number of even ports in it. RTP uses even
+/// ports (RFC 3550, 11).
 const PORT_FIRST: u16 = 49_152;
 const PORTS: u16 = 8_192;
 
-/// The frames of the profile, one after the other.
+/// The frames of the profile, in order.
 #[derive(Debug)]
 pub(super) struct Office {
     chance: Chance,
     under_way: BinaryHeap<Reverse<Conversation>>,
-    /// When the next conversation begins, and the number that it gets.
+    /// When the next conversation begins. The next field is its number.
     next_begins: u64,
     next_number: u64,
-    /// The last frame's time.
+    /// The time of the last frame.
     now: u64,
     /// The number of ports that each client has used.
     ports_used: [u16; CLIENTS],

@@ -1,8 +1,8 @@
-//! Traffic that looks like a real network's.
+//! Profiles of realistic traffic.
 
 use std::fmt;
 
-/// Traffic that looks like a real network's: the option `profile`.
+/// Realistic traffic: the option `profile`.
 ///
 /// ```
 /// use steerage_device::synthetic::{Profile, SyntheticOptions};
@@ -19,10 +19,10 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// All of them.
+    /// All profiles.
     pub const ALL: [Self; 1] = [Self::Office];
 
-    /// Its name in the option `profile`.
+    /// The profile's name in the option `profile`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Office => "office",

@@ -18,38 +18,39 @@ use super::sample::Sampler;
 use super::schedule::{RING, Schedule};
 use super::{Share, SyntheticOptions};
 
-/// A frame to come.
+/// A frame that was drawn but not generated yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct NextFrame {
-    /// The flow, counted in this queue alone.
+    /// The flow's number within this queue.
     flow: u32,
     number: u64,
 }
 
-/// Frames are drawn so many at a time: the misses on the tables of many flows then overlap.
+/// How many frames are drawn at a time. With many flows, the cache misses on their tables then
+/// overlap.
 const AHEAD: usize = POLL_BUDGET;
 
 pub(super) struct SyntheticQueue {
     name: String,
     sampler: Sampler,
-    /// How many frames each flow has had.
+    /// The number of past frames per flow.
     numbers: Box<[u64]>,
     ahead: [NextFrame; AHEAD],
     ahead_at: usize,
 
     places: Places,
     templates: Box<[Template]>,
-    /// A flow's number over all queues is `flow * stride + first`.
+    /// The overall number of a flow is `flow * stride + first`.
     first: u32,
     stride: u32,
 
-    /// `None`: as fast as frames are taken.
+    /// `None` means as fast as frames are taken.
     schedule: Option<Schedule>,
     /// How many frames there will be, sent or lost.
     limit: u64,
-    /// How many there have been.
+    /// How many frames there have been.
     gone: u64,
-    /// Where buffers may be shorter than frames.
+    /// Set if buffers may be shorter than frames.
     parts: Option<ShortBuffers>,
 }
 
@@ -79,7 +80,8 @@ impl SyntheticQueue {
         self.templates.iter().map(Template::room).max().unwrap_or(0)
     }
 
-    /// Draws the next [`AHEAD`] frames. The order is the same however many are taken a poll.
+    /// Draws the next [`AHEAD`] frames. Their order does not depend on how many frames each poll
+    /// takes.
     fn draw(&mut self) {
         let mut flows = [0; AHEAD];
         self.sampler.draw(&mut flows);
@@ -91,7 +93,7 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Writes and pushes up to `count` frames; returns how many there were pages for.
+    /// Writes and pushes up to `count` frames. Returns how many frames found a page.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

@@ -2,12 +2,13 @@
 
 use super::SyntheticOptions;
 
-/// The generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014): SplitMix64.
+/// The SplitMix64 generator from Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators" (2014).
 #[derive(Debug)]
 pub(super) struct Chance(u64);
 
 impl Chance {
-    /// Numbers that depend on `seed` alone.
+    /// A generator whose numbers depend on `seed` alone.
     pub(super) fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
@@ -24,7 +25,7 @@ impl Chance {
     }
 }
 
-/// SplitMix64's finalizer: numbers that are near each other come out far apart.
+/// The finalizer of SplitMix64. It maps close numbers to distant ones.
 #[inline(always)]
 pub(super) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -32,17 +33,18 @@ pub(super) fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Draws the flows of one queue, each with the probability of its weight.
+/// Draws the flows of one queue. The probability of each flow is proportional to its weight.
 #[derive(Debug)]
 pub(super) struct Sampler {
     chance: Chance,
     flows: u32,
     weight: f64,
-    /// Empty where all flows weigh the same.
+    /// Empty if all flows have the same weight.
     aliases: Box<[Alias]>,
 }
 
-/// One column of an alias table: the flow itself below `threshold` (in 2^-32), else the flow `other`.
+/// One column of an alias table. A draw below `threshold` (in units of 2^-32) gives the flow
+/// itself, and any other draw gives `other`.
 #[derive(Clone, Copy, Debug)]
 struct Alias {
     threshold: u32,
@@ -51,7 +53,8 @@ struct Alias {
 
 impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
-        // Mixed, so that queues and seeds that are neighbours don't draw the same numbers one step apart.
+        // Mix the seed, so that neighbouring queues or seeds do not draw the same numbers one step
+        // apart.
         let chance = Chance(mix(options.seed ^ mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {
@@ -62,21 +65,21 @@ impl Sampler {
         Self { chance, flows, weight: weights.iter().sum(), aliases: alias_table(weights) }
     }
 
-    /// What its flows weigh together.
+    /// The total weight of the flows.
     pub(super) fn weight(&self) -> f64 {
         self.weight
     }
 
-    /// How many flows it draws from, numbered from 0.
+    /// How many flows the sampler draws from. They are numbered from 0.
     pub(super) fn flows(&self) -> u32 {
         self.flows
     }
 
-    /// Draws as many as `to` holds.
+    /// Fills `to` with drawn flows.
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
-        // Lemire, "Fast random integer generation in an interval" (2019): the high half of the product is the
-        // column, and the low half says where in it.
+        // Lemire, "Fast random integer generation in an interval" (2019). The high half of the
+        // product is the column, and the low half is the position in the column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
             to.iter_mut().for_each(|to| *to = ((u128::from(self.chance.next()) * flows) >> 64) as u32);
@@ -96,9 +99,10 @@ impl Sampler {
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column that nothing below fills up is the flow's own, up to one part in 2^32.
+    // A column that nothing fills up belongs to the flow itself, up to one part in 2^32.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // Columns with less than their fill from the left, those with more from the right, in one array.
+    // One array holds both kinds of columns: those with less than their fill from the left, and
+    // those with more from the right.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {
@@ -147,7 +151,7 @@ mod tests {
             let total: f64 = weights.iter().sum();
             for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
                 let p = weight / total;
-                // Six standard deviations: one false alarm in 500 million.
+                // Six standard deviations, so one false alarm in 500 million.
                 let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
                 assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");
             }

@@ -1,31 +1,34 @@
-//! When frames are due, and how many are lost from a ring of limited length if a poll comes late.
+//! Computes when frames are due, and how many are lost from a ring of limited length if a poll
+//! comes late.
 
 use steerage::Timestamp;
 
 use super::Share;
 
-/// How many frames of a live source wait for the poll before others are lost: the largest ring of common cards.
+/// How many frames of a live source can wait for a poll before further ones are lost. It is the
+/// largest ring of common cards.
 pub const RING: u64 = 4096;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A steady stream of frames from the first poll on: the first is due at once.
+/// A steady stream of frames. It starts at the first poll, and the first frame is due at once.
 #[derive(Debug)]
 pub(super) struct Schedule {
     start: Option<Timestamp>,
-    /// Frames a nanosecond, as a fraction: kept whole, so that no rounding ever adds up.
+    /// Frames per nanosecond, as a fraction of integers, so that no rounding error accumulates.
     frames: u64,
     nanos: u64,
 }
 
 impl Schedule {
-    /// This queue's share of `rate` frames a second.
+    /// A schedule for this queue's share of `rate` frames per second.
     pub(super) fn new(rate: u64, share: Share) -> Self {
-        // Both stay below 2^63: rate is at most 10^9 and a share has at most 2^32 parts.
+        // Both numbers stay below `2^63`, because a rate is at most `10^9` and a share has at most
+        // `2^32` parts.
         Self { start: None, frames: rate * share.parts(), nanos: NANOS_PER_SECOND * Share::WHOLE }
     }
 
-    /// How many frames have fallen due up to `now`.
+    /// How many frames are due at `now`.
     pub(super) fn due(&mut self, now: Timestamp) -> u64 {
         let start = *self.start.get_or_insert(now);
         if self.frames == 0 {
@@ -36,7 +39,7 @@ impl Schedule {
         u64::try_from(due).unwrap_or(u64::MAX)
     }
 
-    /// The first time by which [`due`](Self::due) is more than `frames`.
+    /// The earliest time at which [`due`](Self::due) is more than `frames`.
     pub(super) fn time_of(&self, frames: u64) -> Timestamp {
         let start = self.start.unwrap_or_default().as_nanos();
         if self.frames == 0 {

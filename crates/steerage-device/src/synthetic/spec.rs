@@ -13,7 +13,7 @@ use crate::options::{SpecError, one_of, shown};
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 10] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer", "profile"];
 
-/// Those that go with a profile.
+/// The options that can be combined with a profile.
 const OF_PROFILES: [&str; 3] = ["profile", "packets", "seed"];
 
 /// The error of the device `synthetic`.
@@ -22,10 +22,12 @@ fn wrong_option(option: &str, value: impl Display, wrong: impl Into<String>) -> 
 }
 
 impl SyntheticOptions {
-    /// Reads `synthetic` or `synthetic:option=value,...`. What is not named keeps its default.
+    /// Reads `synthetic` or `synthetic:option=value,...`. Options that are not named keep their
+    /// defaults.
     ///
     /// # Errors
-    /// [`SpecError`] for an option that there isn't or that is named twice, and for a value outside of what is allowed.
+    /// [`SpecError`] for an option that does not exist, is named twice, or has a value that is out
+    /// of range.
     pub fn parse(spec: &str) -> Result<Self, SpecError> {
         let mut options = Self { name: spec.to_owned(), ..Self::default() };
         let list = match spec.strip_prefix("synthetic") {
@@ -75,7 +77,7 @@ impl SyntheticOptions {
         Ok(())
     }
 
-    /// Whether every option is within what is allowed.
+    /// Checks that every option is within its range.
     pub(super) fn check(&self) -> Result<(), SpecError> {
         within("flows", self.flows.into())?;
         within("size", self.size as u64)?;
@@ -105,7 +107,7 @@ impl SyntheticOptions {
     }
 }
 
-/// From what to what a number may be.
+/// The smallest and the largest value of a number.
 fn range(option: &str) -> (u64, u64) {
     match option {
         "flows" => (1, FLOWS_MAX.into()),

@@ -1,4 +1,5 @@
-//! The packets that the kernel dropped because a queue was full: the interface's `tx_dropped`, by rtnetlink(7).
+//! Counts the packets that the kernel dropped because a queue was full. The count is the
+//! interface's `tx_dropped`, by rtnetlink(7).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,25 +11,26 @@ const RTM_GETLINK: u16 = 18;
 const NLM_F_REQUEST: u16 = 1;
 /// `IFLA_STATS64`: a `struct rtnl_link_stats64`.
 const IFLA_STATS64: u16 = 23;
-/// Where in it `tx_dropped` stands, in bytes: the eighth number.
+/// The offset of `tx_dropped` in that structure, in bytes. It is the eighth number.
 const TX_DROPPED_AT: usize = 7 * 8;
 /// A `struct nlmsghdr` and a `struct ifinfomsg`, 16 bytes each.
 const HEADERS_BYTES: usize = 32;
-/// All that is told of an interface fits: the kernel makes it no longer without being asked to.
+/// The size of the buffer for an answer. The kernel makes no longer description of an interface
+/// unless the request asks for more.
 const ANSWER_BYTES: usize = 8192;
 
-/// Asks for one interface's drops, of the namespace that it was made in.
+/// Asks for the drops of one interface, in the namespace where this was created.
 #[derive(Debug)]
 pub(super) struct Drops {
     socket: File,
     request: [u8; HEADERS_BYTES],
     answer: Box<[u8]>,
-    /// What was counted at the last look.
+    /// The count at the last look.
     seen: u64,
 }
 
 impl Drops {
-    /// Those from now on.
+    /// Counts the drops from now on.
     pub(super) fn of(interface: u32) -> io::Result<Self> {
         let mut request = [0; HEADERS_BYTES];
         request[..4].copy_from_slice(&(HEADERS_BYTES as u32).to_ne_bytes());
@@ -40,7 +42,7 @@ impl Drops {
         Ok(drops)
     }
 
-    /// How many more there are since the last look. Of an interface that is gone nothing is known.
+    /// How many packets were dropped since the last look. 0 if the interface is gone.
     pub(super) fn look(&mut self) -> u64 {
         let Ok(all) = self.ask() else { return 0 };
         all.saturating_sub(std::mem::replace(&mut self.seen, all))
@@ -53,7 +55,7 @@ impl Drops {
     }
 }
 
-/// What an answer says of it.
+/// The number of drops in an answer.
 fn tx_dropped(answer: &[u8]) -> Option<u64> {
     let short = |bytes: &[u8], at: usize| Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     if short(answer, 4)? != RTM_NEWLINK {
@@ -62,7 +64,7 @@ fn tx_dropped(answer: &[u8]) -> Option<u64> {
     let mut rest = answer.get(HEADERS_BYTES..)?;
     loop {
         let (len, kind) = (usize::from(short(rest, 0)?), short(rest, 2)?);
-        // Its own four bytes count: so there is an end.
+        // The length includes these four bytes, so the loop ends.
         let body = rest.get(4..len)?;
         if kind == IFLA_STATS64 {
             return Some(u64::from_ne_bytes(*body.get(TX_DROPPED_AT..)?.first_chunk()?));
@@ -91,7 +93,7 @@ mod tests {
         for cut in 0..HEADERS_BYTES + 12 + 4 + TX_DROPPED_AT + 8 {
             assert_eq!(tx_dropped(&answer[..cut]), None);
         }
-        // An attribute of no length.
+        // An attribute with length zero.
         let endless = [&head[..], &[0; 8]].concat();
         assert_eq!(tx_dropped(&endless), None);
         head[4] = 2;

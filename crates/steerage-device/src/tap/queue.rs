@@ -16,14 +16,15 @@ use super::super_frames::Lent;
 use super::vnet::{self, HEADER_BYTES_MAX};
 use super::{Shared, TunFd};
 
-/// When to look again for pages, all of which are in use: the kernel's queue (500 packets by default) fills in that time at
-/// five million packets a second.
+/// How long to wait if all pages are in use. In that time, five million packets per second fill the
+/// kernel's queue, which holds 500 packets by default.
 pub(super) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
-/// How often the kernel is asked what it dropped, at most: two system calls.
+/// How often the queue asks the kernel for drops at most. Each look takes two system calls.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What may have come before a stop, at most: twice as much as the kernel queues by default.
+/// The most packets that can have arrived before a stop. It is twice the default length of the
+/// kernel's queue.
 const STOP_PACKETS: usize = 1000;
 
 #[derive(Debug)]
@@ -33,10 +34,10 @@ pub(super) struct Queue {
     header: [u8; HEADER_BYTES_MAX],
     /// The memory for super-frames, if there are any.
     lent: Option<Lent>,
-    /// The first queue asks for all of them: the kernel does not tell them apart.
+    /// Set in the first queue only, because the kernel does not count drops per queue.
     drops: Option<Drops>,
     looked: Timestamp,
-    /// After a stop: how many packets more it takes at most.
+    /// After a stop: how many more packets the queue takes at most.
     left: Option<usize>,
 }
 
@@ -52,12 +53,12 @@ impl Queue {
         &self.shared.queues[self.nth]
     }
 
-    /// Reads a packet to `room`. Returns its length; `None` for one that is no use: longer than there is room, or left
-    /// unfinished in a way that cannot be helped here.
+    /// Reads a packet to `room`. Returns its length. Returns `None` if the packet is longer than
+    /// the room, or if the sender left work on it that this device cannot do.
     fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let header = &mut self.header[..self.shared.header_bytes];
         let read = self.shared.queues[self.nth].read(header, room)?;
-        // One that fills all of the room may have been longer.
+        // A packet that fills all of the room may have been longer.
         let Some(len) = read.checked_sub(header.len()).filter(|len| (1..room.len()).contains(len)) else {
             return Ok(None);
         };

@@ -1,7 +1,8 @@
-//! A CPU's output by an interface.
+//! The output of one CPU through an interface.
 //!
-//! With offloads, consecutive packets of a flow within a batch leave as one super-frame, so no packet waits for later ones. If the kernel
-//! refuses a super-frame, it is cut here, and so are all that follow.
+//! With offloads, consecutive packets of a flow within a batch leave as one super-frame, so no
+//! packet waits for later ones. If the kernel refuses a super-frame, this code cuts it and all
+//! later ones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,7 @@ use super::{Offloads, Shared, TunFd, is_gone};
 
 const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
 
-/// Of a packet on which nothing is left to be done.
+/// The header of a packet that needs no more work.
 const NOTHING_LEFT: [u8; HEADER_BYTES_MAX] = [0; HEADER_BYTES_MAX];
 
 #[derive(Debug)]
@@ -53,24 +54,24 @@ impl TxQueue for Send {
     }
 }
 
-/// A batch on its way out.
+/// A batch that is being sent.
 struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// The kernel has no room, and the rest finds none either.
+    /// Whether the kernel has no room, so that the rest of the batch finds none either.
     full: bool,
     failed: Option<DeviceError>,
 }
 
-/// What became of a packet.
+/// The outcome of sending a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Sent,
     Refused,
-    /// The kernel says that it is no packet. If it is a super-frame, it is to be cut.
+    /// The kernel does not accept it as a packet. If it is a super-frame, it must be cut.
     Cut,
-    /// It was not sent, and counts as `tx_full`.
+    /// The packet was not sent, and counts as `tx_full`.
     Full,
 }
 
@@ -78,7 +79,8 @@ impl Sending<'_> {
     fn send_merged(&mut self, packets: &mut Outgoing<'_>, offloads: &Offloads) {
         let outgoing: [_; HANDLE_BUDGET] = std::array::from_fn(|_| packets.next_packet());
         let count = outgoing.iter().flatten().count();
-        // Relaxed: if another CPU's word is seen late, the kernel refuses once more.
+        // Relaxed: if this CPU sees another CPU's store late, the kernel refuses one more
+        // super-frame.
         if offloads.refused.load(Ordering::Relaxed) {
             return outgoing.iter().flatten().for_each(|packet| self.send_one(packet));
         }
@@ -97,7 +99,7 @@ impl Sending<'_> {
         });
     }
 
-    /// Sends packets that were merged, or one that was not.
+    /// Sends packets that were merged, or a single packet that was not.
     fn send_run(
         &mut self,
         merged: &Merged<'_>,
@@ -123,7 +125,7 @@ impl Sending<'_> {
     }
 
     fn takes(&self, Received { total_len, link, wire_len, .. }: &Received<'_>) -> bool {
-        // If a capture has cut a packet, only a part is left to send.
+        // A packet that a capture has cut is incomplete, so it is not sent.
         self.shared.layer.takes(*link) && total_len >= wire_len
     }
 
@@ -158,14 +160,15 @@ impl Sending<'_> {
         if outcome != Outcome::Cut || !offload.is_super_frame() {
             return outcome;
         }
-        // Relaxed: it does not matter which CPU says so.
+        // Relaxed: it does not matter which CPU writes the warning.
         if !offloads.refused.swap(true, Ordering::Relaxed) {
             tracing::warn!(device = %self.shared.name, "the kernel refuses super-frames: they are cut from now on");
         }
         Outcome::Cut
     }
 
-    /// Sends the packets that a frame stands for one by one. It counts as sent if all of them were.
+    /// Sends the packets of a super-frame one by one. The super-frame counts as sent if all of them
+    /// were.
     fn cut(&mut self, offload: &Offload, packet: &OutgoingPacket<'_>) -> Outcome {
         let mut segments = packet.segments();
         let first = segments.next().unwrap_or_default();
@@ -194,14 +197,16 @@ impl Sending<'_> {
                     self.full = true;
                     Outcome::Full
                 }
-                // Relaxed: of the CPUs that send one says so, and it does not matter which.
+                // Relaxed: exactly one of the sending CPUs reports the deletion, and it does not
+                // matter which.
                 _ if is_gone(&error) && !self.shared.gone.swap(true, Ordering::Relaxed) => {
                     self.failed = Some(self.shared.error("send by the interface", error));
                     Outcome::Refused
                 }
-                // The packet is none: too short, too long, not of IP. Or it is a super-frame.
+                // The kernel does not accept the packet: it is too short, too long, or not IP. Or
+                // it is a super-frame.
                 Some(libc::EINVAL) => Outcome::Cut,
-                // It is down (EIO).
+                // The interface is down (EIO).
                 _ => Outcome::Refused,
             },
         }

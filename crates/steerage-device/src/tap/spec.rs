@@ -8,7 +8,7 @@ use crate::sys::NAME_BYTES;
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 3] = ["queues", "mtu", "offload"];
 
-/// The layer that `spec` begins with, and what stands behind it. `None` if it is no TAP or TUN.
+/// Splits `spec` into the layer and the rest. `None` if it is not a TAP or TUN.
 fn split(spec: &str) -> Option<(Layer, &str)> {
     let (layer, rest) = spec.split_once(':')?;
     match layer {
@@ -18,7 +18,7 @@ fn split(spec: &str) -> Option<(Layer, &str)> {
     }
 }
 
-/// Whether `spec` names one: begins with `tap:` or `tun:`.
+/// Whether `spec` names a TAP or TUN, because it begins with `tap:` or `tun:`.
 ///
 /// ```
 /// use steerage_device::tap::is_spec;
@@ -33,8 +33,8 @@ impl TapOptions {
     /// Reads `tap:NAME,option=value,...` or `tun:NAME,...`.
     ///
     /// # Errors
-    /// [`SpecError`] for what cannot be an interface's name, an option that there isn't or that is named twice, and a value
-    /// outside of what is allowed.
+    /// [`SpecError`] for an invalid interface name, for an option that does not exist or is named
+    /// twice, and for a value that is out of range.
     pub fn parse(spec: &str) -> Result<Self, SpecError> {
         let Some((layer, rest)) = split(spec) else {
             return Err(SpecError::of("tap", spec, "", "is not this device: write `tap:NAME` or `tun:NAME`"));
@@ -59,7 +59,7 @@ impl TapOptions {
     }
 }
 
-/// What the kernel would not take as a name, or take for a pattern.
+/// The mistake in a name, if the kernel would refuse it or take it for a pattern.
 pub(super) fn wrong_name(name: &str) -> Option<&'static str> {
     let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     match name {

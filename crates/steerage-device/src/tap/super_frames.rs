@@ -1,8 +1,9 @@
-//! Receives super-frames: packets of up to 64 KiB, each of which stands for many.
+//! Receives super-frames. Each is a packet of up to 64 KiB that stands for many packets.
 //!
-//! They do not fit into pages. So packets are read into blocks, one behind the other, and lent from there. A block is filled again when
-//! its last packet has come back. All blocks of a queue together are the most that its packets occupy, in all backlogs. When all are out,
-//! packets that fit a page are still received, into pages. Super-frames are then lost, and counted.
+//! Super-frames do not fit into pages. So packets are read into blocks, one after the other, and
+//! lent from there. A block is filled again when its last packet has returned. The blocks of a
+//! queue limit how much memory its packets use in all backlogs. If all blocks are out, packets that
+//! fit into a page are still received, into pages. Super-frames are lost and counted in that case.
 
 use std::io;
 use std::sync::Arc;
@@ -18,36 +19,37 @@ use super::TunFd;
 use super::queue::NO_PAGE_WAIT;
 use crate::memory::OPEN_ONCE;
 
-/// The size of a block: some super-frames, so that little is left unused at its end.
+/// The size of a block. Several super-frames fit, so that little is left unused at the end.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// The number of blocks: 32 MiB. The kernel provides a page of them when it is first used, and the first free block is always taken, so a
-/// queue that is worked off touches few of them.
+/// The number of blocks, for 32 MiB in total. The kernel provides a page of them at its first use,
+/// and the queue always takes the first free block. So a queue whose packets return quickly touches
+/// few of them.
 const BLOCKS: usize = 128;
 
-/// The longest packet: of IP 65,535 bytes, behind an Ethernet header with two tags.
+/// The longest packet in bytes: 65,535 for IP, after an Ethernet header with two VLAN tags.
 const PACKET_BYTES_MAX: usize = 65_535 + 22;
 
-/// How much a poll receives, in bytes. Finished packets come home between two polls, so more than this would be out of the caches by the
-/// time it is used again.
+/// The most bytes for one poll to receive. Finished packets return between two polls. If a poll received
+/// more, the memory would be out of the caches by its next use.
 const POLL_BYTES: usize = 1 << 20;
 
-/// What is counted besides the ledger's frames.
+/// The device's counts, in addition to the frames of the ledger.
 const COUNTS: &[&str] = &["super_frames", "wire_packets", "wire_bytes", "bad_offloads", "no_block"];
 
-/// The blocks of one queue, and what came in them.
+/// The blocks of one queue, and counts of the received packets.
 #[derive(Debug)]
 pub(super) struct Lent {
     claim: Option<Claim>,
     block: usize,
-    /// For what does not fit a page while all blocks are out.
+    /// The end of packets that do not fit into a page while all blocks are out.
     scratch: Box<[u8]>,
     counts: Arc<DeviceCounts>,
-    /// By [`COUNTS`].
+    /// The counts, in the order of [`COUNTS`].
     counted: [u64; COUNTS.len()],
 }
 
-/// What became of a read.
+/// The outcome of a read.
 enum Read {
     Taken(usize),
     Lost,
@@ -98,7 +100,7 @@ impl Lent {
                 break;
             }
             if bytes >= POLL_BYTES {
-                // There is more, but what is finished has to come home first.
+                // There are more packets, but finished ones must return first.
                 polled = Polled::NotBefore(out.now());
                 break;
             }
@@ -107,7 +109,7 @@ impl Lent {
         Ok(polled)
     }
 
-    /// Looks for a block with room for any packet. False if there is none.
+    /// Finds a block with room for any packet. Returns false if there is none.
     fn find_block(&mut self, out: &mut Completions<'_>) -> io::Result<bool> {
         let claim = self.claim.as_ref().ok_or_else(no_blocks)?;
         let room = |block: usize, out: &mut Completions<'_>| {
@@ -184,7 +186,7 @@ impl Lent {
     }
 }
 
-/// The length of the packet that was read behind its header. `None` if there was none.
+/// The length of the packet after its header. `None` if there was no packet.
 fn read(read: impl FnOnce() -> io::Result<usize>) -> io::Result<Option<usize>> {
     match read() {
         Ok(bytes) => Ok(Some(bytes.saturating_sub(VIRTIO_BYTES))),

@@ -1,4 +1,4 @@
-//! The system calls of TUN and TAP, with all of this device's own `unsafe`.
+//! The system calls of TUN and TAP, with all `unsafe` code of this device.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_tun.h`.
 
@@ -18,15 +18,17 @@ pub(super) const IFF_NO_PI: u16 = libc::IFF_NO_PI as u16;
 pub(super) const IFF_MULTI_QUEUE: u16 = libc::IFF_MULTI_QUEUE as u16;
 pub(super) const IFF_VNET_HDR: u16 = libc::IFF_VNET_HDR as u16;
 
-/// Checksums, and super-frames of TCP: `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`, `TUN_F_TSO_ECN`.
+/// Offloads of checksums and of TCP super-frames: `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`,
+/// `TUN_F_TSO_ECN`.
 pub(super) const OFFLOADS: c_ulong = 1 | 2 | 4 | 8;
-/// Super-frames of UDP: `TUN_F_USO4`, `TUN_F_USO6`.
+/// Offloads of UDP super-frames: `TUN_F_USO4`, `TUN_F_USO6`.
 pub(super) const OFFLOADS_UDP: c_ulong = 0x20 | 0x40;
 
-/// The most parts of a packet that is sent: the headers of a super-frame and the payload of each packet of a batch.
+/// The most parts of a sent packet: the headers of a super-frame and the payload of each packet of
+/// a batch.
 const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1 } else { SEGMENTS_MAX };
 
-/// Where TUN and TAP interfaces are made.
+/// The device file that creates TUN and TAP interfaces.
 pub(super) const CLONE_DEVICE: &str = "/dev/net/tun";
 
 /// A queue of a TUN or TAP interface.
@@ -46,13 +48,13 @@ impl From<OwnedFd> for TunFd {
 }
 
 impl TunFd {
-    /// One that belongs to no interface yet.
+    /// A descriptor that belongs to no interface yet.
     pub(super) fn open() -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(CLONE_DEVICE)?;
         Ok(Self(file.into()))
     }
 
-    /// Makes it a queue of the interface `name`, which is made if there is none.
+    /// Makes the descriptor a queue of the interface `name`, which is created if it does not exist.
     pub(super) fn attach(&self, name: &str, flags: u16) -> io::Result<()> {
         ask(self.as_fd(), libc::TUNSETIFF as c_ulong, &mut InterfaceRequest::of(name)?.with_short(flags))
     }
@@ -64,14 +66,14 @@ impl TunFd {
         Ok((request.name(), request.short()))
     }
 
-    /// What the kernel may leave to whoever reads. With none it finishes every checksum, and cuts what is longer than the
-    /// MTU, before it hands packets over.
+    /// Sets the work that the kernel may leave to the reader. Without offloads, it finishes every
+    /// checksum, and cuts packets that are longer than the MTU, before it hands them over.
     pub(super) fn set_offloads(&self, offloads: c_ulong) -> io::Result<()> {
         // SAFETY: takes a number.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })
     }
 
-    /// How long the header before each packet is, if there is one (`IFF_VNET_HDR`).
+    /// The length of the header before each packet, if there is one (`IFF_VNET_HDR`).
     pub(super) fn header_bytes(&self) -> io::Result<usize> {
         let mut bytes: c_int = 0;
         // SAFETY: the kernel writes an int.
@@ -79,22 +81,22 @@ impl TunFd {
         Ok(bytes.max(0) as usize)
     }
 
-    /// Sets that length.
+    /// Sets the length of that header.
     pub(super) fn set_header_bytes(&self, bytes: usize) -> io::Result<()> {
         let bytes = bytes as c_int;
         // SAFETY: the kernel reads an int.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const bytes) })
     }
 
-    /// Has that header's numbers be little-endian, whatever the machine is.
+    /// Makes the numbers in that header little-endian on all machines.
     pub(super) fn header_little_endian(&self) -> io::Result<()> {
         let yes: c_int = 1;
         // SAFETY: the kernel reads an int.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETVNETLE as _, &raw const yes) })
     }
 
-    /// Takes the next packet and, where `header` is not empty, what stands before it. Returns how long both are: what does
-    /// not fit is cut off.
+    /// Reads the next packet. If `header` is not empty, it receives the header before the packet.
+    /// Returns the length of both. Bytes that do not fit are cut off.
     pub(super) fn read(&self, header: &mut [u8], packet: &mut [u8]) -> io::Result<usize> {
         let mut parts = [IoSliceMut::new(header), IoSliceMut::new(packet)];
         let first = usize::from(parts[0].is_empty());
@@ -104,7 +106,7 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// As [`read`](Self::read), with `rest` for what does not fit `packet`.
+    /// Like [`read`](Self::read), but `rest` receives the bytes that do not fit into `packet`.
     pub(super) fn read_far(&self, header: &mut [u8], packet: &mut [u8], rest: &mut [u8]) -> io::Result<usize> {
         let mut parts = [IoSliceMut::new(header), IoSliceMut::new(packet), IoSliceMut::new(rest)];
         // SAFETY: `IoSliceMut` has the layout of `iovec`, and the kernel writes no more than these slices.
@@ -112,7 +114,7 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// Sends a packet of so many parts, behind `header` where it is not empty.
+    /// Sends a packet in parts. If `header` is not empty, it goes before the packet.
     pub(super) fn write<'h, 'p: 'h>(&self, header: &'h [u8], packet: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
         let (mut parts, mut count) = ([IoSlice::new(header); 1 + PARTS_MAX], 1);
         for (part, segment) in parts[1..].iter_mut().zip(packet) {
@@ -127,7 +129,7 @@ impl TunFd {
     }
 }
 
-/// A way to ask the kernel about interfaces by their numbers: it answers at once.
+/// A socket for requests about interfaces by their numbers. The kernel answers at once.
 pub(super) fn netlink() -> io::Result<File> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     Ok(socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?.into())

@@ -1,4 +1,5 @@
-//! File descriptors that others set up, with a header before each packet and with offloads.
+//! Tests with file descriptors that other programs set up, with a header before each packet and
+//! with offloads.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,12 +12,12 @@ use steerage_fixtures::until;
 use super::sys::{IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN, IFF_VNET_HDR, TunFd};
 use super::{Layer, Tap, TapOptions};
 
-/// `TUN_F_CSUM`, `TUN_F_TSO4`: the kernel leaves checksums and cutting to whoever reads.
+/// `TUN_F_CSUM`, `TUN_F_TSO4`: the kernel leaves checksums and segmentation to the reader.
 const OFFLOADS: u64 = 1 | 2;
 
 /// An interface as another program might have it.
 fn made(namespaces: &Namespaces, name: &str, flags: u16) -> TunFd {
-    // Of the namespace that it is opened in.
+    // The interface belongs to the namespace in which the descriptor is opened.
     let fd = namespaces.within(0, || TunFd::open().unwrap());
     fd.attach(name, flags).unwrap();
     if flags & IFF_VNET_HDR != 0 {
@@ -30,7 +31,7 @@ fn set_up(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("link set {name} up"));
 }
 
-/// The same queue twice, as a caller has it that passes one on.
+/// A second descriptor for the same queue, like that of a caller who passes one on.
 fn owned(fd: &TunFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().unwrap()
 }
@@ -42,7 +43,7 @@ fn shoot(namespaces: &Namespaces, count: u8) {
     });
 }
 
-/// The datagrams that come, each looked at by another's reading of the checksum.
+/// The datagrams that arrive. An independent parser checks the checksum of each.
 fn datagrams(input: Input, link_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
     let mut frames = Vec::new();
@@ -66,7 +67,7 @@ fn datagrams(input: Input, link_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Nobody asks who the other is.
+/// Adds a permanent neighbour, so that the kernel sends no neighbour requests.
 fn know(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("neigh replace 10.211.0.9 lladdr 02:00:00:00:00:09 dev {name} nud permanent"));
 }
@@ -79,7 +80,7 @@ fn checksums_are_right_where_somebody_had_left_offloads_on() {
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
     let mut tap = None;
-    // A child that another test forks has it open for as long as it is not another program.
+    // A child that another test forks has the interface open until it runs another executable.
     until("nobody has it any more", || {
         tap = namespaces.within(0, || TapOptions::new(Layer::Tap, "vm").open().ok());
         tap.is_some()
@@ -96,7 +97,8 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     let fd = made(&namespaces, "vm", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR);
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
-    // Queued before we have it, with the checksum to be finished; and after.
+    // Some datagrams are queued with unfinished checksums before this process opens the interface,
+    // and some after.
     shoot(&namespaces, 20);
     let mut raw = [0; 2000];
     until("the kernel leaves a checksum to us", || {
@@ -109,7 +111,7 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     datagrams(tap.input().unwrap(), 14, 39);
 }
 
-/// Sends each packet back by the interface that it came by, addresses changed about.
+/// Sends each packet back through the interface that it came from, with its addresses swapped.
 struct Mirror;
 
 impl Handler for Mirror {
@@ -119,7 +121,8 @@ impl Handler for Mirror {
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for mut packet in batch.iter_mut() {
             let data = packet.data_mut().unwrap();
-            // A TUN's: IPv4. The checksum does not change with the order.
+            // A packet of a TUN, so it is IPv4. Swapping the addresses does not change the
+            // checksum.
             if data.len() > 28 && data[0] == 0x45 {
                 let (source, destination) = data[12..20].split_at_mut(4);
                 source.swap_with_slice(destination);
@@ -163,7 +166,7 @@ fn what_is_no_such_descriptor_is_refused() {
     assert!(error(vec![null.into()]).starts_with("tun file descriptor: cannot ask for its interface"));
     let (one, other) = (made(&namespaces, "b", IFF_TAP | IFF_NO_PI), made(&namespaces, "c", IFF_TAP | IFF_NO_PI));
     assert!(error(vec![owned(&one), owned(&other)]).ends_with("they are of several interfaces"));
-    // Another program's.
+    // Interfaces of another program.
     let opened = |name| namespaces.within(0, || TapOptions::new(Layer::Tap, name).open().unwrap_err().to_string());
     assert!(opened("b").starts_with("b: cannot attach to the interface: Device or resource busy"), "{}", opened("b"));
     let _theirs = made(&namespaces, "d", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE);

@@ -1,28 +1,30 @@
-//! The header that may stand in front of each packet (`IFF_VNET_HDR`): the virtio network device's, chapter 5.1.6 of
-//! virtio 1.2, little-endian. It says what the sender left to the device: checksums and segmentation.
+//! The header that may precede each packet (`IFF_VNET_HDR`). It is the header of the virtio network
+//! device (virtio 1.2, chapter 5.1.6), in little-endian order. It says which work the sender left
+//! to the device: checksums and segmentation.
 //!
-//! We never ask for it. If a caller's file descriptor has it, it is read, and the kernel is told to leave nothing to
-//! us. Packets that the kernel had queued before may have an incomplete checksum, which is completed here, or be
-//! unsegmented, and these are refused.
+//! This module handles headers that a caller's file descriptor has. In that case, the kernel is
+//! configured to leave no work to the reader. Packets that were queued earlier may have an
+//! incomplete checksum, which this module completes. If they are unsegmented, it refuses them.
 
-/// The checksum from `csum_start` on is to be finished.
+/// The checksum from `csum_start` on must be finished.
 const NEEDS_CSUM: u8 = 1;
-/// Nothing is to be cut.
+/// The packet needs no segmentation.
 const GSO_NONE: u8 = 0;
-/// A flag beside the kind of cutting.
+/// A flag in addition to the kind of segmentation.
 const GSO_ECN: u8 = 0x80;
 
-/// The header's shortest form, in bytes.
+/// The shortest form of the header, in bytes.
 pub(crate) const HEADER_BYTES_MIN: usize = 10;
 
-/// The longest that is taken: what the kernel knows has 24.
+/// The longest header that is supported, in bytes. The longest one of the kernel has 24.
 pub(super) const HEADER_BYTES_MAX: usize = 64;
 
-/// Segments of TCP that are one packet for now (`VIRTIO_NET_HDR_GSO_TCPV4`, `_TCPV6`).
+/// TCP segments in one packet (`VIRTIO_NET_HDR_GSO_TCPV4`, `_TCPV6`).
 const GSO_TCP: [u8; 2] = [1, 4];
 
-/// As [`finish`], but for what is TCP merged of several segments: that is one long segment, and is finished as one.
-/// Datagrams that were merged would be another one.
+/// Like [`finish`], but accepts merged TCP segments. They form one long segment, which is finished
+/// like a single one. Merged datagrams are refused, because they would become one different
+/// datagram.
 #[must_use]
 pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) -> bool {
     let mut header = *header;
@@ -32,7 +34,7 @@ pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) 
     finish(&header, packet)
 }
 
-/// Does what the header says is left to do. False for what cannot be done.
+/// Finishes the work that the header describes. Returns false if that is impossible.
 #[must_use]
 pub(super) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     let Some([flags, gso, _, _, _, _, start_low, start_high, offset_low, offset_high]) = header.first_chunk() else {
@@ -53,8 +55,8 @@ pub(super) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     true
 }
 
-/// The Internet checksum (RFC 1071) of what is there, the pseudo-header's sum standing in the checksum's place already.
-/// Never zero, which UDP has for "none" (RFC 768).
+/// The Internet checksum (RFC 1071) of `bytes`. The checksum's place already contains the sum of
+/// the pseudo header. The result is never zero, which means "none" in UDP (RFC 768).
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let (pairs, last) = bytes.split_at(bytes.len() & !1);
     let words = pairs.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
@@ -82,11 +84,11 @@ mod tests {
         let mut packet = [9, 9, 0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7, 0, 0];
         assert!(finish(&header(NEEDS_CSUM, 0, 2, 8), &mut packet));
         assert_eq!(packet[10..], [0x22, 0x0d]);
-        // Of an odd length.
+        // A packet of odd length.
         let mut packet = [0, 0, 0, 1, 0xf2];
         assert!(finish(&header(NEEDS_CSUM, GSO_ECN, 0, 0), &mut packet));
         assert_eq!(packet[..2], [0x0d, 0xfe]);
-        // None of zero.
+        // The result is not zero.
         let mut packet = [0, 0, 0xff, 0xff];
         assert!(finish(&header(NEEDS_CSUM, 0, 0, 0), &mut packet));
         assert_eq!(packet, [0xff; 4]);
@@ -96,7 +98,7 @@ mod tests {
     fn what_is_done_already_stays_as_it_is() {
         let mut packet = [1, 2, 3];
         assert!(finish(&header(0, 0, 77, 77), &mut packet));
-        // "The checksum was looked at."
+        // The flag that says that the checksum was verified.
         assert!(finish(&header(2, 0, 0, 0), &mut packet));
         assert_eq!(packet, [1, 2, 3]);
     }
@@ -107,7 +109,7 @@ mod tests {
         for wrong in [header(0, 1, 0, 0), header(NEEDS_CSUM, 4, 0, 0), header(NEEDS_CSUM, 0, 21, 0)] {
             assert!(!finish(&wrong, &mut packet), "{wrong:?}");
         }
-        // Unless it is TCP that need not be cut.
+        // Merged TCP is accepted by `finish_merged`.
         for (gso, whole) in [(1, true), (4 | GSO_ECN, true), (3, false), (5, false)] {
             let header = header(NEEDS_CSUM, gso, 0, 0)[..10].try_into().unwrap();
             assert_eq!(finish_merged(&header, &mut packet), whole, "{gso}");

@@ -1,4 +1,4 @@
-//! Live interfaces: what comes over a cable between two namespaces, frame by frame.
+//! Live interfaces: checks, frame by frame, what arrives over a cable between two namespaces.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -21,7 +21,8 @@ use steerage_fixtures::{HANG, in_ci};
 
 use crate::common::send_raw;
 
-/// So many blocks, each of which is shown after so long, hold whatever a test sends while this machine does something else.
+/// The ring holds everything that a test sends, even if this machine is busy with something else.
+/// It has this many blocks, and the kernel shows each block after this time.
 const BUFFER: usize = 64 * (128 << 10);
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -35,7 +36,7 @@ fn options(interface: &str) -> AfPacketOptions {
     AfPacketOptions::new(interface).block_timeout(BLOCK_TIMEOUT).buffer(BUFFER)
 }
 
-/// With a ring of four blocks.
+/// Options with a ring of four blocks.
 fn small(interface: &str) -> AfPacketOptions {
     options(interface).buffer(BUFFER_MIN).direction(Direction::In)
 }
@@ -58,8 +59,8 @@ impl Listening {
         self.tester.poll_with_headers(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
     }
 
-    /// Polls while `meanwhile` runs, until there were `count` frames, and then until it ends after a stop: there must be no
-    /// more.
+    /// Polls while `meanwhile` runs, until there are `count` frames. Then stops the queue, and
+    /// polls until it ends. The result includes frames that come after the first `count`.
     fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
         let mut frames = Vec::new();
         thread::scope(|scope| {
@@ -73,7 +74,7 @@ impl Listening {
         frames
     }
 
-    /// Stops it, and polls until it says that it has ended.
+    /// Stops the queue, and polls until it reports its end.
     fn rest(&mut self) -> Vec<Headed> {
         assert!(self.tester.stop());
         let mut frames = Vec::new();
@@ -87,20 +88,20 @@ impl Listening {
     }
 }
 
-/// Sends datagrams whose payload is their number, four bytes, and `pad` more.
+/// Sends datagrams. The payload is their number, four bytes, and `pad` more bytes.
 fn send(from: &str, to: &str, numbers: std::ops::Range<u32>, pad: usize) {
     let socket = UdpSocket::bind((from, 0)).unwrap();
     for number in numbers {
         let mut payload = vec![0; 4 + pad];
         payload[..4].copy_from_slice(&number.to_be_bytes());
-        // Whoever listens there may have sent a refusal.
+        // A receiver may have sent an ICMP error for an earlier datagram.
         while let Err(error) = socket.send_to(&payload, (to, 9)) {
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         }
     }
 }
 
-/// The number in a datagram that stands behind `link` bytes.
+/// The number in a datagram after a link header of `link` bytes.
 fn number(frame: &[u8], link: usize) -> u32 {
     u32::from_be_bytes(frame[link + 28..link + 32].try_into().unwrap())
 }
@@ -116,18 +117,18 @@ fn frames_come_in_order_with_their_time_and_length() {
         let header = header.unwrap();
         assert_eq!((number(frame, 14), frame.len(), header.wire_len), (expected as u32, 146, 146));
         assert_eq!((LinkType(header.link), &frame[..6]), (LinkType::ETHERNET, &[2, 0, 0, 0, 0, 1][..]));
-        // The kernel's clock may be a tick behind.
+        // The clock of the kernel may lag by a tick.
         assert!((since_1970 - 100_000_000..since_1970 + HANG.as_nanos() as u64).contains(&header.nanos));
     }
 }
 
-/// Each direction alone, both, and that what is left out does not count.
+/// Tests each direction alone and both together. Frames of the other direction do not count.
 #[test]
 fn directions() {
     let Some(net) = Net::new() else { return };
     for (direction, expected) in [(Direction::In, 30), (Direction::Out, 20), (Direction::InOut, 50)] {
         let listening = listen(&net, &options("near0").direction(direction));
-        // To ports that are open: else refusals would come and go as well.
+        // The ports are open, because closed ones would cause ICMP errors in the other direction.
         let here = net.near(|| UdpSocket::bind((NEAR, 9)).unwrap());
         let there = net.far(|| UdpSocket::bind((FAR, 9)).unwrap());
         let frames = listening.frames(expected, || {
@@ -153,7 +154,7 @@ fn on_loopback_each_frame_is_seen_once() {
     drop(open);
 }
 
-/// An IPv4 datagram with a number in it, behind two tags.
+/// An IPv4 datagram with a number, and with two VLAN tags.
 fn tagged(number: u32) -> Vec<u8> {
     let mut frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &TAGS, &[8, 0, 0x45]].concat();
     frame.resize(12 + TAGS.len() + 2 + 28, 0);
@@ -161,10 +162,11 @@ fn tagged(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Priority 3, number 5, and a second one of number 9.
+/// A tag with priority 3 and number 5, and a second tag with number 9.
 const TAGS: [u8; 8] = [0x88, 0xa8, 0x60, 5, 0x81, 0, 0, 9];
 
-/// When a filter sees a frame the kernel has taken its outer tag out: compiled for the interface, it knows.
+/// The kernel removes the outer tag of a frame before the filter sees the frame. A filter that was
+/// compiled for the interface finds the tag anyway.
 #[test]
 fn a_filter_finds_tags() {
     let Some(net) = Net::new() else { return };
@@ -179,13 +181,14 @@ fn a_filter_finds_tags() {
     }
 }
 
-/// The kernel takes the outer tag out of a frame when it receives it. Lent and copied, it is back in its place.
+/// The kernel removes the outer tag of a received frame. In lent and copied frames, the tag is back
+/// in its place.
 #[test]
 fn vlan_tags_are_put_back() {
     let Some(net) = Net::new() else { return };
     let frames: Vec<Vec<u8>> = (0..100).map(tagged).collect();
     let mut listening = listen(&net, &small("near0"));
-    // As many as blocks, and one more: for the last there is only a page to be copied to.
+    // One frame more than there are blocks. The last one is copied to a page.
     listening.tester.hold_frames();
     for nth in 0..5 {
         net.far(|| send_raw("far0", &frames[nth..=nth]));
@@ -202,14 +205,15 @@ fn vlan_tags_are_put_back() {
     assert!(seen.iter().map(|(_, frame)| frame).eq(&frames));
 }
 
-/// What the far kernel leaves to a card is done where that is asked for: of lent frames and of copied ones.
+/// The far kernel leaves checksums to a card. If the option is set, the device finishes them, in
+/// lent frames and in copied ones.
 #[test]
 fn checksums_are_finished() {
     let Some(net) = Net::new() else { return };
     for finish_checksums in [true, false] {
         let options = small("near0").finish_checksums(finish_checksums);
         let mut listening = listen(&net, &options);
-        // As many as blocks, and one more: for the last there is only a page to be copied to.
+        // One frame more than there are blocks. The last one is copied to a page.
         listening.tester.hold_frames();
         for nth in 0..5 {
             net.far(|| send(FAR, NEAR, nth..nth + 1, 100));
@@ -251,7 +255,7 @@ fn jumbo_frames_come_whole_and_snaplen_cuts() {
     }
 }
 
-/// Both directions of a flow, and all fragments of a datagram, come by the same socket.
+/// Both directions of a flow, and all fragments of a datagram, come through the same socket.
 #[test]
 fn a_group_of_sockets_shares_by_flow() {
     let Some(net) = Net::new() else { return };
@@ -264,11 +268,11 @@ fn a_group_of_sockets_shares_by_flow() {
             let far = UdpSocket::bind((FAR, 0)).unwrap();
             far.send_to(&[0; 10], (NEAR, *port)).unwrap();
             far.send_to(&[0; 4000], (NEAR, *port)).unwrap();
-            // By a socket of the near namespace.
+            // The socket belongs to the near namespace.
             socket.send_to(&[0; 10], far.local_addr().unwrap()).unwrap();
         }
     });
-    // Of each flow a datagram in each direction and one in three fragments.
+    // Each flow has a datagram in each direction, and one more in three fragments.
     let mut frames = [Vec::new(), Vec::new()];
     while frames[0].len() + frames[1].len() < 64 * 5 {
         for (frames, listening) in frames.iter_mut().zip(&mut listening) {
@@ -312,12 +316,12 @@ fn the_kernels_hash_is_taken_where_it_is_asked_for() {
     assert_eq!(safe[0].capabilities().hash, Some(Affinity::OneDirection));
 }
 
-/// What the kernel has no room for counts as lost, whatever becomes of the rest.
+/// Frames for which the kernel has no room count as lost. The other frames are valid.
 #[test]
 fn what_the_kernel_drops_is_counted() {
     let Some(net) = Net::new() else { return };
     let mut listening = listen(&net, &small("near0"));
-    // Nobody polls meanwhile, and a ring of 512 KiB does not hold 2 MB.
+    // The queue is not polled meanwhile, and a ring of 512 KiB does not hold 2 MB.
     net.far(|| send(FAR, NEAR, 0..2000, 1000));
     let frames = listening.rest();
     let lost = listening.tester.lost();
@@ -327,13 +331,14 @@ fn what_the_kernel_drops_is_counted() {
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
 }
 
-/// All frames stay out: the ring goes on all the same, and what cannot be lent is copied while there is a page.
+/// All frames stay out. The ring still continues, and frames that cannot be lent are copied while
+/// there is a page.
 #[test]
 fn frames_that_stay_out_do_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
     let mut listening = listen(&net, &small("near0"));
     listening.tester.hold_frames();
-    // The ring has four blocks, and each of these ends in another one.
+    // The ring has four blocks, and each of these frames goes into a separate block.
     let (mut seen, mut rounds) = (0, 0);
     while listening.tester.lost() == 0 {
         net.far(|| send(FAR, NEAR, rounds..rounds + 1, 0));
@@ -342,7 +347,8 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
             seen += listening.poll().unwrap().1.len() as u64;
         }
     }
-    // All four lent, three or more of them rescued, and the tester's one page; then one was lost.
+    // Four frames were lent, and at least three of them were rescued. One frame was copied to the
+    // tester's only page, and the last one was lost.
     assert_eq!((seen, rounds), (5, 6));
     assert!((3 + 1..=4 + 1).contains(&listening.tester.copied()), "{}", listening.tester.copied());
     listening.tester.release_frames();
@@ -351,7 +357,7 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
     assert_eq!(listening.tester.lost(), 1);
 }
 
-/// A frame that has to be copied, and is longer than the pages were made for, comes cut.
+/// A frame that must be copied, and is longer than the pages, is cut.
 #[test]
 fn what_is_longer_than_a_page_is_cut() {
     let Some(net) = Net::new() else { return };
@@ -367,7 +373,7 @@ fn what_is_longer_than_a_page_is_cut() {
             }
         };
         assert_eq!((number(&frame, 14), header.unwrap().wire_len), (number_sent, 9014));
-        // The ring has four blocks.
+        // The ring has four blocks, so the first four frames are lent.
         assert!(
             if number_sent < 4 { frame.len() == 9014 } else { (1514..2112).contains(&frame.len()) },
             "{}",
@@ -376,7 +382,7 @@ fn what_is_longer_than_a_page_is_cut() {
     }
 }
 
-/// The numbers of datagrams that are sent now.
+/// Sends datagrams with these numbers, and returns the numbers that arrive.
 fn listening_again(listening: &mut Listening, net: &Net, numbers: std::ops::Range<u32>) -> Vec<u32> {
     let mut seen = Vec::new();
     for number_sent in numbers {
@@ -395,7 +401,7 @@ fn an_interface_goes_down_and_comes_up() {
     let mut listening = listen(&net, &options("near0").direction(Direction::In));
     net.far(|| send(FAR, NEAR, 0..10, 0));
     net.must(&format!("-n {} link set near0 down", net.near));
-    // Until it has noticed.
+    // Poll until the queue has noticed that the interface is down.
     let mut frames = Vec::new();
     loop {
         let (polled, more) = listening.poll().unwrap();
@@ -414,8 +420,9 @@ fn an_interface_goes_down_and_comes_up() {
     assert_eq!(number(&frames[19].1, 14), 19);
 }
 
-/// The kernel tells by its name whether an interface is up, and the name may change between the question for the name and the
-/// question for the flags. An interface that is down is looked at in every poll.
+/// The kernel reports the state of an interface by name, and the name may change between the
+/// request for the name and the request for the flags. The queue looks at an interface that is down
+/// in every poll.
 #[test]
 fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     let Some(net) = Net::new() else { return };
@@ -436,12 +443,12 @@ fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     net.must(&format!("-n {} link set near0 up", net.near));
     net.must(&format!("-n {} neigh replace {NEAR} lladdr 02:00:00:00:00:01 dev far0 nud permanent", net.far));
     net.far(|| send(FAR, NEAR, 7..8, 0));
-    // There may be ARP as well.
+    // There may also be ARP packets.
     let is_ours = |(_, frame): &Headed| frame[12..14] == [8, 0] && number(frame, 14) == 7;
     while !listening.poll().unwrap().1.iter().any(is_ours) {}
 }
 
-/// The other end's namespace goes, and takes both ends of the cable along.
+/// Deletes the namespace at the other end, which deletes both ends of the cable.
 #[test]
 fn an_interface_that_is_deleted_ends_the_queue() {
     for namespace in [true, false] {
@@ -475,14 +482,14 @@ fn what_cannot_be_listened_to_is_said_in_a_line() {
     }
 }
 
-/// An interface that is down is listened to, and said to be down.
+/// An interface that is down can be opened, and a note says that it is down.
 #[test]
 fn notes_tell_what_is_of_interest() {
     let Some(net) = Net::new() else { return };
     let notes = || net.near(|| options("near0").open().unwrap().notes).join("\n");
     assert_eq!(notes(), "");
     let ethtool = |args: [&str; 4]| net.near(|| Command::new("ethtool").args(args).status());
-    // Where there is no such tool, it cannot be told to merge.
+    // Without ethtool, the interface cannot be configured to merge packets.
     if ethtool(["-K", "near0", "gro", "on"]).is_ok_and(|status| status.success()) {
         assert!(notes().ends_with("ethtool -K near0 gro off"), "{}", notes());
         ethtool(["-K", "near0", "gro", "off"]).unwrap();

@@ -1,4 +1,4 @@
-//! Live interfaces under handlers that hold on to what they are given: nothing stops the ring.
+//! Live interfaces with handlers that hold on to their packets. Nothing stops the ring.
 
 use std::net::UdpSocket;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -11,22 +11,23 @@ use steerage_device::af_packet::{AfPacketOptions, BUFFER_MIN, Direction};
 use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{FAR, NEAR, Net};
 
-/// Flows, enough for two CPUs to have their share.
+/// The number of flows, enough that each of two CPUs gets a share.
 const FLOWS: usize = 64;
-/// Datagrams at a time: half of one of the ring's four blocks.
+/// The number of datagrams per burst. A burst fills half of one of the ring's four blocks.
 const BURST: u32 = 100;
-/// The ring goes round six times at least.
+/// With this many bursts, the ring wraps around at least six times.
 const BURSTS: u32 = 50;
 const PAYLOAD: usize = 500;
 
 fn input(net: &Net) -> Input {
-    // Longer than it takes to send a burst on a busy machine: else each would take several blocks.
+    // Longer than it takes to send a burst on a busy machine. Otherwise a burst would take several
+    // blocks.
     let timeout = Duration::from_millis(40);
     let options = AfPacketOptions::new("near0").buffer(BUFFER_MIN).block_timeout(timeout).direction(Direction::In);
     net.near(|| options.open().unwrap()).input
 }
 
-/// Sends all bursts, each after the one before was received.
+/// Sends all bursts. Each one starts after the previous one was received.
 fn send(net: &Net, handle: &Handle) -> u64 {
     let received = |expected: u64| {
         let start = Instant::now();
@@ -38,9 +39,10 @@ fn send(net: &Net, handle: &Handle) -> u64 {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for number in 0..BURST * BURSTS {
-            // A frame that is read where another one lies by now, or none, shows it.
+            // If a frame's memory was overwritten or cleared before it is read, this payload shows
+            // it.
             let payload = (number + 1).to_be_bytes().repeat(PAYLOAD / 4);
-            // A refusal of the one before, if any, is told here.
+            // The call reports an ICMP error for an earlier datagram, if there was one.
             while sockets[number as usize % FLOWS].send_to(&payload, (NEAR, 9)).is_err() {}
             if (number + 1) % BURST == 0 {
                 received(u64::from(number + 1));
@@ -50,13 +52,13 @@ fn send(net: &Net, handle: &Handle) -> u64 {
     u64::from(BURST * BURSTS)
 }
 
-/// Whether a frame is what was sent.
+/// Whether a frame is unchanged.
 fn is_sound(frame: &[u8]) -> bool {
     let payload = frame.get(42..).unwrap_or_default();
     payload.len() == PAYLOAD && payload[..4] != [0; 4] && payload.chunks(4).all(|word| word == &payload[..4])
 }
 
-/// Waits, on one CPU, in its first batch until it is told to go on.
+/// A handler that stalls one CPU in its first batch, until the test lets it continue.
 struct Stalls {
     told: Option<(Sender<()>, Receiver<()>)>,
     sound: u64,
@@ -74,7 +76,7 @@ impl Handler for Stalls {
             stalls.send(()).unwrap();
             go_on.recv().unwrap();
         }
-        // What was borrowed before is what it was.
+        // The data that was borrowed before the stall is unchanged.
         assert!(first.is_some_and(is_sound));
         for packet in packets.drain(..) {
             let count = if is_sound(packet.data()) { &mut self.sound } else { &mut self.unsound };
@@ -119,7 +121,7 @@ fn a_handler_that_stalls_does_not_stop_the_ring() {
     assert_eq!(ledger.pages_free, ledger.pages);
 }
 
-/// Keeps whatever it can.
+/// A handler that keeps as many packets as it can.
 #[derive(Default)]
 struct Keeps(Vec<Kept>);
 
@@ -147,7 +149,7 @@ fn a_handler_that_keeps_all_does_not_stop_the_ring() {
     handle.stop();
     let outcome = running.join();
     let ledger = &outcome.snapshot;
-    // Nor did a handler panic, as it does where a frame is not what it was.
+    // No handler panicked either, so no frame had changed.
     assert_eq!((ledger.received(), ledger.delivered(), ledger.reordered()), (sent, sent, Some(0)));
     assert_eq!(ledger.queues[0].verdicts.kept, 256);
     assert_eq!(outcome.reports.iter().map(|(_, kept)| kept).sum::<usize>(), 256);

@@ -1,4 +1,5 @@
-//! Packets taken from interfaces: what comes over a cable between two namespaces, frame by frame.
+//! Taking packets from interfaces: checks, frame by frame, what arrives over a cable between two
+//! namespaces.
 
 use std::net::UdpSocket;
 use std::ops::Range;
@@ -33,7 +34,7 @@ fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     try_take(net, options).unwrap()
 }
 
-/// Opens the first queue, and polls it once, so that from here on frames are taken.
+/// Opens the first queue, and polls it once, so that frames are taken from now on.
 fn try_take(net: &Net, options: &AfXdpOptions) -> Result<Taking, DeviceError> {
     let queue = net.near(|| options.open())?.input.queues.remove(0);
     let mut taking = Taking { tester: QueueTester::new(queue)?, start: Instant::now() };
@@ -47,7 +48,7 @@ impl Taking {
         self.tester.poll(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
     }
 
-    /// Polls until there were `count` frames.
+    /// Polls until there are `count` frames.
     fn frames(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while frames.len() < count {
@@ -56,7 +57,7 @@ impl Taking {
         frames
     }
 
-    /// Stops it: there must be no more, and all of its pages come home.
+    /// Stops the queue. There must be no more frames, and all of its pages must return.
     fn end(mut self) {
         assert!(self.tester.stop());
         loop {
@@ -70,7 +71,7 @@ impl Taking {
     }
 }
 
-/// Sends datagrams of `bytes` bytes that begin with their number.
+/// Sends datagrams of `bytes` bytes. Each begins with its number.
 fn send(net: &Net, numbers: Range<u32>, bytes: usize) {
     net.far(|| {
         let socket = UdpSocket::bind((FAR, 0)).unwrap();
@@ -80,7 +81,7 @@ fn send(net: &Net, numbers: Range<u32>, bytes: usize) {
     });
 }
 
-/// A number, and bytes that are told by it and by where they are.
+/// A number, followed by bytes that depend on the number and on their position.
 fn payload(number: u32, bytes: usize) -> Vec<u8> {
     let pattern = (0..bytes).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8);
     number.to_be_bytes().into_iter().chain(pattern).take(bytes).collect()
@@ -100,7 +101,7 @@ fn frames_come_in_order_in_every_mode() {
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
         let mut taking = take(&net, &options("all").mode(mode));
         assert_eq!(taking.tester.mode(), Some(runs));
-        // More than pages, so that each comes back.
+        // More datagrams than pages, so that each page returns.
         let count = 4 * TESTER_PAGES as u32;
         for first in (0..count).step_by(64) {
             send(&net, first..first + 64, 100);
@@ -113,7 +114,8 @@ fn frames_come_in_order_in_every_mode() {
     }
 }
 
-/// While handlers hold all pages the kernel has none: what comes is lost and counted. Then it goes on.
+/// While handlers hold all pages, the kernel has none. Frames that arrive are lost and counted.
+/// After that, receiving continues.
 #[test]
 fn without_pages_frames_are_lost_and_counted() {
     let Some(net) = Net::new() else { return };
@@ -128,7 +130,7 @@ fn without_pages_frames_are_lost_and_counted() {
         assert!(taking.poll().unwrap().1.is_empty());
     }
     taking.tester.release_frames();
-    // Pages are posted by a poll.
+    // A poll posts the pages.
     taking.poll().unwrap();
     send(&net, 500..600, 100);
     assert!(taking.frames(100).iter().map(|frame| number(frame)).eq(500..600));
@@ -140,11 +142,11 @@ fn without_pages_frames_are_lost_and_counted() {
 fn jumbo_frames_are_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
     let sizes = [100, 3797, 3798, 3799, 7637, 7638, 7639, 8972];
-    // A chunk is a page of the kernel's, of which it leaves the first 256 bytes free.
+    // A chunk is a page of the kernel, and the kernel leaves its first 256 bytes free.
     let in_one = |bytes: usize| ETHERNET + 28 + bytes <= 4096 - 256;
     for mode in [Mode::Auto, Mode::Skb] {
         let mut taking = take(&net, &options("udp").mode(mode));
-        // Around where a chunk ends, and as long as can be.
+        // Sizes around the end of a chunk, and the longest size.
         for (bytes, first) in sizes.into_iter().zip((0..).step_by(20)) {
             send(&net, first..first + 20, bytes);
             for (frame, expected) in taking.frames(20).iter().zip(first..) {
@@ -157,8 +159,9 @@ fn jumbo_frames_are_whole() {
     }
 }
 
-/// The MTU is raised while it runs. What is longer than a chunk comes in several, and what is longer than a frame can be is lost and
-/// counted; what is behind it comes, and no page is missing.
+/// The MTU is raised during the run. Frames longer than a chunk arrive in several chunks, and
+/// frames longer than the maximum are lost and counted. Frames after those arrive, and no page is
+/// missing.
 #[test]
 fn longer_frames_than_before_come_in_parts_or_are_lost_and_counted() {
     let Some(net) = Net::new() else { return };
@@ -194,7 +197,7 @@ fn it_goes_on_when_the_interface_is_up_again() {
     taking.end();
 }
 
-/// What the last owner of a queue was given and never looked at is gone with it.
+/// Frames that the last owner of a queue did not read are gone with the owner.
 #[test]
 fn a_new_start_hands_over_nothing_of_before() {
     let Some(net) = Net::new() else { return };
@@ -265,9 +268,9 @@ fn what_is_wrong_is_said() {
     }
 }
 
-// ---- what is taken
+// ---- which frames are taken
 
-/// A frame of that type for another machine, so that the kernel has no answer to it.
+/// A frame of that type for another machine, so that the kernel does not answer it.
 fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     let addresses = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 2];
     let mut frame = [&addresses[..], &kind.to_be_bytes(), &body.concat()].concat();
@@ -275,7 +278,7 @@ fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     frame
 }
 
-/// From 10.1.2.3 to 192.0.2.1.
+/// An IPv4 packet from 10.1.2.3 to 192.0.2.1.
 fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
     let mut header = vec![0x45 + options as u8, 0, 0, 100, 0, 1, 0, 0, 64, protocol, 0, 0, 10, 1, 2, 3, 192, 0, 2, 1];
     header[6..8].copy_from_slice(&fragment.to_be_bytes());
@@ -284,7 +287,7 @@ fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
     header
 }
 
-/// From 2001:db8::1 to 2001:db8:8000::2.
+/// An IPv6 packet from 2001:db8::1 to 2001:db8:8000::2.
 fn ipv6(next: u8, body: &[u8]) -> Vec<u8> {
     let mut header = vec![0x60, 0, 0, 0, 0, body.len() as u8, next, 64];
     header.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
@@ -297,10 +300,10 @@ fn ports(source: u16, destination: u16) -> Vec<u8> {
     [&source.to_be_bytes()[..], &destination.to_be_bytes(), &[0; 16]].concat()
 }
 
-/// Frames, each with a name that the table below says it by.
+/// Frames, each with the name that the table below uses.
 fn kinds() -> Vec<(&'static str, Vec<u8>)> {
     let dns = ipv4(17, 0, 0, &ports(4000, 53));
-    // Hop-by-hop options of 16 bytes, then a fragment header that says that all is here.
+    // Hop-by-hop options of 16 bytes, then a fragment header of a packet that is not fragmented.
     let extended = [&[44, 1][..], &[0; 14], &[6, 0, 0, 0, 0, 0, 0, 7], &ports(443, 5000)].concat();
     vec![
         ("dns", frame(0x0800, &[&dns])),
@@ -353,7 +356,7 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     let kinds = kinds();
     for mode in [Mode::Native, Mode::Skb] {
         for (expression, wanted) in TABLE {
-            // The last of all frames is wanted by every expression.
+            // Every expression matches the last frame.
             let last = frame(0x0800, &[&ipv4(17, 0, 0, &ports(61_000, 61_001))]);
             let expression = format!("{expression} or src port 61000 dst port 61001");
             let mut taking = take(&net, &options(&expression).mode(mode));
@@ -374,7 +377,8 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     }
 }
 
-/// Whatever a stranger sends, the program loads for it, and neither hangs nor takes what it cannot read.
+/// With cut frames from a stranger, the program neither hangs nor takes frames that it cannot
+/// parse.
 #[test]
 fn cut_frames_are_no_trouble() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,5 @@
-//! Sending by AF_XDP: what leaves by a cable between two namespaces, in which order, and what is counted of the rest.
+//! Sending with AF_XDP: checks which frames leave over a cable between two namespaces, their order,
+//! and the counts of all others.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,16 +21,16 @@ use steerage_fixtures::{HANG, assert_at_rest, until};
 
 const FLOWS: u64 = 64;
 
-/// Where a frame's number and pattern begin, behind Ethernet, IPv4 and UDP headers.
+/// The offset of a frame's number and pattern, after the Ethernet, IPv4 and UDP headers.
 const NUMBER: usize = 42;
 
-/// Hands over frames of so many flows in turn, numbered, of lengths that change.
+/// A device that hands over numbered frames of [`FLOWS`] flows in turn, with varying lengths.
 struct Numbered {
     next: u64,
     end: u64,
     lens: std::ops::RangeInclusive<usize>,
     link: LinkType,
-    /// They come in buffers of so many bytes.
+    /// The size of a buffer, if frames come in several buffers.
     buffer: Option<usize>,
 }
 
@@ -80,7 +81,8 @@ impl RxQueue for Numbered {
     }
 }
 
-/// For the far end's address, so that its kernel takes it for nothing that it should answer: nobody is asked for.
+/// A numbered frame for an address in the far network. The far kernel does not own the address, so
+/// it sends no answer.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     let flow = (number % FLOWS) as u8;
     let mut frame = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
@@ -93,7 +95,7 @@ fn numbered(number: u64, len: usize) -> Vec<u8> {
     frame
 }
 
-/// What `input` hands over goes out by the near end, by so many CPUs.
+/// Sends the packets of `input` through the near end, with this many CPUs.
 fn sending(net: &Net, input: Input, cpus: usize) -> Running<()> {
     let output = net.near(|| AfXdpOutput::new("near0").cpus(cpus).open()).unwrap();
     let builder = Builder::new().virtual_cpus(cpus).check_order(true).input(input).output(output);
@@ -116,7 +118,7 @@ fn what_is_sent_arrives() {
         let Some(net) = Net::with(&format!("numtxqueues {queues} numrxqueues {queues}")) else { return };
         for cpus in [1, 4] {
             let before = net.arrived();
-            // The shortest frames that are sent, and the longest.
+            // The shortest and the longest frames that can be sent.
             let ledger = ended(sending(&net, Numbered::input(20_000, 14..=1514), cpus));
             assert_eq!((sent(&ledger), ledger.dropped().total()), (20_000, 0), "{queues} queues, {cpus} CPUs");
             assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
@@ -125,8 +127,9 @@ fn what_is_sent_arrives() {
     }
 }
 
-/// Takes frames at the far end until `done`, and checks that each is whole, and none before one of its flow that was sent
-/// earlier. The kernel may lose some when the machine is busy. Returns how many came.
+/// Takes frames at the far end until `done`. Checks that each frame is complete, and that the
+/// frames of each flow are in order. The kernel may lose some when the machine is busy. Returns how
+/// many frames arrived.
 fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBool) -> u64 {
     let options = AfXdpOptions::new("far0").take("src port 19968-20224".parse().unwrap()).mode(Mode::Native);
     let queue = net.far(|| options.open()).unwrap().input.queues.remove(0);
@@ -155,7 +158,7 @@ fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBoo
     }
 }
 
-/// Flows move from CPU to CPU all the while; each sends by a ring of its own.
+/// Flows move between CPUs all the time, and each CPU sends through its own ring.
 fn ordered(net: &Net, lens: std::ops::RangeInclusive<usize>, frames: u64, buffer: Option<usize>) {
     let done = AtomicBool::new(false);
     let ledger = thread::scope(|scope| {
@@ -186,14 +189,15 @@ fn flows_that_move_leave_in_order_and_whole() {
     ordered(&net, 60..=1514, 200_000, None);
 }
 
-/// Longer than a page of the kernel's: in several descriptors.
+/// These frames are longer than a page of the kernel, so each needs several descriptors.
 #[test]
 fn jumbo_frames_leave_in_order_and_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
     ordered(&net, 60..=9014, 50_000, None);
 }
 
-/// They lie in several pages: are sent from there, and where that would be more descriptors than there may be, from copies.
+/// Frames in several pages are sent from these pages. If that needs more descriptors than a frame
+/// may have, they are copied first.
 #[test]
 fn frames_in_several_pages_leave_in_order_and_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -204,7 +208,7 @@ fn frames_in_several_pages_leave_in_order_and_whole() {
 #[test]
 fn what_is_none_for_the_interface_is_refused() {
     let Some(net) = Net::new() else { return };
-    // One of 1502 lengths is the MTU's, the others are longer, or have no header.
+    // These frames are longer than the MTU, shorter than a header, or without an Ethernet header.
     let long = ended(sending(&net, Numbered::input(1000, 1515..=1600), 2));
     let short = ended(sending(&net, Numbered::input(1000, 1..=13), 2));
     let raw = Numbered { next: 0, end: 1000, lens: 60..=70, link: LinkType::RAW, buffer: None };
@@ -224,10 +228,10 @@ fn down_up_and_gone() {
     let refused = || handle.snapshot().dropped().get(DropReason::TxRefused);
     until("it sends", || sent(&handle.snapshot()) > 100);
     net.must(&format!("-n {} link set near0 down", net.near));
-    // More than a ring has room for.
+    // More packets than a ring has room for.
     until("it refuses", || refused() > 3000);
     assert_eq!(handle.snapshot().dropped().get(DropReason::TxFull), 0);
-    // Nothing of before goes out late.
+    // No old packet leaves late.
     let before = (net.arrived(), sent(&handle.snapshot()));
     net.must(&format!("-n {} link set near0 up", net.near));
     until("it sends again", || sent(&handle.snapshot()) > before.1 + 100);
@@ -245,10 +249,11 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("near0: cannot send by the interface: the interface was deleted"));
 }
 
-/// Packets are taken from the interface and sent back by it: both by the same queues, and from where they lie.
+/// Packets are taken from the interface and sent back through it, both by the same queues and
+/// without a copy.
 #[test]
 fn what_is_taken_goes_back_by_the_same_queues() {
-    // The last come in three chunks each.
+    // The packets of the last case have three chunks each.
     for (queues, mtu, bytes) in [(1, 1500, 500), (2, 1500, 500), (2, 9000, 8000)] {
         let wishes = format!("numtxqueues {queues} numrxqueues {queues} mtu {mtu}");
         let Some(net) = Net::with(&wishes) else { return };
@@ -258,7 +263,8 @@ fn what_is_taken_goes_back_by_the_same_queues() {
         let before = net.arrived();
         net.far(|| {
             let sockets: Vec<UdpSocket> = (0..32).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
-            // Until the kernel's sockets have all that is to come, none is taken from it.
+            // Packets that arrive before AF_XDP takes them go to the kernel's sockets, so send
+            // until enough packets come back.
             until("packets go back", || {
                 sockets.iter().for_each(|socket| drop(socket.send_to(&vec![7; bytes], (NEAR, 9))));
                 net.arrived() > before + 20_000

@@ -1,5 +1,5 @@
-//! What a crate without `unsafe` tries on the memory of a device that it was given. Blocks are written, read and lent from by
-//! the holder of the claim to them, and no device gives its claim away.
+//! Attacks that a crate without `unsafe` could try on the memory of a device. Only the holder of
+//! the claim to blocks can write, read and lend them, and no device gives its claim away.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -36,7 +36,7 @@ fn region() -> Arc<Region> {
     Region::map(1, PAGE_BYTES_MIN).unwrap().0
 }
 
-/// Two owners of one memory would have two mutable slices of one address.
+/// If a memory had two owners, there would be two mutable slices of the same address.
 #[test]
 fn a_device_gives_its_memory_away_once() {
     let mut queues: Vec<Box<dyn RxQueue>> = vec![Box::new(capture())];
@@ -49,7 +49,8 @@ fn a_device_gives_its_memory_away_once() {
     }
 }
 
-/// The kernel writes these blocks at any time: a slice of one would change while it is borrowed.
+/// The kernel writes to these blocks at any time, so a slice of one would change while it is
+/// borrowed.
 #[test]
 fn blocks_without_their_claim_show_no_byte() {
     let Some(net) = Net::new() else { return };
@@ -62,13 +63,14 @@ fn blocks_without_their_claim_show_no_byte() {
     assert_eq!(blocks.out_in_all(), 0);
 }
 
-/// A device around another one. If the test asks for it, this device replaces the inner device's blocks by its own.
+/// A device around a device. If the test asks for it, this device replaces the inner device's
+/// blocks by its own.
 struct Around {
     inner: Box<dyn RxQueue>,
     own: (Option<Blocks>, Claim),
     stolen: Option<Blocks>,
     exchanges: bool,
-    /// Whether it has got at the blocks that it is polled with.
+    /// Whether this device could access the blocks that it is polled with.
     touched: Arc<Mutex<bool>>,
 }
 
@@ -103,8 +105,8 @@ impl RxQueue for Around {
     }
 }
 
-/// If it could take the blocks away and put others there, the inner device would find no frame out, and let the kernel write what
-/// handlers are reading.
+/// If the outer device could swap the blocks, the inner device would see no frame out. It would
+/// then let the kernel overwrite memory that handlers are reading.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,5 @@
-//! Capture files: real ones against what tshark says of them, and made ones, whole, cut and damaged.
+//! Capture files. Compares real ones with the output of tshark, and reads generated ones, complete,
+//! cut and damaged.
 
 use std::fs;
 use std::process::Command;
@@ -31,7 +32,8 @@ fn real_captures_hold_what_tshark_finds() {
     }
 }
 
-/// Wireshark's editcap writes each capture anew in other formats: the frames must be the same, byte by byte.
+/// Wireshark's editcap converts each capture to other formats. The frames must stay the same, byte
+/// by byte.
 #[test]
 fn real_captures_are_the_same_in_every_format() {
     for path in tshark::captures() {
@@ -41,7 +43,7 @@ fn real_captures_are_the_same_in_every_format() {
             let Ok(status) = Command::new("editcap").args(["-F", format]).args([&path, &to]).status() else {
                 return skip("editcap is absent: install the package tshark");
             };
-            // A capture of two link types cannot be written as pcap.
+            // A capture with two link types cannot be written as pcap.
             if status.success() {
                 assert_eq!(drain(Box::new(Capture::open(&to).unwrap())).0, frames, "{} as {format}", path.display());
             }
@@ -86,7 +88,7 @@ fn a_snap_length_gives_the_length_of_a_simple_packet() {
     assert!(error_of("lies.pcapng", &lies).contains("a packet says it has 41 bytes, more than the 40 that can be"));
 }
 
-/// A capture that notes, for every poll that handed over frames, their number and link type.
+/// A capture that records, for every poll with frames, their number and link type.
 struct Watched {
     capture: Capture,
     seen: Arc<Mutex<Vec<(usize, LinkType)>>>,
@@ -127,7 +129,7 @@ fn no_poll_mixes_link_types() {
 #[test]
 fn the_link_type_is_that_of_the_file() {
     let mut bytes = pcap(false, MAGICS[0], &packets_of([60]));
-    // Bits about frame check sequences stand above the link type.
+    // The bits above the link type are about frame check sequences.
     bytes[20..24].copy_from_slice(&0x5400_0065u32.to_le_bytes());
     let path = temporary("raw.pcap", &bytes);
     let frames = crate::common::drain_with_links(Box::new(Capture::open(&path).unwrap()));
@@ -135,7 +137,7 @@ fn the_link_type_is_that_of_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// Records over several stretches, of lengths that put every kind of record across their ends.
+/// Records over several pieces. Their lengths put every kind of record across the end of a piece.
 #[test]
 fn records_across_stretches() {
     let mut chance = Chance(7);
@@ -154,7 +156,7 @@ fn records_across_stretches() {
     }
 }
 
-/// A block of no interest may be longer than a stretch, and than all of them.
+/// A block to skip may be longer than a piece, and longer than all blocks of memory.
 #[test]
 fn huge_blocks_are_passed_over() {
     let packets = packets_of([60, 61]);
@@ -170,7 +172,8 @@ fn huge_blocks_are_passed_over() {
     }
 }
 
-/// While frames are out their blocks are not filled again, and nothing waits; once they are home it goes on.
+/// While frames are out, their blocks are not filled again. The device does not wait for that, and
+/// continues when the frames have returned.
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);
@@ -198,7 +201,7 @@ fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     fs::remove_file(path).unwrap();
 }
 
-/// Every prefix ends, and gives the whole packets before its break.
+/// Reading any prefix ends, and delivers the complete packets before the cut.
 #[test]
 fn every_prefix_gives_its_whole_packets() {
     let packets = packets_of([60, 14, 0, 100]);

@@ -1,4 +1,5 @@
-//! What a capture notes of its frames besides their bytes: time, length on the wire, link type, interface.
+//! The metadata that a capture has for its frames: time, length on the wire, link type, and
+//! interface.
 
 use std::io::Cursor;
 
@@ -11,7 +12,7 @@ use crate::common::files::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Nanoseconds, wire length, captured length, link type, interface: of each frame.
+/// Each frame's time in nanoseconds, wire length, captured length, link type, and interface.
 fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     let frames = drain_headed(Box::new(Capture::from_reader("made", Cursor::new(bytes))));
     let noted = frames.into_iter().map(|(header, frame)| {
@@ -21,16 +22,17 @@ fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     noted.collect()
 }
 
-/// `1700000000.123456789` in nanoseconds: tshark prints as many digits as the file has.
+/// Parses `1700000000.123456789` into nanoseconds. tshark prints as many digits as the file has.
 fn nanos(text: &str) -> u64 {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let fraction: u64 = format!("{fraction:0<9}")[..9].parse().unwrap();
-    // Times beyond 2554 are no times to us.
+    // Times after 2554 are not supported, and count as no time.
     let seconds = seconds.parse::<u64>().unwrap().checked_mul(SECOND);
     seconds.and_then(|seconds| seconds.checked_add(fraction)).unwrap_or(u64::MAX)
 }
 
-/// tcpdump's numbers for Wireshark's own (`wiretap/wtap.h`), as far as the captures need them.
+/// Translates Wireshark's link types (`wiretap/wtap.h`) to tcpdump's, as far as the captures need
+/// them.
 fn link_of(encapsulation: &str) -> u16 {
     match encapsulation {
         "1" => 1,
@@ -58,7 +60,7 @@ fn real_captures_note_what_tshark_finds() {
                 let [time, len, cap_len, encapsulation, interface]: [&str; 5] =
                     line.split(',').collect::<Vec<_>>().try_into().unwrap();
                 let number = |text: &str| text.parse::<usize>().unwrap();
-                // A pcap has no interfaces.
+                // A pcap file has no interfaces.
                 let interface = if interface.is_empty() { 0 } else { number(interface) };
                 (nanos(time), number(len) as u32, number(cap_len), link_of(encapsulation), interface as u16)
             })
@@ -81,7 +83,7 @@ fn real_captures_note_what_tshark_finds() {
     }
 }
 
-/// An interface with a resolution and an offset.
+/// An interface block with a resolution and an offset.
 fn clocked(big_endian: bool, resolution: u8, offset: i64) -> Vec<u8> {
     let two = |a: u16, b: u16| match big_endian {
         true => [a.to_be_bytes(), b.to_be_bytes()].concat(),
@@ -114,7 +116,7 @@ fn pcap_times_in_both_resolutions_and_byte_orders() {
     }
 }
 
-/// Seconds are unsigned, and last until 2106; a fraction past its second is carried.
+/// Seconds are unsigned, and last until 2106. A fraction of more than a second carries over.
 #[test]
 fn pcap_times_reach_to_the_end_of_their_field() {
     let mut file = pcap(false, MAGICS[0], &[vec![]]);
@@ -142,7 +144,7 @@ fn each_interface_has_its_own_clock() {
     }
 }
 
-/// It has no time, is counted, and the next packet is read.
+/// Such a packet has no time and is counted, and the next packet is read.
 #[test]
 fn a_time_that_cannot_be_is_no_time() {
     let good = [section(false), clocked(false, 0, -10), at(false, 0, 11)].concat();
@@ -155,7 +157,8 @@ fn a_time_that_cannot_be_is_no_time() {
     assert_eq!(info.times(), Some((WallTime::from_nanos(SECOND), WallTime::from_nanos(2 * SECOND))));
 }
 
-/// Files of versions before 2.4 differ in the order of two lengths: libpcap's sf-pcap.c has the rules.
+/// Files of versions before 2.4 have the two lengths in a different order. The rules are in
+/// libpcap's sf-pcap.c.
 #[test]
 fn old_versions_have_their_lengths_in_another_order() {
     for (minor, first, second) in [(0, 70, 60), (1, 70, 60), (2, 70, 60), (3, 70, 60), (3, 60, 70), (4, 60, 70)] {
@@ -181,7 +184,8 @@ fn simple_packets_have_no_time_and_keep_their_length() {
     assert_eq!(noted(file.concat()), [(u64::MAX, 1500, 96, 1, 0), (u64::MAX, 3, 3, 1, 0)]);
 }
 
-/// Snap lengths are what the recorder was asked for, not what lies there.
+/// A snap length is what the recorder was configured with. It does not limit the packets in the
+/// file.
 #[test]
 fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     for snap_bytes in [0, 1, u32::MAX] {
@@ -193,7 +197,7 @@ fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     }
 }
 
-/// Asks each packet for all that is noted of it, and keeps it.
+/// A handler that reads all metadata of each packet, and keeps it.
 #[derive(Default)]
 struct Asks(Vec<(Option<WallTime>, usize, LinkType, usize)>);
 
@@ -207,7 +211,7 @@ impl Handler for Asks {
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, packet.data()));
             packet.data_mut().expect("a page for a copy").fill(0xff);
             assert_eq!((packet.time(), packet.wire_len(), packet.link(), packet.data().len()), asked);
-            // What was written is what there is to read from then on.
+            // After the write, reading returns the new bytes.
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, &vec![0xff; asked.3][..]));
             let known = (packet.time(), packet.wire_len(), packet.link(), packet.interface());
             let kept = packet.keep().expect("room to keep it");
@@ -236,7 +240,7 @@ fn handlers_can_ask() {
     let outcome = running.join();
     let asked = outcome.reports.into_iter().next().unwrap().1.0;
     let time = |nanos| Some(WallTime::from_nanos(nanos));
-    // Ticks of the second count microseconds.
+    // The ticks are microseconds.
     let micros = ((1u64 << 32) + 2) * 1000;
     assert_eq!(asked, [(time(77), 60, LinkType(101), 0), (time(micros), 64, LinkType::ETHERNET, 60)]);
 }

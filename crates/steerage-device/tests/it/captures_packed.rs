@@ -1,4 +1,5 @@
-//! Captures packed by gzip and zstd: the same frames as unpacked, however damaged they are and in whatever pieces they come.
+//! Captures compressed with gzip and zstd. They deliver the same frames as uncompressed ones,
+//! whatever damage they have and in whatever pieces they arrive.
 #![allow(clippy::print_stderr, reason = "a test that skips says why")]
 
 use std::io::Write;
@@ -23,7 +24,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// What a program makes of the bytes. `None` where it is absent.
+/// The compressed bytes from a program. `None` if the program is absent.
 fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
     let path = temporary(&format!("packed-by-{program}"), bytes);
     let output = Command::new(program).args(arguments).arg("-c").arg(&path).stderr(Stdio::null()).output();
@@ -37,7 +38,7 @@ fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>>
     }
 }
 
-/// Packets of some 100 kB, in both formats.
+/// Files with packets of about 100 kB in total, in both formats.
 fn files() -> [Vec<u8>; 2] {
     let mut chance = Chance(3);
     let packets = packets_of((0..300).map(|_| chance.below(700)));
@@ -73,7 +74,8 @@ fn packed_captures_hold_the_same_frames() {
     }
 }
 
-/// Every prefix: the frames that are whole, then an error; in pieces the same.
+/// Every prefix delivers its complete frames, and then an error. The result does not depend on the
+/// pieces.
 #[test]
 fn cut_anywhere() {
     let packets = packets_of([60, 14, 300, 100]);
@@ -125,11 +127,12 @@ fn errors_say_what_is_wrong() {
     let text = error("text.gz", &gzip(b"Hello, world"));
     assert!(text.contains("unpacked, at byte 0: it begins with 48 65 6c 6c"), "{text}");
 
-    // Its last four bytes are a checksum.
+    // The last four bytes are a checksum.
     let mut sum = zstd(&pcap(false, MAGICS[0], &[]));
     *sum.last_mut().unwrap() ^= 1;
     assert!(error("sum.zst", &sum).contains("does not match its checksum"));
-    // A frame that asks for a window of 3.75 TiB, one of an unknown dictionary, and what is none.
+    // A frame with a window of 3.75 TiB, one with an unknown dictionary, and bytes that are no
+    // frame.
     let wide = error("wide.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0, 0xff, 1, 0, 0]);
     assert!(wide.contains("zstd: it needs a window of 4123168604160 bytes, more than 134217728: unpack it"), "{wide}");
     let dictionary = error("dictionary.zst", &[0x28, 0xb5, 0x2f, 0xfd, 1, 0, 7, 1, 0, 0]);
@@ -139,7 +142,8 @@ fn errors_say_what_is_wrong() {
     assert!(error("after.zst", &after).contains("what follows is no frame"));
 }
 
-/// Windows of 64 MiB and 128 MiB, and a dictionary: files of the collection, which `zstd` made.
+/// Windows of 64 MiB and 128 MiB, and a dictionary. The files are from the collection, and were
+/// made with `zstd`.
 #[test]
 fn large_windows_are_read_and_dictionaries_named() {
     for name in ["w26.zst", "w27.zst"] {
@@ -158,7 +162,8 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// What lies further back than the decoder was told of: 3 MiB that nothing can pack, twice, with a match 3 MiB long between them.
+/// The file has 3 MiB of incompressible data twice, so the second half refers back by 3 MiB. That
+/// is further than the window in the header that the decoder sees.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
@@ -175,14 +180,15 @@ fn matches_reach_back_through_the_whole_window() {
     assert!(frames.concat() == [&random[..], &random].concat());
 }
 
-/// A file that unpacks to very much is read in little memory. The peak belongs to the process, so the test has one of its own.
+/// A file that unpacks to a huge size is read with little memory. The peak memory belongs to the
+/// whole process, so the test has its own process.
 #[test]
 fn bombs_do_not_go_off() {
     const PEAK_KIB: u64 = 128 << 10;
     if !in_own_process("captures_packed::bombs_do_not_go_off") {
         return;
     }
-    // A block to be skipped, of 1 GiB of zeros, and behind it the file's end.
+    // A block to skip, with 1 GiB of zeros, followed by the end of the file.
     let zeros = 1usize << 30;
     let head = [section(false), words(false, &[0x0bad_cafe, 12 + zeros as u32])].concat();
     let mut packed = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3];

@@ -1,4 +1,4 @@
-//! Capture files that are written: what is read from them again, by tshark and by us.
+//! Written capture files, read again with tshark and with steerage.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,8 @@ fn save(input: steerage::Input, to: &Path, cpus: usize) -> Snapshot {
     outcome.snapshot
 }
 
-/// What of a frame must come through: when, how long, and every byte that a checksum of tshark's makes.
+/// The fields of a frame that must be the same in a copy: time, length, and all bytes, through a
+/// checksum by tshark.
 const FIELDS: [&str; 4] = ["frame.time_epoch", "frame.len", "frame.cap_len", "frame.protocols"];
 
 #[test]
@@ -32,11 +33,12 @@ fn tshark_reads_the_same_from_a_copy() {
             assert_eq!(snapshot.outputs[0].packets, of_original.len() as u64, "{}", path.display());
             let mut of_copy = tshark(&copy, &FIELDS).unwrap();
             if cpus > 1 {
-                // Only flows keep their order.
+                // Only the packets within a flow keep their order.
                 of_copy.sort();
                 of_original.sort();
             }
-            // tshark guesses some protocols from what came before, so with the order that may differ.
+            // tshark guesses some protocols from earlier packets, so they may differ if the order
+            // does.
             let fields = if cpus > 1 { 3 } else { 4 };
             let cut = |rows: &[Vec<String>]| rows.iter().map(|row| row[..fields].to_vec()).collect::<Vec<_>>();
             assert_eq!(cut(&of_copy), cut(&of_original), "{} on {cpus} CPUs", path.display());
@@ -44,7 +46,7 @@ fn tshark_reads_the_same_from_a_copy() {
     }
 }
 
-/// Byte by byte, through our own reader.
+/// Reads a written file with steerage's own reader, and compares it byte by byte.
 #[test]
 fn what_was_written_is_read_again() {
     struct Collect(Vec<(Option<u64>, u16, usize, Vec<u8>)>);
@@ -84,7 +86,7 @@ fn packets_without_a_time_have_that_of_the_run() {
     assert_eq!(rows.len(), 1000);
     let time = |row: &Vec<String>| row[0].parse::<f64>().expect("seconds");
     let after = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
-    // A clock that is set meanwhile may be a second off.
+    // If the clock is adjusted during the test, times may be a second off.
     assert!(rows.iter().map(time).all(|time| time > before - 1.0 && time < after + 1.0));
 }
 
@@ -93,7 +95,7 @@ fn a_full_disk_ends_the_output_and_is_counted() {
     let options = synthetic::SyntheticOptions::new().packets(10_000);
     let Err(error) = capture::create("/dev/full") else { panic!("nothing fits there") };
     assert_eq!(error.to_string(), "/dev/full: cannot write to: No space left on device (os error 28)");
-    // The output fails in the midst: a pipe whose reader has gone.
+    // This output fails during the run: a pipe whose reader has gone.
     let pipe = target("pipe");
     let _ = std::fs::remove_file(&pipe);
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

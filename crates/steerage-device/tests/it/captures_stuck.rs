@@ -1,5 +1,5 @@
-//! Capture outputs that take nothing for a while, or ever again: they lose their own packets, in time and by number, and nobody
-//! else waits.
+//! Capture outputs that take nothing for a while, or forever. They lose only their own packets,
+//! promptly, and count them. Nothing else waits for them.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::capture::whole_packets;
 use steerage_fixtures::handlers::Nothing;
 
-/// Two outputs share the flows.
+/// A handler that spreads the flows over two outputs.
 struct Halves;
 
 impl Handler for Halves {
@@ -35,7 +35,8 @@ fn target(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stuck-{name}"))
 }
 
-/// A FIFO and its reader. The reader reads nothing until the test lets it; then it reads to the end and returns what it read.
+/// A FIFO and its reader. The reader reads nothing until the test allows it. Then it reads to the
+/// end and returns the bytes.
 fn fifo(name: &str) -> (PathBuf, mpsc::Sender<()>, thread::JoinHandle<Vec<u8>>) {
     let path = target(name);
     let _ = fs::remove_file(&path);
@@ -83,7 +84,7 @@ fn assert_balanced(ledger: &Snapshot) {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total() + ledger.in_flight());
 }
 
-/// Counted by our own reader, for which a file has to be whole.
+/// The number of packets, counted by steerage's own reader, which requires a complete file.
 fn read_again(path: &Path) -> u64 {
     let input = capture::open(path).unwrap();
     let ledger =
@@ -98,13 +99,13 @@ fn a_reader_that_pauses_costs_its_own_packets_while_it_pauses() {
     let file = target("pauses.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // During the outage its losses show, and the other output goes on.
+    // During the outage, the losses of the output are visible, and the other output continues.
     wait_until(&handle, "drops", |now| now.outputs[0].dropped.get(DropReason::TxFull) > 100);
     let before = handle.snapshot().outputs;
     wait_until(&handle, "the other output", |now| now.outputs[1].packets > before[1].packets + 10_000);
     assert_eq!(handle.snapshot().outputs[0].packets, before[0].packets, "nobody reads it");
     assert!(handle.snapshot().outputs[0].held > 0);
-    // When its reader goes on, so does it.
+    // When the reader continues, the output does too.
     go.send(()).unwrap();
     wait_until(&handle, "the reader", |now| now.outputs[0].packets > before[0].packets + before[0].held);
     handle.stop();
@@ -124,7 +125,7 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     let file = target("never.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // More than the pipe itself takes, which is 1 MiB at most.
+    // More packets than the pipe itself can hold, which is at most 1 MiB.
     wait_until(&handle, "traffic", |now| now.outputs[0].held > 2000 && now.outputs[1].packets > 1000);
     handle.stop();
     let outcome = running.join();
@@ -137,13 +138,13 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     assert_eq!(ledger.outputs[1].error, None);
     assert_eq!(ledger.dropped().get(DropReason::TxLost), ledger.outputs[0].dropped.get(DropReason::TxLost));
     assert!(ledger.dropped().get(DropReason::TxLost) > 1000);
-    // What the pipe itself held is all that was sent.
+    // The packets in the pipe are the only ones that count as sent.
     go.send(()).unwrap();
     assert_eq!(whole_packets(&reader.join().unwrap()), ledger.outputs[0].packets);
     assert_eq!(read_again(&file), ledger.outputs[1].packets);
 }
 
-/// The input ends by itself, and the end is waited for, but not for ever.
+/// When the input ends by itself, the end waits for the reader, but not forever.
 #[test]
 fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
     for comes_back in [true, false] {
@@ -169,7 +170,8 @@ fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
     }
 }
 
-/// What can wait is not lost to an output that is merely slow: more than fits the buffer, to a reader that begins late.
+/// If the input can wait, a slow output loses nothing. The test sends more packets than fit into
+/// the buffer, and the reader starts late.
 #[test]
 fn a_slow_output_slows_a_source_that_can_wait() {
     let (pipe, go, reader) = fifo("slow");
@@ -177,7 +179,7 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     let count = 100_000;
     let running = over(traffic(Some(count), None), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // Nearly half of a CPU's share of the 32 MiB: with the other half in hand, the source waits.
+    // Nearly half of a CPU's share of the 32 MiB. The source waits when half of the share is used.
     wait_until(&handle, "a full buffer", |now| now.outputs[0].held * 1500 > 7 << 20);
     go.send(()).unwrap();
     let ledger = running.join().snapshot;
@@ -185,13 +187,13 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     assert_eq!(whole_packets(&reader.join().unwrap()) + read_again(&file), count);
 }
 
-/// Several CPUs write to one file, whose bytes come in the order in which they were sent.
+/// Outputs to a character device write to it, and do not replace it by a file.
 #[test]
 fn a_device_is_written_to_as_it_is() {
     let null = over(traffic(Some(10_000), None), [Path::new("/dev/null"), Path::new("/dev/null")]);
     let ledger = null.start().unwrap().join().snapshot;
     assert_eq!((ledger.delivered(), ledger.dropped().total()), (10_000, 0));
-    // It is still a device.
+    // The path is still a device.
     File::options().write(true).open("/dev/null").unwrap().write_all(b"nothing").unwrap();
     assert_eq!(fs::read("/dev/null").unwrap(), b"");
 }

@@ -1,4 +1,5 @@
-//! Captures that make one wait: pipes, a pace; and several files in a row.
+//! Captures that have to be waited for: pipes, and files that are replayed at a pace. Also several
+//! files in a row.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -17,7 +18,7 @@ use crate::common::{POLLS_MAX, drain, drain_headed};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A FIFO, for this test alone.
+/// A FIFO for one test.
 fn fifo(name: &str) -> PathBuf {
     let path = temporary(name, b"");
     fs::remove_file(&path).unwrap();
@@ -25,13 +26,13 @@ fn fifo(name: &str) -> PathBuf {
     path
 }
 
-/// Whether what the queue waits on says that there is something.
+/// Whether the descriptor that the queue waits on reports data.
 fn rings(tester: &QueueTester) -> bool {
     let fd = tester.queue().wait_on().expect("a pipe is waited on");
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
 }
 
-/// Polls until it says something else than that there is more.
+/// Polls until the queue returns something other than `More`.
 fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) -> Polled {
     for _ in 0..POLLS_MAX {
         let (polled, frames) = tester.poll(now, 64).unwrap();
@@ -43,13 +44,13 @@ fn poll_dry(tester: &mut QueueTester, now: Timestamp, all: &mut Vec<Vec<u8>>) ->
     panic!("it goes on forever");
 }
 
-/// Polls until it hands something over.
+/// Polls until the queue hands over frames.
 fn poll_some(tester: &mut QueueTester, budget: usize) -> (Polled, Vec<Vec<u8>>) {
     let polls = (0..POLLS_MAX).map(|_| tester.poll(Timestamp::ZERO, budget).unwrap());
     polls.into_iter().find(|(_, frames)| !frames.is_empty()).expect("it has something")
 }
 
-/// In odd pieces; between them it waits without a spin, and nothing hangs.
+/// The data comes in odd pieces. Between them the queue waits without spinning, and nothing hangs.
 #[test]
 fn a_pipe_is_read_as_it_comes() {
     let packets = packets_of((0..200).map(|nth| nth * 7 % 300));
@@ -60,7 +61,7 @@ fn a_pipe_is_read_as_it_comes() {
         assert_eq!(capture.info().bytes_total(), None);
         let mut tester = QueueTester::new(Box::new(capture)).unwrap();
         let mut all = Vec::new();
-        // Nobody writes yet.
+        // No process writes to the pipe yet.
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Drained);
         assert!(tester.queue().capabilities().can_wait && !rings(&tester));
         let mut pipe = OpenOptions::new().write(true).open(&path).unwrap();
@@ -76,14 +77,15 @@ fn a_pipe_is_read_as_it_comes() {
         }
         assert_eq!(all, packets, "all that came is handed over before the pipe is closed");
         drop(pipe);
-        // A child that another test has just forked has the pipe open until it executes its program.
+        // A child that another test has just forked has the pipe open until it runs its executable.
         until("the pipe is closed", || rings(&tester));
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Ended);
         fs::remove_file(path).unwrap();
     }
 }
 
-/// While nobody wants to read, a full pipe, or one whose writer has gone, must not end a sleep.
+/// While the queue does not want to read, a full pipe, or a pipe without a writer, must not wake
+/// the CPU.
 #[test]
 fn a_pipe_is_quiet_while_nobody_waits_for_it() {
     let path = fifo("quiet");
@@ -99,7 +101,7 @@ fn a_pipe_is_quiet_while_nobody_waits_for_it() {
     fs::remove_file(path).unwrap();
 }
 
-/// A queue that is dropped leaves nothing behind in what was waited on.
+/// A dropped queue leaves nothing in the epoll instance on which it waited.
 #[test]
 fn a_silent_pipe_can_be_dropped() {
     let path = fifo("silent");
@@ -109,7 +111,7 @@ fn a_silent_pipe_can_be_dropped() {
     fs::remove_file(path).unwrap();
 }
 
-/// Packets of 1 byte at these times, in nanoseconds.
+/// A capture with packets of 1 byte at these times, in nanoseconds.
 fn timed(times: &[u64]) -> Vec<u8> {
     let mut file = pcap(false, MAGICS[1], &[]);
     for (nth, time) in times.iter().enumerate() {
@@ -136,7 +138,7 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
         match polled {
             Polled::NotBefore(due) => {
                 assert!(due > now);
-                // A nanosecond before nothing is due.
+                // One nanosecond earlier, nothing is due.
                 let early = tester.poll(Timestamp::from_nanos(due.as_nanos() - 1), 64).unwrap();
                 assert_eq!(early, (Polled::NotBefore(due), vec![]));
                 now = due;
@@ -145,12 +147,12 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
             other => panic!("{other:?}"),
         }
     }
-    // Half as fast; what goes back in time is due at once.
+    // Half of the recorded speed. Packets that go back in time are due at once.
     let expected = [(0, vec![0]), (20, vec![1]), (2000, vec![2]), (2002, vec![3, 4]), (6 * SECOND, vec![5])];
     assert_eq!(history, expected);
 }
 
-/// Whoever polls late gets all that has fallen due; packets without a time never wait.
+/// A late poll delivers everything that has become due. Packets without a time never wait.
 #[test]
 fn a_pace_catches_up_and_ignores_packets_without_a_time() {
     let capture = Capture::from_reader("timed", std::io::Cursor::new(timed(&[7, 8, 9, 7 + SECOND])));
@@ -181,7 +183,7 @@ fn several_files_are_one_capture() {
     assert!(frames == [packets.clone(), ng_packets, packets].concat());
     assert_eq!(Some(info.bytes_read()), info.bytes_total());
 
-    // At a pace, each begins when the one before has ended.
+    // With a pace, each file begins when the previous one has ended.
     let late = temporary("late.pcap", &timed(&[9_000_000 * SECOND, 9_000_000 * SECOND + 5]));
     let early = temporary("early.pcap", &timed(&[3, 4]));
     let mut tester =
@@ -195,7 +197,7 @@ fn several_files_are_one_capture() {
     [first, second, late, early].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-/// All are looked at before the first is read; what is found out later names the file that it is in.
+/// All files are checked before the first is read. Later errors name the file in which they are.
 #[test]
 fn the_second_file_may_be_wrong() {
     let good = pcap(false, MAGICS[0], &packets_of([60]));

@@ -1,4 +1,4 @@
-//! Frames in several pages on their way out: every byte of them, by each kind of output.
+//! Sends frames in several pages, and checks all of their bytes for each kind of output.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,10 +12,11 @@ use steerage_fixtures::{HANG, assert_at_rest};
 
 use crate::common::drain;
 
-/// So few that a packet socket has room for all.
+/// Few enough that a packet socket has room for all.
 const PACKETS: usize = 200;
 
-/// Frames of 5000 bytes and of 64, by turns of flows, as the spec of a device.
+/// The specs of devices with frames of 64 bytes and of 5000 bytes. Each has a version with whole
+/// frames and one with short buffers.
 fn specs(buffer: usize, seed: u64) -> [(String, String); 2] {
     [64, 5000].map(|size| {
         let whole = format!("synthetic:size={size},packets={PACKETS},flows=8,seed={seed}");
@@ -24,7 +25,7 @@ fn specs(buffer: usize, seed: u64) -> [(String, String); 2] {
     })
 }
 
-/// What the frames are.
+/// The frames that should be sent.
 fn expected(specs: &[(String, String)]) -> Vec<Vec<u8>> {
     let frames = specs.iter().map(|(whole, _)| drain(open(whole).unwrap().queues.remove(0)).0);
     let mut all: Vec<_> = frames.flatten().collect();
@@ -32,7 +33,7 @@ fn expected(specs: &[(String, String)]) -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends them.
+/// Sends the frames through an output.
 fn send(specs: &[(String, String)], output: Output) -> Snapshot {
     let inputs: Vec<Input> = specs.iter().map(|(_, in_buffers)| open(in_buffers).unwrap()).collect();
     let builder = inputs.into_iter().fold(Builder::new().virtual_cpus(2), Builder::input);
@@ -43,13 +44,13 @@ fn send(specs: &[(String, String)], output: Output) -> Snapshot {
     ledger
 }
 
-/// What comes by a packet socket that was opened before.
+/// The frames that arrive at a packet socket. It was opened before.
 fn listen(tester: &mut QueueTester) -> Vec<Vec<u8>> {
     let (start, mut came) = (Instant::now(), Vec::new());
     while came.len() < 2 * PACKETS {
         assert!(start.elapsed() < HANG, "{} came, {} were lost", came.len(), tester.lost());
         let (_, frames) = tester.poll(Timestamp::ZERO + start.elapsed(), POLL_BUDGET).unwrap();
-        // The kernel may have something to say on its own.
+        // The kernel may send frames of its own.
         came.extend(frames.into_iter().filter(|frame| steerage_device::synthetic::parse_payload(frame).is_some()));
     }
     came.sort();

@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! Tests that the examples do what they say.
 
 #[expect(dead_code, reason = "an example's `main`")]
 #[path = "../../examples/counter.rs"]
@@ -46,7 +46,7 @@ use steerage_device::af_packet::{AfPacketOptions, Direction};
 use steerage_fixtures::HANG;
 use steerage_fixtures::cable::{NEAR, Net};
 
-/// Checks a ledger at rest, of a run that has received so many packets.
+/// Checks the ledger of a run that has ended and has received this many packets.
 fn assert_at_rest(snapshot: &Snapshot, received: u64) {
     assert_eq!(snapshot.received(), received);
     steerage_fixtures::assert_at_rest(snapshot);
@@ -69,7 +69,7 @@ fn the_counter_says_what_is_wrong() {
     assert!(error.to_string().contains("packets=many"), "{error}");
 }
 
-/// Short frames are copied out of the ring's pages, or not; each frame arrives either way.
+/// Short frames are copied out of the ring's pages, or not. Each frame arrives either way.
 #[test]
 fn a_ring_of_pages_keeps_those_of_short_frames() {
     for (copybreak, copied) in [(0, 0), (59, 0), (60, 50_000), (1513, 50_000), (1514, 100_000), (usize::MAX, 100_000)] {
@@ -88,7 +88,7 @@ fn by_connection_id_a_connection_stays_on_its_cpu() {
     assert!(by_cid.scattered.is_empty(), "{:?}", by_cid.scattered);
     assert!(by_cid.by_cpu.iter().all(|(_, connections)| *connections > 0), "{:?}", by_cid.by_cpu);
     assert_eq!(by_cid.by_cpu.iter().map(|(_, connections)| connections).sum::<usize>(), 200);
-    // Of three places by chance on 4 CPUs, all are one in a sixteenth of cases.
+    // A flow has three random places on 4 CPUs. All three are the same in a sixteenth of the cases.
     assert!(by_address.scattered.len() > 150, "{}", by_address.scattered.len());
     for seen in [by_cid, by_address] {
         assert_eq!(seen.snapshot.delivered(), 4 * 200);
@@ -107,7 +107,8 @@ fn flows_move_with_their_buckets() {
     assert_at_rest(&outcome.snapshot, 1_000_000);
 }
 
-/// The device's choice counts although nobody asked for a device's hash: a tenant's packets are on one CPU, whatever their flows.
+/// The device's choice of buckets takes effect without the option for device hashes. All packets of
+/// a tenant are on one CPU, whatever their flows are.
 #[test]
 fn what_the_driver_picks_stays_together() {
     const PACKETS: u32 = 20_000;
@@ -120,7 +121,7 @@ fn what_the_driver_picks_stays_together() {
     assert!(outcome.reports.iter().all(|(_, tenants)| !tenants.is_empty()), "a CPU had no tenant");
 }
 
-/// Stops a run, also if its test fails.
+/// Stops a run at the end of its test, even if the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -139,7 +140,7 @@ fn wait_for(said: &Receiver<String>, wanted: &str) -> String {
     }
 }
 
-/// The program of the tutorial, on a live interface.
+/// Runs the program of the tutorial on a live interface.
 #[test]
 fn an_ids_alerts_live_and_reloads_its_rules() {
     let Some(net) = Net::new() else { return };
@@ -187,7 +188,7 @@ fn the_tutorial_is_the_program() {
     for piece in &pieces {
         assert!(source.contains(piece), "this piece is not in the program:\n{piece}");
     }
-    // Nothing is left out but blank lines.
+    // The page leaves out only blank lines.
     let rest = pieces.iter().fold(program.to_owned(), |rest, piece| rest.replacen(piece, "", 1));
     assert_eq!(rest.trim(), "", "the page does not show this");
 }

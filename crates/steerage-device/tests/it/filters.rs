@@ -1,4 +1,5 @@
-//! Filters: what tcpdump compiles is what we hold, and what the kernel refuses we refuse.
+//! Filters. Checks that the programs are those that tcpdump compiles, and that steerage refuses the
+//! programs that the kernel refuses.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -16,7 +17,7 @@ fn compile(text: &str) -> Result<Filter, FilterError> {
     Filter::compile(text, None, LinkType::ETHERNET)
 }
 
-/// Whether a tool is there. Without it a test skips; in CI this is a failure.
+/// Whether a tool is installed. Without it, a test skips, which is a failure in CI.
 fn is_there(tool: &str) -> bool {
     let there = Command::new(tool).arg("--version").output().is_ok();
     if !there {
@@ -25,7 +26,7 @@ fn is_there(tool: &str) -> bool {
     there
 }
 
-/// What tcpdump prints for it.
+/// The program that tcpdump prints for an expression.
 fn tcpdump(options: &[&str], expression: &str) -> String {
     let output = Command::new("tcpdump").args(options).args(["-ddd", expression]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -60,7 +61,7 @@ fn an_expression_is_what_tcpdump_makes_of_it() {
     ] {
         let filter = compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
         assert_eq!(lines(&filter), tcpdump(&["-y", "EN10MB"], expression), "{expression}");
-        // And there and back, as lines and with commas.
+        // Convert the program to text and back, as lines and with commas.
         let printed = lines(&filter);
         assert_eq!(printed.parse::<Filter>().unwrap(), filter);
         assert_eq!(compile(&printed.replace('\n', ",")).unwrap(), filter);
@@ -89,7 +90,8 @@ fn what_tcpdump_refuses_is_a_mistake_in_one_line() {
     assert!(matches!(error, FilterError::Link(_)), "{error}");
 }
 
-/// Of an interface the tag is beside the frame: 4294963248 is `SKF_AD_VLAN_TAG_PRESENT`.
+/// For an interface, the tag is in the kernel's metadata instead of the frame. 4294963248 is
+/// `SKF_AD_VLAN_TAG_PRESENT`.
 #[test]
 fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
     let in_a_namespace = || {
@@ -100,7 +102,8 @@ fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
             return skip(&format!("no network namespace: {error}"));
         }
         let on = |text| Filter::compile(text, Some("lo"), LinkType::ETHERNET);
-        // It is down, which tcpdump does not open: `vlan` cannot be compiled, everything else can.
+        // The interface is down, and tcpdump does not open such interfaces. `vlan` cannot be
+        // compiled, but everything else can.
         assert!(on("vlan").unwrap_err().to_string().contains("not up"));
         assert_eq!(on("not port 22").unwrap(), compile("not port 22").unwrap());
         assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
@@ -125,7 +128,7 @@ fn a_filter_can_lie_in_a_file() {
     std::fs::remove_file(&path).unwrap();
     let gone = compile(&at).unwrap_err();
     assert!(!gone.is_mistake() && gone.to_string().contains("cannot read the filter in"), "{gone}");
-    // One that has no end.
+    // A file without an end.
     assert!(compile("@/dev/zero").is_err());
 }
 
@@ -161,7 +164,7 @@ fn numbers_that_are_no_program_say_what_is_wrong() {
     assert!(Filter::from_instructions([]).is_err());
 }
 
-/// Programs by chance, most of them nearly right, put to the kernel and to us.
+/// Random programs, most of them almost valid, are given to the kernel and to steerage.
 #[test]
 fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket needs no privilege");
@@ -202,6 +205,6 @@ fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
         assert_eq!(ours.is_ok(), kernels, "round {round}: {program:?}: {ours:?}");
         taken += u32::from(kernels);
     }
-    // Both answers were put to the test.
+    // Both answers occurred often enough.
     assert!((2_000..18_000).contains(&taken), "{taken}");
 }

@@ -1,4 +1,4 @@
-//! Filters of capture files: what passes is what `tcpdump -r FILE EXPR` writes.
+//! Filters of capture files. The packets that pass are those that `tcpdump -r FILE EXPR` writes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,8 @@ use steerage_fixtures::{skip, tshark};
 use super::common::files::{block, enhanced, interface, pcap, section, temporary, words};
 use super::common::{drain, drain_with_links};
 
-/// Words of every part of the language, of which each lets some packets of the captures pass and takes others out.
+/// Expressions with all parts of the language. Each of them lets some packets of the captures pass,
+/// and removes others.
 const EXPRESSIONS: [&str; 30] = [
     "ip",
     "ip6",
@@ -58,7 +59,7 @@ fn has_tcpdump() -> bool {
     there
 }
 
-/// The packets that tcpdump writes, or what it says instead.
+/// The packets that tcpdump writes, or its error message.
 fn tcpdumps(file: &Path, expression: &str) -> Result<Vec<Vec<u8>>, String> {
     let output = Command::new("tcpdump").arg("-r").arg(file).args(["-w", "-", "--", expression]).output().unwrap();
     if output.stdout.is_empty() {
@@ -107,12 +108,12 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // Both answers were put to the test many times, and there are expressions that a link type has no answer to.
+    // Both answers occurred many times, and some expressions are not possible for some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
 
-/// If a file has two link types, each has a filter program of its own. Byte orders differ too.
+/// If a file has two link types, each has its own filter program. The byte orders differ too.
 #[test]
 fn each_link_type_of_a_file_has_its_own_program() {
     if !has_tcpdump() {
@@ -146,11 +147,11 @@ fn each_link_type_of_a_file_has_its_own_program() {
     let info = capture.info();
     let passed: Vec<_> = drain_with_links(Box::new(capture)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!((passed, info.filtered()), (wanted.clone(), 6));
-    // The same from something that does not say beforehand what it holds.
+    // Read the same bytes from a source that does not say in advance what it contains.
     let piped = Capture::from_reader("pipe", Cursor::new(bytes.clone())).filtered("ip6").unwrap();
     let passed: Vec<_> = drain_with_links(Box::new(piped)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!(passed, wanted);
-    // Numbers are for one link type.
+    // A program in numbers is for one link type.
     let numbers = "4, 40 0 0 12, 21 0 1 34525, 6 0 0 262144, 6 0 0 0";
     let (frames, end, _) = drain(Box::new(Capture::open(&path).unwrap().filtered(numbers).unwrap()));
     let end = end.unwrap_err().to_string();
@@ -175,7 +176,8 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     usb[20] = 220;
     let error = open(&usb, "ip");
     assert!(error.contains("link-layer type filtering not implemented"), "{error}");
-    // A pipe says its link type later. What no link type has is wrong at once; what only some do not have is not.
+    // The link type of a pipe is not known at first. An expression that is invalid for all link
+    // types is an error at once, but not one that is invalid only for some.
     let piped = |text| Capture::from_reader("pipe", Cursor::new(usb.clone())).filtered(text);
     let error = piped("tcp an udp").unwrap_err();
     assert!(error.is_mistake() && error.to_string().contains("syntax error"), "{error}");
@@ -188,18 +190,20 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     assert!(end.contains("not compiled for frames of link type 220"), "{end}");
 }
 
-/// The numbers of `tcpdump -s 96 -ddd`, as on an interface: 96 bytes of each packet pass, and the length on the wire stays.
+/// The numbers of `tcpdump -s 96 -ddd`, as for an interface. 96 bytes of each packet pass, and the
+/// length on the wire stays the same.
 #[test]
 fn a_program_may_cut_packets() {
     let file = pcap(true, 0xa1b2_c3d4, &[vec![1; 200], vec![2; 20]]);
     let capture = Capture::from_reader("cut", Cursor::new(file)).filtered("1, 6 0 0 96").unwrap();
     let (frames, end, wire_bytes) = drain(Box::new(capture));
     end.unwrap();
-    // The file says that each had four bytes more.
+    // In the file, the length on the wire is four bytes more for each packet.
     assert_eq!((frames, wire_bytes), (vec![vec![1; 96], vec![2; 20]], 228));
 }
 
-/// A poll looks at a bounded number of packets, and a packet that is taken out delays no other packet by its time stamp.
+/// Each poll looks at a limited number of packets. A packet that the filter removes does not delay
+/// other packets by its time stamp.
 #[test]
 fn polls_are_bounded_and_paced() {
     let file = pcap(false, 0xa1b2_c3d4, &vec![Vec::new(); 5_000]);
@@ -217,10 +221,11 @@ fn polls_are_bounded_and_paced() {
         }
     }
     assert_eq!(info.filtered(), 5_000);
-    // 1,024 before it reads on, and as many after.
+    // 1,024 packets before the next read, and as many after it.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
-    // The second of two packets, a second apart, passes: it is the first that is handed over, so it is due at once.
+    // The packets are a second apart. The second one is the first that passes the filter, so it is
+    // due at once.
     let mut file = words(false, &[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
     for (second, byte) in [(1, 0), (2, 1), (3, 1)] {
         file.extend(words(false, &[second, 0, 1, 1]));
@@ -240,7 +245,8 @@ fn polls_are_bounded_and_paced() {
     assert_eq!((until, handed_over), (Polled::NotBefore(Timestamp::from_nanos(1_000_000_000)), 1));
 }
 
-/// A pcapng file with a packet block that is broken behind the first packet: the packets before are filtered, then the error comes.
+/// A pcapng file with a damaged packet block after the first packet. The first packet is filtered,
+/// and then the error is reported.
 #[test]
 fn damage_is_found_behind_the_filter() {
     let mut bytes = [section(false), interface(false, 1, 0), enhanced(false, 0, &[7; 60])].concat();
@@ -251,7 +257,7 @@ fn damage_is_found_behind_the_filter() {
     assert!(end.unwrap_err().to_string().contains("of interface 9") && frames.is_empty() && info.filtered() == 1);
 }
 
-/// The longest program runs each instruction once.
+/// The longest program. It runs each instruction once.
 #[test]
 fn the_longest_program_runs_to_its_end() {
     let numbers = format!("4096, {} 6 0 0 5", "4 0 0 1, ".repeat(4095));

@@ -1,4 +1,4 @@
-//! What the dissector reads of real captures, against what tshark says of them.
+//! Compares the dissector's results for real captures with the output of tshark.
 #![expect(clippy::print_stderr, reason = "the test says how much it compared")]
 
 use std::net::IpAddr;
@@ -27,12 +27,12 @@ const FIELDS: [&str; 12] = [
     "icmpv6.echo.identifier",
 ];
 
-/// What a frame is known by, in tshark's words.
+/// The flow of a frame, in tshark's terms.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     addresses: Option<(IpAddr, IpAddr)>,
     protocol: Option<u8>,
-    /// Of TCP, UDP and SCTP, else of ICMP the identifier twice; 0 where there is none.
+    /// The ports of TCP, UDP and SCTP. For ICMP, the identifier twice. 0 if there are none.
     ports: (u16, u16),
 }
 
@@ -41,7 +41,7 @@ fn number(text: &str) -> u16 {
     text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u16::from_str_radix(hex, 16)).expect("a number")
 }
 
-/// The innermost flow that tshark tells.
+/// The innermost flow in the output of tshark.
 fn told(fields: &[String]) -> Known {
     let nothing = Known { addresses: None, protocol: None, ports: (0, 0) };
     let layers: Vec<&str> = fields[0].split(':').take_while(|layer| !PAYLOAD.contains(layer)).collect();
@@ -70,7 +70,8 @@ fn told(fields: &[String]) -> Known {
 }
 
 fn read(found: &flow::Dissection) -> Known {
-    // tshark shows the packet quoted by an error as it was sent; its key is turned, since the error comes back.
+    // tshark shows the packet that an error quotes as it was sent. The dissector reverses its key,
+    // because the error goes in the opposite direction.
     let key = if found.is_quoted { found.key.reversed() } else { found.key };
     let (Some(source), Some(destination)) = (key.source(), key.destination()) else {
         return Known { addresses: None, protocol: None, ports: (0, 0) };
@@ -79,7 +80,7 @@ fn read(found: &flow::Dissection) -> Known {
     Known { addresses: Some(addresses), protocol: key.protocol(), ports }
 }
 
-/// IPv4 with this protocol, from 192.0.2.`host`.
+/// An IPv4 packet with this protocol, from 192.0.2.`host`.
 fn ipv4(host: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let [high, low] = (20 + payload.len() as u16).to_be_bytes();
     let header = [0x45, 0, high, low, 0, 1, 0x40, 0, 64, protocol, 0, 0, 192, 0, 2, host, 192, 0, 2, 99];
@@ -95,7 +96,7 @@ fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
     [&header, payload].concat()
 }
 
-/// UDP without a checksum.
+/// A UDP packet without a checksum.
 fn udp(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let length = 8 + payload.len() as u16;
     [&[from, to, length, 0].map(u16::to_be_bytes).concat(), payload].concat()
@@ -105,7 +106,7 @@ fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8][..], &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// Packets that somebody took along, one for each encapsulation, and the name that tshark has for it.
+/// One tunnelled packet for each encapsulation, and the name that tshark has for the encapsulation.
 fn taken_along() -> Vec<(&'static str, Vec<u8>)> {
     let (four, six) = (ipv4(1, 17, &udp(1025, 9, b"four")), ipv6(17, &udp(1026, 9, b"six.")));
     let (bridged, gre) = (ethernet(0x0800, &four), |head: &[u8], rest: &[u8]| ipv4(50, 47, &[head, rest].concat()));

@@ -1,4 +1,5 @@
-//! The hash that a device sets: its values, what comes together by it, and that the receiving CPU reads no header then.
+//! Tests the hashes that a device sets: their values, which packets they keep together, and that
+//! the receiving CPU then reads no header.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,7 @@ use steerage_fixtures::until;
 
 use crate::common::send_raw;
 
-/// A packet as its function got it.
+/// A packet as its handler received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Got {
     frame: Vec<u8>,
@@ -29,7 +30,8 @@ struct Got {
 
 type Log = Arc<Mutex<Vec<Got>>>;
 
-/// Notes each packet; needs no more than each direction of a flow by itself.
+/// A handler that records each packet. It only requires that each direction of a flow stays
+/// together.
 struct Notes {
     log: Log,
     reads: bool,
@@ -59,7 +61,7 @@ fn two_cpus() -> Builder {
     Builder::new().virtual_cpus(3).rps_cpus(mask).policy(Hash).check_order(true)
 }
 
-/// The `count` packets of what `send` sends, without the probes, and the ledger at the end.
+/// Runs `send`. Returns the `count` packets that it sent, without probes, and the final ledger.
 fn received(builder: Builder, input: Input, count: usize, send: impl FnOnce(&Handle)) -> (Vec<Got>, Snapshot) {
     let log = Log::default();
     let of_cpus = Arc::clone(&log);
@@ -73,19 +75,20 @@ fn received(builder: Builder, input: Input, count: usize, send: impl FnOnce(&Han
     let ledger = running.join().snapshot;
     let (probes, got): (Vec<Got>, Vec<Got>) = log.lock().unwrap().drain(..).partition(is_probe);
     assert_eq!((got.len(), ledger.dropped().total(), ledger.reordered()), (count, 0, Some(0)));
-    // All probes are alike.
+    // All probes are equal.
     assert!(probes.windows(2).all(|pair| pair[0] == pair[1]), "{probes:?}");
     (got, ledger)
 }
 
-/// The near end's interface by AF_PACKET and by AF_XDP.
+/// Inputs from the near end's interface, with AF_PACKET and with AF_XDP.
 fn inputs(net: &Net, hash: DeviceHash) -> [(&'static str, Input); 2] {
     let listening = AfPacketOptions::new("near0").direction(Direction::In).device_hash(hash);
     let taking = AfXdpOptions::new("near0").take("all".parse().unwrap()).device_hash(hash).mode(Mode::Native);
     net.near(|| [("af_packet", listening.open().unwrap().input), ("af_xdp", taking.open().unwrap().input)])
 }
 
-/// By AF_XDP, frames that come before the first poll go to the kernel: sends others until one is received.
+/// With AF_XDP, frames that arrive before the first poll go to the kernel. So this sends probes
+/// until one is received.
 fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
     if kind == "af_xdp" {
         until("AF_XDP polls", || {
@@ -95,7 +98,7 @@ fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
     }
 }
 
-/// A frame of a protocol that nobody has.
+/// A frame of a protocol that no host uses.
 fn probe() -> Vec<u8> {
     let mut frame = ethernet(0x88b5);
     frame.resize(60, 0);
@@ -110,7 +113,8 @@ fn ethernet(protocol: u16) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &protocol.to_be_bytes()].concat()
 }
 
-/// A fragment: its offset in bytes, and whether others follow. A whole packet has neither.
+/// The position of a fragment: its offset in bytes, and whether others follow. A packet that is not
+/// fragmented has neither.
 #[derive(Clone, Copy)]
 struct Part {
     offset: u16,
@@ -119,7 +123,8 @@ struct Part {
 
 const WHOLE: Part = Part { offset: 0, more: false };
 
-/// UDP over IPv4, between hosts 10.1.0.`from` and 10.1.0.`to`; of a later fragment the ports are payload.
+/// A UDP packet over IPv4, from host 10.1.0.`from` to 10.1.0.`to`. In a later fragment, the ports
+/// are payload.
 fn udp4(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 44];
     ip.extend(id.to_be_bytes());
@@ -134,7 +139,7 @@ fn udp(from: u16, to: u16) -> Vec<u8> {
     udp
 }
 
-/// UDP over IPv6, in fragments.
+/// A UDP packet over IPv6, as a fragment.
 fn udp6(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
     let address = |host: u8| [&[0xfd, 0, 0, 1][..], &[0; 11], &[host]].concat();
     let mut ip = vec![0x60, 0, 0, 0, 0, 32, 44, 64];
@@ -148,16 +153,16 @@ fn udp6(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
 
 const FLOWS: u16 = 64;
 
-/// A packet of each flow, and one of the other direction of each.
+/// For each flow, one packet in each direction.
 fn both_directions() -> Vec<Vec<u8>> {
     let ends = |flow: u16| ((1, 1000 + flow), (2, 53));
     let each = (0..FLOWS).map(ends);
     each.flat_map(|(one, other)| [udp4(one, other, 0, WHOLE), udp4(other, one, 0, WHOLE)]).collect()
 }
 
-/// Both devices have the kernel's value of each packet: the same by both, the same for both directions of a flow where the
-/// kernel computed it, another for each flow. The packet goes where the map has the bucket of this value, and nothing is
-/// hashed by us.
+/// Both devices report the same hash for a packet. It is equal for both directions of a flow,
+/// because the kernel computes it, and different for each flow. The packet goes to the CPU that the
+/// map has for this hash's bucket, and steerage hashes nothing.
 #[test]
 fn the_kernels_values_steer() {
     let Some(net) = Net::new() else { return };
@@ -186,7 +191,8 @@ fn the_kernels_values_steer() {
     assert_eq!(by_device[0], by_device[1]);
 }
 
-/// Three fragments of a datagram of each flow, for every second flow with the last one first, and of IPv4 and IPv6.
+/// Three fragments of a datagram per flow, over IPv4 or IPv6. In every second flow, the last
+/// fragment comes first.
 fn datagrams() -> Vec<[Vec<u8>; 3]> {
     let parts = [Part { offset: 0, more: true }, Part { offset: 24, more: true }, Part { offset: 48, more: false }];
     let of = |flow: u16| {
@@ -200,12 +206,13 @@ fn datagrams() -> Vec<[Vec<u8>; 3]> {
     (0..FLOWS).map(of).collect()
 }
 
-/// All fragments of a datagram come to one CPU, by the kernel's hash (AF_PACKET) and by ours (AF_XDP).
+/// All fragments of a datagram go to one CPU, by the kernel's hash (AF_PACKET) or by steerage's
+/// (AF_XDP).
 #[test]
 fn fragments_of_a_datagram_meet() {
     let Some(net) = Net::new() else { return };
     let datagrams = datagrams();
-    // One fragment of each datagram after the other.
+    // The first fragment of every datagram, then the second of every datagram, and so on.
     let frames: Vec<Vec<u8>> = (0..3).flat_map(|nth| datagrams.iter().map(move |parts| parts[nth].clone())).collect();
     let whole = both_directions();
     for (kind, input) in inputs(&net, DeviceHash::IfSafe) {
@@ -225,13 +232,13 @@ fn fragments_of_a_datagram_meet() {
         let hashed = ledger.queues[0].hashed;
         match kind {
             "af_packet" => assert_eq!(hashed, 0),
-            // The fragments, and the probes.
+            // The fragments and the probes.
             _ => assert_eq!(hashed, ledger.received() - whole.len() as u64),
         }
     }
 }
 
-/// By the kernel's own stack: large datagrams of connected and unconnected sockets, which the sender's kernel cuts.
+/// The kernel sends large datagrams of connected and unconnected sockets, and fragments them.
 #[test]
 fn fragments_of_sockets_meet() {
     use std::net::UdpSocket;
@@ -258,7 +265,7 @@ fn fragments_of_sockets_meet() {
         let (got, _) = received(two_cpus(), input, 3 * usize::from(FLOWS), sent);
         let mut datagrams = BTreeMap::<u8, Vec<CpuId>>::new();
         for got in got {
-            // The payload tells datagrams apart. Two of them may have the same identification.
+            // The payload distinguishes datagrams. Two of them may have the same identification.
             datagrams.entry(*got.frame.last().unwrap()).or_default().push(got.cpu);
         }
         assert_eq!(datagrams.len(), usize::from(FLOWS));
@@ -268,7 +275,8 @@ fn fragments_of_sockets_meet() {
     }
 }
 
-/// What does not say that it may be used, is not: a function that needs both directions has our hash.
+/// A hash is used only if the device vouches for it. A handler that needs both directions gets
+/// steerage's hash.
 #[test]
 fn where_directions_must_meet_the_hash_is_ours() {
     struct BothDirections;
@@ -293,11 +301,12 @@ fn where_directions_must_meet_the_hash_is_ours() {
     assert!(hash(DeviceHash::IfSafe, None).iter().all(|hash| *hash != "device"));
     assert!(hash(DeviceHash::Never, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
     assert_eq!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)), ["device"; 2]);
-    // A user who insists on it vouches for it.
+    // A user who insists on the hash vouches for it.
     assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
 }
 
-/// Hands over numbered frames, each of another flow. Every third has no hash.
+/// A device that hands over numbered frames, each of a different flow. Every third frame has no
+/// hash.
 struct SomeHashed {
     next: u16,
 }
@@ -327,7 +336,8 @@ fn set_hash(number: u16) -> Option<FlowHash> {
     (number % 3 != 0).then(|| FlowHash(u32::from(number).wrapping_mul(0x9e37_79b9)))
 }
 
-/// A frame without a hash is steered by the hash that its packet says that it has, and no frame's hash is replaced.
+/// A frame without a hash is steered by the hash that its packet later reports. No hash of the
+/// device is replaced.
 #[test]
 fn frames_without_a_hash_get_ours() {
     let hasher = || FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -341,13 +351,13 @@ fn frames_without_a_hash_get_ours() {
         assert_eq!((got.hash, got.bucket, got.cpu), (hash.0, flow::bucket_of(hash), cpu), "{number}");
     }
     assert_eq!((ledger.queues[0].hash, ledger.queues[0].hashed), ("device", 1000));
-    // They are spread like all others.
+    // They are spread like all other frames.
     let unhashed = got.iter().filter(|got| u16::from_be_bytes([got.frame[34], got.frame[35]]) % 3 == 0);
     let cpus: BTreeSet<CpuId> = unhashed.map(|got| got.cpu).collect();
     assert_eq!(cpus.len(), 2);
 }
 
-/// A device that sets hashes, and whose hashes are not wanted, has all of its frames hashed by us.
+/// If the device sets hashes that the user does not want, steerage hashes all of its frames.
 #[test]
 fn hashes_that_are_not_wanted_are_replaced() {
     let input = Input::new("some", "test", vec![Box::new(SomeHashed { next: 0 })]);
@@ -356,11 +366,12 @@ fn hashes_that_are_not_wanted_are_replaced() {
     assert_ne!(ledger.queues[0].hash, "device");
 }
 
-/// How many frames the device hands over whose memory cannot be read.
+/// The number of frames with unreadable memory that the device hands over.
 const HIDDEN: usize = 60;
 const HIDDEN_BYTES: usize = 64;
 
-/// Lends frames of memory that nobody may read once they are handed over, until it is closed.
+/// A device that lends frames from memory that is unreadable after they are handed over, until the
+/// device is closed.
 struct Hidden {
     blocks: Option<(Blocks, Claim)>,
     claim: Option<Claim>,
@@ -400,22 +411,24 @@ impl RxQueue for Hidden {
     }
 }
 
-/// Says what may be done with the memory of these bytes.
+/// Sets the protection of the memory that contains these bytes.
 fn protect(bytes: &[u8], to: i32) {
     assert_eq!(bytes.as_ptr().addr() % 4096, 0);
-    // SAFETY: the memory stays mapped. While it cannot be read, to read it ends the process, which is the test.
+    // SAFETY: the memory stays mapped. While it is unreadable, reading it ends the process, which
+    // is what the test checks.
     let done = unsafe { libc::mprotect(bytes.as_ptr().cast_mut().cast(), bytes.len(), to) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Two CPUs step through it with a device whose frames cannot be read. The receiving CPU steers them by the device's hash,
-/// over both CPUs, and reads nothing of them: to read would end the process.
+/// Two CPUs step through frames that cannot be read. The receiving CPU steers them by the device's
+/// hash over both CPUs, without reading their memory. Reading it would end the process.
 #[test]
 fn headers_are_untouched_where_they_are_received() {
     hide(true);
 }
 
-/// The test before can fail: without hashes the receiving CPU reads the headers, and that ends the process.
+/// Checks that the previous test can fail. Without hashes, the receiving CPU reads the headers, and
+/// that ends the process.
 #[test]
 fn headers_are_read_where_there_is_no_hash() {
     use std::os::unix::process::ExitStatusExt;

@@ -1,4 +1,5 @@
-//! Frames that lie in memory which a device lends: writing and keeping copies them, and the copies' pages come round.
+//! Frames in memory that a device lends. Writing to them and keeping them makes copies, and the
+//! pages of the copies return.
 
 use std::path::PathBuf;
 
@@ -8,7 +9,7 @@ use steerage_fixtures::capture::pcap;
 
 const PACKETS: usize = 20_000;
 
-/// A pcap of UDP packets, each of another flow, with its number in the last four bytes.
+/// A pcap file of UDP packets. Each has a different flow, and its number is in the last four bytes.
 fn capture_file() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lent.pcap");
     let bytes = pcap((0..PACKETS as u32).map(|number| {
@@ -24,7 +25,7 @@ fn capture_file() -> PathBuf {
     path
 }
 
-/// Writes to every packet and keeps it until the next batch.
+/// A handler that writes to every packet and keeps it until the next batch.
 #[derive(Default)]
 struct WritesAndKeeps {
     kept: Vec<Kept>,

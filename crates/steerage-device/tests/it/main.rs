@@ -1,4 +1,4 @@
-//! Devices as the path meets them, and the examples.
+//! Tests of the devices within the whole path, and of the examples.
 
 mod af_packet;
 mod af_packet_held;

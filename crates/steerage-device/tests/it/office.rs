@@ -1,4 +1,5 @@
-//! The profile `office` of synthetic traffic: its frames against another parser, their times, and the elephant.
+//! The profile `office` of synthetic traffic. Checks its frames with an independent parser, their
+//! times, and the elephant.
 
 use std::collections::HashMap;
 
@@ -11,10 +12,10 @@ use steerage_device::synthetic::parse_payload;
 
 use crate::common::drain_headed;
 
-/// A frame's flow, by addresses and ports, and what is in it.
+/// The flow of a frame by addresses and ports, and the kinds of its headers.
 type Parsed = ((String, String), PacketHeadersOf);
 
-/// Protocol, whether it is IPv6, and whether it has a VLAN tag.
+/// The protocol, whether it is IPv6, and whether the frame has a VLAN tag.
 type PacketHeadersOf = (&'static str, bool, bool);
 
 /// Parses a frame, and checks its lengths and checksums.
@@ -63,14 +64,15 @@ fn frames_are_valid_and_times_rise() {
     }
     assert_eq!(kinds.values().sum::<u32>(), 20_000);
     assert_eq!(kinds.len(), 8, "UDP and TCP, over IPv4 and IPv6, with and without a tag: {kinds:?}");
-    // Both directions are there, but for what was cut off by the end.
+    // Every conversation has both directions, except those that the end cut off.
     let one_way = flows.keys().filter(|(from, to)| !flows.contains_key(&(to.clone(), from.clone()))).count();
     assert!(one_way <= 5, "{one_way} of {}", flows.len());
     let (largest, total) = (flows.values().max().unwrap(), flows.values().sum::<usize>());
     assert!(largest * 2 > total, "the elephant: {largest} of {total}");
 }
 
-/// The same seed makes the same frames, in polls of any size; another seed makes others.
+/// The same seed generates the same frames, in polls of any size. A different seed generates
+/// different ones.
 #[test]
 fn the_seed_decides() {
     let by = |seed: u64, budget| {

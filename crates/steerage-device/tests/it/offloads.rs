@@ -1,4 +1,5 @@
-//! Super-frames between two kernels: received in one piece, steered as one, and sent in one piece, cut, or merged.
+//! Super-frames between two kernels. They are received in one piece, steered as one packet, and
+//! then sent in one piece, cut, or merged.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -14,10 +15,10 @@ use steerage_fixtures::handlers::{Wire, end};
 use steerage_fixtures::namespaces::{Namespaces, address, converse, tcp_transfer};
 use steerage_fixtures::{HANG, until};
 
-/// How much a transfer carries, in bytes.
+/// The size of a transfer in bytes.
 const BYTES: usize = 20_000_000;
 
-/// Joins a TUN or TAP of each namespace.
+/// Joins a TUN or TAP of one namespace to one of the other.
 fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     let mut builder = Builder::new().virtual_cpus(2).check_order(true);
     for (nth, spec) in specs.into_iter().enumerate() {
@@ -29,7 +30,7 @@ fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     builder.build(|_| Wire(1)).unwrap().start().unwrap()
 }
 
-/// A number of TCP that the kernel of the namespace counts: in `snmp` or `netstat`.
+/// A TCP counter of the namespace's kernel, from the file `snmp` or `netstat`.
 fn tcp_count(namespaces: &Namespaces, nth: usize, file: &str, name: &str) -> u64 {
     namespaces.within(nth, || {
         let text = std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
@@ -63,7 +64,7 @@ fn counted(ledger: &Snapshot, queue: usize, name: &str) -> u64 {
     ledger.queues[queue].device_counts.iter().find(|(each, _)| *each == name).unwrap().1
 }
 
-/// Datagrams that leave the socket as one super-frame arrive as they were, in order.
+/// Datagrams that leave the socket as one super-frame arrive unchanged and in order.
 fn datagrams_in_one_piece(namespaces: &Namespaces, to: &str) {
     let receiver = namespaces.within(1, || UdpSocket::bind((address(to), 0)).unwrap());
     receiver.set_read_timeout(Some(HANG)).unwrap();
@@ -91,7 +92,7 @@ fn two_kernels_exchange_super_frames() {
             datagrams_in_one_piece(&namespaces, to);
             tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         }
-        // The interfaces are gone with the run.
+        // Read this now, because the interfaces disappear at the end of the run.
         let arrived = namespaces.received_by(1, "right");
         let ledger = end(running);
         assert_eq!(checksum_errors(&namespaces), 0);
@@ -99,7 +100,7 @@ fn two_kernels_exchange_super_frames() {
         assert!(super_frames > 100 && packets > ledger.queues[0].received, "{super_frames} of {packets}");
         assert_eq!(counted(&ledger, 0, "wire_bytes"), ledger.queues[0].received_bytes);
         assert_eq!(counted(&ledger, 0, "bad_offloads") + counted(&ledger, 1, "bad_offloads"), 0);
-        // They left as they came.
+        // The super-frames were sent uncut.
         let sent = ledger.outputs[1].packets;
         assert!(arrived <= sent && sent < packets, "{arrived} of {sent}, {packets} on the wire");
         until("the interfaces are gone", || {
@@ -121,17 +122,17 @@ fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can
         tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         tcp_transfer(&namespaces, 1, 0, address(back), BYTES);
     }
-    // The interfaces are gone with the run.
+    // Read this now, because the interfaces disappear at the end of the run.
     let (right, left) = (namespaces.received_by(1, "right"), namespaces.received_by(0, "left"));
     let ledger = end(running);
     assert_eq!(checksum_errors(&namespaces), 0);
     assert!(counted(&ledger, 0, "super_frames") > 100);
-    // Each packet of a super-frame arrived as one, and those of the other side arrived in fewer pieces.
+    // Super-frames to the right arrived as single packets, and packets to the left arrived merged.
     assert!(right > ledger.outputs[1].packets, "{right}");
     assert!(left < ledger.outputs[0].packets, "{left}");
 }
 
-/// TCP would tell of every packet that came out of order.
+/// TCP's counters show every packet that arrives out of order.
 #[test]
 fn order_is_kept_while_masks_change() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -140,14 +141,14 @@ fn order_is_kept_while_masks_change() {
     let (handle, done) = (running.handle(), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Not for ever, if a transfer fails.
+            // The number of changes is limited, in case a transfer fails.
             for nth in 0..6000 {
                 if done.load(Ordering::Relaxed) {
                     break;
                 }
                 let mask = CpuMask::parse_list(["0", "1", "0-1"][nth % 3], 2).unwrap();
                 handle.set_rps_cpus(&mask).unwrap();
-                // A hundred times a second.
+                // A hundred changes per second.
                 thread::sleep(Duration::from_millis(10));
             }
         });
@@ -160,7 +161,8 @@ fn order_is_kept_while_masks_change() {
     assert!(ledger.queues.iter().all(|queue| queue.reordered == Some(0)));
 }
 
-/// By packet sockets between two cables, while the ends' offloads are switched on and off.
+/// Passes packets between two cables with packet sockets, while the offloads of the ends are
+/// switched on and off.
 #[test]
 fn packet_sockets_pass_super_frames_on() {
     let Some(namespaces) = Namespaces::new(3) else { return };
@@ -195,7 +197,7 @@ fn packet_sockets_pass_super_frames_on() {
     let ledger = end(running);
     assert_eq!(checksum_errors(&namespaces), 0);
     let (sent, arrived) = (ledger.outputs[1].packets, ledger.outputs[1].bytes);
-    // Frames of more than an MTU on average, in spite of all that were sent while offloads were off.
+    // On average, frames are longer than an MTU, although some were sent while offloads were off.
     assert!(arrived / sent > 1514, "{arrived} bytes in {sent} frames");
     assert!(ledger.queues.iter().all(|queue| queue.reordered == Some(0)));
 }

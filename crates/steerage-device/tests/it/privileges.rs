@@ -1,4 +1,5 @@
-//! What a thread can and cannot do after it has dropped its privileges. Each test drops those of a thread of its own: others keep theirs.
+//! Tests what a thread can do after it has dropped its privileges. Each test uses a separate
+//! thread, so that others keep their privileges.
 
 use std::error::Error;
 use std::fs;
@@ -45,7 +46,7 @@ fn without_privileges_no_interface_is_opened() {
         listen().unwrap();
         privileges::drop_all().unwrap();
         without();
-        // Threads inherit it.
+        // New threads inherit the restriction.
         thread::spawn(without).join().unwrap();
         // Dropping again changes nothing.
         privileges::drop_all().unwrap();
@@ -54,7 +55,7 @@ fn without_privileges_no_interface_is_opened() {
     listen().unwrap();
 }
 
-/// What is kept is enough for the files that are named, and for no interface.
+/// The kept capabilities are enough for the named files, but not for any interface.
 #[test]
 fn files_of_others_are_read_and_written_if_they_are_needed() {
     if !is_root() {
@@ -74,14 +75,15 @@ fn files_of_others_are_read_and_written_if_they_are_needed() {
         scope.spawn(|| {
             let kept = privileges::drop_except(&Needed::default().read_file(&capture).written_files(&flows)).unwrap();
             assert!(read() && write("1"));
-            // Threads that were started before keep what they have: one opens captures, one writes files.
+            // Threads that were started earlier keep their capabilities: one opens captures, and
+            // one writes files.
             kept.drop_start_up().unwrap();
             assert!(!read() && !write("2"));
             assert_eq!(errno(&listen().unwrap_err()), Some(libc::EPERM));
         });
         scope.spawn(|| {
             let ours = Scratch::new();
-            // Nothing is needed for one's own files, so nothing is kept.
+            // A user's own files require no capability, so none is kept.
             let kept = privileges::drop_except(&Needed::default().written_files(&ours.join("flows.csv"))).unwrap();
             assert_eq!(status("CapPrm:"), "0000000000000000");
             assert!(!read() && !write("3"));

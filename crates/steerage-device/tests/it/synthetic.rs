@@ -1,4 +1,4 @@
-//! The synthetic device: its frames against another parser, its numbers, its pace.
+//! The synthetic device. Checks its frames with an independent parser, its numbers, and its pace.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -12,12 +12,13 @@ use steerage_device::synthetic::{Kind, RING, parse_payload};
 
 use crate::common::{drain, testers};
 
-/// All frames of `spec`, queue after queue.
+/// All frames of `spec`, one queue after the other.
 fn frames(spec: &str) -> Vec<Vec<u8>> {
     open(spec).unwrap().queues.into_iter().flat_map(|queue| drain(queue).0).collect()
 }
 
-/// Checks headers, lengths and checksums with a parser that is not ours; returns source address and port.
+/// Checks headers, lengths and checksums with an independent parser. Returns the source address and
+/// port.
 fn check(frame: &[u8], kind: Kind) -> (IpAddr, u16) {
     let packet = PacketHeaders::from_ethernet_slice(frame).unwrap();
     assert_eq!(!packet.link_exts.is_empty(), kind == Kind::Vlan);
@@ -68,7 +69,7 @@ fn every_kind_is_valid_at_every_size() {
     }
 }
 
-/// Buffers are no part of a frame.
+/// The size of buffers does not change the frames.
 #[test]
 fn frames_are_the_same_in_several_buffers() {
     let spec = "synthetic:mix=udp4+tcp6,size=1000,packets=500,flows=50,queues=2";
@@ -82,7 +83,7 @@ fn frames_are_the_same_in_several_buffers() {
     }
 }
 
-/// A flow is one kind, one address and one port, in one queue; no two flows have the same address.
+/// A flow has one kind, one address, one port and one queue. No two flows have the same address.
 #[test]
 fn flows_keep_to_themselves() {
     let kinds = [Kind::Udp4, Kind::Tcp4, Kind::Udp6, Kind::Tcp6, Kind::Vlan];
@@ -101,7 +102,8 @@ fn flows_keep_to_themselves() {
         }
     }
     assert_eq!(addresses.len(), 1000, "every flow came, and each was counted once");
-    // 334, 333 and 333 flows, each queue's over the kinds in turn.
+    // The queues have 334, 333 and 333 flows, and each queue assigns the kinds to its flows in
+    // turn.
     assert_eq!(per_kind, [201, 201, 201, 199, 198]);
     let distinct: HashSet<_> = addresses.values().map(|(address, _)| address).collect();
     assert_eq!(distinct.len(), 1000);
@@ -134,7 +136,8 @@ fn segments_of_a_tcp_flow_continue_each_other() {
     }
 }
 
-/// The same seed makes the same frames, in polls of any size; another seed makes others.
+/// The same seed generates the same frames, in polls of any size. A different seed generates
+/// different ones.
 #[test]
 fn the_seed_decides() {
     let spec = "synthetic:flows=1000,packets=5000,zipf=1,mix=udp4+tcp6,queues=2,seed=";
@@ -173,7 +176,7 @@ fn the_first_flow_of_zipf_is_the_largest() {
     for frame in frames("synthetic:zipf=1,flows=1000,packets=100000,queues=2") {
         counts[parse_payload(&frame).unwrap().0 as usize] += 1;
     }
-    // Harmonic number of 1000: 7.485.
+    // The harmonic number of 1000 is 7.485.
     let expected = |flow: usize| 100_000.0 / 7.485 / (flow + 1) as f64;
     for flow in [0, 1, 2, 9] {
         let ratio = f64::from(counts[flow]) / expected(flow);
@@ -192,7 +195,7 @@ fn a_live_source_follows_the_clock() {
     let start = Timestamp::from_nanos(5_000);
     let (polled, frames) = tester.poll(start, 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(1)), 1));
-    // Nothing is due a nanosecond early, and 10 are after 10 us.
+    // One nanosecond too early, nothing is due. After 10 us, 10 frames are due.
     assert!(tester.poll(start + Duration::from_nanos(999), 64).unwrap().1.is_empty());
     let (polled, frames) = tester.poll(start + Duration::from_micros(10), 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(11)), 10));
@@ -201,7 +204,7 @@ fn a_live_source_follows_the_clock() {
     assert_eq!(tester.poll(later, 64).unwrap().0, Polled::More);
     assert_eq!(tester.poll(later, 64).unwrap().1.len(), 36);
     assert_eq!(tester.lost(), 0);
-    // The clock does not go back; if it did, nothing would be due.
+    // The clock does not go back. If it did, nothing would be due.
     assert!(tester.poll(Timestamp::ZERO, 64).unwrap().1.is_empty());
 }
 
@@ -220,7 +223,7 @@ fn what_finds_the_ring_full_is_lost_and_counted() {
         }
     }
     assert_eq!((received, tester.lost()), (1 + RING, 10_000 - RING));
-    // Lost and received together are what was asked for.
+    // Lost and received frames add up to the requested number.
     let end = late + Duration::from_secs(1);
     loop {
         let (polled, frames) = tester.poll(end, 64).unwrap();
@@ -245,7 +248,8 @@ fn queues_share_the_rate_in_full() {
         let queues = testers(open(spec).unwrap());
         let count = queues.len() as u64;
         for mut tester in queues {
-            // Every queue's first frame is due at once: one more than its share, rounded down.
+            // Every queue's first frame is due at once, so it has one more than its share, rounded
+            // down.
             for micros in (0..=1_000_000).step_by(100) {
                 let now = Timestamp::ZERO + Duration::from_micros(micros);
                 while tester.poll_and_count(now, 64).map(|(polled, n)| (frames += n as u64, polled).1).unwrap()

@@ -1,4 +1,4 @@
-//! TUN and TAP, with the kernel's own stack at the other end: a wire of two interfaces, joined by a packet function.
+//! TUN and TAP, with the kernel's network stack at the other end. A handler joins two interfaces.
 
 use std::net::UdpSocket;
 
@@ -9,14 +9,14 @@ use steerage_fixtures::handlers::{Wire, end};
 use steerage_fixtures::namespaces::{Echo, Namespaces, address, converse, ping, tcp_transfer, udp_exchange};
 use steerage_fixtures::{assert_at_rest, until};
 
-/// Joins an interface of each namespace, and gives them addresses.
+/// Joins an interface of each namespace, and gives both of them addresses.
 fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     let mut builder = Builder::new().virtual_cpus(2).check_order(true);
     let mut queues = Vec::new();
     for (nth, spec) in specs.into_iter().enumerate() {
         let input = namespaces.within(nth, || open(spec).unwrap());
         queues.push(input.queues.len());
-        // By the same name, so it is the same interface.
+        // The name is the same, so this is the same interface.
         let bare = spec.split(',').next().unwrap();
         let output = namespaces.within(nth, || output::open(bare).unwrap());
         assert_eq!((input.name.get(), input.kind), (output.name.get(), output.kind));
@@ -37,7 +37,7 @@ fn two_kernels_speak_over_two_taps() {
     assert_eq!(ledger.verdicts().transmitted, ledger.outputs.iter().map(|output| output.packets).sum::<u64>());
 }
 
-/// A TUN that routes: what it carries need not be addressed to it.
+/// A TUN that routes. It carries packets for other addresses than its own.
 #[test]
 fn two_kernels_route_over_two_tuns() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -56,7 +56,7 @@ fn the_kernel_spreads_flows_over_queues() {
     converse(&namespaces, 0, 1);
     let echo = namespaces.within(1, || Echo::new(address("10.210.0.2")));
     let at = echo.1;
-    // A port each.
+    // Each exchange has a different port.
     namespaces.within(0, || (0..64).for_each(|_| udp_exchange(at, 1, 100)));
     let ledger = end(running);
     assert_eq!(ledger.queues.len(), 8);
@@ -65,7 +65,7 @@ fn the_kernel_spreads_flows_over_queues() {
     }
 }
 
-/// Datagrams to where nobody asks who that is.
+/// Sends datagrams to an address for which the kernel sends no neighbour requests.
 fn shoot(namespaces: &Namespaces, from: usize, device: &str, count: usize, bytes: usize) {
     let to = format!("10.210.0.{}", 2 - from);
     namespaces.must(from, &format!("neigh replace {to} lladdr 02:00:00:00:00:01 dev {device} nud permanent"));
@@ -123,7 +123,7 @@ fn one_that_is_down_refuses_and_goes_on_when_it_is_up() {
     assert!(ledger.outputs.iter().all(|output| output.error.is_none()));
 }
 
-/// Pages are as long as the MTU at the start wants.
+/// Pages have the length that the MTU at the start requires.
 #[test]
 fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -139,14 +139,15 @@ fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
     end(running);
 }
 
-/// Where nobody receives, the kernel's queue fills; what then finds no room is counted, to the last.
+/// If the queue is not polled, the kernel's queue fills up. The kernel counts every packet that
+/// finds no room.
 #[test]
 fn what_the_kernel_drops_is_counted() {
     let Some(namespaces) = Namespaces::new(1) else { return };
     let input = namespaces.within(0, || open("tap:slow").unwrap());
     namespaces.must(0, "addr add 10.210.0.1/24 dev slow");
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
-    // How much its queue has room for is the kernel's affair.
+    // The kernel decides how many packets its queue holds.
     until("its queue is full", || {
         shoot(&namespaces, 0, "slow", 500, 100);
         namespaces.counted(0, "slow", 11) > 0
@@ -156,13 +157,13 @@ fn what_the_kernel_drops_is_counted() {
         tester.stop();
         tester.lost()
     };
-    // Not asked for yet; and then at the end.
+    // The drops are not read yet. They are read at the end.
     assert_eq!(poll_until(Polled::Drained, Timestamp::ZERO), 0);
     let dropped = namespaces.counted(0, "slow", 11);
     assert_eq!(poll_until(Polled::Ended, Timestamp::ZERO), dropped);
 }
 
-/// Of jumbo frames that were asked for.
+/// Jumbo frames, with an MTU that the user set.
 #[test]
 fn jumbo_frames() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -187,12 +188,13 @@ fn mistakes_are_told_in_a_line() {
     assert!(error("tun:t").starts_with(&format!("{again}as tap")), "{}", error("tun:t"));
     assert!(error("tap:t,queues=2").starts_with(&format!("{again}with 1 queue(s)")));
     drop(kept);
-    // It is gone, so it can be made again as another: once no child of this process, forked by another test and not yet
-    // another program, has it open any more.
+    // The interface is gone, so it can be created as another kind. This has to wait until no forked
+    // child of another test has it open any more. Such a child has it open until it runs another
+    // executable.
     let is_gone = || namespaces.within(0, || nix::net::if_::if_nametoindex("t").is_err());
     until("nobody has it open", is_gone);
     drop(namespaces.within(0, || open("tun:t,queues=2").unwrap()));
-    // One that somebody made for several queues, and that stays.
+    // An interface that another program created for several queues, and that is persistent.
     namespaces.must(0, "tuntap add dev kept mode tap multi_queue");
     for spec in ["tap:kept", "tap:kept,queues=3", "tap:kept"] {
         drop(namespaces.within(0, || open(spec).unwrap()));
@@ -200,7 +202,7 @@ fn mistakes_are_told_in_a_line() {
     namespaces.must(0, "tuntap add dev single mode tun");
     assert!(error("tun:single,queues=2").contains("Invalid argument"));
     drop(namespaces.within(0, || open("tun:single").unwrap()));
-    // What was there before stays.
+    // An interface that existed before is not removed.
     assert!(namespaces.within(0, || nix::net::if_::if_nametoindex("single").is_ok()));
     until("it is gone again", is_gone);
 }

@@ -1,4 +1,5 @@
-//! Sending by a cable, what cannot be sent, and a wire of a TAP and an interface between two kernels.
+//! Tests sending through a cable, packets that cannot be sent, and a path of a TAP and an interface
+//! between two kernels.
 
 use std::io::Write;
 
@@ -10,7 +11,7 @@ use steerage_fixtures::until;
 use super::super::sys::Socket;
 use crate::{open, output};
 
-/// What `input`, made in namespace 0, hands over goes out by `to` there.
+/// Opens `input` in namespace 0, and sends its packets through `to` there.
 fn sending(namespaces: &Namespaces, input: &str, to: &str) -> Running<()> {
     namespaces.within(0, || {
         let builder = Builder::new().virtual_cpus(2).check_order(true);
@@ -23,7 +24,7 @@ fn sent(snapshot: &Snapshot) -> u64 {
     snapshot.outputs[0].packets
 }
 
-/// One cable.
+/// Two namespaces with one cable between them.
 fn cable() -> Option<Namespaces> {
     let namespaces = Namespaces::new(2)?;
     namespaces.veth((0, "out0"), (1, "in0"));
@@ -39,7 +40,8 @@ fn what_is_sent_arrives() {
         assert_eq!((sent(&ledger), ledger.dropped().total(), ledger.received()), (50_000, 0, 50_000));
         assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
         all += sent(&ledger);
-        // On a busy host the cable itself drops frames, because the other end's backlog (`netdev_max_backlog`) is full.
+        // On a busy host the cable drops frames, because the backlog of the other end
+        // (`netdev_max_backlog`) is full.
         let lost_by_cable = namespaces.counted(0, "out0", 11);
         let arrived = namespaces.received_by(1, "in0");
         assert_eq!(arrived + lost_by_cable, all, "{lost_by_cable} frames lost by the cable");
@@ -52,11 +54,11 @@ fn what_is_none_for_the_interface_is_refused() {
     let Some(namespaces) = cable() else { return };
     let long = sending(&namespaces, "synthetic:packets=1000,size=2000", "out0").join().snapshot;
     assert_eq!((sent(&long), long.dropped().get(DropReason::TxRefused)), (0, 1000));
-    // In between, too.
+    // The interface also refuses long packets between short ones.
     namespaces.must(0, "link set dev out0 mtu 1000");
     let mixed = sending(&namespaces, "synthetic:packets=1000,size=1014", "out0").join().snapshot;
     assert_eq!(sent(&mixed), 1000);
-    // Without a link header.
+    // The interface also refuses packets without a link header.
     let running = sending(&namespaces, "tun:ip0", "out0");
     namespaces.address(0, 1, "ip0");
     let handle = running.handle();
@@ -71,14 +73,16 @@ fn what_is_none_for_the_interface_is_refused() {
     assert_eq!(namespaces.received_by(1, "in0"), 1000);
 }
 
-/// By an interface that takes IP without a link header: what goes into the TUN `far` comes out of its other end.
+/// Sends through an interface that takes IP packets without a link header. Packets written into the
+/// TUN `far` come out of its other end.
 #[test]
 fn packets_without_a_link_header() {
     let Some(namespaces) = Namespaces::new(1) else { return };
     let (from, via) = namespaces.within(0, || (open("tun:near0").unwrap(), open("tun:far0").unwrap()));
     let sends = namespaces.within(0, || output::open("far0").unwrap());
     let back = namespaces.within(0, || output::open("tun:near0").unwrap());
-    // Out by `far0` as its user, in again by its other end, and back.
+    // Packets leave through the interface `far0`, come in again through the TUN's other end, and
+    // return.
     let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
     let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
     namespaces.address(0, 1, "near0");
@@ -96,11 +100,12 @@ fn packets_without_a_link_header() {
     end(running);
 }
 
-/// A discipline that lets little through drops the rest: no room, and no failure.
+/// A queueing discipline with a low rate drops packets. They count as "no room", and the device
+/// does not fail.
 #[test]
 fn what_finds_no_room_is_counted() {
     let Some(namespaces) = cable() else { return };
-    // 20 kB a second; 3 kB may wait.
+    // The rate is 20 kB per second, and 3 kB may wait.
     let shape = ["qdisc", "add", "dev", "out0", "root", "tbf", "rate", "160kbit", "burst", "2kb", "limit", "3kb"];
     let shaped = namespaces.within(0, || std::process::Command::new("tc").args(shape).status());
     if !shaped.is_ok_and(|status| status.success()) {
@@ -135,16 +140,18 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("out0: cannot send by the interface: the interface was deleted"));
 }
 
-/// A kernel's TAP, and a cable to another's interface: what the one sends goes out by it, and the other way round.
+/// A TAP of one kernel is joined to an interface of another kernel by a cable. Packets pass in both
+/// directions.
 #[test]
 fn two_kernels_speak_over_a_tap_and_a_cable() {
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((1, "out0"), (2, "far0"));
-    // Else what the far kernel sends has checksums that nobody computed: between two ends of a cable nobody must.
+    // Without this, packets from the far kernel have no checksums, because the two ends of a cable
+    // do not need any.
     namespaces.within(2, || Socket::new(false).unwrap().finish_checksums("far0").unwrap());
     let builder = Builder::new().virtual_cpus(2).check_order(true);
     let (tap, tap_out) = namespaces.within(0, || (open("tap:left").unwrap(), output::open("tap:left").unwrap()));
-    // Only what comes in: what goes out is our own.
+    // Receive only incoming frames. Outgoing frames are those that this test sends.
     let listened = "af_packet:out0,direction=in,timeout=1";
     let (live, live_out) = namespaces.within(1, || (open(listened).unwrap(), output::open("out0").unwrap()));
     namespaces.address(0, 1, "left");

@@ -1,4 +1,5 @@
-//! The memory of a ring, mapped twice: once for the kernel's headers, and once to lend frames from.
+//! The memory of a ring. It is mapped twice: once for the kernel's headers, and once to lend frames
+//! from.
 //!
 //! The second mapping of a block can be replaced by a copy while its frames are lent. The reader of a frame sees the
 //! same bytes, and the kernel gets its block back.
@@ -20,31 +21,33 @@ const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 const TP_FT_REQ_FILL_RXHASH: c_uint = 1;
 
-/// `struct virtio_net_hdr`, which packet sockets put right before a frame (packet(7), PACKET_VNET_HDR).
+/// The size of `struct virtio_net_hdr`, which packet sockets put right before a frame (packet(7),
+/// PACKET_VNET_HDR).
 const OFFLOADS_BYTES: usize = 10;
 
-/// What a tag is by default (IEEE 802.1Q), where an old kernel does not say.
+/// The default type of a VLAN tag (IEEE 802.1Q), for old kernels that do not report it.
 const TPID_DEFAULT: u16 = 0x8100;
 
-/// Where `struct tpacket_block_desc` has what is read of it.
+/// The offsets of the fields that are read from `struct tpacket_block_desc`.
 const STATUS_AT: usize = 8;
 const FRAMES_AT: usize = 12;
 const FIRST_AT: usize = 16;
 const USED_AT: usize = 20;
 
-/// What the ring's frames are made up of for the old versions of the interface: it is checked and not used.
+/// The frame size that old versions of the ring interface use. The kernel checks it but does not
+/// use it.
 const FRAME_BYTES: u32 = 2048;
 
 /// How a ring is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_packet) struct Shape {
     pub(in crate::af_packet) blocks: usize,
-    /// A power of two and whole pages.
+    /// A power of two, and a multiple of the page size.
     pub(in crate::af_packet) block_bytes: usize,
     pub(in crate::af_packet) timeout_millis: u32,
-    /// Have the kernel note its hash of each frame's flow.
+    /// Whether the kernel should record its hash of each frame's flow.
     pub(in crate::af_packet) hash: bool,
-    /// A `virtio_net_hdr` stands before each frame.
+    /// Whether each frame is preceded by a `virtio_net_hdr`.
     pub(in crate::af_packet) offloads: bool,
 }
 
@@ -71,9 +74,9 @@ impl Shape {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Filled {
     pub(in crate::af_packet) frames: u32,
-    /// Where in it the first frame's header is.
+    /// The offset of the first frame's header in the block.
     pub(in crate::af_packet) first: usize,
-    /// How much of it is used.
+    /// How many bytes of the block are used.
     pub(in crate::af_packet) used: usize,
 }
 
@@ -95,31 +98,31 @@ struct Header {
     padding: u16,
 }
 
-/// What the kernel says of a frame.
+/// The kernel's description of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// Where in its block it begins, and how long it is.
+    /// The frame's offset in its block. The next field is its length.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
     pub(in crate::af_packet) nanos: u64,
     pub(in crate::af_packet) hash: u32,
-    /// The VLAN tag that was taken out of it, type and contents as they stood there.
+    /// The VLAN tag that was removed from the frame: type and contents, as they were in the frame.
     pub(in crate::af_packet) tag: Option<[u8; 4]>,
-    /// What the kernel says of its offloads, if it was asked.
+    /// The kernel's description of the frame's offloads, if the socket asked for it.
     pub(in crate::af_packet) offloads: Option<[u8; OFFLOADS_BYTES]>,
-    /// How far it is to the next frame's header.
+    /// The distance to the next frame's header, in bytes.
     pub(in crate::af_packet) next: usize,
 }
 
-/// A whole ring, mapped.
+/// A mapping of a whole ring.
 #[derive(Debug)]
 struct View {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: an address range. What is done with its bytes is the business of those who do it.
+// SAFETY: a view is only an address range. Its users are responsible for how they access the bytes.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -139,22 +142,23 @@ impl View {
         Ok(Self { base, bytes })
     }
 
-    /// Byte `at`, which must lie within it.
+    /// The address of byte `at`, which must be within the mapping.
     fn at(&self, at: usize) -> *mut u8 {
         assert!(at < self.bytes, "outside of the ring");
-        // SAFETY: within the mapping, as was checked.
+        // SAFETY: `at` is within the mapping, as checked above.
         unsafe { self.base.as_ptr().add(at) }
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: all of the range is this view's, whatever is mapped in it, and nobody reaches it any more.
+        // SAFETY: the whole range belongs to this view, whatever is mapped in it, and no code
+        // reaches it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// A whole ring, mapped once more, of which blocks have been taken away.
+/// A second mapping of a whole ring. Blocks have been moved out of it.
 #[derive(Debug)]
 struct Spare {
     base: NonNull<u8>,
@@ -162,14 +166,14 @@ struct Spare {
     there: Box<[bool]>,
 }
 
-// SAFETY: as `View`.
+// SAFETY: as for `View`.
 unsafe impl Send for Spare {}
 
 impl Drop for Spare {
     fn drop(&mut self) {
         for (block, _) in self.there.iter().enumerate().filter(|(_, there)| **there) {
-            // SAFETY: a block of our own mapping that is still in its place. The gaps are not touched: they may be
-            // somebody else's by now.
+            // SAFETY: this block of our own mapping is still in its place. The gaps are left alone,
+            // because other mappings may be there by now.
             unsafe { libc::munmap(self.base.as_ptr().add(block * self.block_bytes).cast(), self.block_bytes) };
         }
     }
@@ -177,23 +181,24 @@ impl Drop for Spare {
 
 /// The memory of one socket's ring.
 ///
-/// The kernel writes a block only while its status says that it is the kernel's. What is read here of a block, and what is
-/// lent of it, is asked for between [`filled`](Self::filled) and [`give_back`](Self::give_back); a block of which frames are
-/// out is given back only once a copy lies in its place.
+/// The kernel writes to a block only while its status says that the kernel owns it. Blocks are read
+/// and lent only between [`filled`](Self::filled) and [`give_back`](Self::give_back). A block with
+/// frames that are still out is given back only after a copy has replaced it.
 #[derive(Debug)]
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
-    /// What is said to the kernel, and read of what it says.
+    /// The mapping for the block status and for everything else that the kernel says.
     status: View,
-    /// Where frames are lent from. It lives as long as the region that they are read through.
+    /// The mapping that frames are lent from. It lives as long as the region through which they are
+    /// read.
     lent: Arc<View>,
-    /// To the blocks in it, once they were given away. It stays here.
+    /// The claim to the lent blocks, after they were given away. It never leaves this struct.
     claim: Option<Claim>,
     spare: Option<Spare>,
 }
 
 impl Memory {
-    /// Maps the ring of `socket`, which has the shape.
+    /// Maps the ring of `socket`, which has this shape.
     pub(in crate::af_packet) fn map(socket: BorrowedFd<'_>, shape: Shape) -> io::Result<Self> {
         let status = View::map(shape.bytes(), Some(socket))?;
         let lent = Arc::new(View::map(shape.bytes(), Some(socket))?);
@@ -204,29 +209,32 @@ impl Memory {
         &self.shape
     }
 
-    /// The blocks to lend frames from: given away once. As much again as they have is what the copies may take.
+    /// The blocks to lend frames from. They are given away once. Copies may take as much memory
+    /// again.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
             return Err(io::Error::other(GIVEN));
         }
         let (lent, shape) = (Arc::clone(&self.lent), &self.shape);
-        // SAFETY: the view has as many bytes as the blocks together, and is unmapped when its last `Arc`, one of which the
-        // region owns, is gone. These are the only blocks made of it, since there is no claim yet, and the claim stays in `self`.
-        // It is used in `lending` alone, for a block that the kernel has filled: the kernel does not write that before it is
-        // given back. It is given back when no frame of it is out, or when `rescue` has put equal bytes where they are read.
+        // SAFETY: the view has as many bytes as the blocks together, and is unmapped when its last
+        // `Arc` is gone. The region owns one of these `Arc`s. No other blocks are made of the view,
+        // since there is no claim yet, and the claim stays in `self`. The claim is used in
+        // `lending` alone, for a block that the kernel has filled. The kernel does not write to
+        // such a block before it is given back. That happens when no frame of it is out, or when
+        // `rescue` has put equal bytes where the frames are read.
         let made = unsafe { Blocks::foreign(self.lent.base, shape.blocks, shape.block_bytes, lent, shape.bytes()) };
         let (blocks, claim) = made.map_err(io::Error::other)?;
         self.claim = Some(claim);
         Ok(blocks)
     }
 
-    /// The blocks, if they are those that the queue is polled with.
+    /// The ring's blocks, if the queue is polled with them.
     pub(in crate::af_packet) fn own<'o>(&self, out: &'o mut Completions<'_>) -> Option<&'o mut Blocks> {
         out.blocks(self.claim.as_ref()?)
     }
 
-    /// The first `used` bytes of a filled block, to be handed over. `None` if the kernel has the block, or if the queue is polled with
-    /// other blocks.
+    /// The first `used` bytes of a filled block, to be handed over. `None` if the kernel owns the
+    /// block, or if the queue is polled with other blocks.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
@@ -239,23 +247,25 @@ impl Memory {
 
     fn word(&self, block: usize, at: usize) -> &AtomicU32 {
         assert!(at % 4 == 0 && at + 4 <= self.shape.block_bytes);
-        // SAFETY: within the mapping, aligned (a block is whole pages), and shared with the kernel, for which an atomic is
-        // made. It lives as long as `self`.
+        // SAFETY: within the mapping and aligned, since a block is whole pages. The kernel shares
+        // the word, which is what an atomic is for. The mapping lives as long as `self`.
         unsafe { AtomicU32::from_ptr(self.status.at(block * self.shape.block_bytes + at).cast()) }
     }
 
-    /// Whether the kernel has filled the block and not got it back.
+    /// Whether the kernel has filled the block, and the block was not given back.
     pub(in crate::af_packet) fn is_filled(&self, block: usize) -> bool {
-        // Acquire: pairs with the kernel's barrier before it writes the status; what it wrote before is then seen.
+        // Acquire: pairs with the kernel's barrier before it writes the status, so everything it
+        // wrote earlier is visible.
         self.word(block, STATUS_AT).load(Ordering::Acquire) & TP_STATUS_USER != 0
     }
 
-    /// What the block holds, if it is filled. Of what the kernel says nothing is believed that is outside of the block.
+    /// The contents of the block, if the kernel has filled it. Sizes from the kernel are limited to
+    /// the block.
     pub(in crate::af_packet) fn filled(&self, block: usize) -> Option<Filled> {
         if !self.is_filled(block) {
             return None;
         }
-        // Relaxed: seen by the acquire before.
+        // Relaxed: the acquire load above makes these words visible.
         let word = |at| self.word(block, at).load(Ordering::Relaxed);
         let used = (word(USED_AT) as usize).min(self.shape.block_bytes);
         Some(Filled { frames: word(FRAMES_AT), first: word(FIRST_AT) as usize, used })
@@ -263,21 +273,21 @@ impl Memory {
 
     /// Gives a filled block back to the kernel.
     pub(in crate::af_packet) fn give_back(&self, block: usize) {
-        // Release: pairs with the kernel's reading of the status before it fills the block: what was read here was read
-        // before.
+        // Release: pairs with the kernel's read of the status before it fills the block. All reads
+        // of the block in this process happen before.
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// What the kernel says of the frame whose header is at `at` of a filled block. `None` if it is not within its first
-    /// `used` bytes.
+    /// The kernel's description of the frame whose header is at `at` of a filled block. `None` if
+    /// the frame is not within the block's first `used` bytes.
     #[inline]
     pub(in crate::af_packet) fn frame(&self, block: usize, at: usize, used: usize) -> Option<Frame> {
         let used = used.min(self.shape.block_bytes);
         if at % align_of::<Header>() != 0 || at.checked_add(size_of::<Header>())? > used {
             return None;
         }
-        // SAFETY: aligned and within the block, as was checked; any bytes are a header, and the kernel does not write them
-        // while the block is filled.
+        // SAFETY: aligned and within the block, as checked. Any bytes are a valid header, and the
+        // kernel does not write to a filled block.
         let header: Header = unsafe { self.status.at(block * self.shape.block_bytes + at).cast::<Header>().read() };
         let start = at + usize::from(header.mac);
         let len = header.snaplen as usize;
@@ -307,40 +317,43 @@ impl Memory {
         })
     }
 
-    /// Copies bytes of a filled block, from `at` on. False if they are not all within it.
+    /// Copies bytes of a filled block, from `at` on. Returns false if they are not all within the
+    /// block.
     pub(in crate::af_packet) fn copy_to(&self, block: usize, at: usize, to: &mut [u8]) -> bool {
         if at >= self.shape.block_bytes || to.len() > self.shape.block_bytes - at {
             return false;
         }
         let from = self.status.at(block * self.shape.block_bytes + at);
-        // SAFETY: within the block, as was checked; `to` is no part of a ring, and the kernel does not write a filled block.
+        // SAFETY: within the block, as checked. `to` is not part of a ring, and the kernel does not
+        // write to a filled block.
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
         true
     }
 
-    /// Puts a copy of the block's first `used` bytes where its frames are lent from, so that it can be given back to the
-    /// kernel. Whoever reads them meanwhile sees them as they were.
+    /// Puts a copy of the block's first `used` bytes where its frames are lent from. Then the block
+    /// can be given back to the kernel. Concurrent readers see the same bytes all the time.
     pub(in crate::af_packet) fn rescue(&self, block: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
         let place = self.lent.at(block * bytes);
         let copy = View::map(bytes, None)?;
-        // SAFETY: both are as long, and apart. From where frames are lent, since their headers were written there. Nobody
-        // writes there: no `Tail` of a block is held while this is called.
+        // SAFETY: both ranges have `bytes` bytes and do not overlap. The source is the lending
+        // view, because the frame headers were written there. No code writes there, since no `Tail`
+        // of a block is held during this call.
         unsafe { std::ptr::copy_nonoverlapping(place, copy.base.as_ptr(), used.min(bytes)) };
         move_over(copy.base.as_ptr(), place, bytes)?;
-        // Nothing is left in its first place.
+        // The mapping has moved away, so there is nothing left to unmap.
         std::mem::forget(copy);
         Ok(())
     }
 
-    /// Has frames of the block lent from the ring again: none of it may be out.
+    /// Has frames of the block lent from the ring again. No frame of the block may be out.
     pub(in crate::af_packet) fn restore(&mut self, socket: BorrowedFd<'_>, block: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
-        // A ring can be mapped as a whole only: what is not wanted now serves the next time.
+        // A ring can only be mapped as a whole. The blocks that are unused now serve later calls.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
             let view = View::map(self.shape.bytes(), Some(socket))?;
             self.spare = Some(Spare { base: view.base, block_bytes, there: vec![true; blocks].into() });
-            // The spare unmaps it, as far as it is still there.
+            // From now on the spare unmaps the blocks that it still has.
             std::mem::forget(view);
         }
         let Some(spare) = &mut self.spare else { return Ok(()) };
@@ -352,20 +365,23 @@ impl Memory {
     }
 }
 
-/// Moves the mapping of `bytes` at `from` to `to`, over what is mapped there: in one step for whoever reads there meanwhile.
+/// Moves the mapping of `bytes` at `from` to `to`, over the existing mapping there. Concurrent
+/// readers see the change as one step.
 fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: both ranges are whole mappings of this module's own. What `to` shows before and after is the same wherever
-    // somebody may be reading (`rescue`), or nobody is (`restore`).
+    // SAFETY: both ranges are whole mappings of this module. In `rescue`, `to` shows equal bytes
+    // before and after, so concurrent readers are safe. In `restore`, there are no readers.
     let moved = unsafe { libc::mremap(from.cast(), bytes, bytes, flags, to.cast::<libc::c_void>()) };
     if moved != libc::MAP_FAILED {
         return Ok(());
     }
     let error = io::Error::last_os_error();
     let mut resident = vec![0_u8; bytes.div_ceil(4096)];
-    // SAFETY: it reads no memory, and writes a byte for each page to a vector that has as many (pages are 4 KiB or more).
+    // SAFETY: `mincore` reads no memory, and writes one byte for each page to a vector with as many
+    // (pages are 4 KiB or more).
     if unsafe { libc::mincore(to.cast(), bytes, resident.as_mut_ptr()) } != 0 {
-        // The kernel had taken the old mapping away before it failed, and somebody may be about to read there.
+        // The kernel removed the old mapping before it failed, and another thread may be about to
+        // read there.
         std::process::abort();
     }
     Err(error)

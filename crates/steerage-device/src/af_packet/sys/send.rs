@@ -11,7 +11,7 @@ const PACKET_QDISC_BYPASS: c_int = 20;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 
-/// Where packets without a link header go: an interface, and which of the two protocols they are.
+/// The addresses for packets without a link header: an interface, and one of the two IP protocols.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IpAddresses([libc::sockaddr_ll; 2]);
 
@@ -38,7 +38,8 @@ fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
 }
 
 impl Socket {
-    /// Sends by the interface from now on. Being bound to no protocol, the socket receives nothing.
+    /// Sends through the interface from now on. The socket is bound to no protocol, so it receives
+    /// nothing.
     pub(crate) fn bind_to_send(&self, interface: u32) -> io::Result<()> {
         let address = address(interface, 0);
         let (at, len) = (ptr::from_ref(&address).cast(), size_of_val(&address) as libc::socklen_t);
@@ -46,19 +47,20 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// How much may be on its way out: as much as is asked for, or what anybody may have.
+    /// Sets how many bytes may be in flight. Without the privilege for that, it sets as many as any
+    /// process may have.
     pub(crate) fn set_send_buffer(&self, bytes: c_int) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
     }
 
-    /// Packets go to the driver past the queueing discipline.
+    /// Sends packets to the driver without the queueing discipline.
     pub(crate) fn bypass_qdisc(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
     }
 
-    /// Sends up to `N` packets of up to `PARTS` parts in all, in their order, without waiting. Returns how many left; an error is
-    /// that of the first.
+    /// Sends up to `N` packets with up to `PARTS` parts in total, in order, without waiting.
+    /// Returns how many packets left. An error is that of the first packet.
     pub(crate) fn send_many<const N: usize, const PARTS: usize>(
         &self,
         packets: &[&[&[u8]]],
@@ -66,7 +68,7 @@ impl Socket {
     ) -> io::Result<usize> {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PARTS];
         for (part, bytes) in parts.iter_mut().zip(packets.iter().copied().flatten()) {
-            // The kernel only reads them.
+            // The kernel only reads the parts.
             *part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(), iov_len: bytes.len() };
         }
         // SAFETY: a message without name, parts and control data is all zeros.
@@ -74,7 +76,7 @@ impl Socket {
         let (mut rest, mut count) = (&mut parts[..], 0);
         for (message, packet) in messages.iter_mut().zip(packets) {
             let Some((own, others)) = rest.split_at_mut_checked(packet.len()) else { break };
-            // C libraries differ in the type of the length.
+            // C libraries differ in the type of this length.
             (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (own.as_mut_ptr(), own.len() as _);
             (rest, count) = (others, count + 1);
             if let Some(to) = addresses {
@@ -84,8 +86,9 @@ impl Socket {
                 message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
             }
         }
-        // SAFETY: each of the `count` messages names parts of its own, each part bytes that are borrowed, and at most an address that
-        // is; the kernel reads these and writes only the messages' lengths.
+        // SAFETY: each of the `count` messages names its own parts. The parts and the optional
+        // addresses are borrowed, so they are alive. The kernel reads them, and writes only the
+        // messages' lengths.
         let sent = unsafe {
             libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), count as c_uint, libc::MSG_DONTWAIT as _)
         };

@@ -1,4 +1,5 @@
-//! Other software's programs at our interface, and ours taken away by others.
+//! Tests with programs of other software on the interface, and with steerage's program taken away
+//! by others.
 
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use steerage_fixtures::namespaces::Namespaces;
 use super::super::assembler::{Assembler, R0};
 use super::*;
 
-/// A program that leaves all to the kernel, under another name than ours.
+/// A program that passes everything to the kernel, and has another name than steerage's.
 fn other() -> Program {
     let mut asm = Assembler::default();
     asm.set(R0, 2);
@@ -28,7 +29,8 @@ fn cable() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// In the driver or behind it, with a link or without, in whichever mode ours is to run.
+/// The other program is in the driver or after it, attached with or without a link. steerage's mode
+/// varies too.
 #[test]
 fn another_program_stays_unless_it_is_to_be_replaced() {
     let wheres = [(sys::Mode::Native, 1 << 2), (sys::Mode::Skb, 1 << 1)];
@@ -56,7 +58,8 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
             let ours = Netlink::look("near0").unwrap().program.unwrap().id;
             assert!(ProgramInfo::of(ours).unwrap().is_ours() && ours != there);
             drop(taking);
-            // A child that another test forks holds every file descriptor, so also this program, until it runs another program.
+            // A child that another test forks holds all file descriptors, including this program's,
+            // until it runs another executable.
             let start = Instant::now();
             while Netlink::look("near0").unwrap().program.is_some() {
                 assert!(start.elapsed() < HANG, "the program stays");

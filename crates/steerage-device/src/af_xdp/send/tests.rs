@@ -1,4 +1,5 @@
-//! A wire of two interfaces between two kernels, each taken from and sent by.
+//! Tests a path of two interfaces between two kernels. steerage takes packets from both interfaces
+//! and sends to both.
 
 use steerage::Builder;
 use steerage_fixtures::handlers::{Wire, end};
@@ -14,7 +15,8 @@ fn two_kernels_speak_over_two_interfaces() {
     namespaces.veth((0, "far0"), (1, "one0"));
     namespaces.veth((2, "far0"), (1, "other0"));
     for (end, host) in [(0, 1), (2, 2)] {
-        // Between two ends of a cable nobody must compute them, and of these frames nothing tells that it was not done.
+        // The two ends of a cable need no checksums, and frames taken by AF_XDP do not show that
+        // theirs are missing.
         namespaces.within(end, || finish_checksums("far0").unwrap());
         namespaces.address(end, host, "far0");
     }

@@ -1,4 +1,4 @@
-//! Maps, programs and links: bpf(2).
+//! Maps, programs and links, through bpf(2).
 
 use std::ffi::c_long;
 use std::io;
@@ -28,17 +28,18 @@ const DEVICE_BOUND: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Room for `union bpf_attr` as far as it is used here, and for what the kernel tells of a program or a link. What is not
-/// written is zero, which is each field's default.
+/// Room for the used part of `union bpf_attr`, and for the kernel's description of a program or a
+/// link. Unset bytes are zero, which is each field's default.
 const BYTES: usize = 128;
 
-/// The most CPUs that a Linux kernel is built for (`NR_CPUS`): it writes a counter for each that is possible.
+/// The most CPUs that a Linux kernel supports (`NR_CPUS`). The kernel writes a counter for each
+/// possible CPU.
 const KERNEL_CPUS_MAX: usize = 8192;
 
-/// How many links are looked at to find whose a program is.
+/// How many links to search at most for the one of a program.
 const LINKS_MAX: usize = 10_000;
 
-/// `union bpf_attr`: plain bytes.
+/// `union bpf_attr` as plain bytes.
 #[repr(C, align(8))]
 struct Attributes([u8; BYTES]);
 
@@ -56,7 +57,7 @@ impl Attributes {
         self.word(at, fd.as_raw_fd() as u32)
     }
 
-    /// The address of something that lives until the call is over.
+    /// Sets the address of a value that lives until the call ends.
     fn pointer<T>(mut self, at: usize, value: *const T) -> Self {
         self.0[at..at + 8].copy_from_slice(&(value.expose_provenance() as u64).to_ne_bytes());
         self
@@ -72,25 +73,26 @@ impl Attributes {
     }
 }
 
-/// What the program is called, by which it is known again.
+/// The name of the program, by which steerage recognizes it.
 const NAME: &str = "steerage";
 
 /// # Safety
-/// What `attributes` points to is as long as `command` takes it to be, may be written where it writes, and lives.
+/// Each pointer in `attributes` must be valid: alive, as long as `command` assumes, and writable if
+/// `command` writes there.
 unsafe fn bpf(command: c_long, attributes: &mut Attributes) -> io::Result<i32> {
-    // SAFETY: the attributes are as long as is said; the rest is the caller's promise.
+    // SAFETY: `attributes` has `BYTES` bytes. The rest is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.0.as_mut_ptr(), BYTES) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
 /// # Safety
-/// As [`bpf`]; and `command` returns a new descriptor.
+/// As for [`bpf`]. Also, `command` must return a new descriptor.
 unsafe fn bpf_fd(command: c_long, mut attributes: Attributes) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise; a new descriptor is nobody else's.
+    // SAFETY: the caller's promise. The descriptor is new, so nothing else owns it.
     unsafe { bpf(command, &mut attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// A map from 32 bits to sockets or to counters.
+/// A map from 32-bit keys to sockets or to counters.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Map(OwnedFd);
 
@@ -101,12 +103,12 @@ impl AsFd for Map {
 }
 
 impl Map {
-    /// From a queue to its AF_XDP socket.
+    /// A map from queues to their AF_XDP sockets.
     pub(in crate::af_xdp) fn of_sockets(queues: u32) -> io::Result<Self> {
         Self::create(TYPE_XSKMAP, 4, queues)
     }
 
-    /// Counters of 64 bits, one for each CPU.
+    /// A map of 64-bit counters, with one value per CPU.
     pub(in crate::af_xdp) fn of_counters(count: u32) -> io::Result<Self> {
         Self::create(TYPE_PERCPU_ARRAY, 8, count)
     }
@@ -118,34 +120,35 @@ impl Map {
         unsafe { bpf_fd(MAP_CREATE, attributes) }.map(Self)
     }
 
-    /// Frames of `queue` may go to `socket` from now on.
+    /// Lets frames of `queue` go to `socket` from now on.
     pub(in crate::af_xdp) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let value = socket.as_raw_fd() as u32;
         let attributes = Attributes::new().descriptor(0, self.as_fd());
         let mut attributes = attributes.pointer(8, &raw const queue).pointer(16, &raw const value);
-        // SAFETY: key and value are of 32 bits each, as the map's are, and are read only.
+        // SAFETY: key and value have 32 bits each, like the map's. The kernel only reads them.
         unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
     }
 
-    /// Frames of `queue` go to no socket any more.
+    /// Stops frames of `queue` from going to a socket.
     pub(in crate::af_xdp) fn clear(&self, queue: u32) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.as_fd()).pointer(8, &raw const queue);
-        // SAFETY: the key is of 32 bits, and is read only.
+        // SAFETY: the key has 32 bits. The kernel only reads it.
         unsafe { bpf(MAP_DELETE, &mut attributes) }.map(drop)
     }
 
-    /// The sum over all CPUs of a counter.
+    /// The sum of a counter over all CPUs.
     pub(in crate::af_xdp) fn sum(&self, key: u32, by_cpu: &mut ByCpu) -> io::Result<u64> {
         let attributes = Attributes::new().descriptor(0, self.as_fd());
         let mut attributes = attributes.pointer(8, &raw const key).pointer(16, by_cpu.0.as_mut_ptr().cast_const());
-        // SAFETY: the kernel writes 8 bytes for each CPU that is possible, and there is room for as many as there can be.
+        // SAFETY: the kernel writes 8 bytes for each possible CPU, and there is room for the
+        // highest possible number of CPUs.
         unsafe { bpf(MAP_LOOKUP, &mut attributes) }?;
-        // The kernel has written it, which the compiler cannot see.
+        // The kernel has written the values, which the compiler cannot see.
         Ok(std::hint::black_box(&by_cpu.0).iter().sum())
     }
 }
 
-/// Room for a counter of each CPU.
+/// Room for one counter value per CPU.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct ByCpu(Box<[u64]>);
 
@@ -155,12 +158,12 @@ impl ByCpu {
     }
 }
 
-/// In which way a program sees frames.
+/// Where a program sees frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) enum Mode {
-    /// In the driver, before the kernel has made anything of them.
+    /// In the driver, before the kernel processes the frames.
     Native,
-    /// Behind it, for drivers that know nothing of XDP.
+    /// After the driver, for drivers without support for XDP.
     Skb,
 }
 
@@ -175,7 +178,8 @@ impl AsFd for Program {
 }
 
 impl Program {
-    /// Loads it, for one interface only if it calls the kernel's functions. What the verifier says goes to `log`.
+    /// Loads the program. If it calls functions of the kernel, it must be bound to one interface.
+    /// The verifier's messages go to `log`.
     pub(in crate::af_xdp) fn load(
         program: &[Instruction],
         bound_to: Option<u32>,
@@ -185,7 +189,7 @@ impl Program {
         Self::load_as(NAME, program, bound_to, several, log)
     }
 
-    /// The same, under any name.
+    /// Like [`load`](Self::load), but with any name.
     pub(in crate::af_xdp) fn load_as(
         name: &str,
         program: &[Instruction],
@@ -207,12 +211,12 @@ impl Program {
             .name(48, name)
             .word(64, bound_to.unwrap_or(0))
             .word(68, ATTACH_XDP);
-        // SAFETY: the instructions, of the kernel's layout, and the license, ended by a zero, are read; the log is written as
-        // far as it goes.
+        // SAFETY: the instructions have the kernel's layout, and the license ends with a zero. The
+        // kernel reads both, and writes at most the length of the log.
         unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
     }
 
-    /// Attaches it, until the link is dropped or the process is gone.
+    /// Attaches the program until the link is dropped or the process ends.
     pub(in crate::af_xdp) fn attach(&self, interface: u32, mode: Mode) -> io::Result<Link> {
         let flags = match mode {
             Mode::Native => XDP_FLAGS_DRV_MODE,
@@ -224,18 +228,20 @@ impl Program {
     }
 }
 
-/// A program's place at an interface.
+/// The attachment of a program to an interface.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Link {
-    /// Whether the program is still there: somebody else may have taken it away, and it goes with its interface.
+    /// Whether the program is still attached. Other software may have removed it, and it goes with
+    /// its interface.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
-        // `struct bpf_link_info` has the interface's number at 16: none for one that was detached.
+        // `struct bpf_link_info` has the interface's number at 16. It is 0 if the link was
+        // detached.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
 
-    /// Takes the program away, whoever has it there.
+    /// Detaches the program, no matter which process attached it.
     pub(in crate::af_xdp) fn detach(&self) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.0.as_fd());
         // SAFETY: numbers only.
@@ -243,7 +249,7 @@ impl Link {
     }
 }
 
-/// What is known of a program.
+/// The kernel's description of a program.
 #[derive(Clone, Debug)]
 pub(in crate::af_xdp) struct ProgramInfo {
     pub(in crate::af_xdp) id: u32,
@@ -251,7 +257,7 @@ pub(in crate::af_xdp) struct ProgramInfo {
 }
 
 impl ProgramInfo {
-    /// Of the program of that number.
+    /// Reads the description of the program with that number.
     pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
         // SAFETY: numbers only.
         let program = unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }?;
@@ -261,23 +267,23 @@ impl ProgramInfo {
         Ok(Self { id, name: String::from_utf8_lossy(name).into_owned() })
     }
 
-    /// Whether it is one of ours.
+    /// Whether the program is one of steerage's.
     pub(in crate::af_xdp) fn is_ours(&self) -> bool {
         self.name == NAME
     }
 }
 
-/// What the kernel tells of a program or a link.
+/// Reads the kernel's description of a program or a link.
 fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
     let mut info = Attributes::new();
     let attributes = Attributes::new().descriptor(0, fd).word(4, BYTES as u32);
     let mut attributes = attributes.pointer(8, info.0.as_mut_ptr().cast_const());
-    // SAFETY: the kernel writes as many bytes as it was told there are.
+    // SAFETY: the kernel writes at most `BYTES` bytes, as the request says.
     unsafe { bpf(INFO_BY_FD, &mut attributes) }?;
     Ok(std::hint::black_box(info))
 }
 
-/// The link by which `program` is at `interface`, if it is there by one.
+/// The link that attaches `program` to `interface`, if there is one.
 pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Option<Link>> {
     let mut id = 0;
     for _ in 0..LINKS_MAX {
@@ -288,9 +294,10 @@ pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Opt
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             Err(error) => return Err(error),
         }
-        // SAFETY: numbers only. One that has gone meanwhile is none.
+        // SAFETY: numbers only. A link that has gone meanwhile is skipped.
         let Ok(link) = (unsafe { bpf_fd(LINK_BY_ID, Attributes::new().word(0, id)) }) else { continue };
-        // `struct bpf_link_info`: type, number, the program's number, and of XDP the interface's at 16.
+        // `struct bpf_link_info` has the type, the link's number and the program's number. For XDP
+        // it also has the interface's number, at 16.
         let info = info(link.as_fd())?;
         if (info.word_at(0), info.word_at(8), info.word_at(16)) == (LINK_TYPE_XDP, program, interface) {
             return Ok(Some(Link(link)));

@@ -1,5 +1,5 @@
-//! A ring that is shared with the kernel. One side writes entries and advances the producer's index, and the other
-//! advances the consumer's.
+//! A ring that is shared with the kernel. One side writes entries and advances the producer's
+//! index. The other side reads them and advances the consumer's index.
 
 use std::ffi::c_int;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const XDP_RING_NEED_WAKEUP: u32 = 1;
 
-/// Where its parts are: `struct xdp_ring_offset`.
+/// The offsets of a ring's parts: `struct xdp_ring_offset`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RingOffsets {
@@ -28,7 +28,7 @@ pub(super) struct Descriptor {
     pub(super) options: u32,
 }
 
-/// One side of a ring of `T`, which is plain numbers.
+/// One side of a ring. Its entries of type `T` are plain numbers.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     base: NonNull<u8>,
@@ -37,17 +37,18 @@ pub(super) struct Ring<T> {
     entries: NonNull<T>,
     /// A power of two.
     size: u32,
-    /// Our own position, as far as we have come.
+    /// This side's position, including entries that are not published yet.
     position: u32,
-    /// The other side's, as it was last seen.
+    /// The other side's position at the last look.
     other: u32,
 }
 
-// SAFETY: it has its memory to itself but for the kernel, and what is shared with that is reached by atomics.
+// SAFETY: only the kernel shares this memory, and the shared words are accessed as atomics.
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps the ring of `size` entries, a power of two, that the socket has at `place`.
+    /// Maps the ring that the socket has at `place`. It has `size` entries, which is a power of
+    /// two.
     pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
         let protection: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -60,7 +61,7 @@ impl<T: Copy> Ring<T> {
         let base: NonNull<u8> =
             NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave the null address"))?;
         let first = offsets.entries as usize;
-        // SAFETY: the entries begin within the mapping, which was made as long as they want.
+        // SAFETY: the entries begin within the mapping, which is long enough for all of them.
         let entries = unsafe { base.add(first) }.cast();
         let ring = Self { base, bytes, offsets, entries, size, position: 0, other: 0 };
         let positions = [offsets.producer, offsets.consumer, offsets.flags].map(|at| at as usize);
@@ -71,12 +72,13 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(&self, at: u64) -> &AtomicU32 {
-        // SAFETY: `map` checked that it lies in the mapping and is aligned; nobody takes it for anything but an atomic.
+        // SAFETY: `map` checked that the word is within the mapping and aligned. All accesses to it
+        // are atomic.
         unsafe { self.base.add(at as usize).cast().as_ref() }
     }
 
     fn entry(&self, position: u32) -> NonNull<T> {
-        // SAFETY: below `size` entries, all of which lie in the mapping.
+        // SAFETY: the index is less than `size`, and all `size` entries are within the mapping.
         unsafe { self.entries.add((position & (self.size - 1)) as usize) }
     }
 
@@ -91,7 +93,7 @@ impl<T: Copy> Ring<T> {
         self.room_as_seen()
     }
 
-    /// Whether so many entries may be pushed.
+    /// Whether this many entries can be pushed.
     #[inline]
     pub(super) fn room_for(&mut self, entries: u32) -> bool {
         if self.room_as_seen() < entries {
@@ -104,67 +106,72 @@ impl<T: Copy> Ring<T> {
         self.size.saturating_sub(self.position.wrapping_sub(self.other))
     }
 
-    /// How many entries the kernel has yet to consume.
+    /// How many entries the kernel has not consumed yet.
     #[inline]
     pub(super) fn waiting(&mut self) -> u32 {
         self.look();
         self.position.wrapping_sub(self.other).min(self.size)
     }
 
-    /// The `nth` entry of those, as it was pushed.
+    /// The `nth` entry that the kernel has not consumed yet, as it was pushed.
     pub(super) fn peek_waiting(&mut self, nth: u32) -> Option<T> {
-        // SAFETY: an entry of the mapping, which this side alone writes.
+        // SAFETY: the entry is within the mapping, and only this side writes it.
         (nth < self.waiting()).then(|| unsafe { self.entry(self.other.wrapping_add(nth)).read() })
     }
 
     /// The entry that the kernel consumed last, as it was pushed.
     pub(super) fn peek_taken(&mut self) -> Option<T> {
-        // SAFETY: as `peek_waiting`: it was not pushed anew.
+        // SAFETY: as in `peek_waiting`. No later push has overwritten the entry.
         (self.waiting() < self.size).then(|| unsafe { self.entry(self.other.wrapping_sub(1)).read() })
     }
 
-    /// Writes the `nth` entry of those anew: for a kernel that reads only when it is told to.
+    /// Overwrites the `nth` entry that the kernel has not consumed yet. The kernel must read
+    /// entries only during a system call.
     pub(super) fn poke_waiting(&mut self, nth: u32, entry: T) {
         if nth < self.waiting() {
-            // SAFETY: an entry of the mapping; any bytes are an entry to the kernel, which checks what it reads.
+            // SAFETY: the entry is within the mapping. Any bytes are valid, because the kernel
+            // checks the entries that it reads.
             unsafe { self.entry(self.other.wrapping_add(nth)).write(entry) };
         }
     }
 
     #[inline]
     fn look(&mut self) {
-        // Pairs with the kernel's release as it consumes: it is done reading what is overwritten then.
+        // Pairs with the kernel's release when it consumes: the kernel has read the entries that
+        // this side will overwrite.
         self.other = self.word(self.offsets.consumer).load(Ordering::Acquire);
     }
 
-    /// Writes an entry for which there is room.
+    /// Writes an entry. There must be room for it.
     #[inline]
     pub(super) fn push(&mut self, entry: T) {
-        // SAFETY: an entry of the mapping; the kernel does not read it before it is published.
+        // SAFETY: the entry is within the mapping, and the kernel does not read it before it is
+        // published.
         unsafe { self.entry(self.position).write(entry) };
         self.position = self.position.wrapping_add(1);
     }
 
-    /// Shows what was pushed.
+    /// Shows the pushed entries to the kernel.
     #[inline]
     pub(super) fn publish(&mut self) {
-        // Pairs with the kernel's acquire of the producer's position: it sees the entries.
+        // Pairs with the kernel's acquire of the producer's position, so that it sees the entries.
         self.word(self.offsets.producer).store(self.position, Ordering::Release);
     }
 
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: a hint. That it is seen too late is mended by the next poll.
+        // Relaxed: this is a hint. If the flag is seen late, the next poll sees it.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0
     }
 
     // ---- as a consumer
 
-    /// How many entries there are.
+    /// How many entries can be read.
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         if self.other == self.position {
-            // Pairs with the kernel's release of the producer's position: the entries, and what they say of, are written.
+            // Pairs with the kernel's release of the producer's position: the entries and the pages
+            // they name have been written.
             self.other = self.word(self.offsets.producer).load(Ordering::Acquire);
         }
         self.other.wrapping_sub(self.position).min(self.size)
@@ -176,23 +183,25 @@ impl<T: Copy> Ring<T> {
         if self.filled() == 0 {
             return None;
         }
-        // SAFETY: an entry of the mapping, which the kernel does not write before it is consumed.
+        // SAFETY: the entry is within the mapping, and the kernel does not write to it before it is
+        // consumed.
         let entry = unsafe { self.entry(self.position).read() };
         self.position = self.position.wrapping_add(1);
         Some(entry)
     }
 
-    /// Gives the room of what was popped back.
+    /// Gives the room of the read entries back to the kernel.
     #[inline]
     pub(super) fn consumed(&mut self) {
-        // Pairs with the kernel's acquire of the consumer's position: it writes there after we have read.
+        // Pairs with the kernel's acquire of the consumer's position: the kernel overwrites the
+        // entries only after this side has read them.
         self.word(self.offsets.consumer).store(self.position, Ordering::Release);
     }
 }
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // SAFETY: what was mapped, and nobody reaches it any more.
+        // SAFETY: this is the mapping from `map`, and no code reaches it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,4 +1,5 @@
-//! The sending half of AF_XDP: a tx ring for each sender, and one completion ring for all senders of a queue.
+//! The sending half of AF_XDP. Each sender has a tx ring, and all senders of a queue share one
+//! completion ring.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -16,20 +17,20 @@ const XDP_TX_RING: i32 = 3;
 const XDP_PGOFF_TX_RING: i64 = 0x8000_0000;
 const XDP_UMEM_PGOFF_COMPLETION_RING: i64 = 0x1_8000_0000;
 
-/// The rings that a sender's queue needs, if it is the first there.
+/// The rings that the first sender of a queue sets up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Rings {
-    /// The memory is not known to the kernel yet.
+    /// Whether the memory must be registered with the kernel.
     pub(in crate::af_xdp) register: bool,
-    /// How many completions there is to be room for: a power of two.
+    /// How many completions the ring must have room for. A power of two.
     pub(in crate::af_xdp) completions: u32,
 }
 
-/// An AF_XDP socket that sends. What it is told to send from the kernel reads, and writes nowhere.
+/// An AF_XDP socket that sends. The kernel only reads its pages.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Sender {
     tx: Ring<Descriptor>,
-    /// Goes last.
+    /// Must be dropped last.
     socket: Socket,
 }
 
@@ -39,12 +40,12 @@ impl AsFd for Sender {
     }
 }
 
-/// What is to be sent of a descriptor that was not.
+/// A descriptor that was not sent.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Unsent {
     pub(in crate::af_xdp) address: u64,
     pub(in crate::af_xdp) len: u32,
-    /// The frame goes on in the next.
+    /// Whether the frame continues in the next descriptor.
     pub(in crate::af_xdp) goes_on: bool,
 }
 
@@ -55,12 +56,13 @@ impl Unsent {
 }
 
 impl Socket {
-    /// More bytes than by default may be on their way, if that is allowed.
+    /// Allows more bytes in flight than by default, if the process has the permission.
     pub(in crate::af_xdp) fn set_send_buffer(&self, bytes: i32) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
     }
 
-    /// Has the socket send from the pages of `region`; the first at a queue brings what all need there.
+    /// Has the socket send from the pages of `region`. The first sender of a queue also sets up the
+    /// shared rings.
     pub(in crate::af_xdp) fn sending(
         self,
         region: &Arc<Region>,
@@ -71,7 +73,7 @@ impl Socket {
             if rings.register {
                 self.register(region, shape)?;
             }
-            // It receives nothing, but the kernel wants one.
+            // The socket receives nothing, but the kernel requires a fill ring.
             self.set(SOL_XDP, XDP_UMEM_FILL_RING, &FEWEST)?;
             self.set(SOL_XDP, XDP_UMEM_COMPLETION_RING, &rings.completions)?;
         }
@@ -83,8 +85,8 @@ impl Socket {
 }
 
 impl Sender {
-    /// Binds it to a queue. `shared` is another socket on the same memory: of the same queue, or of any if this one has brought
-    /// rings.
+    /// Binds the socket to a queue. `shared` is another socket with the same memory. If this socket
+    /// has no shared rings of its own, `shared` must be of the same queue.
     pub(in crate::af_xdp) fn bind(
         &self,
         place: InterfaceQueue,
@@ -94,74 +96,76 @@ impl Sender {
         self.socket.bind(place, how, shared)
     }
 
-    /// The ring in which all that send by its queue are told what was sent: by its own descriptor, so that it is there for as
-    /// long as this socket. There may be one such mapping of a queue.
+    /// Maps the ring in which the kernel reports sent packets of all senders of the queue. The
+    /// mapping uses this socket's descriptor, so it lives as long as the socket. A queue may have
+    /// only one such mapping.
     pub(in crate::af_xdp) fn completions(&self, size: u32) -> io::Result<Completions> {
         let offsets: MmapOffsets = self.socket.get(XDP_MMAP_OFFSETS)?;
         Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
     }
 
-    /// Whether so many descriptors may be pushed.
+    /// Whether this many descriptors can be pushed.
     #[inline]
     pub(in crate::af_xdp) fn has_room_for(&mut self, descriptors: u32) -> bool {
         self.tx.room_for(descriptors)
     }
 
-    /// Pushes a descriptor for which there is room.
+    /// Pushes a descriptor. There must be room for it.
     #[inline]
     pub(in crate::af_xdp) fn push(&mut self, address: u64, len: u32, goes_on: bool) {
         self.tx.push(Descriptor { address, len, options: if goes_on { XDP_PKT_CONTD } else { 0 } });
     }
 
-    /// Shows the kernel what was pushed.
+    /// Shows the pushed descriptors to the kernel.
     #[inline]
     pub(in crate::af_xdp) fn show(&mut self) {
         self.tx.publish();
     }
 
-    /// How many descriptors the kernel has yet to take.
+    /// How many descriptors the kernel has not taken yet.
     #[inline]
     pub(in crate::af_xdp) fn waiting(&mut self) -> u32 {
         self.tx.waiting()
     }
 
-    /// The `nth` of those that the kernel has yet to take.
+    /// The `nth` descriptor that the kernel has not taken yet.
     pub(in crate::af_xdp) fn nth_waiting(&mut self, nth: u32) -> Option<Unsent> {
         self.tx.peek_waiting(nth).map(Unsent::of)
     }
 
-    /// The one that the kernel took last.
+    /// The descriptor that the kernel took last.
     pub(in crate::af_xdp) fn taken_last(&mut self) -> Option<Unsent> {
         self.tx.peek_taken().map(Unsent::of)
     }
 
-    /// Makes the `nth` of those that the kernel has yet to take one that it passes over: of no bytes. Where it copies, it takes
-    /// them only as it is [told to](Self::kick).
+    /// Replaces the `nth` descriptor that the kernel has not taken yet by an empty one, which the
+    /// kernel skips. A kernel that copies takes descriptors only during [`kick`](Self::kick).
     pub(in crate::af_xdp) fn void_waiting(&mut self, nth: u32) {
         self.tx.poke_waiting(nth, Descriptor { address: 0, len: 0, options: 0 });
     }
 
-    /// Whether a driver that sends without a copy waits to be told.
+    /// Whether a zero-copy driver waits for a [`kick`](Self::kick).
     #[inline]
     pub(in crate::af_xdp) fn needs_wakeup(&self) -> bool {
         self.tx.needs_wakeup()
     }
 
-    /// Tells the kernel to send. Where it copies, it takes some 32 descriptors at a time, and says EAGAIN if there are more.
+    /// Has the kernel send. A kernel that copies takes about 32 descriptors per call, and returns
+    /// EAGAIN if there are more.
     pub(in crate::af_xdp) fn kick(&self) -> io::Result<()> {
         let null = std::ptr::null();
-        // SAFETY: nothing is read: of no bytes, and to nobody.
+        // SAFETY: the call has length 0 and null pointers, so the kernel reads nothing.
         let sent = unsafe { libc::sendto(self.as_fd().as_raw_fd(), null, 0, libc::MSG_DONTWAIT, null.cast(), 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// What was sent by a queue, as addresses.
+/// The addresses of the packets that a queue has sent.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Completions(Ring<u64>);
 
 impl Completions {
-    /// Hands all of them over that there are.
+    /// Hands over all available addresses.
     #[inline]
     pub(in crate::af_xdp) fn drain(&mut self, mut each: impl FnMut(u64)) {
         let filled = self.0.filled();

@@ -1,4 +1,4 @@
-//! What the thread that writes does, and how it ends.
+//! The work of the writing thread, and its end.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,21 +16,22 @@ use super::{Chunk, Writer};
 /// How often a writer checks whether the run still waits for an output that takes nothing.
 const STUCK_LOOK_MILLIS: u8 = 20;
 
-/// What the thread has to itself.
+/// The thread's own state.
 pub(super) struct Writing {
     file: Arc<File>,
     can_be_cut: bool,
-    /// Bytes of whole chunks, and what was in the file before.
+    /// The bytes of complete chunks, plus those that were in the file before.
     written: u64,
-    /// A pipe whose reader is watched.
+    /// The pipe, if its reader is watched.
     pipe: Option<Room>,
-    /// Chunks that were written to it and perhaps not read yet, each with the number of bytes written before its end.
+    /// Chunks that were written to the pipe and may be unread. Each has the number of bytes written
+    /// up to its end.
     unread: VecDeque<(u64, Chunk)>,
 }
 
-/// Where a chunk could not be written any further.
+/// The place where writing a chunk stopped.
 struct Stopped {
-    /// Bytes and batches before it.
+    /// How many bytes were written before it. The next field counts the batches.
     at: usize,
     settled: usize,
     cause: io::Error,
@@ -93,21 +94,23 @@ impl Writing {
         Ok(())
     }
 
-    /// Until there may be room in the FIFO, or it is to be looked whether anybody still waits for that.
+    /// Waits until the FIFO may have room, or until it is time to check whether the run still
+    /// waits.
     fn wait(&mut self) {
         let look = PollTimeout::from(STUCK_LOOK_MILLIS);
         match &mut self.pipe {
             Some(room) => room.wait(&self.file, look),
-            // Whatever goes wrong, the next write says it.
+            // Errors are ignored here, because the next write reports them.
             None => drop(poll(&mut [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)], look)),
         }
     }
 
-    /// Keeps a written chunk for as long as it may be in the pipe. Returns one that is not needed any more.
+    /// Keeps a written chunk for as long as it may be in the pipe. Returns a chunk that can be
+    /// reused.
     fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
         let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
         self.unread.push_back((self.written, chunk));
-        // A pipe holds no more than its size: what was written before that has been read.
+        // A pipe holds no more than its size, so everything before that has been read.
         let (end, _) = self.unread.front()?;
         if end + size as u64 > self.written {
             return None;
@@ -117,8 +120,8 @@ impl Writing {
         read.emptied()
     }
 
-    /// Counts what was written to a pipe: its last `unread` bytes as lost, and all before as sent. `at` bytes were written
-    /// behind the chunks that were written whole.
+    /// Accounts for the bytes that were written to a pipe. The last `unread` bytes count as lost,
+    /// and all earlier ones as sent. After the complete chunks, `at` more bytes were written.
     fn settle_unread(&mut self, unread: usize, at: usize, writer: &Writer) {
         let read = (self.written + at as u64).saturating_sub(unread as u64);
         for (end, chunk) in std::mem::take(&mut self.unread) {
@@ -132,7 +135,8 @@ impl Writing {
         io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
     }
 
-    /// Counts what of the chunk was written, and read, as sent and the rest as lost, and cuts a file after its last whole packet.
+    /// Counts the written and read part of the chunk as sent and the rest as lost. Cuts a file
+    /// after its last complete packet.
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut {
@@ -152,8 +156,8 @@ impl Writing {
     }
 }
 
-/// Counts the packets of a chunk from the batch `from` on: those that lie whole in its first `at` bytes as sent, the others as
-/// lost.
+/// Counts the packets of a chunk from the batch `from` on. Packets that are complete within the
+/// first `at` bytes count as sent, and the others as lost.
 fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
     for sent in chunk.sent.get(from..).unwrap_or_default() {
         let start = sent.end - sent.len;

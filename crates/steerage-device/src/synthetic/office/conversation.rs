@@ -1,4 +1,4 @@
-//! A conversation: a name is looked up, and then a connection is opened or a call is made.
+//! A conversation. It looks up a name, and then opens a connection or makes a call.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use super::frame::{ACK, FIN, Frame, Host, Line, PSH, SYN, Transport};
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 
-/// The most data in a segment over IPv4 and over IPv6, by an MTU of 1500.
+/// The most data in a segment over IPv4 and over IPv6, with an MTU of 1500.
 const MSS_V4: u16 = 1460;
 const MSS_V6: u16 = 1440;
 
@@ -19,7 +19,7 @@ const PORT_HTTP: u16 = 80;
 const PORT_DISCARD: u16 = 9;
 const PORT_RTP: u16 = 5004;
 
-/// Names are looked up from a port below those of connections.
+/// Name lookups use a port below those of connections.
 const PORTS_BELOW: u16 = 16_384;
 
 /// The time between two voice packets of the same direction.
@@ -34,9 +34,9 @@ const UPLOAD_PAUSE: u64 = 24 * MILLISECOND;
 /// The purpose of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A page is fetched.
+    /// The client fetches a page.
     Web,
-    /// A name that does not exist is looked up.
+    /// The client looks up a name that does not exist.
     Missing,
     /// A call: voice in both directions.
     Call,
@@ -86,12 +86,13 @@ pub(super) struct Conversation {
     round_trip: u64,
     /// The next sequence number of the client and of the server.
     sequence: [u32; 2],
-    /// The number of data bytes, including the head of the response, and how many of them were sent.
+    /// The number of data bytes, including the head of the response. The next field says how many
+    /// of them were sent.
     total: u64,
     sent: u64,
     /// The number of segments since the last acknowledgement.
     unacknowledged: u32,
-    /// The number of voice packets, and how many of them were sent.
+    /// The number of voice packets. The next field says how many of them were sent.
     voice_total: u32,
     voice_sent: u32,
 }
@@ -132,7 +133,7 @@ impl Conversation {
         self.stage == Stage::Over
     }
 
-    /// The frame that is due. After it the conversation is due again, or over.
+    /// Returns the frame that is due. After that, the conversation has a new due time, or is over.
     pub(super) fn next(&mut self, chance: &mut Chance) -> Frame {
         let stage = self.stage;
         let frame = match stage {
@@ -178,8 +179,8 @@ impl Conversation {
         }
     }
 
-    /// The time between the frame of `stage` and that of `next`. The capture is made near the clients: they answer at once, and
-    /// servers after a round trip.
+    /// The time between the frame of `stage` and that of `next`. The capture point is near the
+    /// clients, so clients answer at once, and servers after a round trip.
     fn pause_between(&self, stage: Stage, next: Stage, chance: &mut Chance) -> u64 {
         let far = self.round_trip + chance.below(MILLISECOND);
         match (stage, next) {
@@ -200,7 +201,7 @@ impl Conversation {
         self.between(side, (client, port), (Host::Resolver, PORT_DNS), Transport::Udp, data)
     }
 
-    /// Client and server take turns.
+    /// The next voice packet. Client and server take turns.
     fn voice(&mut self) -> Frame {
         let side = if self.voice_sent % 2 == 0 { Client } else { Server };
         let data = Data::Voice { source: self.sequence[side as usize], number: self.voice_sent / 2 };

@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
-/// The number of web sites: every name in every domain.
+/// The number of web sites. Every domain has every name.
 pub(super) const SITES: u8 = (NAMES.len() * DOMAINS.len()) as u8;
 
-/// Other sites: for backups and for calls, and one that does not exist.
+/// Other sites: for backups, for calls, and one that does not exist.
 pub(super) const BACKUP: u8 = SITES;
 pub(super) const VOICE: u8 = SITES + 1;
 pub(super) const MISSING: u8 = SITES + 2;
@@ -15,7 +15,8 @@ const NAMES: [&str; 8] = ["www", "mail", "cdn", "api", "news", "static", "wiki",
 /// Domains for examples (RFC 2606).
 const DOMAINS: [&str; 3] = ["example.com", "example.org", "example.net"];
 
-/// The network of the sites, for documentation (RFC 5737 and RFC 3849): the site's number stands behind it.
+/// The networks of the sites, for documentation (RFC 5737 and RFC 3849). The last byte of an
+/// address is the site's number.
 const SITES_V4: [u8; 3] = [198, 51, 100];
 const SITES_V6: [u8; 15] = [0x20, 0x01, 0x0d, 0xb8, 0, 0x64, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const FIRST_SITE: u8 = 10;
@@ -23,11 +24,12 @@ const FIRST_SITE: u8 = 10;
 /// The length of the head of a response.
 pub(super) const RESPONSE_HEAD: usize = 88;
 
-/// The bytes of a voice packet: RTP's header, and 20 ms of G.711.
+/// The length of a voice packet in bytes: the RTP header, and 20 ms of G.711.
 const RTP_HEAD: usize = 12;
 const VOICE_BYTES: usize = RTP_HEAD + 160;
 
-/// DNS: the head of a message, what stands behind a name, and an answer's part without its address.
+/// The lengths of DNS parts: the head of a message, the fields after a name, and an answer without
+/// its address.
 const DNS_HEAD: usize = 12;
 const DNS_TAIL: usize = 4;
 const DNS_ANSWER: usize = 12;
@@ -111,7 +113,7 @@ impl Data {
         }
     }
 
-    /// Writes the data to `to`, which has its length.
+    /// Writes the data to `to`, which has exactly the data's length.
     pub(super) fn write(self, to: &mut [u8]) {
         match self {
             Self::None => {}
@@ -135,7 +137,8 @@ fn print(mut to: &mut [u8], text: std::fmt::Arguments<'_>) {
     to.write_fmt(text).expect("the data's length is that of its text");
 }
 
-/// The head of a response that has `total` bytes with its head. All of it is in the first segment.
+/// Writes the head of a response. `total` is the length of the response including its head. The
+/// first segment contains the whole head.
 fn write_response_head(to: &mut [u8], total: u64) -> usize {
     let body = total - RESPONSE_HEAD as u64;
     print(
@@ -147,14 +150,14 @@ fn write_response_head(to: &mut [u8], total: u64) -> usize {
     RESPONSE_HEAD
 }
 
-/// The lower case letters over and over, in lines of 64 characters.
+/// Writes the lower case letters over and over, in lines of 64 characters.
 fn write_text(to: &mut [u8], from: u64) {
     for (at, byte) in (from..).zip(to) {
         *byte = if at % 64 == 63 { b'\n' } else { b'a' + (at % 26) as u8 };
     }
 }
 
-/// RFC 3550: version 2, G.711 (µ-law) of silence.
+/// Writes an RTP packet (RFC 3550, version 2) with silence in G.711 (µ-law).
 fn write_voice(to: &mut [u8], source: u32, number: u32) {
     to.fill(0xff);
     to[..2].copy_from_slice(&[0x80, 0]);
@@ -163,10 +166,11 @@ fn write_voice(to: &mut [u8], source: u32, number: u32) {
     to[8..12].copy_from_slice(&source.to_be_bytes());
 }
 
-/// RFC 1035. A reply has the question again, and an answer unless there is no such name.
+/// Writes a DNS message (RFC 1035). A reply repeats the question, and has an answer unless the name
+/// does not exist.
 fn write_dns(to: &mut [u8], question: Question, is_reply: bool) {
     let is_missing = question.site == MISSING;
-    // Recursion desired; a response, recursion available; no such name.
+    // The flags: recursion desired, response with recursion available, and no such name.
     let flags: u16 = 0x0100 | if is_reply { 0x8080 } else { 0 } | if is_reply && is_missing { 3 } else { 0 };
     let answers = u16::from(is_reply && !is_missing);
     let record: u16 = if question.v6 { 28 } else { 1 };
@@ -186,7 +190,7 @@ fn write_dns(to: &mut [u8], question: Question, is_reply: bool) {
     if answers == 0 {
         return;
     }
-    // The name is that of the question, 12 bytes behind the beginning.
+    // The name is a pointer to that of the question, at byte 12 of the message.
     add(&[0xc0, DNS_HEAD as u8]);
     add(&record.to_be_bytes());
     add(&1_u16.to_be_bytes());

@@ -1,4 +1,4 @@
-//! A frame of a conversation, written with its headers and checksums.
+//! Writes a frame of a conversation, with its headers and checksums.
 
 use super::super::frame::{
     ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP, PROTOCOL_UDP,
@@ -6,7 +6,7 @@ use super::super::frame::{
 };
 use super::data::{Data, site_v4, site_v6};
 
-/// The longest frame: an MTU of 1500, an Ethernet header and a VLAN tag.
+/// The longest frame in bytes: an MTU of 1500, an Ethernet header and a VLAN tag.
 pub(super) const FRAME_BYTES_MAX: usize = 1500 + ETHERNET_BYTES + VLAN_BYTES;
 
 pub(super) const FIN: u8 = 0x01;
@@ -14,18 +14,19 @@ pub(super) const SYN: u8 = 0x02;
 pub(super) const PSH: u8 = 0x08;
 pub(super) const ACK: u8 = 0x10;
 
-/// TCP's options of a SYN: MSS, window scale, selective acknowledgements, and padding.
+/// The length of the TCP options in a SYN: MSS, window scale, selective acknowledgements, and
+/// padding.
 const SYN_OPTIONS: usize = 12;
 const WINDOW_SCALE: u8 = 7;
-/// The window of a SYN, which is not scaled, and about the same scaled.
+/// The window of a SYN, which is never scaled. The next one is about the same window, scaled.
 const WINDOW: u16 = 64_240;
 const WINDOW_SCALED: u16 = WINDOW >> WINDOW_SCALE;
 
-/// The hop limits with which frames of clients and of others arrive.
+/// The hop limits of arriving frames: those of clients, and those of other hosts.
 const HOPS_NEAR: u8 = 64;
 const HOPS_FAR: u8 = 52;
 
-/// The network that a frame passes through.
+/// The network through which a frame passes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     pub(super) v6: bool,
@@ -44,7 +45,8 @@ pub(super) enum Host {
 }
 
 impl Host {
-    /// Locally administered addresses. Hosts behind the router have the router's address.
+    /// The MAC address, which is locally administered. Hosts behind the router have the router's
+    /// address.
     fn mac(self) -> [u8; 6] {
         match self {
             Self::Client(number) => [2, 0, 0, 0, 1, number],
@@ -52,7 +54,7 @@ impl Host {
         }
     }
 
-    /// A client's network has the number of its VLAN.
+    /// The IPv4 address. The network of a client contains the number of its VLAN.
     fn v4(self, vlan: u8) -> [u8; 4] {
         match self {
             Self::Client(number) => [10, 20, vlan, 10 + number],
@@ -96,7 +98,7 @@ impl Transport {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub(super) line: Line,
-    /// Each with its port.
+    /// The sender and its port. The next field is the receiver and its port.
     pub(super) from: (Host, u16),
     pub(super) to: (Host, u16),
     pub(super) transport: Transport,
@@ -104,7 +106,8 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Writes it, and returns its length: at most [`FRAME_BYTES_MAX`], which `to` has room for.
+    /// Writes the frame. Returns its length, which is at most [`FRAME_BYTES_MAX`]. `to` must have
+    /// room for that.
     pub(super) fn write(&self, to: &mut [u8]) -> usize {
         let l3 = ETHERNET_BYTES + if self.line.vlan.is_some() { VLAN_BYTES } else { 0 };
         let l4 = l3 + if self.line.v6 { IPV6_BYTES } else { IPV4_BYTES };
@@ -131,7 +134,8 @@ impl Frame {
         put(to, to.len() - 2, ethertype.to_be_bytes());
     }
 
-    /// Returns the sum over its addresses. `len` is of what follows the header.
+    /// Writes the IP header. Returns the sum of the addresses for the checksum. `len` is the length
+    /// of the data after the header.
     fn write_ip(&self, to: &mut [u8], len: usize) -> u64 {
         let vlan = self.line.vlan.unwrap_or(0) as u8;
         if self.line.v6 {
@@ -145,7 +149,7 @@ impl Frame {
         }
         to[0] = 0x45;
         put(to, 2, ((to.len() + len) as u16).to_be_bytes());
-        // Don't fragment: then the identification may be the same in all (RFC 6864).
+        // With "don't fragment", all packets may have the same identification (RFC 6864).
         put(to, 6, 0x4000_u16.to_be_bytes());
         to[8] = self.from.0.hops();
         to[9] = self.transport.protocol();
@@ -155,14 +159,15 @@ impl Frame {
         sum(&to[12..])
     }
 
-    /// `to` has the data already. `pseudo` is the sum over the pseudo header.
+    /// Writes the transport header to `to`, which contains the data already. `pseudo` is the sum of
+    /// the pseudo header.
     fn write_transport(&self, to: &mut [u8], pseudo: u64) {
         put(to, 0, self.from.1.to_be_bytes());
         put(to, 2, self.to.1.to_be_bytes());
         match self.transport {
             Transport::Udp => {
                 put(to, 4, (to.len() as u16).to_be_bytes());
-                // 0 means "no checksum" to UDP (RFC 768), so it is sent as its equal.
+                // 0 means "no checksum" in UDP (RFC 768), so the equivalent value is sent instead.
                 let sum = match checksum(pseudo + sum(to)) {
                     0 => 0xffff,
                     other => other,

@@ -1,4 +1,4 @@
-//! Frames in several buffers, as from a network card with short buffers.
+//! Frames in several buffers, like those from a network card with short buffers.
 
 use std::sync::Arc;
 
@@ -10,12 +10,13 @@ use steerage::{
 
 use super::{AHEAD, SyntheticQueue};
 
-/// What a queue with short buffers has besides.
+/// The additional state of a queue with short buffers.
 #[derive(Debug)]
 pub(super) struct ShortBuffers {
-    /// The most bytes in one.
+    /// The most bytes in one buffer.
     buffer: usize,
-    /// The frame that is being handed over, how long it is and how much of it was.
+    /// The frame that is being handed over. The next fields are its length, and how much of it was
+    /// handed over.
     frame: Box<[u8]>,
     len: usize,
     done: usize,
@@ -46,7 +47,7 @@ impl ShortBuffers {
         }
     }
 
-    /// Goes on with the frame. False while there is no page.
+    /// Continues with the frame. Returns false if there is no page.
     fn hand_over(&mut self, out: &mut Completions<'_>) -> bool {
         while self.done < self.len {
             let Some(mut page) = out.take_page() else { return false };
@@ -61,7 +62,7 @@ impl ShortBuffers {
 }
 
 impl SyntheticQueue {
-    /// As `push`, into buffers that may be shorter than the frames.
+    /// Like `push`, but into buffers that may be shorter than the frames.
     pub(super) fn push_parts(
         &mut self,
         parts: &mut ShortBuffers,

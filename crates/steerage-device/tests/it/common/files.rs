@@ -1,4 +1,4 @@
-//! Capture files made by hand, whole and damaged.
+//! Generates capture files, complete and damaged.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,14 @@ use steerage_device::capture::Capture;
 
 use super::drain;
 
-/// A new file of this test run.
+/// Creates a temporary file of this test run.
 pub(crate) fn temporary(name: &str, bytes: &[u8]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
     fs::write(&path, bytes).expect("the target folder can be written");
     path
 }
 
-/// All of a file's frames, and how it ended. Deletes the file.
+/// All frames of a file, and how reading ended. Deletes the file.
 pub(crate) fn read(name: &str, bytes: &[u8]) -> (Vec<Vec<u8>>, Result<(), DeviceError>) {
     let path = temporary(name, bytes);
     let result = match Capture::open(&path) {
@@ -43,7 +43,7 @@ pub(crate) fn words(big_endian: bool, numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|n| u32_in(big_endian, *n)).collect()
 }
 
-/// A classic capture.
+/// A capture in the classic format.
 pub(crate) fn pcap(big_endian: bool, magic: u32, packets: &[Vec<u8>]) -> Vec<u8> {
     let version = if big_endian { 0x0002_0004 } else { 0x0004_0002 };
     let mut bytes = words(big_endian, &[magic, version, 0, 0, 65535, 1]);
@@ -88,7 +88,8 @@ pub(crate) fn simple(big_endian: bool, original: u32, packet: &[u8]) -> Vec<u8> 
     block(big_endian, 3, &body)
 }
 
-/// Every kind of block, in two sections of both byte orders: the file, its packets, and where each packet's block ends.
+/// A file with every kind of block, in two sections with different byte orders. Also returns its
+/// packets, and the end of each packet's block.
 pub(crate) fn mixed_pcapng() -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     let (mut bytes, mut packets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for big_endian in [false, true] {
@@ -116,13 +117,13 @@ pub(crate) fn mixed_pcapng() -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     (bytes, packets, ends)
 }
 
-/// Packets of the lengths given, no two alike.
+/// Packets with the given lengths. All packets differ.
 pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
     let packet = |(i, len): (usize, usize)| (0..len).map(|at| (i * 31 + at * 7) as u8).collect();
     lengths.into_iter().enumerate().map(packet).collect()
 }
 
-/// Numbers by chance, the same in every run (xorshift64).
+/// Random numbers, the same in every run (xorshift64).
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
@@ -136,7 +137,8 @@ impl Chance {
 
 pub(crate) const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// A reader that gives the bytes in pieces of various sizes, with nothing to be had before each, as a pipe may.
+/// A reader that returns the bytes in pieces of various sizes. Before each piece it has no data, as
+/// a pipe may.
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -164,13 +166,13 @@ impl io::Read for Pieces {
     }
 }
 
-/// All of a capture in memory, and how it ended.
+/// All frames of a capture in memory, and how reading ended.
 pub(crate) fn read_bytes(bytes: &[u8]) -> (Vec<Vec<u8>>, Result<(), DeviceError>) {
     let (frames, end, _) = drain(Box::new(Capture::from_reader("bytes", io::Cursor::new(bytes.to_vec()))));
     (frames, end)
 }
 
-/// Changes some of the bytes, or cuts some off.
+/// Changes some of the bytes, or cuts off some at the end.
 pub(crate) fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
     for _ in 0..=chance.below(8) {
         let at = chance.below(bytes.len());

@@ -1,4 +1,5 @@
-//! What the tests of several devices need: polling a queue to its end, capture files, sending raw frames.
+//! Helpers for the tests of several devices: polling a queue to its end, capture files, and sending
+//! raw frames.
 
 pub(crate) mod files;
 
@@ -12,7 +13,7 @@ use steerage::{
     device::{Polled, RxQueue},
 };
 
-/// How many polls a device may take to end: far more than any test's input needs.
+/// How many polls a device may need to end. This is far more than any test's input requires.
 pub(crate) const POLLS_MAX: usize = 1_000_000;
 
 /// All frames of a queue that can wait, until it ends or fails.
@@ -33,7 +34,7 @@ pub(crate) fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), Device
     panic!("it does not end");
 }
 
-/// All frames of a queue that can wait, each with what it begins with.
+/// All frames of a queue that can wait, each with its link type.
 pub(crate) fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
     let mut tester = QueueTester::new(queue).expect("memory for a test");
     let mut all = Vec::new();
@@ -53,7 +54,8 @@ pub(crate) fn testers(input: Input) -> Vec<QueueTester> {
     input.queues.into_iter().map(|queue| QueueTester::new(queue).expect("memory for a test")).collect()
 }
 
-/// All frames of a queue that can wait with what their device noted of them; it must not fail.
+/// All frames of a queue that can wait, with the metadata from their device. The queue must not
+/// fail.
 pub(crate) fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     let mut tester = QueueTester::new(queue).expect("memory for a test");
     let mut all = Vec::new();
@@ -67,7 +69,7 @@ pub(crate) fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     panic!("it does not end");
 }
 
-/// Sends whole frames, headers and all, by an interface of this thread's namespace.
+/// Sends complete frames with their headers through an interface of this thread's namespace.
 pub(crate) fn send_raw(interface: &str, frames: &[Vec<u8>]) {
     let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).unwrap();
     let of_link = |each: InterfaceAddress| each.address?.as_link_addr().copied();

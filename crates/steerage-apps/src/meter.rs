@@ -249,7 +249,7 @@ pub struct Meter {
     table: Table,
     datagrams: Datagrams,
     names: Names,
-    /// The packets of the current batch, and the slots in the table where their flows may be.
+    /// The packets of the current batch, and the places in the table where their flows may be.
     batch: Box<[Seen; HANDLE_BUDGET]>,
     places: [u32; HANDLE_BUDGET],
     totals: Totals,

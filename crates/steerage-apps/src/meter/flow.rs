@@ -172,13 +172,13 @@ impl Flow {
         }
     }
 
-    /// Creates the content of a free slot. Its key is one that no packet has.
+    /// Creates the content of a free place. Its key is one that no packet has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
     }
 
-    /// Whether the slot is free.
+    /// Whether the place is free.
     pub(super) fn is_vacant(&self) -> bool {
         self.key == Key::VACANT
     }

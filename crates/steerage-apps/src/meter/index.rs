@@ -1,4 +1,4 @@
-//! Maps a hash to the slots in the table that may hold its flow. The index uses open addressing,
+//! Maps a hash to the places in the table that may hold its flow. The index uses open addressing,
 //! with eight entries per cache line.
 
 use steerage::memory::HugeVec;

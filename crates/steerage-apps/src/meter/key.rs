@@ -25,8 +25,8 @@ impl Kind {
 /// The endpoints of a flow, the lower one first, and the fields that distinguish flows between the
 /// same endpoints.
 ///
-/// The fields of `rest`, from the top: port of the first endpoint (16 bits), port of the second
-/// endpoint (16 bits), protocol (8 bits), kind (8 bits), mark (16 bits).
+/// The fields of `rest`, from the top: 16 bits for the port of the first endpoint, 16 bits for the
+/// port of the second, 8 bits for the protocol. The kind (8 bits) and the mark (16 bits) follow.
 ///
 /// The mark is 0, except for flows that are steered by more than their endpoints. For these the
 /// mark is made from the additional data. Two such flows between the same endpoints may be on two
@@ -36,7 +36,7 @@ impl Kind {
 /// So lookups of most packets use two words.
 ///
 /// This type is not [`FlowKey`] because it has room for the mark, is one word shorter, and is built
-/// directly in its slot of the table.
+/// directly in its place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     /// Upper and lower half of the first address or MAC address, then of the second.
@@ -160,7 +160,7 @@ impl Key {
         Directed { key: Self { ends, rest }, turned: false }
     }
 
-    /// The key of free slots. No packet has it, because frames that are not read have the mark 0.
+    /// The key of free places. No packet has it, because frames that are not read have the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
     /// The key of frames that are not read.
@@ -327,7 +327,8 @@ mod tests {
     }
 
     /// Flows that differ in few bits must not collide more often than random ones, for any seeds.
-    /// 4096 of them in 16 Ki slots fill 3,624 slots on average, with a standard deviation of 18.
+    /// If 4096 random flows go to 16 Ki places, they fill 3,624 on average. The standard deviation
+    /// is 18.
     #[test]
     fn hashes_spread() {
         for run in 0..200 {

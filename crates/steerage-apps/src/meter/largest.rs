@@ -19,7 +19,7 @@ impl Largest {
         Self { most, found: Top::new(most), next: 0 }
     }
 
-    /// Scans `looks` further slots. At the end of the table, it publishes the result and starts
+    /// Scans `looks` further places. At the end of the table, it publishes the result and starts
     /// again.
     pub(super) fn go_on(&mut self, table: &Table, looks: usize, published: &Published) {
         for _ in 0..looks {

@@ -1,4 +1,4 @@
-//! Lists of slots in the table. Each slot is in at most one list of a kind, and leaves it without a
+//! Lists of places in the table. Each place is in at most one list of a kind, and leaves it without a
 //! search.
 
 use steerage::memory::HugeVec;
@@ -27,7 +27,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Creates `lists` empty lists with room for `places` slots.
+    /// Creates `lists` empty lists with room for `places` places.
     pub(super) fn new(lists: usize, places: usize) -> Self {
         let mut all = Self { nodes: HugeVec::with_capacity(places), ends: Vec::new() };
         all.extend_to(lists);
@@ -45,13 +45,13 @@ impl Lists {
         self.ends.len()
     }
 
-    /// The slot that has been in the list for the longest time.
+    /// The place that has been in the list for the longest time.
     #[inline]
     pub(super) fn first(&self, list: usize) -> Option<u32> {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)
     }
 
-    /// Appends a slot to a list. The slot must not be in any list.
+    /// Appends a place to a list. The place must not be in any list.
     pub(super) fn push(&mut self, list: usize, place: u32) {
         let at = place as usize;
         while self.nodes.len() <= at {
@@ -65,7 +65,7 @@ impl Lists {
         }
     }
 
-    /// Removes a slot from its list.
+    /// Removes a place from its list.
     pub(super) fn remove(&mut self, place: u32) {
         let Node { before, after, list } = self.nodes[place as usize];
         let ends = &mut self.ends[list as usize];

@@ -188,8 +188,8 @@ fn segment(header: &[u8; TCP_LEN], bytes: u32) -> Segment {
     }
 }
 
-/// The TCP segment in any frame. `None` if the packet is a fragment or quoted, because too little
-/// of it is known.
+/// The TCP segment in any frame. `None` if the packet is a fragment or quoted, because its header
+/// then does not show enough.
 fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment> {
     let ip = found.ip.filter(|ip| ip.protocol == protocol::TCP && !found.is_quoted && found.fragment().is_none())?;
     let at = found.transport_offset?;

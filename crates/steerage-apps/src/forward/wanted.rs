@@ -49,8 +49,8 @@ impl Wanted {
         let mut bytes = [0; 64];
         // Each wake-up writes one byte, and a read takes all of them.
         let _ = (&self.hears).read(&mut bytes);
-        // Release: pairs with the swap in `ask`. A CPU that rings after this store adds its wish
-        // before the list is taken below, or it wakes this side again.
+        // Release: pairs with the swap in `ask`. A CPU that finds the flag set has already added
+        // its wish, which is taken below. A CPU that finds the flag cleared rings again.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -178,7 +178,7 @@ impl FlowWriter {
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // This comes last: if the thread is gone, `on_failure` was already called.
+            // This comes last: if a meter finds the queue closed, `on_failure` was already called.
             of_thread.end(WriterEnd::Itself(match result {
                 // A closed pipe is no error: its reader needs no more records.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),

@@ -86,8 +86,8 @@ impl Datagrams {
         let set = self.set(&fragment.datagram);
         let known = set.iter().position(|place| place.is_some_and(|known| known.name == fragment.datagram));
         let place = known.or_else(|| set.iter().position(|place| place.is_none_or(|known| known.is_old(now))));
-        // If the set is full, steering treats each fragment as part of the datagram's own flow,
-        // including the first one.
+        // If the set is full, all fragments belong to the datagram's own flow, including the first
+        // fragment. Steering does the same.
         let Some(place) = place.map(|place| &mut set[place]) else { return alone };
         let mut datagram = match *place {
             // A second first fragment belongs to another datagram, because ids repeat.

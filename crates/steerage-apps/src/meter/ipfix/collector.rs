@@ -11,7 +11,8 @@ const MTU_DEFAULT: usize = 1500;
 pub(super) const MTU_MIN: usize = 1280;
 /// The largest IP packet.
 const MTU_MAX: usize = 65_535;
-/// The longest time for which a restarted collector lacks templates over UDP.
+/// The default interval between two transmissions of the templates over UDP. A collector that
+/// restarts waits at most this long for them.
 const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
 /// The default observation domain of a meter.
 const DOMAIN_DEFAULT: u32 = 1;

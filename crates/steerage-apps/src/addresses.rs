@@ -1,7 +1,7 @@
 //! Addresses, and which of them a packet may come from and go to. `forward` and `respond` share these rules.
 //!
-//! RFC 1122 (3.2.1.3) says it for hosts and RFC 1812 (4.2.2.11, 5.3.7) for routers; RFC 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) says it of
-//! IPv6.
+//! The rules are those of RFC 1122 (3.2.1.3) for hosts, RFC 1812 (4.2.2.11, 5.3.7) for routers, and
+//! RFC 4291 (2.5.2, 2.5.3, 2.5.5.2, 2.7) for IPv6.
 
 #[cfg(any(test, feature = "respond"))]
 use std::net::IpAddr;
@@ -12,21 +12,24 @@ use ipnet::Ipv4Net;
 /// A link address (IEEE 802).
 pub type Mac = [u8; 6];
 
-/// Whether a host on a link can have the address. 0/8 ("this network"), 127/8 (loopback), 224/4 (multicast) and 240/4 (reserved, and
-/// the limited broadcast) are nobody's.
+/// Whether a host on a link can have the address.
+///
+/// These ranges belong to no host: 0/8 ("this network") and 127/8 (loopback). Nor do 224/4
+/// (multicast) and 240/4 (reserved, with the limited broadcast address).
 #[inline]
 pub(crate) fn is_of_a_host_v4(address: Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
-/// Whether a host on a link can have the address: it is not the unspecified one, loopback, multicast, or an IPv4 address in the form
-/// of an IPv6 one.
+/// Whether a host on a link can have the address.
+///
+/// Unspecified, loopback, multicast and IPv4-mapped addresses belong to no host.
 #[inline]
 pub(crate) fn is_of_a_host_v6(address: Ipv6Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.to_ipv4_mapped().is_some())
 }
 
-/// An address of either family.
+/// Like [`is_of_a_host_v4`] and [`is_of_a_host_v6`], for an address of either family.
 #[cfg(any(test, feature = "respond"))]
 pub(crate) fn is_of_a_host(address: IpAddr) -> bool {
     match address {
@@ -35,13 +38,14 @@ pub(crate) fn is_of_a_host(address: IpAddr) -> bool {
     }
 }
 
-/// Whether a packet may come from the address, by a link with these broadcast addresses.
+/// Whether a packet may have the source address, if the link has these broadcast addresses.
 #[inline]
 pub(crate) fn is_source_v4(address: Ipv4Addr, broadcasts: &[Ipv4Addr]) -> bool {
     is_of_a_host_v4(address) && !broadcasts.contains(&address)
 }
 
-/// The address that means every host of the network. A network of one or two addresses has none (RFC 3021).
+/// The address that means every host of the network. Networks of one or two addresses have no
+/// broadcast address (RFC 3021).
 ///
 /// ```
 /// use steerage_apps::forward::broadcast_of;

@@ -10,16 +10,18 @@ use steerage::{
     limits::BUCKETS,
 };
 
-/// The most flows that are counted separately, at 170 bytes each: 170 MiB. Packets of later flows count only in the totals.
+/// The maximum number of flows that are counted separately. At 170 bytes per flow, they take 170
+/// MiB. Packets of later flows count only in the totals.
 pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 
 /// An amount of traffic.
+///
 /// [`Analyze`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
     /// The number of packets.
     pub packets: u64,
-    /// The sum of their lengths on the wire.
+    /// The sum of the packets' lengths on the wire.
     pub bytes: u64,
 }
 
@@ -30,49 +32,50 @@ impl AddAssign for Volume {
     }
 }
 
-/// A flow: all packets with the same key, which steering never separates. It is both directions of a conversation or one
-/// of them: see [`Analysis::affinity`].
+/// A flow: all packets with the same key. Steering never separates these packets.
+///
+/// A flow is one direction of a conversation or both, depending on [`Analysis::affinity`].
 /// [`Analyze`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyzedFlow {
-    /// The flow of its first packet, in the direction in which that packet was sent.
+    /// The flow of the first packet, in the direction in which that packet was sent.
     pub flow: FlowKey,
-    /// The key that is hashed for each of its packets. For most flows it is made of `flow`; a datagram whose first fragment
-    /// did not come first has a key of its own.
+    /// The key that is hashed for each packet of the flow. For most flows it is made from `flow`. A
+    /// datagram has a key of its own if its first fragment did not arrive first.
     pub key: FlowKey,
-    /// All its packets.
+    /// The number and bytes of the flow's packets.
     pub weight: Volume,
-    /// The hash by which its first packet was steered.
+    /// The hash by which the first packet was steered.
     pub hash: FlowHash,
-    /// Whether packets of both directions came.
+    /// Whether packets of both directions arrived.
     pub is_two_way: bool,
-    /// Whether its first packet came in a tunnel.
+    /// Whether the first packet arrived in a tunnel.
     pub in_tunnel: bool,
 }
 
 /// Everything that is known about one packet.
+///
 /// [`Analyze`] has an example.
 #[derive(Clone, Debug)]
 pub struct PacketDetail {
-    /// Its bytes, as far as they were captured.
+    /// The packet's bytes, as far as they were captured.
     pub data: Vec<u8>,
-    /// Its length on the wire, in bytes.
+    /// The packet's length on the wire, in bytes.
     pub wire_len: usize,
-    /// The type of its first header.
+    /// The type of the packet's first header.
     pub link: LinkType,
-    /// The hash by which it was steered.
+    /// The hash by which the packet was steered.
     pub hash: FlowHash,
-    /// Its flow, as [`AnalyzedFlow::flow`].
+    /// The packet's flow, in the form of [`AnalyzedFlow::flow`].
     pub flow: FlowKey,
     /// The key that was hashed.
     pub key: FlowKey,
 }
 
-/// What [`Analyze`] found.
-/// [`Analyze`] has an example.
+/// The result of [`Analyze`], which has an example.
 #[derive(Debug)]
 pub struct Analysis {
-    /// Which packets steering keeps together, which defines what a flow is here.
+    /// The packets that steering keeps together. This defines what a flow is.
     pub affinity: Affinity,
     /// All traffic.
     pub all: Volume,
@@ -80,7 +83,7 @@ pub struct Analysis {
     pub buckets: Box<[Volume; BUCKETS]>,
     /// The flows, in no particular order.
     pub flows: Vec<AnalyzedFlow>,
-    /// Packets of flows beyond [`ANALYSIS_FLOWS_MAX`].
+    /// The number of packets of flows beyond [`ANALYSIS_FLOWS_MAX`].
     pub beyond: u64,
     /// Packets in tunnels, by the kind of the innermost tunnel.
     pub tunnels: HashMap<HeaderKind, Volume>,
@@ -88,17 +91,19 @@ pub struct Analysis {
     pub outer_flows: usize,
     /// The number of fragments.
     pub fragments: u64,
-    /// Packets without a known flow, by the reason.
+    /// The number of packets without a known flow, by reason.
     pub unparsed: BTreeMap<String, u64>,
-    /// The packet that was asked for, if there was a packet with that number.
+    /// The packet whose number was requested, if there was one.
     pub packet_detail: Option<PacketDetail>,
 }
 
-/// Looks at every packet's headers and hash. It numbers packets as they come, so it is for an instance of one CPU, with
-/// [hashes at arrival](steerage::Builder::always_hash).
+/// Analyzes the headers and the hash of every packet.
 ///
-/// `BOTH` says whose flows are analyzed: those of handlers that keep both directions together, or of handlers that keep only each
-/// direction together ([`Affinity`]).
+/// The handler numbers packets in the order of arrival, so the instance must have one CPU. It must
+/// also have [hashes at arrival](steerage::Builder::always_hash).
+///
+/// `BOTH` selects the flows to analyze: those of handlers that keep both directions together, or
+/// those of handlers that keep only each direction together ([`Affinity`]).
 ///
 /// ```
 /// use steerage::flow::{FlowHasher, HashKey, Layers};
@@ -123,7 +128,7 @@ pub struct Analyze<const BOTH: bool> {
     hasher: FlowHasher,
     /// The number of the packet to keep a copy of, counted from 1.
     wanted: u64,
-    /// One per queue.
+    /// Steering keys, one set per queue.
     keys: Vec<SteeringKeys>,
     /// The flows by the key that is hashed.
     flows: HashMap<FlowKey, AnalyzedFlow>,
@@ -139,7 +144,8 @@ impl<const BOTH: bool> std::fmt::Debug for Analyze<BOTH> {
 }
 
 impl<const BOTH: bool> Analyze<BOTH> {
-    /// An analysis for an instance with this hash and these layers. It keeps a copy of packet number `wanted`, counted from 1.
+    /// Creates an analysis for an instance with this hash and these layers. It keeps a copy of
+    /// packet number `wanted`, counted from 1.
     pub fn new(hasher: FlowHasher, layers: Layers, wanted: u64) -> Self {
         let found = Analysis {
             affinity: Self::AFFINITY,
@@ -187,7 +193,7 @@ impl<const BOTH: bool> Analyze<BOTH> {
         self.count(AnalyzedFlow { flow, key, weight, hash, is_two_way: false, in_tunnel });
     }
 
-    /// Counts a packet, which is given as the flow that it would be if the flow had no other packet.
+    /// Counts a packet. The caller passes the flow as it would be if this packet were its only one.
     fn count(&mut self, new: AnalyzedFlow) {
         let full = self.flows.len() >= ANALYSIS_FLOWS_MAX;
         let Some(known) = self.flows.get_mut(&new.key) else {
@@ -203,8 +209,8 @@ impl<const BOTH: bool> Analyze<BOTH> {
     }
 }
 
-/// The flow as it is shown. A datagram with a key of its own is shown by addresses and protocol: its ports were not known when
-/// the first of its fragments came.
+/// The flow as the report shows it. A datagram with a key of its own is shown by addresses and
+/// protocol, because its ports were unknown when its first fragment arrived.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
     let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
     if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }

@@ -1,13 +1,13 @@
-//! The Internet checksum (RFC 1071), and what becomes of it when a word changes (RFC 1624).
+//! The Internet checksum (RFC 1071), and its update when a word changes (RFC 1624).
 
-/// The sum of 16-bit words, on from `sum`; a last byte counts as if a zero followed.
+/// Adds the 16-bit words of `bytes` to `sum`. A single last byte counts as if a zero byte followed.
 pub(crate) fn sum(bytes: &[u8], sum: u64) -> u64 {
     let (pairs, last) = bytes.split_at(bytes.len() & !1);
     let words = pairs.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
     sum + words.sum::<u64>() + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-/// The checksum of what came to `sum`.
+/// The checksum that belongs to `sum`.
 pub(crate) fn finish(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -15,7 +15,7 @@ pub(crate) fn finish(mut sum: u64) -> u16 {
     !(sum as u16)
 }
 
-/// The checksum once a word that it covers was `old` and is `new`: RFC 1624, equation 3.
+/// The checksum after a covered word changed from `old` to `new`: RFC 1624, equation 3.
 pub(crate) fn adjusted(checksum: u16, old: u16, new: u16) -> u16 {
     finish(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }
@@ -27,7 +27,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A header with its checksum at word 5, as IPv4's: counting down agrees with summing all of it anew.
+        /// Builds a header with its checksum at word 5, as in IPv4. The updated checksum must equal
+        /// the sum over the whole header.
         #[test]
         fn a_changed_word_is_as_summed_anew(mut header in prop::collection::vec(any::<u8>(), 20..=60), ttl in 1_u8..) {
             header[0] = 0x45;
@@ -37,7 +38,8 @@ mod tests {
             let old = u16::from_be_bytes([header[8], header[9]]);
             header[8] -= 1;
             let anew = finish(sum(&header, 0));
-            // All ones and all zeros are one number here, and no header sums to zero: RFC 1624, section 3.
+            // All ones and all zeros are the same number here, and no header sums to zero: RFC
+            // 1624, section 3.
             prop_assert_eq!(adjusted(before, old, old - 0x100), anew);
         }
     }

@@ -4,11 +4,12 @@ use std::ops::AddAssign;
 
 use steerage::{Batch, Cpu, Handler};
 
-/// Counts what comes to its CPU.
+/// Counts the packets and bytes that arrive on its CPU.
 ///
-/// It reads no byte of a packet, only its length: what a run with it costs is the path itself. A sum does not care which
-/// packets come together. It keeps both directions of a flow on one CPU all the same, like every function that does care,
-/// so that it shows where their packets would go. `steerage count` accepts the hash of an interface instead.
+/// The handler reads only a packet's length and none of its bytes, so a run with it shows the cost
+/// of the path itself. A sum does not depend on which packets stay together. The handler still
+/// keeps both directions of a flow on one CPU, so that a run shows how steering would spread the
+/// packets for handlers that need this. `steerage count` accepts the hash of an interface instead.
 ///
 /// ```
 /// use steerage::{Builder, Input};
@@ -28,16 +29,19 @@ pub struct Count {
     counted: Counted,
 }
 
-/// What a [`Count`] counted; of several, their sum is the whole.
+/// The counts of one [`Count`]. Add the counts of all handlers to get the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Frames handled: a [super-frame](steerage::Packet::offload) is one of them. Less than the ledger's delivered only where a handler panicked: it was then built anew.
+    /// Frames handled. A [super-frame](steerage::Packet::offload) counts as one frame. This is less
+    /// than the ledger's delivered count only if a handler panicked, because its replacement starts
+    /// from zero.
     pub packets: u64,
-    /// Their bytes as they were handled, which a capture may have cut: never more than the bytes on the wire.
+    /// Bytes of the frames as they were handled. If a capture cut the frames, these are fewer than
+    /// the bytes on the wire.
     pub bytes: u64,
     /// The packets on the wire that the frames stand for.
     pub wire_packets: u64,
-    /// The bytes of these, each with its headers.
+    /// The bytes of the packets on the wire, including the headers of each packet.
     pub wire_bytes: u64,
 }
 
@@ -66,7 +70,7 @@ impl Handler for Count {
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         let packets = batch.len() as u64;
         let (mut bytes, mut more_packets, mut more_bytes) = (0, 0, 0);
-        // Frames that are read here have no offloads.
+        // Frames that this closure reads have no offloads.
         let others = batch.read_common(|_, received| {
             bytes += received.data.len() as u64;
             true

@@ -1,8 +1,10 @@
-//! Deals flows out: each flow, both directions and all fragments, to one of several outputs, in order.
+//! Spreads flows over several outputs. Each output gets whole flows in order, with both directions
+//! and all fragments.
 
 use steerage::{Batch, Cpu, Handler, TxId, limits::OUTPUTS_MAX};
 
-/// The packet function. It wants [hashes at arrival](steerage::Builder::always_hash), which keep fragments together.
+/// The packet function of a fanout. It needs [hashes at arrival](steerage::Builder::always_hash),
+/// which keep fragments together.
 ///
 /// ```
 /// use steerage::{Builder, Input, testing};
@@ -24,7 +26,7 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// Over the first `outputs` outputs of the instance, one at least.
+    /// Spreads flows over the first `outputs` outputs of the instance, at least one.
     pub fn over(outputs: usize) -> Self {
         Self { outputs: outputs.clamp(1, OUTPUTS_MAX) }
     }
@@ -36,7 +38,8 @@ impl Handler for Fanout {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
-            // The same for whichever CPU has the flow: it may move, its output stays.
+            // The output depends only on the hash. If the flow moves to another CPU, its output
+            // stays.
             let output = (u64::from(packet.flow_hash().0) * self.outputs as u64) >> 32;
             packet.transmit(TxId(output as u8));
         }

@@ -1,16 +1,18 @@
 //! Forwards IPv4 and IPv6: the packet function of a router.
 //!
-//! What is forwarded, where to and what is dropped: docs/forward.md. Here is the way of a packet; beside it
+//! docs/forward.md describes the forwarded packets, their destinations, and the dropped packets.
+//! This file has the path of a packet. The other files are:
 //!
-//! | file | what happens there |
+//! | file | contents |
 //! |---|---|
-//! | `header` | what is read of a header, and what must not be forwarded |
+//! | `header` | reads a header, and refuses packets that must not be forwarded |
 //! | `table` | the longest prefix, its next hop, the next hop's link address |
-//! | `icmp`, `limit` | errors in place of packets, and how many |
-//! | `wanted` | neighbours that have to be found |
-//! | `reason` | what becomes of packets, counted |
+//! | `icmp`, `limit` | ICMP errors in place of packets, and their rate limit |
+//! | `wanted` | neighbours whose link addresses must be found |
+//! | `reason` | counts of what happened to packets |
 //!
-//! Who makes the [`Table`] and finds neighbours is the caller's part: nothing here knows a kernel.
+//! The caller creates the [`Table`] and resolves neighbours. Nothing in this module talks to the
+//! kernel.
 
 mod header;
 mod icmp;
@@ -44,10 +46,11 @@ const ETHERNET_BYTES: usize = 14;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 
-/// How often a CPU that has no packets looks for a newer table, so that it does not hold on to the memory of an old one.
+/// How often a CPU without packets checks for a newer table. The check lets the CPU release the
+/// memory of an old table.
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 
-/// What all CPUs that forward share, and whoever controls them.
+/// The state that forwarding CPUs share with the program that controls them.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -75,32 +78,33 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// With an empty table: nothing is forwarded until one is shown. `queues` tells of each receive queue of the instance by
-    /// which of [`Table::interfaces`] its packets come.
+    /// Starts with an empty table: nothing is forwarded until a table is shown. For each receive
+    /// queue of the instance, `queues` has the index in [`Table::interfaces`] of the interface that
+    /// its packets arrive on.
     ///
     /// # Errors
-    /// If the kernel has no sockets left, for the bell of [`Wanted`].
+    /// If the kernel has no sockets left for the wake-up of [`Wanted`].
     pub fn new(queues: Vec<u16>) -> io::Result<Arc<Self>> {
         let (shown, wanted) = (Shown::default(), Wanted::new()?);
         Ok(Arc::new(Self { queues, shown, wanted, counts: Mutex::default() }))
     }
 
-    /// Makes `table` the one that counts, from each CPU's next batch on.
+    /// Makes `table` the current table. Each CPU uses it from its next batch on.
     pub fn show(&self, table: Table) {
         self.shown.show(table);
     }
 
-    /// The table that counts.
+    /// The current table.
     pub fn table(&self) -> Arc<Table> {
         self.shown.table()
     }
 
-    /// The neighbours that packets wait for.
+    /// The neighbours whose link addresses packets are waiting for.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    /// What all CPUs have counted so far.
+    /// The sum of all CPUs' counts so far.
     pub fn so_far(&self) -> Forwarded {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().fold(Forwarded::default(), |mut all, counts| {
@@ -109,7 +113,7 @@ impl Forwarding {
         })
     }
 
-    /// A packet function for one CPU.
+    /// Creates a packet function for one CPU.
     pub fn handler(self: &Arc<Self>) -> Forward {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -125,8 +129,7 @@ impl Forwarding {
     }
 }
 
-/// The packet function: see [`Forwarding::handler`].
-/// [`Forwarding`] has an example.
+/// The packet function. [`Forwarding::handler`] creates it, and [`Forwarding`] has an example.
 #[derive(Debug)]
 pub struct Forward {
     shared: Arc<Forwarding>,
@@ -148,7 +151,8 @@ impl Handler for Forward {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         self.refresh();
-        // Moved out for the time being: to count it up and down would have the CPUs share a line.
+        // The table is moved out during the batch. Cloning the `Arc` instead would make the CPUs
+        // share the cache line of its count.
         let Some(table) = self.table.take() else { return };
         self.handle_by(&table, batch, cpu.now());
         self.table = Some(table);
@@ -162,23 +166,23 @@ impl Handler for Forward {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// How a batch's packets came.
+/// Where and when the packets of a batch arrived.
 struct Came<'t> {
     interface: &'t Interface,
     now: Timestamp,
 }
 
-/// What is to be written into a packet that goes on.
+/// The output and the link addresses of a packet that is forwarded.
 struct Way {
     output: TxId,
-    /// Link addresses, to and from. `None`: it leaves without a link header.
+    /// Destination and source link address. `None`: the packet leaves without a link header.
     link: Option<(Mac, Mac)>,
 }
 
 /// An IP packet within a frame.
 #[derive(Clone, Copy)]
 struct Ip {
-    /// Behind so many bytes of link header.
+    /// Number of bytes of link header in front of the IP packet.
     at: usize,
     len: usize,
     is_v4: bool,
@@ -187,7 +191,7 @@ struct Ip {
     link_local: bool,
 }
 
-/// Why a packet is not sent on, and what is said about it.
+/// Why a packet is not forwarded, and the ICMP error to send about it.
 struct Refused {
     fate: Fate,
     problem: Option<Problem>,
@@ -224,7 +228,7 @@ impl Forward {
         self.counts.show(&self.counted);
     }
 
-    /// Sends a packet on, or what there is to say instead.
+    /// Forwards a packet, or sends an ICMP error in its place, or drops it.
     fn forward(&mut self, mut packet: Packet<'_>, table: &Table, came: &Came<'_>) -> Fate {
         let ip = match ip_within(&packet, came.interface) {
             Ok(ip) => ip,
@@ -243,7 +247,7 @@ impl Forward {
         }
     }
 
-    /// By which output, to whom.
+    /// Finds the output and the link addresses for a packet.
     fn way(
         &mut self,
         packet: &Packet<'_>,
@@ -257,7 +261,7 @@ impl Forward {
         if !leaves.up {
             return Err(refused(Fate::Down, Problem::HostUnreachable));
         }
-        // A super-frame leaves as the packets that it stands for.
+        // A super-frame leaves as the packets that it stands for, so the longest of these counts.
         let longest = packet.offload().map_or(ip.len, |offload| match offload.is_super_frame() {
             true => offload.packet_bytes_max(packet.total_len()),
             false => ip.len,
@@ -284,7 +288,7 @@ impl Forward {
         })
     }
 
-    /// Drops a packet, or sends an error back in its place.
+    /// Drops a packet, or replaces it by an ICMP error to its sender.
     fn refuse(
         &mut self,
         mut packet: Packet<'_>,
@@ -316,7 +320,8 @@ impl Forward {
     }
 }
 
-/// What is the kernel's is left as it is, the rest is dropped.
+/// Drops the packet, unless it belongs to the kernel or to another host. Those packets are left as
+/// they are.
 fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
     if !fate.is_not_ours() {
         packet.discard();
@@ -324,7 +329,7 @@ fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
     fate
 }
 
-/// The IP packet in the frame, if it is for this router to look at.
+/// The IP packet in the frame, if this router should handle it.
 #[inline]
 fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
     let received = packet.received();
@@ -337,7 +342,7 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
         },
         _ => return Err(Fate::NotIp),
     };
-    // Of one that was cut there is only a part to send.
+    // If the frame was cut, only a part of the packet could be sent.
     if received.wire_len > received.total_len {
         return Err(Fate::BadHeader);
     }
@@ -354,7 +359,7 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
 #[inline]
 fn is_v4_in_ethernet(frame: &[u8], interface: &Interface) -> Result<bool, Fate> {
     let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
-    // Broadcast and multicast are never for a router to send on as they are.
+    // A router never forwards a broadcast or multicast frame as it is.
     if header[0] & 1 != 0 {
         return Err(Fate::Local);
     }
@@ -368,7 +373,7 @@ fn is_v4_in_ethernet(frame: &[u8], interface: &Interface) -> Result<bool, Fate> 
     }
 }
 
-/// Where the table says that it goes.
+/// Looks up the next hops of the packet in the table.
 #[inline]
 fn route<'t>(ip: &Ip, table: &'t Table) -> Result<&'t [Hop], Refused> {
     let target = match ip.destination {
@@ -387,10 +392,10 @@ fn route<'t>(ip: &Ip, table: &'t Table) -> Result<&'t [Hop], Refused> {
     }
 }
 
-/// Counts its life down, and puts the link header in front that it leaves with.
+/// Decrements the TTL or hop limit, and writes the link header for the output.
 #[inline]
 fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
-    // What an Ethernet frame was filled up with stays behind.
+    // The padding of an Ethernet frame is not forwarded.
     if packet.total_len() > ip.at + ip.len {
         packet.truncate(ip.at + ip.len)?;
     }

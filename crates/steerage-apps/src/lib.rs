@@ -1,6 +1,7 @@
-//! Packet functions: what can be done with packets once they are on their CPU.
+//! Packet functions: what a handler can do with packets after steering.
 //!
-//! One file each, on the public interface of [`steerage`] alone, so each is also an example of how to write one.
+//! Each function is in one file and uses only the public interface of [`steerage`], so each is also
+//! an example of a handler.
 //!
 //! | function | what it does |
 //! |---|---|
@@ -8,9 +9,9 @@
 //! | [`Count`] | counts packets and bytes |
 //! | [`Fanout`] | sends each flow to one of several outputs |
 //! | [`forward::Forward`] | forwards IPv4 and IPv6, as a router does |
-//! | [`meter::Meter`] | meters flows, and writes them |
+//! | [`meter::Meter`] | meters flows, and writes records of them |
 //! | [`parallel::Split`] | splits traffic among programs that run side by side |
-//! | `respond::Respond` | answers ping, echo and requests; with the feature `respond`, for which Rust 1.91 is wanted |
+//! | `respond::Respond` | answers ping, echo and requests; needs the feature `respond` and Rust 1.91 |
 #![forbid(unsafe_code)]
 
 mod addresses;

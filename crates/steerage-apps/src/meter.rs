@@ -1,20 +1,20 @@
-//! Meters flows: who talked to whom, when, how much, and how it ended.
+//! Meters flows: the endpoints, times, traffic and end of each conversation.
 //!
-//! Each CPU has a table of the flows that are steered to it. `docs/meter.md` says what a flow, its records and their times are.
-//! The modules, in the order in which a packet meets them:
+//! Each CPU has a table of the flows that are steered to it. `docs/meter.md` defines flows, their
+//! records and their times. The modules, in the order in which a packet meets them:
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `read`, `fragments` | reads a packet's headers, and finds its flow |
 //! | `key`, `index`, `table` | find the flow's place in the table |
-//! | `lists`, `wheel`, `flow_limit` | say which flow ends next, which flows move with a bucket, and how many flows there may be |
-//! | `flow`, `tcp`, `timeouts` | count the packet, and say when a record ends |
-//! | `names` | looks for names in packets, if asked |
+//! | `lists`, `wheel`, `flow_limit` | the flow that ends next, the flows of a bucket, and the limit for all flows |
+//! | `flow`, `tcp`, `timeouts` | count the packet, and decide when a record ends |
+//! | `names` | looks for names in packets, if enabled |
 //! | `record`, `row`, `output`, `pattern` | the record of a flow, its columns, its format, and its file's name |
-//! | `writer_state`, `file`, `export` | hand records over to threads, which write them |
-//! | `parquet` | records as Parquet |
-//! | `ipfix` | records as IPFIX, and the thread that sends them to a collector |
-//! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and while they run |
+//! | `writer_state`, `file`, `export` | hand records over to threads that write them |
+//! | `parquet` | writes records as Parquet |
+//! | `ipfix` | writes records as IPFIX, with a thread that sends them to a collector |
+//! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and during the run |
 
 mod counts;
 mod export;
@@ -83,53 +83,58 @@ use table::{Departed, Table};
 use timeouts::{Clock, Timeouts, nanos};
 use totals::Totals;
 
-/// The default active timeout: how long a flow goes on before its record is cut. As nfpcapd.
+/// The default active timeout. A flow that lasts longer gets another record. nfpcapd has the same
+/// default.
 pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default inactive timeout: how long a flow may pause. As nfpcapd.
+/// The default inactive timeout: the longest pause of a flow. nfpcapd has the same default.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The default for how many flows there can be at a time: 270 MB.
+/// The default limit for the number of flows. This many flows take 270 MB.
 pub const FLOWS_DEFAULT: usize = 1 << 20;
 
-/// The most that it can be set to: 4 GB, and hashes of 32 bits still tell them apart.
+/// The highest limit for the number of flows. They take 4 GB, and hashes of 32 bits still
+/// distinguish them.
 pub const FLOWS_MAX: usize = 1 << 24;
 
-/// How many flows whose time may be over are looked at for each packet. A flow costs a look in its timeout and one at its
-/// end, so with two a packet ends keep up with beginnings.
+/// How many flows are checked for a timeout per packet. Each flow needs one check during its
+/// timeout and one at its end, so with two checks per packet flows end as fast as they begin.
 const LOOKS_PER_PACKET: usize = 2;
 
-/// How many are looked at in a tick.
+/// How many flows are checked for a timeout per tick.
 const LOOKS_PER_TICK: usize = 16_384;
 
-/// How long a record waits for company before it is handed over, by the packets' time.
+/// How long a record waits for others before all are handed over, by the packets' time.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
-/// How often a source that cannot wait is looked after while no packets come.
+/// How often the meter of a source that cannot wait ticks while no packets arrive.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How to meter.
+/// The options of a meter.
+///
 /// [`Metering::new`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct MeterOptions {
-    /// How long a flow goes on before its record is cut.
+    /// The active timeout: how long a flow lasts before its record is cut.
     pub active: Duration,
-    /// How long a flow may pause.
+    /// The inactive timeout: the longest pause of a flow.
     pub inactive: Duration,
-    /// How many flows there can be at a time, on all CPUs together.
+    /// The maximum number of flows at the same time, on all CPUs together.
     pub flows_max: usize,
-    /// How many of the records with the most bytes are kept for the report.
+    /// The number of records with the most bytes that are kept for the report.
     pub top: usize,
-    /// Which flow counts where packets are in tunnels: what the path steers by.
+    /// The layers that define the flow of a packet in a tunnel. They must be those that the path
+    /// steers by.
     pub layers: Layers,
-    /// When the path's clock began: the time of packets whose device notes none is counted from there.
+    /// The wall time at which the path's clock began. The times of packets without a timestamp from
+    /// their device are counted from there.
     pub epoch: WallTime,
-    /// Whether the source can wait. If it cannot, flows end also while no packets come.
+    /// Whether the source can wait. If it cannot, flows also end while no packets arrive.
     pub can_wait: bool,
-    /// One flow of so many is metered, with all its packets. 1 for all flows. Which flows these are is random, and the same on all
-    /// CPUs.
+    /// Meters one flow of this many, with all its packets. 1 for all flows. The selection is
+    /// random, and the same on all CPUs.
     pub sample: u32,
-    /// Whether to look for names in packets: of DNS, TLS and HTTP.
+    /// Whether to look for names in DNS, TLS and HTTP packets.
     pub names: bool,
 }
 
@@ -149,7 +154,8 @@ impl Default for MeterOptions {
     }
 }
 
-/// What the meters of all CPUs share. Makes them.
+/// The state that the meters of all CPUs share. It also creates the meters.
+///
 /// [`Metering::new`] has an example.
 #[derive(Clone, Debug)]
 pub struct Metering {
@@ -161,7 +167,8 @@ pub struct Metering {
 }
 
 impl Metering {
-    /// Meters to come, which leave their records with `exporter`, if there is one.
+    /// Creates the shared state of meters. The meters hand their records to `exporter`, if there is
+    /// one.
     ///
     /// ```
     /// use steerage::{Builder, Input};
@@ -186,19 +193,21 @@ impl Metering {
         Self { options, seeds, limit, published: AllPublished::default(), exporter }
     }
 
-    /// How many flows there are and were, while the meters run; once they are gone, the last counts that they published. May be called
-    /// from any thread.
+    /// The counts of current and past flows. After the meters are gone, these are the last counts
+    /// that they published. May be called from any thread.
     pub fn so_far(&self) -> FlowCounts {
         self.published.sum(&self.limit, self.exporter.as_ref().map_or(0, Exporter::lost))
     }
 
-    /// The flows with the most bytes of those that go on, the most first, as many as [`MeterOptions::top`]; each with what it
-    /// had when it was last looked at, some seconds ago at most. Only for sources that cannot wait: otherwise there are none.
+    /// The current flows with the most bytes, the largest first, at most [`MeterOptions::top`].
+    ///
+    /// The counts of each flow are those of its last check, at most some seconds ago. If the source
+    /// can wait, the list is empty.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
         self.published.largest(self.options.top)
     }
 
-    /// A CPU's meter.
+    /// Creates a CPU's meter.
     pub fn meter(&self) -> Meter {
         let timeouts = Timeouts::new(self.options.active, self.options.inactive);
         Meter {
@@ -225,12 +234,14 @@ impl Metering {
     }
 }
 
-/// The packet function: one CPU's flows.
+/// The packet function. It meters the flows of one CPU.
+///
 /// [`Metering::new`] has an example.
 pub struct Meter {
     layers: Layers,
     can_wait: bool,
-    /// The highest hash, its halves exchanged, of a flow that is metered. (The table is sorted by the upper half.)
+    /// A flow is metered if its hash with swapped halves is at most this. The halves are swapped
+    /// because the table is sorted by the upper half.
     sample_max: u32,
     seeds: Seeds,
     timeouts: Timeouts,
@@ -238,19 +249,20 @@ pub struct Meter {
     table: Table,
     datagrams: Datagrams,
     names: Names,
-    /// What was seen of the batch in hand, and where its flows may be.
+    /// The packets of the current batch, and the places in the table where their flows may be.
     batch: Box<[Seen; HANDLE_BUDGET]>,
     places: [u32; HANDLE_BUDGET],
     totals: Totals,
-    /// The same totals, published for other threads.
+    /// A copy of the totals that other threads can read.
     published: Arc<Published>,
     largest: Largest,
     exporter: Option<Exporter>,
-    /// Records that wait for enough company to be handed over, and since when.
+    /// Records that wait for others to be handed over together, and the time since which the first
+    /// one waits.
     ended: Vec<FlowRecord>,
     ended_since: u64,
     handled_bytes: u64,
-    /// The batch in hand has super-frames.
+    /// Whether the current batch has super-frames.
     has_super_frames: bool,
 }
 
@@ -260,7 +272,8 @@ impl fmt::Debug for Meter {
     }
 }
 
-/// A bucket's flows, while they move.
+/// The flows of a bucket that moves to another CPU.
+///
 /// [`Metering::new`] has an example.
 #[derive(Debug)]
 pub struct MovedFlows {
@@ -270,8 +283,8 @@ pub struct MovedFlows {
 }
 
 impl Meter {
-    /// Reads the whole batch, and asks for what the table has in store for it: many lines of memory at a time. In steps, each of
-    /// which needs few registers.
+    /// Reads the headers of the whole batch, and prefetches the flows from the table, so that many
+    /// cache lines load at the same time. The work is done in steps that need few registers each.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let count = batch.len().min(HANDLE_BUDGET);
@@ -302,7 +315,8 @@ impl Meter {
         count
     }
 
-    /// The packets at these positions, whatever they are. Returns whether the batch's last one has a time.
+    /// Reads the packets of any kind at these positions. Returns whether the last packet of the
+    /// batch has a time.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
         let mut timed = true;
@@ -315,7 +329,7 @@ impl Meter {
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
                 *seen = read::dissected(data, wire_len, &found);
-                // The inner datagram first, as steering does it.
+                // The inner datagram comes first, in the order in which steering reads them.
                 for fragment in found.fragments.iter().rev().flatten() {
                     let now = time.map_or(self.clock.now(), WallTime::as_nanos);
                     seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), now);
@@ -330,8 +344,9 @@ impl Meter {
         timed
     }
 
-    /// Counts what was seen. The packets themselves are not looked at again but where a flow begins: a packet's metadata is
-    /// built anew each time (measured: a quarter of what counting costs).
+    /// Counts the packets that `look_ahead` read. It reads a packet again only if a flow begins,
+    /// because each read rebuilds the packet's metadata (measured: a quarter of the cost of
+    /// counting).
     #[inline(never)]
     fn count(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
@@ -359,7 +374,8 @@ impl Meter {
         }
     }
 
-    /// Super-frames were counted as one packet each: adds the other packets that they stand for, and their headers.
+    /// Completes the counts of super-frames, which were counted as one packet each. Adds the other
+    /// packets that they stand for, and their headers.
     #[cold]
     #[inline(never)]
     fn count_super_frames(&mut self, batch: &mut Batch<'_>, count: usize) {
@@ -382,20 +398,21 @@ impl Meter {
         }
     }
 
-    /// Counts what was seen, and looks for names in each packet.
+    /// Counts the packets that `look_ahead` read, and looks for names in each of them.
     #[cold]
     #[inline(never)]
     fn count_with_names(&mut self, batch: &mut Batch<'_>, count: usize) {
         for (nth, packet) in batch.iter_mut().enumerate().take(count) {
             if self.batch[nth].hash.rotate_left(u32::BITS / 2) <= self.sample_max {
-                // The way that is right for each packet, whether it begins a flow or not.
+                // `count_slowly` is right for every packet, whether it begins a flow or not.
                 self.count_slowly(&packet, nth);
                 self.names.look(&self.batch[nth], &packet.received(), self.layers);
             }
         }
     }
 
-    /// A packet that begins a flow or a record; and one of a flow whose hash another one has too.
+    /// Counts a packet that begins a flow or a record, or a packet whose flow shares its hash with
+    /// another flow.
     #[cold]
     #[inline(never)]
     fn count_slowly(&mut self, packet: &Packet<'_>, nth: usize) {
@@ -417,7 +434,7 @@ impl Meter {
         }
         let mut flow = Flow::begin(seen, bucket);
         flow.add(seen);
-        // It has had this one packet: to be used is to have had another.
+        // A flow counts as used from its second packet on.
         flow.take_used();
         self.table.insert(flow);
     }
@@ -454,7 +471,7 @@ impl Meter {
         }
     }
 
-    /// Ends flows whose time is over, a bounded number at a time.
+    /// Ends flows that timed out. `looks` bounds the number of flows that are checked.
     fn expire(&mut self, looks: usize) {
         for _ in 0..looks {
             match self.table.look(self.clock.now()) {
@@ -485,7 +502,7 @@ impl Handler for Meter {
 
     fn tick(&mut self, cpu: &mut Cpu) -> Option<Timestamp> {
         if self.can_wait {
-            return None; // Its clock is the packets'.
+            return None; // The clock follows the packets.
         }
         self.clock.advance(cpu.now());
         self.expire(LOOKS_PER_TICK);

@@ -1,4 +1,4 @@
-//! Splits traffic among jobs: programs that run side by side, each of which gets whole flows.
+//! Splits traffic among jobs. Jobs are programs that run side by side, and each gets whole flows.
 
 mod together;
 
@@ -10,7 +10,7 @@ use steerage::{Affinity, Batch, Cpu, Handler, TxId, limits::OUTPUTS_MAX};
 
 pub use together::{Together, UnknownTogether};
 
-/// What [`Split`] is made from.
+/// The options of [`Split`].
 ///
 /// ```
 /// use steerage::flow::{FlowHasher, HashKey, Layers};
@@ -41,17 +41,18 @@ pub struct SplitOptions {
 }
 
 impl SplitOptions {
-    /// Over the first `jobs` outputs of the instance, one at least. `hasher` and `layers` are those of the instance.
+    /// Splits traffic over the first `jobs` outputs of the instance, at least one. `hasher` and
+    /// `layers` must be those of the instance.
     pub fn new(jobs: usize, together: Together, hasher: FlowHasher, layers: Layers) -> Self {
         Self { jobs: jobs.clamp(1, OUTPUTS_MAX), together, hasher, layers, handed_on: Arc::default() }
     }
 
-    /// How much was handed on, to be asked while it runs.
+    /// The count of packets that were handed on, which can be read during the run.
     pub fn handed_on(&self) -> Arc<HandedOn> {
         Arc::clone(&self.handed_on)
     }
 
-    /// The packet function of a CPU.
+    /// Creates the packet function of a CPU.
     pub fn split(&self) -> Split {
         let hasher = self.hasher.clone();
         let keys = SteeringKeys::new(hasher.clone(), Affinity::OneDirection);
@@ -60,32 +61,35 @@ impl SplitOptions {
     }
 }
 
-/// How much was handed on to jobs.
+/// The count of packets that were handed on to jobs.
+///
 /// [`SplitOptions`] has an example.
 #[derive(Debug, Default)]
 pub struct HandedOn {
-    // Relaxed: whoever reads it needs no other memory.
+    // Relaxed: this is a count, and no other memory depends on it.
     packets: AtomicU64,
 }
 
 impl HandedOn {
-    /// Packets handed on.
+    /// The number of packets that were handed on.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
 }
 
-/// The packet function: sends each packet to the output of its job, whose number is that of the output. It wants
-/// [hashes at arrival](steerage::Builder::always_hash), which keep fragments together, and one CPU, unless whole flows are
-/// all that has to stay together.
-/// [`SplitOptions`] has an example.
+/// The packet function. It sends each packet to the output of its job. The output has the number of
+/// the job.
+///
+/// It needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments together. It
+/// also needs an instance with one CPU, unless [`Together::Flow`] is enough. [`SplitOptions`] has
+/// an example.
 #[derive(Debug)]
 pub struct Split {
     jobs: usize,
     together: Together,
     layers: Layers,
     hasher: FlowHasher,
-    /// Keeps fragments with their flow, where the flow's own hash is not what counts.
+    /// Keeps fragments with their flow if the job does not depend on the flow's own hash.
     keys: SteeringKeys,
     handed_on: Arc<HandedOn>,
 }

@@ -1,17 +1,19 @@
-//! Answers: a host of its own, with addresses of its own, behind the steering. ARP, neighbour discovery, ICMP echo, UDP echo,
-//! TCP echo, and TCP that answers requests of one length by responses of another.
+//! Answers packets as a host with its own addresses, behind the steering. It answers ARP, neighbour
+//! discovery, ICMP echo, UDP echo and TCP echo. It also answers TCP requests of one length with
+//! responses of another.
 //!
-//! What is answered, and how: docs/respond.md. Here is the way of a packet; beside it
+//! docs/respond.md describes the packets that are answered, and the answers. This file has the path
+//! of a packet. The other files are:
 //!
-//! | file | what happens there |
+//! | file | contents |
 //! |---|---|
-//! | `packet` | what is read of a packet, and what is not for us |
-//! | `in_place` | answers that need no memory of what was before, written into the packet that asked |
-//! | `cookie` | the answer to a SYN, without keeping state |
-//! | `table` | this CPU's connections, by bucket; when to look at each |
-//! | `connection`, `stack` | a connection: smoltcp's socket, and what is served by it |
-//! | `refusals` | which connections were refused, so that each counts once |
-//! | `counts` | what becomes of packets and connections |
+//! | `packet` | reads a packet, and finds packets that are not for this host |
+//! | `in_place` | stateless answers, written into the packet that asked |
+//! | `cookie` | the answer to a SYN, without state |
+//! | `table` | this CPU's connections by bucket, and the times of their checks |
+//! | `connection`, `stack` | a connection: smoltcp's socket, and the service on it |
+//! | `refusals` | recently refused connections, so that each counts once |
+//! | `counts` | counts of packets and connections |
 
 mod config;
 mod connection;
@@ -45,17 +47,18 @@ pub use config::{
 };
 pub use counts::{End, Fate, Responded};
 
-/// Where answers go: the device that packets come by is the instance's first output.
+/// The output for answers. The first output of the instance must be the device that packets arrive
+/// on.
 const OUTPUT: TxId = TxId(0);
 
-/// How often a CPU looks whether one of its connections is due, at least: those that have come from another CPU it learns of
-/// without being asked when to look.
+/// The longest time between two checks for due connections. The check finds connections that have
+/// arrived from another CPU, because arrivals do not schedule a tick.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The most connections that are looked at in one tick: packets wait meanwhile.
+/// The maximum number of connections that are checked in one tick. Packets wait during the checks.
 const LOOKS_MAX: usize = 64;
 
-/// What all CPUs that respond share, and whoever asks them.
+/// The state that responding CPUs share with the program that controls them.
 ///
 /// ```
 /// use steerage_apps::respond::{Config, Responding};
@@ -78,18 +81,18 @@ pub struct Responding {
 }
 
 impl Responding {
-    /// With no connection yet.
+    /// Creates a responder without connections.
     pub fn new(config: Config) -> Arc<Self> {
         let (cookies, connections) = (Cookies::default(), Arc::default());
         Arc::new(Self { config, cookies, connections, counts: Mutex::default() })
     }
 
-    /// How it was made.
+    /// The configuration of the responder.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What all CPUs have counted so far.
+    /// The sum of all CPUs' counts so far.
     pub fn so_far(&self) -> Responded {
         let mut all = Responded::default();
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,8 +101,9 @@ impl Responding {
         all
     }
 
-    /// A packet function for one CPU. Its instance has [`originated_max`](steerage::Builder::originated_max) of some hundreds,
-    /// its device as input and as the first output, and goes by the flow hash.
+    /// Creates a packet function for one CPU. Its instance must have
+    /// [`originated_max`](steerage::Builder::originated_max) set to some hundreds. Its device must
+    /// be both the input and the first output. It must steer by the flow hash.
     pub fn handler(self: &Arc<Self>) -> Respond {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -116,8 +120,7 @@ impl Responding {
     }
 }
 
-/// The packet function: see [`Responding::handler`].
-/// [`Responding`] has an example.
+/// The packet function. [`Responding::handler`] creates it, and [`Responding`] has an example.
 #[derive(Debug)]
 pub struct Respond {
     shared: Arc<Responding>,
@@ -127,11 +130,12 @@ pub struct Respond {
     refusals: Refusals,
     counts: Arc<Shared>,
     counted: Responded,
-    /// Which batch it is, from 1.
+    /// The number of the current batch, counted from 1.
     batch: u64,
 }
 
-/// A bucket's connections, on their way to another CPU.
+/// The connections of a bucket that moves to another CPU.
+///
 /// [`Responding`] has an example.
 #[derive(Debug)]
 pub struct Moved(table::Bucket);
@@ -180,7 +184,7 @@ impl Handler for Respond {
     }
 }
 
-/// Sends what a connection says, from the `nth` reply on, as packets of our own.
+/// Sends the replies of a connection as new packets, from the `nth` reply on.
 fn send_all(
     stack: &mut Stack,
     connection: &Connection,
@@ -197,11 +201,11 @@ fn send_all(
     Ok(())
 }
 
-/// What becomes of the packet itself.
+/// The verdict on the received packet.
 enum Then {
     Transmit,
     Discard,
-    /// It is left as it is.
+    /// The packet is left as it is.
     Leave,
 }
 
@@ -238,7 +242,8 @@ impl Respond {
     }
 
     fn tcp(&mut self, packet: &mut Packet<'_>, ip: &Ip, local: u8, cpu: &mut Cpu) -> Result<(Fate, Then), Fate> {
-        // Before anything is written: what is not hashed yet goes by what came.
+        // The bucket is needed before the packet changes, because the path may compute the hash
+        // only now.
         let bucket = packet.bucket();
         let frame = packet.data();
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
@@ -247,7 +252,7 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // One that has ended on our side makes way for another: RFC 9293, 3.6.1.
+            // A connection that this side has ended makes room for a new one: RFC 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive(packet, ip, &tcp, (bucket, &key), cpu);
             }
@@ -299,7 +304,7 @@ impl Respond {
     fn welcome(&self, frame: &[u8], ip: &Ip, tcp: &Tcp, key: &Key, now_seconds: u64) -> Says {
         let config = &self.shared.config;
         let options = &frame[ip.payload + packet::TCP_BYTES..ip.payload + tcp.bytes];
-        // Of a peer that does not say: RFC 9293, 3.7.1.
+        // The default MSS of a peer that sends no MSS option: RFC 9293, 3.7.1.
         let theirs = packet::mss_of(options).unwrap_or(if ip.is_v4 { 536 } else { 1220 });
         let mss = (config.mtu - stack::headers(ip.is_v4)) as u16;
         let cookie = self.cookies.make(key, tcp.sequence, theirs, now_seconds);
@@ -311,7 +316,7 @@ impl Respond {
         Ok((fate, Then::Transmit))
     }
 
-    /// A segment of a connection that there is.
+    /// Handles a segment of an existing connection.
     fn receive(
         &mut self,
         packet: &mut Packet<'_>,
@@ -347,16 +352,16 @@ impl Respond {
             }
         }
         if next < replies {
-            // What it says from now on in this batch must not overtake this.
+            // Further replies to this connection in this batch must not overtake these packets.
             connection.behind = self.batch;
-            // What there is no room for is lost as on any wire, and sent again.
+            // Packets that find no room are lost, as on any wire, and TCP sends them again.
             let _ = send_all(&mut self.stack, connection, config, cpu, next);
         }
         self.settle(bucket, key, cpu.now(), tcp.has(RST));
         Ok((Fate::Tcp, then))
     }
 
-    /// After something was done with a connection: it is over, or it is noted when to look at it.
+    /// After work on a connection, removes it if it is over. Otherwise it schedules the next check.
     fn settle(&mut self, bucket: BucketId, key: &Key, now: Timestamp, was_reset: bool) {
         let Some(connection) = self.table.get(bucket, key) else { return };
         if connection.is_over() {

@@ -1,4 +1,5 @@
-//! What of an IP header matters to a router, and what a router must not forward: RFC 1812 (5.2.2, 5.3), RFC 8200, RFC 4291.
+//! Reads the fields of an IP header that a router needs, and refuses packets that a router must not
+//! forward: RFC 1812 (5.2.2, 5.3), RFC 8200, RFC 4291.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,10 +13,11 @@ pub(super) const IPV6_HEADER_BYTES: usize = 40;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// Extension headers that are skipped to see whether a packet is an ICMPv6 error. RFC 8200, 4.1, has no use for more.
+/// The maximum number of extension headers that are skipped to see whether a packet is an ICMPv6
+/// error. More make no sense under RFC 8200, 4.1.
 const EXTENSIONS_MAX: usize = 8;
 
-/// What is read of an IPv4 packet.
+/// The fields of an IPv4 packet that forwarding needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct V4 {
     pub(super) destination: Ipv4Addr,
@@ -23,8 +25,10 @@ pub(super) struct V4 {
     pub(super) ttl: u8,
 }
 
-/// Reads the header at the front of `packet`, if it is such as may be forwarded. `bytes` is how many there are with what lies in
-/// further pages, `broadcasts` the broadcast addresses of the link that it came by.
+/// Reads the header at the front of `packet`, and refuses a packet that must not be forwarded.
+///
+/// `bytes` is the length of the packet including its bytes in further pages. `broadcasts` are the
+/// broadcast addresses of the link that the packet arrived on.
 #[inline]
 pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result<V4, Fate> {
     let header: &[u8; IPV4_HEADER_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
@@ -50,17 +54,18 @@ pub(super) fn v4(packet: &[u8], bytes: usize, broadcasts: &[Ipv4Addr]) -> Result
     Ok(V4 { destination, len, ttl: header[8] })
 }
 
-/// What is read of an IPv6 packet.
+/// The fields of an IPv6 packet that forwarding needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct V6 {
     pub(super) destination: Ipv6Addr,
     pub(super) len: usize,
     pub(super) hop_limit: u8,
-    /// One of them is link-local: it may be for this machine, and goes no farther.
+    /// Whether the source or the destination is link-local. Such a packet may be for this machine,
+    /// but is never forwarded.
     pub(super) link_local: bool,
 }
 
-/// As [`v4`].
+/// Like [`v4`], for an IPv6 packet.
 #[inline]
 pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
     let header: &[u8; IPV6_HEADER_BYTES] = packet.first_chunk().ok_or(Fate::BadHeader)?;
@@ -84,18 +89,18 @@ pub(super) fn v6(packet: &[u8], bytes: usize) -> Result<V6, Fate> {
     Ok(V6 { destination, len, hop_limit: header[7], link_local })
 }
 
-/// Whether an ICMP error may be sent about the IPv4 packet: none about errors, and none about fragments but the first
-/// (RFC 1812, 4.3.2.7).
+/// Whether an ICMP error may be sent about the IPv4 packet. No errors are sent about ICMP errors,
+/// nor about fragments other than the first (RFC 1812, 4.3.2.7).
 pub(super) fn may_answer_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<IPV4_HEADER_BYTES>() else { return false };
     let is_later = u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0;
     let kind = packet.get(usize::from(header[0] & 0xf) * 4);
-    // Of a kind that cannot be read it is better not to ask for more.
+    // If the ICMP type cannot be read, the packet might be an error, so it is not answered.
     let is_error = header[9] == ICMP && kind.is_none_or(|kind| matches!(kind, 3 | 4 | 5 | 11 | 12));
     !is_later && !is_error
 }
 
-/// The same of an IPv6 packet (RFC 4443, 2.4 e).
+/// Like [`may_answer_v4`], for an IPv6 packet (RFC 4443, 2.4 e).
 pub(super) fn may_answer_v6(packet: &[u8]) -> bool {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
@@ -157,7 +162,7 @@ mod tests {
         let packet = udp_v4([10, 0, 0, 1], [192, 0, 2, 1]);
         let read = v4(&packet).unwrap();
         assert_eq!((read.destination, read.len, read.ttl), ([192, 0, 2, 1].into(), packet.len(), 64));
-        // What an Ethernet frame is filled up with is no part of it.
+        // The padding of an Ethernet frame does not count.
         assert_eq!(v4(&[packet, vec![0; 11]].concat()).unwrap().len, 35);
         let packet = udp_v6("2001:db8::1", "fd00::2");
         let read = v6(&packet).unwrap();
@@ -222,7 +227,7 @@ mod tests {
             packet[40] = kind;
             assert_eq!(may_answer_v6(&packet), may, "type {kind}");
         }
-        // Behind options for the destination, and a fragment header.
+        // An ICMPv6 packet with destination options and a fragment header in front.
         let extended = |offset: u8, kind: u8| {
             let mut extended = packet[..40].to_vec();
             extended[6] = 60;

@@ -1,4 +1,5 @@
-//! ICMP and ICMPv6 errors, written in place of the packets that they are about: RFC 792, 1191, 1812 (4.3), 4443.
+//! ICMP and ICMPv6 errors, written in place of the packets that they report: RFC 792, 1191, 1812
+//! (4.3), 4443.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,11 +10,11 @@ use crate::checksum::{finish, sum};
 
 const ICMP_HEADER_BYTES: usize = 8;
 const MAC_BYTES: usize = 6;
-/// An error is no longer than what every host must take: RFC 1812, 4.3.2.3.
+/// Every host must accept this many bytes, so no error is longer: RFC 1812, 4.3.2.3.
 const IPV4_ERROR_BYTES_MAX: usize = 576;
-/// An error is no longer than what every link must carry: RFC 4443, 2.4 c.
+/// Every link must carry this many bytes, so no error is longer: RFC 4443, 2.4 c.
 const IPV6_ERROR_BYTES_MAX: usize = 1280;
-/// What errors start with: the recommended default (IANA, "IP parameters").
+/// The TTL and hop limit of errors: the recommended default (IANA, "IP parameters").
 const TTL: u8 = 64;
 /// Internetwork control: RFC 1812, 4.3.2.5.
 const PRECEDENCE: u8 = 0xc0;
@@ -21,19 +22,19 @@ const PRECEDENCE: u8 = 0xc0;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// What an error says.
+/// The problem that an ICMP error reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
     TimeExceeded,
     NoRoute,
     HostUnreachable,
     Prohibited,
-    /// Longer than this many bytes, the next hop's MTU.
+    /// The packet is longer than this many bytes, which is the MTU of the next hop.
     TooBig(usize),
 }
 
 impl Problem {
-    /// Type, code, and what stands in the header's second half.
+    /// The type, the code, and the second half of the ICMP header.
     fn v4(self) -> (u8, u8, u32) {
         match self {
             Self::TimeExceeded => (11, 0, 0),
@@ -55,8 +56,10 @@ impl Problem {
     }
 }
 
-/// Puts an error from `source` in place of the packet, of which the first `link` bytes are an Ethernet header or none, and
-/// the next `len` bytes are IPv4: it goes back where the packet came from.
+/// Replaces the packet by an error from `source` to the packet's sender.
+///
+/// The packet begins with `link` bytes of Ethernet header, or with none if `link` is 0. The next
+/// `len` bytes are IPv4.
 pub(super) fn answer_v4(
     packet: &mut Packet<'_>,
     link: usize,
@@ -73,7 +76,7 @@ pub(super) fn answer_v4(
     header.fill(0);
     (header[0], header[1], header[8], header[9]) = (0x45, PRECEDENCE, TTL, ICMP);
     header[2..4].copy_from_slice(&((HEADERS + quoted) as u16).to_be_bytes());
-    // Not to be fragmented, so its identification says nothing: RFC 6864.
+    // "Don't fragment" is set, so the identification has no meaning: RFC 6864.
     header[6] = 0x40;
     header[12..16].copy_from_slice(&source.octets());
     header[16..20].copy_from_slice(&to);
@@ -82,7 +85,7 @@ pub(super) fn answer_v4(
     Ok(())
 }
 
-/// The same of an IPv6 packet.
+/// Like [`answer_v4`], for an IPv6 packet.
 pub(super) fn answer_v6(
     packet: &mut Packet<'_>,
     link: usize,
@@ -108,8 +111,8 @@ pub(super) fn answer_v6(
     Ok(())
 }
 
-/// Makes room for so many bytes of headers between the link header, which is turned round, and the first `quoted` bytes
-/// behind it, which are all that is left.
+/// Makes room for `headers` bytes after the link header, swaps the link addresses, and keeps only
+/// the first `quoted` bytes of the packet.
 fn make_room<'p>(
     packet: &'p mut Packet<'_>,
     link: usize,

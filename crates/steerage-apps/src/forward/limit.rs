@@ -1,16 +1,17 @@
-//! How many ICMP errors may be sent: RFC 1812, 4.3.2.8, and RFC 4443, 2.4 f, want a limit.
+//! Limits the rate of ICMP errors, as RFC 1812, 4.3.2.8, and RFC 4443, 2.4 f, require.
 
 use steerage::Timestamp;
 
-/// So many a second from each CPU, as Linux allows by default for all (`icmp_msgs_per_sec`).
+/// The maximum rate of ICMP errors per CPU, per second. Linux has the same default for the whole
+/// machine (`icmp_msgs_per_sec`).
 pub const ICMP_ERRORS_PER_SECOND: u64 = 1000;
 
-/// So many at once, as Linux by default (`icmp_msgs_burst`).
+/// The maximum burst of ICMP errors per CPU, the default of Linux (`icmp_msgs_burst`).
 pub const ICMP_ERRORS_BURST: u64 = 50;
 
 const NANOS_EACH: u64 = 1_000_000_000 / ICMP_ERRORS_PER_SECOND;
 
-/// A token bucket: its content in nanoseconds, of which an error takes [`NANOS_EACH`].
+/// A token bucket. Its content is in nanoseconds, and each error takes [`NANOS_EACH`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     nanos: u64,
@@ -22,7 +23,7 @@ impl Bucket {
         Self { nanos: ICMP_ERRORS_BURST * NANOS_EACH, filled: None }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub(super) fn take(&mut self, now: Timestamp) -> bool {
         let passed = self.filled.replace(now).map_or(0, |then| now.since(then).as_nanos() as u64);
         self.nanos = self.nanos.saturating_add(passed).min(ICMP_ERRORS_BURST * NANOS_EACH);
@@ -44,7 +45,7 @@ mod tests {
         let taken = |bucket: &mut Bucket, at: Duration| (0..10_000).filter(|_| bucket.take(start + at)).count() as u64;
         assert_eq!(taken(&mut bucket, Duration::ZERO), ICMP_ERRORS_BURST);
         assert_eq!(taken(&mut bucket, Duration::from_millis(10)), 10);
-        // Standing still saves no more than a burst.
+        // A long pause saves no more than one burst.
         assert_eq!(taken(&mut bucket, Duration::from_secs(3600)), ICMP_ERRORS_BURST);
     }
 }

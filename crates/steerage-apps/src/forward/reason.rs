@@ -1,52 +1,59 @@
-//! What becomes of a packet that is looked at, and how often.
+//! The possible fates of a packet, and their counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of a packet.
+/// The fate of a packet: forwarded, left to the kernel, or dropped for a reason.
+///
 /// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
-    /// Sent on.
+    /// The packet was forwarded.
     Forwarded,
-    /// The kernel's: to an address of this machine, a multicast or broadcast frame.
+    /// For the kernel: the packet goes to an address of this machine, or is a multicast or
+    /// broadcast frame.
     Local,
-    /// The kernel's: neither IPv4 nor IPv6, such as ARP or a frame with a VLAN tag.
+    /// For the kernel: the packet is neither IPv4 nor IPv6, for example ARP or a frame with a VLAN
+    /// tag.
     NotIp,
-    /// For another machine on the link: seen only because the interface is promiscuous.
+    /// For another machine on the link. It is visible only because the interface is promiscuous.
     OtherHost,
-    /// Version, header length or total length cannot be, or the frame is shorter than they say.
+    /// The version, header length or total length is invalid, or the frame is shorter than the
+    /// header says.
     BadHeader,
     /// The IPv4 header's checksum is wrong.
     BadChecksum,
-    /// From an address that nobody has: loopback, unspecified, multicast, broadcast, reserved.
+    /// The source address belongs to no host: loopback, unspecified, multicast, broadcast or
+    /// reserved.
     MartianSource,
-    /// To such an address.
+    /// The destination address belongs to no host: loopback, unspecified, multicast or reserved.
     MartianDestination,
-    /// From or to a link-local address, which stays on its link (RFC 3927, RFC 4291).
+    /// The source or destination is a link-local address, which stays on its link (RFC 3927, RFC
+    /// 4291).
     LinkLocal,
-    /// Its time to live or hop limit is used up.
+    /// The TTL or hop limit is used up.
     TtlExpired,
-    /// No route leads there by an interface that takes part.
+    /// The table has no route to the destination through its interfaces.
     NoRoute,
-    /// A route says that it is to be dropped, or refused.
+    /// A route forbids the packet: blackhole or prohibit.
     Prohibited,
-    /// The next hop's link address is not known yet: the kernel is asked to find it.
+    /// The link address of the next hop is not known yet. The kernel is asked to resolve it.
     Unresolved,
     /// The next hop does not answer.
     HostUnreachable,
-    /// Longer than the MTU of the interface that it would leave by.
+    /// Longer than the MTU of the outgoing interface.
     TooBig,
-    /// Longer than the MTU of the interface that it came by: several packets, merged by an offload.
+    /// Longer than the MTU of the incoming interface: an offload merged several packets into this
+    /// one.
     Merged,
-    /// The interface that it would leave by is down.
+    /// The outgoing interface is down.
     Down,
-    /// There was no page to write it in.
+    /// There was no free page for the rewritten packet.
     NoRoom,
 }
 
 impl Fate {
-    /// All of them, in order.
+    /// All fates, in order.
     pub const ALL: [Self; 18] = [
         Self::Forwarded,
         Self::Local,
@@ -68,7 +75,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// Its name in reports.
+    /// The name of the fate in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -92,12 +99,13 @@ impl Fate {
         }
     }
 
-    /// Whether it was left to others, and was nothing for us to forward.
+    /// Whether the packet was left to the kernel or to another host, and was not for this router to
+    /// forward.
     pub fn is_not_ours(self) -> bool {
         matches!(self, Self::Local | Self::NotIp | Self::OtherHost)
     }
 
-    /// Whether it is a packet that should have been forwarded, and was dropped.
+    /// Whether the packet should have been forwarded but was dropped.
     pub fn is_drop(self) -> bool {
         self != Self::Forwarded && !self.is_not_ours()
     }
@@ -105,24 +113,25 @@ impl Fate {
 
 const FATES: usize = Fate::ALL.len();
 
-/// What was counted.
+/// The counts of forwarding.
+///
 /// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
     fates: [u64; FATES],
-    /// ICMP errors sent.
+    /// The number of ICMP errors sent.
     pub icmp_sent: u64,
-    /// ICMP errors that were due, and were not sent because there had been so many.
+    /// The number of ICMP errors that were not sent because of the rate limit.
     pub icmp_suppressed: u64,
 }
 
 impl Forwarded {
-    /// How many packets met that fate.
+    /// The number of packets with this fate.
     pub fn get(&self, fate: Fate) -> u64 {
         self.fates[fate as usize]
     }
 
-    /// Those that should have been forwarded, and were dropped.
+    /// The number of packets that should have been forwarded but were dropped.
     pub fn dropped(&self) -> u64 {
         Fate::ALL.iter().filter(|fate| fate.is_drop()).map(|fate| self.get(*fate)).sum()
     }
@@ -138,7 +147,7 @@ impl Forwarded {
     }
 }
 
-/// One CPU's counts, to be read by others.
+/// The counts of one CPU, which other threads can read.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     fates: [AtomicU64; FATES],
@@ -147,9 +156,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Shows what was counted so far. Only one thread does so, once a batch.
+    /// Publishes the counts so far. Only one thread calls this, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
-        // Relaxed, as the loads in `read` that pair with these: plain counts that make nothing else visible.
+        // Relaxed, like the loads in `read` that pair with these stores: these are plain counts,
+        // and publish no other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

@@ -1,7 +1,8 @@
-//! Where packets go: what the data path reads, and what the control side puts in its place.
+//! The forwarding table: packet CPUs read it, and the control side replaces it.
 //!
-//! A [`Table`] never changes once it is shown. Whoever keeps it up to date makes another and [shows](Shown::show) that; each
-//! CPU looks at the start of a batch whether there is a newer one, by one load of a version.
+//! A [`Table`] never changes once it is shown. To change it, the control program builds a new table
+//! and [shows](Shown::show) it. At the start of a batch, each CPU checks for a newer table by one
+//! load of a version number.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,51 +15,57 @@ use steerage::TxId;
 
 use crate::addresses::Mac;
 
-/// An interface that packets come and go by, known by its place in [`Table::interfaces`].
+/// An interface that packets arrive on and leave by. Other types refer to it by its index in
+/// [`Table::interfaces`].
+///
 /// [`Routes`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Where to send what leaves by it.
+    /// The output for packets that leave by the interface.
     pub output: TxId,
-    /// Its link address; `None` where packets have no link header.
+    /// The interface's link address. `None`: its packets have no link header.
     pub mac: Option<Mac>,
-    /// The longest IP packet that it sends, in bytes.
+    /// The interface's MTU: the longest IP packet that it sends, in bytes.
     pub mtu: usize,
-    /// Whether it can send.
+    /// Whether the interface can send.
     pub up: bool,
-    /// What ICMP errors come from.
+    /// The source address of ICMP errors.
     pub ipv4: Option<Ipv4Addr>,
-    /// What ICMPv6 errors come from.
+    /// The source address of ICMPv6 errors.
     pub ipv6: Option<Ipv6Addr>,
-    /// The broadcast addresses of its networks ([`broadcast_of`](super::broadcast_of)): no packet comes from these.
+    /// The broadcast addresses of the interface's networks ([`broadcast_of`](super::broadcast_of)).
+    /// No packet may have one of them as its source.
     pub broadcasts: Vec<Ipv4Addr>,
 }
 
-/// A way to go.
+/// A next hop of a route.
+///
 /// [`Routes`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hop {
-    /// By which interface.
+    /// The index of the outgoing interface.
     pub interface: u16,
-    /// By which router; `None` if the destination is on the link.
+    /// The address of the router. `None`: the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// Its share of flows, beside those of the route's other ways. 1 at least.
+    /// The hop's share of flows, relative to the other hops of the route. At least 1.
     pub weight: u16,
 }
 
-/// What a route says.
+/// The action of a route.
+///
 /// [`Routes`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// By one of these, which the flow's hash says. There is one at least.
+    /// Forward by one of these hops. The flow's hash selects the hop. The list has at least one.
     Via(Vec<Hop>),
-    /// The address is this machine's, or a broadcast of its links: the kernel's.
+    /// Leave the packet to the kernel: the address belongs to this machine, or is a broadcast
+    /// address of its links.
     Local,
-    /// Drop, and say nothing.
+    /// Drop, and send no ICMP error.
     Blackhole,
-    /// Drop, and say that there is no way.
+    /// Drop, and report that the destination is unreachable.
     Unreachable,
-    /// Drop, and say that it is forbidden.
+    /// Drop, and report that the route is prohibited.
     Prohibit,
 }
 
@@ -79,14 +86,14 @@ pub enum Target {
 pub struct Routes {
     v4: PrefixMap<Ipv4Net, u32>,
     v6: PrefixMap<Ipv6Net, u32>,
-    /// Each of them once: most routes of a large table go the same few ways.
+    /// Each different target once, because most routes of a large table share a few targets.
     targets: Vec<Target>,
-    /// Where each is in `targets`.
+    /// The index of each target in `targets`.
     known: HashMap<Target, u32>,
 }
 
 impl Routes {
-    /// Adds a route, in the place of one for the same prefix if there is one.
+    /// Adds a route. A route for the same prefix is replaced.
     pub fn insert(&mut self, prefix: IpNet, target: Target) {
         let next = self.targets.len() as u32;
         let target = *self.known.entry(target).or_insert_with_key(|target| {
@@ -99,7 +106,7 @@ impl Routes {
         }
     }
 
-    /// Takes a route away.
+    /// Removes a route.
     pub fn remove(&mut self, prefix: IpNet) {
         match prefix {
             IpNet::V4(prefix) => drop(self.v4.remove(&prefix.trunc())),
@@ -107,75 +114,82 @@ impl Routes {
         }
     }
 
-    /// The route with the longest prefix of the address.
+    /// The target of the route with the longest prefix that contains the address.
     #[inline]
     pub fn v4(&self, to: Ipv4Addr) -> Option<&Target> {
         let (_, at) = self.v4.get_lpm(&Ipv4Net::new_assert(to, 32))?;
         self.targets.get(*at as usize)
     }
 
-    /// As [`v4`](Self::v4).
+    /// Like [`v4`](Self::v4), for an IPv6 address.
     #[inline]
     pub fn v6(&self, to: Ipv6Addr) -> Option<&Target> {
         let (_, at) = self.v6.get_lpm(&Ipv6Net::new_assert(to, 128))?;
         self.targets.get(*at as usize)
     }
 
-    /// How many there are.
+    /// The number of routes.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no routes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many different targets were ever named: those no route has any more count until the routes are made anew.
+    /// The number of different targets that were ever inserted. Targets that no route uses any more
+    /// count until the routes are rebuilt.
     pub fn targets(&self) -> usize {
         self.targets.len()
     }
 }
 
 /// A neighbour, as the kernel knows it.
+///
 /// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// Its link address. `None`: it was looked for, and does not answer.
+    /// The neighbour's link address. `None`: the kernel tried to resolve it, and the neighbour does
+    /// not answer.
     pub mac: Option<Mac>,
-    /// It was sent to since this was last unset: whoever keeps neighbours fresh wants to know.
+    /// Set when a packet is sent to the neighbour. A program that keeps neighbours fresh reads and
+    /// clears it.
     pub used: AtomicBool,
 }
 
 impl Neighbour {
-    /// A neighbour of that link address.
+    /// Creates a neighbour with this link address.
     pub fn new(mac: Option<Mac>) -> Self {
         Self { mac, used: AtomicBool::new(false) }
     }
 
-    /// Notes that it is in use. Read first, so that CPUs that all send there share the line.
+    /// Marks the neighbour as used. The flag is read first, so that CPUs which all send there share
+    /// the cache line.
     pub(super) fn note_use(&self) {
-        // Relaxed both, as `take_use` that pairs with them: it says only that somebody sent, at some time.
+        // Relaxed both, like `take_use`, which pairs with them: the flag says only that a CPU sent
+        // at some time.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was in use since this was last asked.
+    /// Whether the neighbour was used since the last call. Clears the flag.
     pub fn take_use(&self) -> bool {
-        // Relaxed: as above.
+        // Relaxed: see `note_use`.
         self.used.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Neighbours by interface and address.
+/// Neighbours by the index of their interface and their address.
 pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 
-/// All that forwarding goes by.
+/// The data that forwarding decisions depend on.
+///
 /// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// The interfaces that take part.
+    /// The interfaces that take part in forwarding.
     pub interfaces: Vec<Interface>,
     /// The routes.
     pub routes: Arc<Routes>,
@@ -183,38 +197,40 @@ pub struct Table {
     pub neighbours: Arc<Neighbours>,
 }
 
-/// The table that counts, for all CPUs.
+/// The current table, shared by all CPUs.
+///
 /// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Debug, Default)]
 pub struct Shown {
-    /// Goes up with each table.
+    /// Incremented by each new table.
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
-    /// Those that were shown before and that a CPU may still be reading: freed by who made them, since to free a million
-    /// routes takes a while. One a CPU at most, and one more.
+    /// Earlier tables that a CPU may still be reading, at most one more than there are CPUs. The
+    /// thread that shows tables frees them, because freeing a million routes takes a while.
     past: Mutex<Vec<Arc<Table>>>,
 }
 
 impl Shown {
-    /// Puts another table in the place of the one that counts.
+    /// Replaces the current table.
     pub fn show(&self, table: Table) {
         let before = {
             let mut shown = self.table.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *shown, Arc::new(table))
         };
-        // Release: pairs with the acquire in `newer`; who sees this version finds this table behind the lock.
+        // Release: pairs with the acquire in `newer`. A CPU that reads this version finds this
+        // table when it takes the lock.
         self.version.fetch_add(1, Ordering::Release);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.push(before);
         past.retain(|table| Arc::strong_count(table) > 1);
     }
 
-    /// The table that counts.
+    /// The current table.
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The table and its version, if it is newer than `than`.
+    /// The table and its version, if the version differs from `than`.
     #[inline]
     pub(super) fn newer(&self, than: u64) -> Option<(u64, Arc<Table>)> {
         // Acquire: pairs with the release in `show`.
@@ -223,14 +239,15 @@ impl Shown {
     }
 }
 
-/// The way that a flow of that hash goes, of several.
+/// Selects the hop of a flow by its hash.
 #[inline]
 pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
     if let [only] = hops {
         return Some(only);
     }
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
-    // Evenly, as flows are dealt out to CPUs; from other bits than those, or a CPU's flows would all go one way.
+    // Weighted evenly over the hash, like the spreading of flows over CPUs. The bits are reversed,
+    // because with the same bits all flows of a CPU would use the same hop.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);
@@ -275,7 +292,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against looking at all of them.
+        /// Compares lookups with a search through all routes.
         #[test]
         fn the_longest_prefix_counts(
             routes in prop::collection::vec((any::<u32>(), 0_u8..=32), 1..40),
@@ -287,7 +304,7 @@ mod tests {
             let v6 = wide.iter().map(|(bits, len)| IpNet::from(Ipv6Net::new_assert((*bits).into(), *len).trunc()));
             let all: Vec<(IpNet, u16)> = v4.chain(v6).zip(0..).collect();
             all.iter().for_each(|(prefix, nth)| table.insert(*prefix, Target::Via(vec![hop(*nth, 1)])));
-            // The last one of the same prefix counts.
+            // The last of several routes with the same prefix counts.
             let naive = |to: IpAddr| {
                 let within = all.iter().filter(|(prefix, _)| prefix.contains(&to));
                 within.max_by_key(|(prefix, nth)| (prefix.prefix_len(), *nth)).map(|(_, nth)| *nth)
@@ -296,7 +313,7 @@ mod tests {
                 Some(Target::Via(hops)) => Some(hops[0].interface),
                 _ => None,
             };
-            // Within the prefixes, and anywhere.
+            // Look up addresses within the prefixes, and a random address.
             for (prefix, _) in &all {
                 let to = match prefix {
                     IpNet::V4(net) => IpAddr::V4((u32::from(net.network()) | u32::from(net.hostmask()) & host as u32).into()),

@@ -1,4 +1,5 @@
-//! Packets through the function, from a list into a list; what comes out is read by etherparse.
+//! Tests that run packets from a list through the packet function into a list. etherparse reads the
+//! output.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +16,8 @@ const OURS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
-/// Whole, or in several pages: the first with so many bytes.
+/// A receive queue that delivers frames whole, or in several pages with this many bytes in the
+/// first page.
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
@@ -71,8 +73,14 @@ fn sink(nth: u8, sink: &Sink) -> Output {
     Output::new(format!("sink{nth}"), "sink", move |_| Ok(Box::new(Sinks(nth, Arc::clone(&sink)))))
 }
 
-/// Interface 0 is 10.0.0.1/24 and fd00::1/64, interface 1 10.0.1.1/24 and fd00:1::1/64 with an MTU of 1400, interface 2 has
-/// no link header. By 10.0.1.2 and fd00:1::2 everything else is reached, but what a route says.
+/// Three interfaces, and routes for every kind of target. The default routes use 10.0.1.2 and
+/// fd00:1::2.
+///
+/// | interface | IPv4 | IPv6 | MTU | link header |
+/// |---|---|---|---|---|
+/// | 0 | 10.0.0.1/24 | fd00:0::1/64 | 1500 | yes |
+/// | 1 | 10.0.1.1/24 | fd00:1::1/64 | 1400 | yes |
+/// | 2 | 10.0.2.1/24 | fd00:2::1/64 | 1500 | no |
 fn table() -> Table {
     let interface = |nth: usize, mtu, mac| Interface {
         output: TxId(nth as u8),
@@ -118,12 +126,12 @@ struct Came2 {
     shared: Arc<Forwarding>,
 }
 
-/// What becomes of frames that come by the interface of that number.
+/// Runs frames through the packet function as if they arrived on this interface.
 fn through(interface: u16, link: LinkType, frames: Vec<Vec<u8>>) -> Came2 {
     lying(None, interface, link, frames)
 }
 
-/// The same of frames that lie so.
+/// Like [`through`], with frames in several pages if `first` is given.
 fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u8>>) -> Came2 {
     let shared = Forwarding::new(vec![interface]).unwrap();
     shared.show(table());
@@ -143,7 +151,7 @@ fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u
 
 fn one(frame: Vec<u8>) -> Came2 {
     let whole = through(0, LinkType::ETHERNET, vec![frame.clone()]);
-    // Cut in the data, and where the IP header ends.
+    // Split the frame inside the payload, and at the end of the IP header.
     for first in [100, 54] {
         let parts = lying(Some(first), 0, LinkType::ETHERNET, vec![frame.clone()]);
         assert_eq!((parts.out, parts.counts), (whole.out.clone(), whole.counts));
@@ -166,7 +174,7 @@ fn v6(to: &str, hop_limit: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// The frame as it should leave, its checksum by etherparse.
+/// The frame as it should leave. etherparse computes its checksum.
 fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&NEXT);
@@ -184,7 +192,7 @@ fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
 #[test]
 fn packets_go_to_the_next_hop() {
     let frames = [v4([192, 0, 2, 1], 64, 100), v6("2001:db8::1", 2, 100), v4([10, 0, 1, 2], 2, 1372)];
-    // What is behind a short packet does not go along.
+    // The padding after a short packet is not forwarded.
     let padded = [&v4([192, 0, 2, 1], 64, 1)[..], &[0xee; 17]].concat();
     let came = through(0, LinkType::ETHERNET, [&frames[..], std::slice::from_ref(&padded)].concat());
     let is_v4 = [true, false, true];
@@ -249,7 +257,7 @@ fn drops_without_a_word() {
     assert_eq!(came.shared.wanted().take(), [(1, "10.0.1.77".parse().unwrap())]);
 }
 
-/// The one packet that came back to the host, without its Ethernet header.
+/// The only packet that was sent back to the host, without its Ethernet header.
 fn answer(came: &Came2, fate: Fate) -> Vec<u8> {
     assert_eq!((came.counts.get(fate), came.counts.icmp_sent), (1, 1), "{fate:?}");
     let [(0, frame)] = came.out.as_slice() else { panic!("{fate:?}: {:?}", came.out) };
@@ -315,7 +323,7 @@ fn icmpv6_errors_are_right() {
 #[test]
 fn there_are_no_errors_about_errors_and_not_too_many() {
     let mut error = v4([192, 0, 2, 1], 1, 50);
-    // An ICMP error of what was UDP; the header's checksum with it.
+    // Turn the UDP packet into an ICMP error, and adjust the header checksum.
     let before = u16::from_be_bytes([error[24], error[25]]);
     let word = |ttl: u8, protocol: u8| u16::from_be_bytes([ttl, protocol]);
     error[24..26].copy_from_slice(&adjusted(before, word(1, 17), word(1, 1)).to_be_bytes());
@@ -326,11 +334,11 @@ fn there_are_no_errors_about_errors_and_not_too_many() {
     let came = through(0, LinkType::ETHERNET, vec![v4([192, 0, 2, 1], 1, 50); 5000]);
     let Forwarded { icmp_sent, icmp_suppressed, .. } = came.counts;
     assert_eq!((came.counts.get(Fate::TtlExpired), icmp_sent + icmp_suppressed), (5000, 5000));
-    // How many depends on how long it took; that it is the burst at least, and not all in less than five seconds, does not.
+    // The number depends on how long the test took. It is at least the burst.
     assert!(icmp_sent >= ICMP_ERRORS_BURST && came.out.len() as u64 == icmp_sent, "{icmp_sent}");
 }
 
-/// Whatever comes in, it is accounted for, and nothing panics.
+/// Any input is counted, and nothing panics.
 #[test]
 fn any_bytes_will_do() {
     use proptest::test_runner::{Config, TestRunner};
@@ -338,7 +346,7 @@ fn any_bytes_will_do() {
     let bytes = proptest::collection::vec(proptest::collection::vec(proptest::num::u8::ANY, 0..120), 1..64);
     let tested = runner.run(&bytes, |tails| {
         let heads = [v4([192, 0, 2, 1], 1, 0), v6("2001:db8::1", 9, 0), v4([10, 0, 2, 9], 64, 0)];
-        // A good beginning, and then anything.
+        // Each frame has a valid beginning, and then random bytes.
         let frames = tails.iter().zip(heads.iter().cycle()).map(|(tail, head)| {
             let keep = tail.first().map_or(0, |byte| usize::from(*byte) % head.len());
             [&head[..keep], tail].concat()

@@ -1,4 +1,4 @@
-//! Neighbours that packets wait for: told to whoever can find them.
+//! Neighbours that packets are waiting for. The control program reads the list and resolves them.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -7,29 +7,31 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The most neighbours that a CPU asks for in one batch, and that may be asked for and not yet looked for. Who scans a whole
-/// network through us gets no more of our time than that.
+/// The maximum number of neighbours that a CPU asks for in one batch, and of neighbours that are
+/// waiting to be taken. The limit bounds the work when a host scans a whole network through this
+/// router.
 pub const WANTED_MAX: usize = 64;
 
-/// A neighbour by the interface's number and its address.
+/// A neighbour by the index of its interface and its address.
 pub type Wish = (u16, IpAddr);
 
-/// What all CPUs ask for.
+/// The neighbours that all CPUs ask for.
+///
 /// [`Forwarding`](super::Forwarding) has an example.
 #[derive(Debug)]
 pub struct Wanted {
     wishes: Mutex<Vec<Wish>>,
-    /// The bell was rung, and nobody has looked yet.
+    /// A byte was written to `bell`, and `take` was not called since.
     rung: AtomicBool,
     bell: UnixStream,
     hears: UnixStream,
 }
 
 impl Wanted {
-    /// Nothing wanted.
+    /// Creates an empty list.
     ///
     /// # Errors
-    /// If the kernel gives no pair of sockets.
+    /// If the kernel cannot create a pair of sockets.
     pub fn new() -> io::Result<Self> {
         let (bell, hears) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -37,23 +39,26 @@ impl Wanted {
         Ok(Self { wishes: Mutex::default(), rung: AtomicBool::new(false), bell, hears })
     }
 
-    /// Readable once something is wanted.
+    /// A file descriptor that becomes readable when the list gets an entry.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.hears.as_fd()
     }
 
-    /// Takes what is wanted.
+    /// Takes all entries of the list.
     pub fn take(&self) -> Vec<Wish> {
         let mut bytes = [0; 64];
-        // What is heard is said only once until here: the first bytes are all.
+        // Each wake-up writes one byte, and a read takes all of them.
         let _ = (&self.hears).read(&mut bytes);
-        // Release: pairs with the swap in `ask`; who rings again does so after this, and its wish is taken or heard of.
+        // Release: pairs with the swap in `ask`. A CPU that finds the flag set has already added
+        // its wish, which is taken below. A CPU that finds the flag cleared rings again.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Asks for all of `wishes`, which are then none; if somebody else is asking at this moment, for none of them: their next
-    /// packet asks again. Once a batch at most.
+    /// Adds all of `wishes` to the list, and empties `wishes`. Called at most once per batch.
+    ///
+    /// If another thread holds the lock, the wishes are discarded. The next packet to these
+    /// neighbours asks again.
     pub(super) fn ask(&self, wishes: &mut Vec<Wish>) {
         if let Ok(mut wanted) = self.wishes.try_lock() {
             for wish in wishes.iter() {
@@ -62,7 +67,7 @@ impl Wanted {
                 }
             }
             drop(wanted);
-            // AcqRel: pairs with the store in `take`. One ring until somebody looks.
+            // AcqRel: pairs with the store in `take`. One ring until `take` is called.
             if !self.rung.swap(true, Ordering::AcqRel) {
                 let _ = (&self.bell).write(&[1]);
             }

@@ -1,4 +1,4 @@
-//! The number of flows that there are and were, for other threads to read while the meters run.
+//! Counts of current and past flows, which other threads can read while the meters run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,28 +8,30 @@ use super::record::FlowRecord;
 use super::totals::Totals;
 
 /// The counts of the meters of all CPUs so far.
+///
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCounts {
-    /// Flows that go on.
+    /// Current flows.
     pub active: u64,
-    /// Records so far: those of flows that ended or were cut, and one for each that goes on.
+    /// Records so far: the records of flows that ended or were cut, and one for each current flow.
     pub total: u64,
-    /// Of these, records of flows that had to make room.
+    /// The records in `total` whose flow was evicted to make room for another flow.
     pub evicted: u64,
-    /// Records that could not be written or sent, of all outputs together.
+    /// Records that could not be written or sent, summed over all outputs.
     pub lost: u64,
 }
 
-/// The counts that one meter has published. Only that meter writes them, when a record ends, and they have cache lines of their own.
+/// The counts that one meter has published. Only that meter writes them, when a record ends. They
+/// have cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
     // Relaxed throughout: these are independent counts, and no other memory depends on them.
     ended: AtomicU64,
     evicted: AtomicU64,
-    /// The flows with the most bytes, as of the last look at all flows.
+    /// The flows with the most bytes, as of the last check of all flows.
     largest: Mutex<Vec<FlowRecord>>,
 }
 
@@ -40,7 +42,8 @@ impl Published {
         self.evicted.store(totals.evicted, Ordering::Relaxed);
     }
 
-    /// Publishes the flows with the most bytes. If another thread is reading them, they stay as they are until the next time.
+    /// Publishes the flows with the most bytes. If another thread is reading them, they stay as
+    /// they are until the next time.
     pub(super) fn publish_largest(&self, flows: Vec<FlowRecord>) {
         if let Ok(mut published) = self.largest.try_lock() {
             *published = flows;
@@ -53,8 +56,9 @@ impl Published {
 pub(super) struct AllPublished(Arc<Mutex<Vec<Arc<Published>>>>);
 
 impl AllPublished {
-    /// Adds the counts of one more meter. A meter that is gone by now has panicked, and the new one replaces it: what it counted is
-    /// in no report, so it is dropped here too.
+    /// Adds the counts of one more meter. A meter that is gone by now has panicked, and the new
+    /// meter replaces it. The counts of the old meter are in no report, so they are dropped here
+    /// too.
     pub(super) fn one_more(&self) -> Arc<Published> {
         let published = Arc::new(Published::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +67,7 @@ impl AllPublished {
         published
     }
 
-    /// At most `most` flows, those with the most bytes on all CPUs.
+    /// The flows with the most bytes on all CPUs, at most `most`.
     pub(super) fn largest(&self, most: usize) -> Vec<FlowRecord> {
         let mut flows = Vec::new();
         for published in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -74,8 +78,8 @@ impl AllPublished {
         flows
     }
 
-    /// The sum of all counts, and the number of flows that have slots. They are not read at the same moment, so one count may include
-    /// what another does not include yet.
+    /// The sum of all counts, and the number of flows that have slots. The counts are not read at
+    /// the same moment, so one count may include a flow that another does not include yet.
     pub(super) fn sum(&self, limit: &FlowLimit, lost: u64) -> FlowCounts {
         let mut counts = FlowCounts { active: limit.taken() as u64, lost, ..FlowCounts::default() };
         for published in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {

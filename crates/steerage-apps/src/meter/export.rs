@@ -1,4 +1,5 @@
-//! Records on their way out: from the CPUs by a bounded queue for each output to a thread that writes them.
+//! Hands records over from the CPUs to threads that write them. Each output has a bounded queue and
+//! a thread.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -18,27 +19,31 @@ use super::record::FlowRecord;
 use super::timeouts::nanos;
 use super::writer_state::{FlowOutput, Message, WriterEnd, WriterState};
 
-/// Records that are handed over at a time: 34 KiB, and one hand-over costs each record next to nothing.
+/// The number of records that are handed over together. They take 34 KiB, and the cost of a
+/// hand-over per record is negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
-/// Hand-overs that wait for the writer: 4096 records. At a million records a second that is room for it to be away for 4 ms.
+/// The maximum number of hand-overs that wait for a writer: 4096 records. At a million records per
+/// second, the writer may pause for 4 ms.
 const WAITING_MAX: usize = 16;
 
-/// Hand-overs that wait for a collector: 65,536 records, 13 MB. A collector that is started anew is away for a second.
+/// The maximum number of hand-overs that wait for a collector: 65,536 records, 13 MB. A collector
+/// that restarts is away for about a second.
 const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
-/// Files of so many periods are open at a time. Beyond, the oldest is complete: a file descriptor each has to be enough for
-/// all.
+/// The maximum number of periods whose files are open at the same time. If there are more, the
+/// oldest file is completed, because each open file needs a file descriptor.
 const OPEN_MAX: usize = 128;
 
-/// Where a meter leaves its records: one output or several.
+/// The outputs that a meter hands its records to.
+///
 /// [`FlowWriter`] has an example.
 #[derive(Clone, Debug)]
 pub struct Exporter {
     outlets: Vec<Outlet>,
 }
 
-/// The way to one output.
+/// The sending side of one output's queue.
 #[derive(Clone, Debug)]
 struct Outlet {
     to: SyncSender<Message>,
@@ -47,24 +52,24 @@ struct Outlet {
 }
 
 impl Exporter {
-    /// Leaves records with the outputs of both.
+    /// Combines the outputs of both exporters. Each record goes to all of them.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.outlets.extend(other.outlets);
         self
     }
 
-    /// One flow of so many is metered.
+    /// Notes for all outputs that one flow of `sample` is metered.
     pub(super) fn tell_sample(&self, sample: u32) {
         self.outlets.iter().for_each(|outlet| outlet.shared.set_sample(sample));
     }
 
-    /// The records that were lost, of all outputs together.
+    /// The number of lost records, summed over all outputs.
     pub(super) fn lost(&self) -> u64 {
         self.outlets.iter().map(|outlet| FlowOutput(Arc::clone(&outlet.shared)).counts().lost).sum()
     }
 
-    /// Hands records over. What finds no room is lost, where the source cannot wait.
+    /// Hands records over. If a queue is full and its source cannot wait, the records are lost.
     pub(super) fn send(&self, records: Vec<FlowRecord>, now: u64) {
         let records = Arc::new(records);
         self.outlets.iter().for_each(|outlet| outlet.send(&records, now));
@@ -75,7 +80,8 @@ impl Outlet {
     fn send(&self, records: &Arc<Vec<FlowRecord>>, now: u64) {
         let message = Message::Ended(Arc::clone(records), now);
         let is_taken = if self.waits {
-            // Nobody takes them only after the writer failed or was given up, and then the whole run fails.
+            // Sending fails only after the writer failed or was given up, and then the whole run
+            // fails.
             self.to.send(message).is_ok()
         } else {
             self.to.try_send(message).is_ok()
@@ -114,8 +120,9 @@ pub struct FlowWriter {
 }
 
 impl FlowWriter {
-    /// Starts it. What can be found out at once is: a file without a time in its name is made now. `on_failure` is called
-    /// from that thread if it has to give up, so that whoever runs the meters can stop.
+    /// Starts the thread. A file without a time in its name is created at once, so that errors show
+    /// early. The thread calls `on_failure` if it has to give up, so that the caller can stop the
+    /// meters.
     ///
     /// # Errors
     /// If the file or its directory cannot be used.
@@ -134,11 +141,11 @@ impl FlowWriter {
         })
     }
 
-    /// Starts a thread that sends records to a collector. `ignored` returns how many packets were lost before the meters could see
-    /// them; the collector is told.
+    /// Starts a thread that sends records to a collector. `ignored` returns how many packets were
+    /// lost before the meters saw them, and the thread reports this number to the collector.
     ///
     /// # Errors
-    /// If records `must_arrive` and the collector does not answer; else the thread tries again.
+    /// If `must_arrive` is set and the collector does not answer. Otherwise the thread tries again.
     pub fn export(
         collector: OpenCollector,
         must_arrive: bool,
@@ -154,7 +161,7 @@ impl FlowWriter {
         })
     }
 
-    /// Starts the thread that does what `make` makes.
+    /// Starts a thread that runs the function which `make` returns.
     fn spawn<W: FnOnce() -> Result<(), ExportError> + Send + 'static>(
         name: String,
         waiting_max: usize,
@@ -171,9 +178,9 @@ impl FlowWriter {
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // Last, so that whoever finds nobody there knows that the failure was told.
+            // This comes last: if a meter finds the queue closed, `on_failure` was already called.
             of_thread.end(WriterEnd::Itself(match result {
-                // Whoever read has seen enough.
+                // A closed pipe is no error: its reader needs no more records.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
                 other => other,
             }));
@@ -185,19 +192,20 @@ impl FlowWriter {
         Ok(Self { to: sender, shared, ended })
     }
 
-    /// For other threads: to look at, and to be told when somebody asks to stop.
+    /// The output's state for other threads: its counts, and a way to stop its writer.
     pub fn output(&self) -> FlowOutput {
         FlowOutput(Arc::clone(&self.shared))
     }
 
-    /// For the meters. One that `waits` stops its CPU while the writer is behind: right for a source that can wait, of which
-    /// no record may be lost. Else records are lost, and counted.
+    /// Creates an exporter for the meters. With `waits`, the exporter stops its CPU while the
+    /// writer is behind, so that a source that can wait loses no records. Otherwise records that
+    /// find no room are lost and counted.
     pub fn exporter(&self, waits: bool) -> Exporter {
         Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }
 
-    /// Writes these as well, and ends. For a reader that takes nothing it waits without an end, until it is
-    /// [hurried](FlowOutput::hurry).
+    /// Writes the `rest` as well, and ends the thread. If the reader of the output takes nothing,
+    /// this waits until the writer is [hurried](FlowOutput::hurry).
     ///
     /// # Errors
     /// If anything could not be written.
@@ -205,7 +213,7 @@ impl FlowWriter {
         let rest = rest.into();
         let end = rest.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
         self.shared.note_handed(rest.len());
-        // If nobody takes them, it is told why.
+        // If sending fails, `ended` has the reason.
         let _ = self.to.send(Message::Ended(rest, end));
         let _ = self.to.send(Message::End);
         match self.ended.recv() {
@@ -221,16 +229,17 @@ impl FlowWriter {
     }
 }
 
-/// What the thread writes to.
+/// The outputs and open files of the writer thread.
 struct Sink {
     shared: Arc<WriterState>,
     to: FlowsTo,
     format: FlowFormat,
-    /// Files that are not complete, by the start of their period; what has no periods is one that starts at 0.
+    /// The files that are not complete, by the start of their period. Without rotation there is one
+    /// file, with the start 0.
     open: BTreeMap<u64, FlowFile>,
-    /// Where the first period starts whose file is not complete.
+    /// The start of the first period whose file is not complete.
     from: u64,
-    /// Names that files have or will have.
+    /// The names that files have or will have.
     names: HashSet<PathBuf>,
 }
 
@@ -261,7 +270,7 @@ impl Sink {
             return self.put(0, time, records);
         };
         let (period, late) = (nanos(rotate.period).max(1), rotate.late());
-        // Later than that, it is in the first file that is not complete.
+        // A record of an earlier period goes to the first file that is not complete.
         let start = |record: &FlowRecord, from: u64| {
             let last = record.last().as_nanos();
             from.max(last - last % period)
@@ -284,7 +293,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes to the file of a period, in pieces, so that it shows how it goes on.
+    /// Writes records to the file of a period. It writes them in chunks, so that the counts show
+    /// the progress.
     fn put(&mut self, start: u64, time: u64, records: &[FlowRecord]) -> Result<(), ExportError> {
         for records in records.chunks(RECORDS_AT_A_TIME) {
             self.file(start, time)?.write(records)?;
@@ -295,7 +305,8 @@ impl Sink {
         Ok(())
     }
 
-    /// If all open files together hold too many records in memory, writes those of the file that has the most.
+    /// If the open files together hold too many records in memory, writes those of the file that
+    /// holds the most.
     #[cfg(feature = "parquet")]
     fn bound_rows(&mut self) -> Result<(), ExportError> {
         let all: usize = self.open.values().map(FlowFile::rows).sum();
@@ -305,7 +316,7 @@ impl Sink {
         self.open.values_mut().max_by_key(|file| file.rows()).map_or(Ok(()), FlowFile::write_rows)
     }
 
-    /// The file of the period that starts then, with that time in its name.
+    /// The file of the period that begins at `start`, with `time` in its name.
     fn file(&mut self, start: u64, time: u64) -> Result<&mut FlowFile, ExportError> {
         let entry = match self.open.entry(start) {
             Entry::Occupied(file) => return Ok(file.into_mut()),
@@ -371,7 +382,7 @@ mod tests {
             names.sort();
             names
         };
-        // Until it is complete, chance stands between a file's name and `.part`.
+        // Until a file is complete, random characters and `.part` follow its name.
         let is_part = |part: &str, name: &str| {
             part.strip_prefix(name).is_some_and(|rest| rest.len() == 22 && rest.ends_with(".part"))
         };
@@ -380,12 +391,12 @@ mod tests {
         sink.write(&records(&[1, 299, 300, 2]), (START + 400) * S).unwrap();
         let [first, second] = <[String; 2]>::try_from(names()).unwrap();
         assert!(is_part(&first, "2210.jsonl") && is_part(&second, "2215.jsonl"), "{first} {second}");
-        // 300 s of period, as much again, and twice the timeout with what may be late.
+        // The first file is open for its period of 300 s and for `Rotation::late` after that.
         sink.write(&records(&[3]), (START + 721) * S).unwrap();
         assert_eq!(names(), [first, second.clone()]);
         sink.write(&records(&[4]), (START + 722) * S).unwrap();
         assert_eq!(names(), ["2210.jsonl", &second]);
-        // All the same one of that period: it is in the first file that is open.
+        // A record for a period whose file is complete goes to the first file that is open.
         sink.write(&records(&[5, 301]), (START + 722) * S).unwrap();
         end.send(Message::End).unwrap();
         sink.write_all().unwrap();

@@ -1,4 +1,4 @@
-//! One file of records: it has its name once it is complete.
+//! A file of records. It gets its name when it is complete.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Stdout, Write};
@@ -18,24 +18,24 @@ use super::parquet::Parquet;
 use super::record::FlowRecord;
 use super::writer_state::WriterState;
 
-/// Written at a time.
+/// The size of the write buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The observation domain of a file, and the size of its messages.
+/// The observation domain of an IPFIX file, and the maximum size of its messages.
 const DOMAIN: u32 = 1;
 const MESSAGE_BYTES: usize = 16 << 10;
 
-/// What the messages call standard output.
+/// The name of standard output in messages.
 pub(super) const STDOUT: &str = "standard output";
 
 pub(super) struct FlowFile {
     out: Out,
     format: Format,
-    /// The file and the name that it will have. `None` for standard output.
+    /// The new file and its final name. `None` for standard output.
     named: Option<(NewFile, PathBuf)>,
 }
 
-/// The format, with what it has to remember.
+/// The format, with the state of its encoder.
 enum Format {
     Csv,
     JsonLines,
@@ -71,11 +71,11 @@ enum Out {
     Stdout(BufWriter<Watched>),
 }
 
-/// Written to a pipe at a time, so that it shows when a slow reader takes some: what a pipe takes whole or not at all
-/// (PIPE_BUF).
+/// The maximum size of one write to a pipe. Small writes show the progress when a slow reader takes
+/// some bytes. A pipe takes this size completely or not at all (PIPE_BUF).
 const PIECE_BYTES: usize = 4096;
 
-/// Standard output, and who looks whether anything is taken there.
+/// Standard output. It notes in the writer state when bytes are taken.
 struct Watched {
     out: Stdout,
     shared: Arc<WriterState>,
@@ -109,7 +109,8 @@ impl Write for Out {
     }
 }
 
-/// No directory is made in silence, so that a mistyped name does not hide the flows.
+/// Builds the error. A missing directory is an error, because a silently created directory would
+/// hide the flows if its name was mistyped.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let is_missing = cause.kind() == io::ErrorKind::NotFound;
     let error = ExportError::new("write flows to", path, cause);
@@ -124,7 +125,8 @@ impl FlowFile {
         Self { out, format, named: None }.begin()
     }
 
-    /// Makes the file, under a name that it has until it is complete. With `dated`, directories are made whose names are times.
+    /// Creates the file under a temporary name. With `dated`, missing directories are created,
+    /// because their names are times.
     pub(super) fn create(path: PathBuf, dated: bool, format: FlowFormat) -> Result<Self, ExportError> {
         let make = || -> io::Result<(NewFile, File, Format)> {
             let state = Format::new(format)?;
@@ -132,7 +134,8 @@ impl FlowFile {
                 fs::create_dir_all(parent_of(&path))?;
             }
             let mut new = NewFile::create(&path, Readers::Group)?;
-            // If writing fails, the records so far stay. Parquet cannot be read without the end of the file, which says what is in it.
+            // If writing fails, the records so far are kept. A Parquet file is unreadable without
+            // its footer, which describes the contents.
             if format != FlowFormat::Parquet {
                 new = new.kept();
             }
@@ -144,7 +147,8 @@ impl FlowFile {
         Self { out, format, named: Some((new, path)) }.begin()
     }
 
-    /// Whether files can be made in the directory of a name with times in it: told before the run, and not in its midst.
+    /// Checks whether files can be created in the directory of a name with times in it. The check
+    /// before the run prevents a failure during the run.
     pub(super) fn check_directory(name: &str) -> Result<(), ExportError> {
         let fixed = parent_of(Path::new(name)).ancestors().find(|path| !path.to_string_lossy().contains('%'));
         let directory = fixed.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -167,25 +171,26 @@ impl FlowFile {
             #[cfg(feature = "parquet")]
             Format::Parquet(parquet) => parquet.add(&mut self.out, records),
         };
-        // Who reads a pipe reads along.
+        // Standard output is flushed at once for the reader of a pipe.
         let flushed = result.and_then(|()| if self.named.is_none() { self.out.flush() } else { Ok(()) });
         flushed.map_err(|cause| self.error("write flows to", cause))
     }
 
-    /// The records in memory that are written as a whole.
+    /// The number of records in memory. They are written together as a row group.
     #[cfg(feature = "parquet")]
     pub(super) fn rows(&self) -> usize {
         if let Format::Parquet(parquet) = &self.format { parquet.rows() } else { 0 }
     }
 
-    /// Writes these records.
+    /// Writes the records in memory.
     #[cfg(feature = "parquet")]
     pub(super) fn write_rows(&mut self) -> Result<(), ExportError> {
         let Format::Parquet(parquet) = &mut self.format else { return Ok(()) };
         parquet.end_group(&mut self.out).map_err(|cause| self.error("write flows to", cause))
     }
 
-    /// Gives the file its name. One flow of `sample` was metered.
+    /// Completes the file and gives it its name. `sample` says that one flow of so many was
+    /// metered.
     pub(super) fn finish(mut self, sample: u32) -> Result<(), ExportError> {
         let ended = match std::mem::replace(&mut self.format, Format::Csv) {
             Format::Csv | Format::JsonLines => Ok(()),
@@ -225,7 +230,7 @@ fn as_json(out: &mut impl Write, records: &[FlowRecord]) -> io::Result<()> {
     Ok(())
 }
 
-/// Messages one after the other (RFC 5655).
+/// Writes IPFIX messages one after the other (RFC 5655).
 fn as_ipfix(
     out: &mut impl Write,
     encoder: &mut Encoder,
@@ -244,7 +249,7 @@ fn as_ipfix(
     Ok(())
 }
 
-/// The header line: the names of a record's columns, as they are written.
+/// The header line: the names of a record's columns in CSV.
 fn header() -> io::Result<Vec<u8>> {
     let flow = Flow::begin(&Seen::of(Key::other()), BucketId { group: 0, bucket: 0 });
     let mut csv = csv::Writer::from_writer(Vec::new());

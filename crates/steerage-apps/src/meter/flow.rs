@@ -1,4 +1,4 @@
-//! A flow in the table: two cache lines, and for TCP a third one.
+//! A flow in the table: two cache lines, and a third one for TCP.
 
 use steerage::BucketId;
 use steerage::flow::{HeaderKind, Tunnel};
@@ -7,25 +7,25 @@ use super::key::{Directed, Key};
 use super::tcp::{Segment, TcpHealth, TcpState};
 use super::timeouts::Timeouts;
 
-/// Flags of RFC 9293.
+/// TCP flags (RFC 9293).
 pub(super) const FIN: u16 = 0x01;
 pub(super) const SYN: u16 = 0x02;
 pub(super) const RST: u16 = 0x04;
 pub(super) const ACK: u16 = 0x10;
 
-/// No tag was there. An id has 12 bits.
+/// The packet has no VLAN tag. VLAN ids have 12 bits.
 const NO_VLAN: u16 = u16::MAX;
 
-/// The second endpoint sent first.
+/// State: the second endpoint sent first.
 const TURNED: u8 = 1;
-/// TCP has said its last word: a reset, or FIN from both sides.
+/// State: TCP closed the connection, by a reset or by FIN from both sides.
 const CLOSED: u8 = 2;
-/// A packet came since it was last looked at for room.
+/// State: a packet arrived since `take_used` was last called.
 const USED: u8 = 4;
-/// The tunnel has an id.
+/// State: the tunnel has an id.
 const HAS_TUNNEL_ID: u8 = 8;
 
-/// What one packet tells the meter.
+/// The facts about one packet that the meter needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) flow: Directed,
@@ -34,11 +34,11 @@ pub(super) struct Seen {
     pub(super) time: u64,
     /// Length on the wire.
     pub(super) bytes: u32,
-    /// What the innermost IP header states.
+    /// Length according to the innermost IP header.
     pub(super) ip_bytes: u32,
     pub(super) tcp_flags: u16,
     pub(super) segment: Segment,
-    /// ICMP's type and code.
+    /// ICMP type and code.
     pub(super) icmp: u16,
     pub(super) vlans: [u16; 2],
     pub(super) tunnel: Option<HeaderKind>,
@@ -46,7 +46,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// A packet of which only the flow is known.
+    /// A packet with only its flow known.
     #[inline(always)]
     pub(super) fn of(flow: Directed) -> Self {
         let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
@@ -65,7 +65,8 @@ impl Seen {
         }
     }
 
-    /// All that headers tell of a packet without tags and tunnels, besides the segment.
+    /// Sets all fields that headers provide for a packet without tags and tunnels, except the
+    /// segment.
     #[inline(always)]
     pub(super) fn fill(&mut self, flow: Directed, ip_bytes: u32, tcp_flags: u16) {
         self.flow = flow;
@@ -81,15 +82,18 @@ impl Seen {
     }
 }
 
-/// Packets of one direction.
+/// The amount of traffic in one direction.
+///
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// How many.
+    /// The number of packets.
     pub packets: u64,
-    /// Their bytes on the wire, all headers and no Ethernet checksum, though a capture may have cut them.
+    /// The bytes on the wire with all headers and without the Ethernet checksum. Bytes that a
+    /// capture cut off are included.
     pub bytes: u64,
-    /// Their bytes from the innermost IP header on, as it states: IPFIX's octets. 0 where there is no IP.
+    /// The bytes from the innermost IP header on, according to that header: IPFIX's octets. 0 if
+    /// there is no IP header.
     pub ip_bytes: u64,
 }
 
@@ -102,41 +106,43 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// Why a record ends: IPFIX's flowEndReason (RFC 5102), by its numbers.
+/// Why a record ends: IPFIX's flowEndReason (RFC 5102), with its numbers.
+///
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {
-    /// No packet for as long as the inactive timeout.
+    /// No packet arrived for the inactive timeout.
     Idle = 1,
-    /// It has lasted for as long as the active timeout. If it goes on, then as another record.
+    /// The flow lasted for the active timeout. If it goes on, it gets another record.
     Active = 2,
     /// TCP: a reset, or FIN from both sides.
     Finished = 3,
     /// The run ended.
     Forced = 4,
-    /// Its place was needed: as many flows as there can be, and it had been idle for the longest time.
+    /// The flow was evicted: the number of flows had reached the limit, and this flow had been idle
+    /// for the longest time.
     Resources = 5,
 }
 
-/// A flow. What every packet compares and what tells timeouts is in the first line, what it counts in the second. Only segments of
-/// TCP touch the third.
+/// A flow. The first cache line has the fields that every packet compares and that timeouts depend
+/// on. The second line has the counters. Only TCP segments touch the third line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
     pub(super) key: Key,
     pub(super) last: u64,
     pub(super) first: u64,
-    /// All flags that came, of each direction.
+    /// All flags of each direction.
     tcp_flags: [u16; 2],
     vlans: [u16; 2],
-    /// Of what the first endpoint sent, and the second.
+    /// The traffic that the first and the second endpoint sent.
     traffic: [Traffic; 2],
     tunnel_id: u32,
     pub(super) hash: u32,
-    /// What it moves with.
+    /// The bucket that the flow moves with.
     pub(super) bucket: BucketId,
-    /// The first packet's type and code of ICMP.
+    /// ICMP type and code of the first packet.
     icmp: u16,
     tunnel: Option<HeaderKind>,
     state: u8,
@@ -146,7 +152,7 @@ pub(super) struct Flow {
 const _: () = assert!(size_of::<Flow>() == 192, "three cache lines");
 
 impl Flow {
-    /// Begins with its first packet, which is yet to be added.
+    /// Creates a flow from its first packet. The caller must still add the packet.
     #[inline]
     pub(super) fn begin(seen: &Seen, bucket: BucketId) -> Self {
         Self {
@@ -166,7 +172,7 @@ impl Flow {
         }
     }
 
-    /// In a place that is free. Its key is one that no packet has.
+    /// Creates the content of a free place. Its key is one that no packet has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
@@ -177,13 +183,14 @@ impl Flow {
         self.key == Key::VACANT
     }
 
-    /// Whether the packet is of this flow. No compare stops at the first difference: there nearly never is one.
+    /// Whether the packet belongs to this flow. The comparison does not stop at the first
+    /// difference, because there is almost never one.
     #[inline(always)]
     pub(super) fn is(&self, seen: &Seen) -> bool {
         self.key.is(&seen.flow.key)
     }
 
-    /// Adds a packet. Returns whether TCP has said its last word by it.
+    /// Adds a packet. Returns whether this packet closed the TCP connection.
     #[inline(always)]
     pub(super) fn add(&mut self, seen: &Seen) -> bool {
         let side = usize::from(seen.flow.turned);
@@ -192,7 +199,8 @@ impl Flow {
         if seen.time >= self.last {
             self.last = seen.time;
         } else {
-            // Clocks of several interfaces may differ a little: neither end of a flow goes the wrong way.
+            // Clocks of several interfaces may differ a little. An earlier time moves the start of
+            // the flow, and never its end.
             self.first = self.first.min(seen.time);
         }
         self.state |= USED;
@@ -202,7 +210,8 @@ impl Flow {
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }
 
-    /// Adds what a super-frame stands for beyond one packet.
+    /// Adds the packets and bytes that a super-frame stands for, except the one packet that was
+    /// already counted.
     pub(super) fn add_more(&mut self, seen: &Seen, more: Traffic) {
         self.traffic[usize::from(seen.flow.turned)] += more;
     }
@@ -221,8 +230,8 @@ impl Flow {
         self.state & CLOSED != 0
     }
 
-    /// Whether the record ends before this packet of the flow, and why. A time further back than the timeout is that of
-    /// another recording.
+    /// Returns the reason if the record ends before this packet of the flow. A time that lies
+    /// further back than the timeout means that another recording begins.
     #[inline(always)]
     pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
         let pause = seen.time.abs_diff(self.last);
@@ -244,7 +253,7 @@ impl Flow {
         (seen.time.saturating_sub(self.first) >= timeouts.active).then_some(FlowEnd::Active)
     }
 
-    /// Whether it has been idle for as long as its timeout and `more`.
+    /// Whether the flow has been idle for its timeout plus `more`.
     pub(super) fn is_over(&self, now: u64, more: u64, timeouts: &Timeouts) -> bool {
         now.abs_diff(self.last) >= self.timeout(timeouts).saturating_add(more)
     }
@@ -257,14 +266,16 @@ impl Flow {
         if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Idle }
     }
 
-    /// What a record says that is written at the end of the run: it may be over, and only nobody had looked.
+    /// The reason in a record that is written at the end of the run. The flow may have timed out
+    /// already without having been checked.
     pub(super) fn reason_at_the_end(&self, now: u64, timeouts: &Timeouts) -> FlowEnd {
         let is_over = self.is_closed() || self.is_over(now, 0, timeouts);
         if is_over { self.reason_when_over() } else { FlowEnd::Forced }
     }
 
-    /// Goes on with this packet, yet to be added, as another record: the record of what was is returned. Where the flow is
-    /// the same, only cut, the source stays who it was.
+    /// Begins another record of the flow with this packet, and returns the old record. The caller
+    /// must still add the packet. If only the active timeout cut the record, the source stays the
+    /// same.
     pub(super) fn restart(&mut self, seen: &Seen, why: FlowEnd) -> Self {
         let mut next = Self::begin(seen, self.bucket);
         if why == FlowEnd::Active {
@@ -274,14 +285,14 @@ impl Flow {
         std::mem::replace(self, next)
     }
 
-    /// Whether a packet came since this was last asked.
+    /// Whether a packet arrived since the last call.
     pub(super) fn take_used(&mut self) -> bool {
         let used = self.state & USED != 0;
         self.state &= !USED;
         used
     }
 
-    /// Adds what another CPU knows of the same flow.
+    /// Adds the counts that another CPU has of the same flow.
     pub(super) fn merge(&mut self, other: &Self) {
         if other.first < self.first {
             self.state = self.state & !TURNED | other.state & TURNED;
@@ -303,7 +314,7 @@ impl Flow {
         self.state & TURNED != 0
     }
 
-    /// Of who sent first, and of the other.
+    /// The traffic of the source, which sent first, and of the other endpoint.
     pub(super) fn traffic(&self) -> (Traffic, Traffic) {
         let [one, other] = self.traffic;
         if self.is_turned() { (other, one) } else { (one, other) }
@@ -314,12 +325,12 @@ impl Flow {
         if self.is_turned() { (other, one) } else { (one, other) }
     }
 
-    /// What a TCP flow's segments told.
+    /// Health values from the segments of a TCP flow.
     pub(super) fn health(&self) -> TcpHealth {
         self.tcp.health(self.is_turned())
     }
 
-    /// ICMP's type, and its code in the lower byte.
+    /// The ICMP type, with the ICMP code in the lower byte.
     pub(super) fn icmp(&self) -> u16 {
         self.icmp
     }
@@ -355,7 +366,8 @@ mod tests {
         Seen { time, tcp_flags: flags, bytes: 60, ip_bytes: 40, ..Seen::of(flow) }
     }
 
-    /// A flow of packets, each at a second, with flags, and whether it is an answer; then the packet that may end it.
+    /// Adds packets to a flow and returns why `next` ends it. Each packet has a second, flags, and
+    /// whether it is a reply.
     fn end(packets: &[(u64, u16, bool)], next: (u64, u16)) -> Option<FlowEnd> {
         let packets: Vec<Seen> =
             packets.iter().map(|(second, flags, turned)| tcp(second * S, *flags, *turned)).collect();
@@ -373,9 +385,9 @@ mod tests {
         let long: Vec<_> = (0..7).map(|i| (50 * i, ACK, i % 2 == 1)).collect();
         assert_eq!(end(&long[..6], (299, ACK)), None);
         assert_eq!(end(&long[..6], (300, ACK)), Some(FlowEnd::Active));
-        // Both at once: nothing came for so long, that is why.
+        // Both timeouts have passed. The pause is the reason.
         assert_eq!(end(&long, (400, ACK)), Some(FlowEnd::Idle));
-        // Another recording, of the day before.
+        // A recording of the day before begins.
         assert_eq!(end(&[(86_400, ACK, false)], (0, ACK)), Some(FlowEnd::Idle));
         assert_eq!(end(&[(86_400, ACK, false)], (86_399, ACK)), None);
     }
@@ -384,12 +396,12 @@ mod tests {
     fn tcp_ends_by_reset_or_by_fin_of_both() {
         let fin = FIN | ACK;
         let closed = [(0, fin, false), (1, fin, true)];
-        // The last acknowledgement still belongs to it.
+        // The last acknowledgement still belongs to the closed flow.
         assert_eq!(end(&closed, (1, ACK)), None);
         assert_eq!(end(&closed, (1, SYN)), Some(FlowEnd::Finished));
         assert_eq!(end(&closed, (9, ACK)), Some(FlowEnd::Finished));
         assert_eq!(end(&[(0, RST, false)], (9, ACK)), Some(FlowEnd::Finished));
-        // One side alone may go on for long; a SYN sent again opens nothing new.
+        // One direction alone may go on for long. A retransmitted SYN opens no new connection.
         assert_eq!(end(&[(0, fin, false), (1, fin, false)], (40, ACK)), None);
         assert_eq!(end(&[(0, SYN, false)], (1, SYN)), None);
     }

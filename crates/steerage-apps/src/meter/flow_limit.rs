@@ -1,12 +1,12 @@
-//! The limit of the number of flows on all CPUs together.
+//! The limit for the number of flows on all CPUs together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use steerage::limits::CPUS_MAX;
 
-/// The number of flows that there may be, and that there are. It changes when a flow begins and when it ends, and is never touched
-/// by a packet of a known flow.
+/// The limit and the current number of flows. The number changes when a flow begins or ends. A
+/// packet of a known flow does not touch it.
 #[derive(Debug)]
 pub(super) struct FlowLimit {
     max: usize,
@@ -19,7 +19,8 @@ impl FlowLimit {
         Arc::new(Self { max, taken: AtomicUsize::new(0) })
     }
 
-    /// The most flows that one CPU can have: all of them, and for each CPU the one that it gets beyond the limit.
+    /// The most flows that one CPU can have: all flows within the limit, and for each CPU the one
+    /// flow that it may have beyond the limit.
     pub(super) fn flows_max(&self) -> usize {
         self.max + CPUS_MAX
     }
@@ -30,7 +31,8 @@ impl FlowLimit {
     }
 }
 
-/// The slots that one table holds, or one bucket while it moves. They are free again when their holder is dropped.
+/// The slots that one table holds, or one bucket while it moves. Dropping the holder frees its
+/// slots.
 #[derive(Debug)]
 pub(super) struct FlowSlots {
     limit: Arc<FlowLimit>,
@@ -42,8 +44,8 @@ impl FlowSlots {
         Self { limit: Arc::clone(limit), held: 0 }
     }
 
-    /// Takes one more slot, if there is one. A holder without any slot gets one in any case: a CPU cannot work without, and there
-    /// are few CPUs.
+    /// Takes one more slot, if there is one. A holder without slots always gets one, because a CPU
+    /// cannot work without a slot, and there are few CPUs.
     pub(super) fn take(&mut self) -> bool {
         if self.limit.taken.fetch_add(1, Ordering::Relaxed) >= self.limit.max && self.held > 0 {
             self.limit.taken.fetch_sub(1, Ordering::Relaxed);
@@ -53,7 +55,8 @@ impl FlowSlots {
         true
     }
 
-    /// Whether more slots are taken than the limit allows. Moves can bring together flows that tables took beyond the limit.
+    /// Whether more slots are taken than the limit allows. A move can bring together flows that
+    /// tables took beyond the limit.
     pub(super) fn is_surplus(&self) -> bool {
         self.limit.taken.load(Ordering::Relaxed) > self.limit.max
     }
@@ -92,7 +95,7 @@ mod tests {
         let limit = FlowLimit::new(3);
         let (mut one, mut other) = (FlowSlots::none(&limit), FlowSlots::none(&limit));
         assert!(one.take() && one.take() && one.take() && !one.take());
-        // The first is not refused; the second is.
+        // The first slot is not refused, the second is.
         assert!(other.take() && !other.take());
         let moved = one.split(2);
         drop(other);

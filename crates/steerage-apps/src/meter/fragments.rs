@@ -1,8 +1,9 @@
-//! Datagrams under way in fragments: which flow they belong to.
+//! Datagrams that arrive in fragments, and the flow that each of them belongs to.
 //!
-//! The same rule by which steering keeps a datagram together, so that a datagram's flow is where its fragments are: whoever
-//! comes first decides. If it is the fragment with the ports, the others belong to its flow. If it is another one, the
-//! datagram is a flow of its own, without ports, its first fragment included.
+//! Steering keeps a datagram together by the same rule, so the fragments of a datagram are always
+//! on the CPU of its flow. The fragment that arrives first decides. If it has the ports, the other
+//! fragments belong to its flow. Otherwise the datagram is a flow of its own, without ports, and
+//! its first fragment belongs to that flow too.
 
 use steerage::flow::Fragment;
 use steerage::{
@@ -19,9 +20,9 @@ struct Datagram {
     flow: Directed,
     bucket: BucketId,
     since: u64,
-    /// How much of its data has come.
+    /// The number of its bytes that have arrived.
     bytes: u32,
-    /// How much it is in all: its last fragment tells. `u32::MAX` until then.
+    /// The total number of its bytes, which the last fragment shows. `u32::MAX` until then.
     bytes_all: u32,
     first_came: bool,
 }
@@ -32,7 +33,7 @@ impl Datagram {
         Self { name, flow, bucket, since, bytes, bytes_all, first_came: false }
     }
 
-    /// Returns whether all of it has come.
+    /// Counts a fragment. Returns whether the datagram is complete.
     fn note(&mut self, fragment: &Fragment) -> bool {
         self.first_came |= fragment.offset == 0;
         self.bytes = self.bytes.saturating_add(fragment.bytes);
@@ -49,15 +50,15 @@ impl Datagram {
 
 type Set = [Option<Datagram>; FRAGMENT_WAYS];
 
-/// The datagrams under way on a CPU: as many as steering knows of a queue's.
+/// The incomplete datagrams on a CPU. Their limit is that of steering for one queue.
 #[derive(Debug)]
 pub(super) struct Datagrams {
-    /// Empty until the first fragment comes.
+    /// Empty until the first fragment arrives.
     sets: Vec<Set>,
     seeds: Seeds,
 }
 
-/// Datagrams on their way to another CPU.
+/// Incomplete datagrams that move to another CPU.
 #[derive(Debug)]
 pub(super) struct DepartedDatagrams(Vec<Datagram>);
 
@@ -70,12 +71,13 @@ impl Datagrams {
         if self.sets.is_empty() {
             self.sets = vec![[None; FRAGMENT_WAYS]; FRAGMENT_SETS];
         }
-        // A mark is a hash, and with that of the key of chance nobody can aim at a set.
+        // The mark is a hash of the datagram's name. Hashing it with the random seeds prevents
+        // attackers from aiming at a set.
         let hash = Key::other().key.marked(name).hash(&self.seeds);
         &mut self.sets[hash as usize % FRAGMENT_SETS]
     }
 
-    /// The flow of a fragment; `flow` is what its own headers tell.
+    /// The flow of a fragment. `flow` is the flow according to the fragment's own headers.
     pub(super) fn follow(&mut self, fragment: &Fragment, flow: Directed, bucket: BucketId, now: u64) -> Directed {
         let is_first = fragment.offset == 0;
         let alone = flow.without_ports();
@@ -84,10 +86,11 @@ impl Datagrams {
         let set = self.set(&fragment.datagram);
         let known = set.iter().position(|place| place.is_some_and(|known| known.name == fragment.datagram));
         let place = known.or_else(|| set.iter().position(|place| place.is_none_or(|known| known.is_old(now))));
-        // If there is none, as steering does it then: the datagram by itself, the first fragment too.
+        // If the set is full, all fragments belong to the datagram's own flow, including the first
+        // fragment. Steering does the same.
         let Some(place) = place.map(|place| &mut set[place]) else { return alone };
         let mut datagram = match *place {
-            // A second first fragment is that of another datagram: ids come round.
+            // A second first fragment belongs to another datagram, because ids repeat.
             Some(datagram) if known.is_some() && !datagram.is_old(now) && !(is_first && datagram.first_came) => {
                 datagram
             }
@@ -98,7 +101,7 @@ impl Datagrams {
         datagram.flow
     }
 
-    /// Those that move with a bucket.
+    /// Removes and returns the datagrams that move with a bucket.
     pub(super) fn depart(&mut self, bucket: BucketId) -> DepartedDatagrams {
         let places = self.sets.iter_mut().flatten();
         DepartedDatagrams(places.filter_map(|place| place.take_if(|known| known.bucket == bucket)).collect())
@@ -106,7 +109,7 @@ impl Datagrams {
 
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: DepartedDatagrams) {
         for datagram in departed.0 {
-            // Without a place its later fragments are a flow of their own.
+            // If the set is full, the later fragments of the datagram are a flow of their own.
             if let Some(place) = self.set(&datagram.name).iter_mut().find(|place| place.is_none()) {
                 *place = Some(Datagram { bucket, ..datagram });
             }
@@ -158,7 +161,8 @@ mod tests {
         assert_ne!(later, without());
         assert_eq!(later.key.flow_key(later.turned), without().key.flow_key(without().turned));
         assert_eq!(datagrams.follow(&fragment(7, 0, true), with_ports(), BUCKET, NOW), later);
-        // Another datagram is another flow, and so is this one's rest once its time is over.
+        // Another datagram is another flow. The rest of this datagram is another flow too, once its
+        // time is over.
         assert_ne!(datagrams.follow(&fragment(8, 8, true), without(), BUCKET, NOW), later);
         assert_eq!(datagrams.follow(&fragment(9, 0, true), with_ports(), BUCKET, NOW), with_ports());
         let old = NOW + nanos(FRAGMENT_TIME);

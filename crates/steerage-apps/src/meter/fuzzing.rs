@@ -1,14 +1,14 @@
-//! For fuzz targets: parsers that are not public.
+//! Entry points for fuzz targets, to parsers that are not public.
 
 use std::sync::Arc;
 
 use super::names::{FlowNames, LOOKS_MAX, Payload, TEXT_MAX, read_stream};
 
-/// What a flow says, whose packets have this data: whether it is the second endpoint's, the sequence number of a segment of TCP, and the
-/// bytes.
+/// The names in a flow whose packets have this data. Each packet has three parts: whether the
+/// second endpoint sent it, the sequence number if it is a TCP segment, and its bytes.
 ///
 /// # Panics
-/// If more was done or found than the limits say.
+/// If the parsers exceeded their limits.
 pub fn names(packets: &[(bool, Option<u32>, &[u8])], is_dns: bool) -> Option<Arc<FlowNames>> {
     let payload = packets.iter().map(|&(turned, sequence, data)| (turned, Payload { data, sequence, is_whole: true }));
     let (names, looks) = read_stream(payload, is_dns);

@@ -1,20 +1,24 @@
-//! From a hash to the places in the table that may hold its flow: open addressing, eight entries to a cache line.
+//! Maps a hash to the places in the table that may hold its flow. The index uses open addressing,
+//! with eight entries per cache line.
 
 use steerage::memory::HugeVec;
 
-/// How many entries the smallest index has room for.
+/// The number of slots of the smallest index.
 const SLOTS_MIN: usize = 1024;
 
-/// Nothing is there.
+/// No place in the table.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Each slot has the hash in its upper half and the place plus one in its lower; 0 is empty. Probing is linear, from where
-/// the hash's topmost bits point: so a doubled index is filled from the old one front to back. At most half is in use,
-/// which keeps runs short; what is taken out lets those behind it move up, so that there are no tombstones.
+/// An index of places in the flow table by hash.
+///
+/// Each slot has the hash in its upper half, and the place plus one in its lower half. 0 is an
+/// empty slot. Probing is linear and starts at the slot that the topmost bits of the hash select,
+/// so a doubled index is filled from front to back. At most half of the slots are used, which keeps
+/// runs short. A removal moves later entries up, so there are no tombstones.
 #[derive(Debug)]
 pub(super) struct Index {
     slots: HugeVec<u64>,
-    /// So many of the hash's lower bits do not count.
+    /// The number of lower bits of the hash that do not select a slot.
     shift: u32,
     len: usize,
 }
@@ -38,13 +42,14 @@ impl Index {
         (slot + 1) & (self.slots.len() - 1)
     }
 
-    /// Asks for what is looked up by that hash.
+    /// Prefetches the slot where a lookup of the hash begins.
     #[inline(always)]
     pub(super) fn prefetch(&self, hash: u32) {
         self.slots.prefetch(self.home(hash));
     }
 
-    /// The first place whose flow has that hash: nearly always the right one, if there is a right one. Else [`NONE`].
+    /// The first place whose flow has the hash, or [`NONE`]. If the flow is in the table, this is
+    /// almost always its place.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         let mut at = self.home(hash);
@@ -60,7 +65,7 @@ impl Index {
         }
     }
 
-    /// The place among those with that hash that `is_it`.
+    /// The place of a flow with the hash for which `is_it` returns true.
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
         loop {
@@ -76,7 +81,7 @@ impl Index {
         }
     }
 
-    /// Puts a place in that is not there yet.
+    /// Adds a place that is not in the index yet.
     pub(super) fn insert(&mut self, hash: u32, place: u32) {
         if 2 * (self.len + 1) > self.slots.len() {
             self.grow();
@@ -101,20 +106,20 @@ impl Index {
         *self = larger;
     }
 
-    /// Takes a place out.
+    /// Removes a place.
     pub(super) fn remove(&mut self, hash: u32, place: u32) {
         let wanted = u64::from(hash) << 32 | u64::from(place + 1);
         let mut hole = self.home(hash);
         while self.slots[hole] != wanted {
             if self.slots[hole] == 0 {
-                return; // It isn't there.
+                return; // The place is not in the index.
             }
             hole = self.next(hole);
         }
         self.len -= 1;
         let mut at = self.next(hole);
         while self.slots[at] != 0 {
-            // What stands at or before the hole when counted from its home can go there.
+            // An entry can move to the hole if the hole is not before the entry's home.
             let home = self.home((self.slots[at] >> 32) as u32);
             let distance = |to: usize| to.wrapping_sub(home) & (self.slots.len() - 1);
             if distance(hole) < distance(at) {
@@ -135,7 +140,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Few hashes, all of them at the upper end, so that runs are long, wrap around and hold equal hashes.
+        /// Uses few hashes at the upper end, so that runs are long, wrap around and hold equal
+        /// hashes.
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..48, 0u32..4), 0..400)) {
             let (mut index, mut model) = (Index::new(), BTreeMap::new());

@@ -1,11 +1,11 @@
-//! Records as IPFIX: RFC 7011, with both directions of a flow in one record (RFC 5103).
+//! Writes records as IPFIX (RFC 7011), with both directions of a flow in one record (RFC 5103).
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `elements` | the information elements, by their numbers |
-//! | `shape` | which elements a record has, and so by which template it is read |
-//! | `message` | messages of templates and records, with their sequence numbers |
-//! | `collector` | the address of a collector, and what the command line may say about it |
+//! | `shape` | which elements and thus which template a record has |
+//! | `message` | messages of templates and records, with sequence numbers |
+//! | `collector` | the address of a collector, and its options |
 //! | `transport` | UDP and TCP |
 //! | `export` | the thread that sends records to a collector |
 

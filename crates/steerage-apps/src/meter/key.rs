@@ -1,20 +1,20 @@
-//! What the table knows a flow by: both directions, in five words.
+//! The key of a flow in the table: both directions have the same key, in five words.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
 use steerage::{FlowKey, flow::FlowParts};
 
-/// The kinds of flows, each with a number of its own in a key.
+/// The kinds of flows. Each kind has its own number in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub(super) enum Kind {
     V4,
     V6,
-    /// Stations and EtherType of a frame without IP.
+    /// MAC addresses and EtherType of a frame without IP.
     Link,
-    /// Stations and the first and the last label of MPLS that holds no IP.
+    /// MAC addresses and the first and last label of MPLS without IP.
     Mpls,
-    /// Frames of links that are not read: all of them are one flow.
+    /// Frames of link types that are not read. All of them are one flow.
     Other,
 }
 
@@ -22,23 +22,29 @@ impl Kind {
     const ALL: [Self; 5] = [Self::V4, Self::V6, Self::Link, Self::Mpls, Self::Other];
 }
 
-/// A flow's endpoints, the lower one first, and what tells it from others between them.
+/// The endpoints of a flow, the lower one first, and the fields that distinguish flows between the
+/// same endpoints.
 ///
-/// `rest`, from the top: port of the first endpoint 16, of the second 16, protocol 8, kind 8, mark 16. The mark is 0 but for
-/// flows that are steered by something else than their endpoints: it is made of that something, so that two such flows
-/// between the same endpoints, which may be on two CPUs, are two flows on one CPU as well.
+/// The fields of `rest`, from the top: 16 bits for the port of the first endpoint, 16 bits for the
+/// port of the second, 8 bits for the protocol. The kind (8 bits) and the mark (16 bits) follow.
 ///
-/// Both addresses of IPv4 are in one word, the first above the second, and the others 0: so most packets are looked up by two words.
+/// The mark is 0, except for flows that are steered by more than their endpoints. For these the
+/// mark is made from the additional data. Two such flows between the same endpoints may be on two
+/// CPUs, so they must be two flows on one CPU as well.
 ///
-/// Not [`FlowKey`], since this one has room for the mark, is shorter by a word, and is built in its place in the table.
+/// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
+/// So lookups of most packets use two words.
+///
+/// This type is not [`FlowKey`] because it has room for the mark, is one word shorter, and is built
+/// directly in its place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
-    /// Upper and lower half of the first address or station, and of the second.
+    /// Upper and lower half of the first address or MAC address, then of the second.
     ends: [u64; 4],
     rest: u64,
 }
 
-/// A flow as one packet shows it.
+/// The flow of a packet and the packet's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Directed {
     pub(super) key: Key,
@@ -46,12 +52,13 @@ pub(super) struct Directed {
     pub(super) turned: bool,
 }
 
-/// What hash values start from: drawn once a run, so that nobody can aim flows at one place of the table.
+/// The start values of hashes. They are random in each run, so that attackers cannot aim flows at
+/// one place of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seeds([u64; 4]);
 
 impl Seeds {
-    /// Those of marks: the same in every run, since marks are compared and not looked up by.
+    /// The seeds of marks. They are the same in every run, because marks are only compared.
     const MARKS: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
@@ -70,7 +77,7 @@ const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Directed {
-    /// The flow between the same stations by the same protocol, whatever the ports.
+    /// The flow between the same addresses with the same protocol and without ports.
     pub(super) fn without_ports(&self) -> Self {
         let (from, to) = self.key.addresses();
         let (from, to) = if self.turned { (to, from) } else { (from, to) };
@@ -92,25 +99,26 @@ impl Key {
             | mark as u64
     }
 
-    /// Of IPv4, from sender to receiver.
+    /// The key of an IPv4 packet from sender to receiver.
     #[inline(always)]
     pub(super) fn v4(from: (u32, u16), to: (u32, u16), protocol: u8) -> Directed {
         let both = |from, to, bits| u64::from(from) << bits | u64::from(to);
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// The same of the words that headers have: both addresses, and both ports, the sender's above.
+    /// Like [`v4`](Self::v4), from the words in a packet's headers: both addresses, and both ports.
+    /// The sender's are in the upper halves.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);
         let turned = if addresses == back { ports > ports.rotate_left(16) } else { addresses > back };
-        // No branch: which way a packet goes cannot be foretold.
+        // There is no branch here, because the direction of a packet is unpredictable.
         let ports = ports.rotate_left(16 * u32::from(turned));
         let rest = u64::from(ports) << 32 | Self::rest((0, 0), protocol, Kind::V4, 0);
         Directed { key: Self { ends: [addresses.min(back), 0, 0, 0], rest }, turned }
     }
 
-    /// Of IPv6.
+    /// The key of an IPv6 packet.
     #[inline(always)]
     pub(super) fn v6(from: (u128, u16), to: (u128, u16), protocol: u8) -> Directed {
         Self::ordered(from, to, protocol, Kind::V6)
@@ -126,7 +134,7 @@ impl Key {
         Directed { key: Self { ends: [a, b, c, d], rest }, turned }
     }
 
-    /// Of what the dissector knows a frame by.
+    /// The key of a frame, from the dissector's key.
     pub(super) fn of(key: &FlowKey) -> Directed {
         match key.parts() {
             FlowParts::V4 { source: from, destination: to, protocol } => {
@@ -142,8 +150,8 @@ impl Key {
         }
     }
 
-    /// Of MPLS without IP, from the key that the dissector makes of it: stations, then the labels in four bytes each. Labels
-    /// are of one direction, so this is not turned.
+    /// The key of an MPLS frame without IP, from the dissector's key: MAC addresses, then the
+    /// labels with four bytes each. Labels belong to one direction, so this key is never turned.
     pub(super) fn mpls(key: &FlowKey) -> Directed {
         let FlowParts::Bytes { bytes, len: 20 } = key.parts() else { return Self::other() };
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -152,16 +160,17 @@ impl Key {
         Directed { key: Self { ends, rest }, turned: false }
     }
 
-    /// Of no packet: those of which nothing is read have no mark.
+    /// The key of free places. No packet has it, because frames that are not read have the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
-    /// Of frames that nothing is read of.
+    /// The key of frames that are not read.
     pub(super) fn other() -> Directed {
         let key = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 0) };
         Directed { key, turned: false }
     }
 
-    /// Equality, word by word, in the width in which keys are written.
+    /// Whether the keys are equal. The comparison goes word by word, because keys are written in
+    /// words.
     #[inline(always)]
     pub(super) fn is(&self, other: &Self) -> bool {
         let differs = |nth: usize| self.ends[nth] ^ other.ends[nth];
@@ -184,12 +193,12 @@ impl Key {
         (self.rest >> 24) as u8
     }
 
-    /// The first endpoint's port and the second's.
+    /// The ports of the first and the second endpoint.
     pub(super) fn ports(&self) -> (u16, u16) {
         ((self.rest >> 48) as u16, (self.rest >> 32) as u16)
     }
 
-    /// Address or station of the first endpoint and of the second.
+    /// The addresses or MAC addresses of the first and the second endpoint.
     pub(super) fn addresses(&self) -> (u128, u128) {
         let [a, b, c, d] = self.ends;
         if self.is_v4() {
@@ -199,7 +208,8 @@ impl Key {
         (address(a, b), address(c, d))
     }
 
-    /// As people and steering write it, `turned` with the second endpoint as the source.
+    /// The key in the form that steering and reports use. If `turned`, the second endpoint is the
+    /// source.
     pub(super) fn flow_key(&self, turned: bool) -> FlowKey {
         let (addresses, ports) = (self.addresses(), self.ports());
         let ends = ((addresses.0, ports.0), (addresses.1, ports.1));
@@ -222,7 +232,7 @@ impl Key {
         }
     }
 
-    /// The same flow, known also by a mark made of `other`.
+    /// Returns this key with a mark made from `other`.
     #[must_use]
     pub(super) fn marked(self, other: &FlowKey) -> Self {
         let mark = match other.parts() {
@@ -233,21 +243,22 @@ impl Key {
             }
             _ => Self::of(other).key.hash(&Seeds::MARKS),
         };
-        // Never 0, which is no mark.
+        // Never 0, because 0 means that there is no mark.
         Self { rest: self.rest & !MARK_BITS | u64::from(mark as u16 | 1), ..self }
     }
 
-    /// By folded multiplication, as wyhash (Wang Yi) and foldhash (Orson Peters) mix: 128 bits of product, one half upon the
-    /// other.
+    /// Hashes by folded multiplication, like wyhash (Wang Yi) and foldhash (Orson Peters): the
+    /// product has 128 bits, and its halves are combined by XOR.
     #[inline(always)]
     pub(super) fn hash(&self, seeds: &Seeds) -> u32 {
         if self.is_v4() { self.hash_of_two(seeds) } else { self.hash_of_all(seeds) }
     }
 
-    /// Of the words that IPv4 has.
+    /// Hashes the two words that IPv4 uses.
     #[inline(always)]
     fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
-        // Once more, since the first product of what differs in a port alone leaves some of its upper bits alone.
+        // The second fold is necessary. If keys differ only in a port, the first product leaves
+        // some of its upper bits unchanged.
         (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
     }
 
@@ -315,8 +326,9 @@ mod tests {
         }
     }
 
-    /// Flows that differ in few bits meet no more often than by chance, whatever the seeds: 4096 of them in 16 Ki places fill
-    /// 3,624 places in the mean, with a standard deviation of 18.
+    /// Flows that differ in few bits must not collide more often than random ones, for any seeds.
+    /// If 4096 random flows go to 16 Ki places, they fill 3,624 on average. The standard deviation
+    /// is 18.
     #[test]
     fn hashes_spread() {
         for run in 0..200 {

@@ -1,5 +1,5 @@
-//! The flows with the most bytes of those that go on, for whoever asks while the meter runs: the table is looked through a part
-//! at a time, again and again.
+//! Finds the current flows with the most bytes while the meter runs. It scans the table repeatedly,
+//! a part at a time.
 
 use super::counts::Published;
 use super::flow::FlowEnd;
@@ -19,7 +19,8 @@ impl Largest {
         Self { most, found: Top::new(most), next: 0 }
     }
 
-    /// Looks at so many places more. Once all were looked at, tells what was found, and begins anew.
+    /// Scans `looks` further places. At the end of the table, it publishes the result and starts
+    /// again.
     pub(super) fn go_on(&mut self, table: &Table, looks: usize, published: &Published) {
         for _ in 0..looks {
             let Some(flow) = table.at(self.next) else {

@@ -1,4 +1,5 @@
-//! Lists of places in the table: each place is in one list of a kind at most, and leaves it without a search.
+//! Lists of places in the table. Each place is in at most one list of a kind, and leaves it without a
+//! search.
 
 use steerage::memory::HugeVec;
 
@@ -17,7 +18,8 @@ struct Ends {
     last: u32,
 }
 
-/// Doubly linked lists through nodes of their own, beside the flows, so that a neighbour's change does not touch a flow.
+/// Doubly linked lists. Their nodes are separate from the flows, so that changes of neighbours do
+/// not touch a flow.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,
@@ -25,14 +27,14 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// So many lists, all empty, of so many places.
+    /// Creates `lists` empty lists with room for `places` places.
     pub(super) fn new(lists: usize, places: usize) -> Self {
         let mut all = Self { nodes: HugeVec::with_capacity(places), ends: Vec::new() };
         all.extend_to(lists);
         all
     }
 
-    /// So many lists at least.
+    /// Makes sure that there are at least `lists` lists.
     pub(super) fn extend_to(&mut self, lists: usize) {
         if self.ends.len() < lists {
             self.ends.resize(lists, Ends { first: NONE, last: NONE });
@@ -49,7 +51,7 @@ impl Lists {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)
     }
 
-    /// Puts a place, which is in none of the lists, at a list's end.
+    /// Appends a place to a list. The place must not be in any list.
     pub(super) fn push(&mut self, list: usize, place: u32) {
         let at = place as usize;
         while self.nodes.len() <= at {
@@ -63,7 +65,7 @@ impl Lists {
         }
     }
 
-    /// Takes a place out of the list that it is in.
+    /// Removes a place from its list.
     pub(super) fn remove(&mut self, place: u32) {
         let Node { before, after, list } = self.nodes[place as usize];
         let ends = &mut self.ends[list as usize];

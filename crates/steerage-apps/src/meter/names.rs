@@ -1,7 +1,9 @@
-//! The names in packets: what a flow asked DNS for and was answered, and the host of a TLS or HTTP connection.
+//! Finds names in packets: the DNS query and response of a flow, and the host of a TLS or HTTP
+//! connection.
 //!
-//! Only the beginning of each direction is looked at: at most [`LOOKS_MAX`] segments with data, and [`STREAM_MAX`] bytes that wait for
-//! the rest of a message. After that, a packet of the flow costs a look into a table. `docs/meter.md` says what is found.
+//! It reads only the beginning of each direction: at most [`LOOKS_MAX`] segments with data. At most
+//! [`STREAM_MAX`] bytes wait for the rest of a message. After that, a packet of the flow costs one
+//! table lookup. `docs/meter.md` lists the names that are found.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -29,45 +31,48 @@ use watch::Watch;
 
 pub(super) use watch::{Payload, read_stream};
 
-/// How many segments of a direction are looked at.
+/// The maximum number of segments that are read per direction.
 pub(super) const LOOKS_MAX: u8 = 8;
 
-/// How many bytes of a direction's messages are kept until the rest of a message comes. A TLS greeting with a key against quantum
-/// computers has 1,800 bytes.
+/// The maximum number of bytes per direction that are kept until the rest of a message arrives. A
+/// TLS ClientHello with a post-quantum key has 1,800 bytes.
 pub(super) const STREAM_MAX: usize = 4096;
 
-/// How many flows of a CPU may wait for the rest of a message: 4 MB.
+/// The maximum number of flows per CPU that wait for the rest of a message. They take 4 MB.
 const WAITING_MAX: usize = 1024;
 
-/// The most bytes of a name as text: what a name of DNS can have, unless it holds bytes that are not printable.
+/// The maximum length of a name as text, in bytes. A DNS name fits, unless it has bytes that are
+/// not printable.
 pub(super) const TEXT_MAX: usize = 255;
 
 /// The port of DNS.
 const DNS_PORT: u16 = 53;
 
-/// What one side of a flow was called by the other, and what it asked for. Bytes that are not printable, spaces, commas and backslashes
-/// are written as `\DDD`, and a text ends after 255 bytes.
-/// [`Metering::new`](super::Metering::new) has an example.
+/// The names in a flow's packets: its DNS query and response, and the host of its TLS or HTTP
+/// connection.
+///
+/// Bytes that are not printable, spaces, commas and backslashes are written as `\DDD`. A text ends
+/// after 255 bytes. [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowNames {
     /// The name of the first DNS query.
     pub dns_query: Option<Box<str>>,
-    /// The type that it asked for, such as 1 for an address of IPv4.
+    /// The type of the query, such as 1 for an IPv4 address.
     pub dns_type: Option<u16>,
-    /// The code of its response: 0 is no error, 3 no such name.
+    /// The code of the response: 0 is no error, 3 is no such name.
     pub dns_rcode: Option<u8>,
     /// The addresses and names of the response, with spaces between them.
     pub dns_answer: Option<Box<str>>,
-    /// The name of the server that a TLS client named.
+    /// The server name in the ClientHello.
     pub tls_sni: Option<Box<str>>,
-    /// The protocols that the TLS client offered, with commas between them.
+    /// The protocols that the TLS client offered, separated by commas.
     pub tls_alpn: Option<Box<str>>,
     /// The host of the first HTTP request.
     pub http_host: Option<Box<str>>,
 }
 
-/// A flow's key, with the hash that its packets have.
+/// The key of a flow, with its hash in this run.
 #[derive(Clone, Copy, Debug)]
 struct Hashed {
     hash: u32,
@@ -88,7 +93,7 @@ impl Hash for Hashed {
     }
 }
 
-/// Spreads a hash, which nobody outside can predict, over 64 bits.
+/// Spreads a hash over 64 bits. The hash is already unpredictable for attackers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spread(u64);
 
@@ -106,16 +111,16 @@ impl Hasher for Spread {
     }
 }
 
-/// What is known of the flows of one CPU.
+/// The names and unfinished messages of one CPU's flows.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     is_on: bool,
     flows: HashMap<Hashed, Watch, BuildHasherDefault<Spread>>,
-    /// How many of them wait for the rest of a message.
+    /// The number of flows that wait for the rest of a message.
     waiting: usize,
 }
 
-/// What is known of flows that move to another CPU.
+/// The names and unfinished messages of flows that move to another CPU.
 #[derive(Debug)]
 pub(super) struct DepartedNames(Vec<(Hashed, Watch)>);
 
@@ -128,7 +133,7 @@ impl Names {
         self.is_on
     }
 
-    /// Looks into a packet of a flow that is in the table.
+    /// Looks for names in a packet of a flow that is in the table.
     pub(super) fn look(&mut self, seen: &Seen, packet: &Received<'_>, layers: Layers) {
         let (protocol, ports) = (seen.flow.key.protocol(), seen.flow.key.ports());
         let is_dns = ports.0 == DNS_PORT || ports.1 == DNS_PORT;
@@ -149,7 +154,7 @@ impl Names {
         self.waiting = self.waiting + usize::from(watch.waits()) - usize::from(waited);
     }
 
-    /// The names of a flow whose record ends. If the flow goes on, so do its names.
+    /// Returns the names of a flow whose record ends. If the flow goes on, its names stay here too.
     pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
         let flow = Hashed { hash, key: *key };
         if why == FlowEnd::Active {
@@ -165,7 +170,7 @@ impl Names {
         self.flows.get(&Hashed { hash, key: *key })?.names()
     }
 
-    /// What is known of these flows, which leave.
+    /// Removes and returns the state of flows that move to another CPU.
     pub(super) fn depart<'a>(&mut self, flows: impl Iterator<Item = (&'a Key, u32)>) -> DepartedNames {
         if !self.is_on {
             return DepartedNames(Vec::new());
@@ -176,7 +181,7 @@ impl Names {
         DepartedNames(departed)
     }
 
-    /// What another CPU knew.
+    /// Adds the state of flows that another CPU had.
     pub(super) fn arrive(&mut self, departed: DepartedNames) {
         for (flow, watch) in departed.0 {
             self.waiting += usize::from(watch.waits());
@@ -187,7 +192,8 @@ impl Names {
     }
 }
 
-/// The data of a segment or datagram. `None` if there is none, as in a quoted packet.
+/// The data of a segment or datagram. `None` if the packet has none, or if it is quoted in an ICMP
+/// error.
 fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Payload<'p>> {
     let data: &'p [u8] = packet.data;
     let link: LinkType = packet.link;
@@ -196,7 +202,7 @@ fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Pay
     if seen.segment.is_there {
         let header = usize::from(transport.get(12)? >> 4) * 4;
         let data = transport.get(header..)?;
-        // Behind the packet there may be padding.
+        // There may be padding after the packet.
         let bytes = seen.segment.bytes as usize;
         let data = &data[..data.len().min(bytes)];
         Some(Payload { data, sequence: Some(seen.segment.sequence), is_whole: data.len() == bytes })

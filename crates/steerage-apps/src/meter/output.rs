@@ -1,4 +1,4 @@
-//! Where records are written and in which form, and why that failed.
+//! The destination and format of records, and the error if writing fails.
 
 use std::fmt;
 use std::io;
@@ -8,22 +8,24 @@ use std::time::Duration;
 use super::pattern::FilePattern;
 use super::timeouts::{LATE_MAX, nanos};
 
-/// How records are written.
+/// The format of records.
+///
 /// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFormat {
-    /// RFC 4180, with a header line; lines end as those of text files do here.
+    /// RFC 4180, with a header line. Lines end with a line feed only.
     Csv,
-    /// An object on each line.
+    /// One JSON object per line.
     JsonLines,
-    /// Messages of IPFIX (RFC 5655).
+    /// IPFIX messages (RFC 5655).
     Ipfix,
     /// Parquet, if this crate was built with the feature `parquet`.
     Parquet,
 }
 
 impl FlowFormat {
-    /// By the end of a file's name: `.csv`, or `.jsonl`, `.ndjson` or `.json`, or `.ipfix`, or `.parquet`.
+    /// The format that belongs to a file name: `.csv`, `.ipfix` or `.parquet`, and `.jsonl`,
+    /// `.ndjson` or `.json` for JSON lines.
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, suffix) = name.rsplit_once('.')?;
         match suffix {
@@ -35,47 +37,51 @@ impl FlowFormat {
         }
     }
 
-    /// Whether this build can write it.
+    /// Whether this build can write the format.
     pub fn is_built(self) -> bool {
         self != Self::Parquet || cfg!(feature = "parquet")
     }
 }
 
-/// Where records go.
+/// The destination of records.
+///
 /// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Debug)]
 pub enum FlowsTo {
     /// Standard output.
     Stdout,
-    /// A file, or one after the other.
+    /// A file, or a sequence of files.
     Files {
-        /// Its name.
+        /// The name of the file or files.
         name: FilePattern,
-        /// One for each period, if it is to be so.
+        /// With rotation, there is one file per period.
         rotate: Option<Rotation>,
     },
 }
 
-/// A file after the other. A record is in the file of the period in which the flow's last packet was.
+/// Rotation: one file per period. Each record is in the file of the period that has the flow's last
+/// packet.
+///
 /// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
-    /// How long a file's period is. Periods begin at multiples of it since 1970.
+    /// The length of a period. Periods begin at multiples of it since 1970.
     pub period: Duration,
-    /// The meters' inactive timeout: for so long after a period, and some more, flows may end that had their last packet in
-    /// it. Then its file is complete.
+    /// The inactive timeout of the meters. A flow may end up to this time, and a little more, after
+    /// the period of its last packet. The file is complete after that.
     pub inactive: Duration,
 }
 
 impl Rotation {
-    /// How long a file stays open after its period. Twice the timeout: flows are not looked at the moment they are over, and
-    /// one CPU may be ahead of another.
+    /// How long a file stays open after its period: twice the timeout, and another period. Flows
+    /// are not checked at the moment when they time out, and one CPU may be ahead of another.
     pub(super) fn late(&self) -> u64 {
         nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
     }
 }
 
-/// Why records could not be written.
+/// The error for records that could not be written.
+///
 /// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Debug)]
 pub struct ExportError {
@@ -90,7 +96,7 @@ impl ExportError {
         Self { operation, path: path.into(), cause, advice: "name another file or directory" }
     }
 
-    /// The same error with other advice.
+    /// The error with other advice.
     pub(super) fn with_advice(self, advice: &'static str) -> Self {
         Self { advice, ..self }
     }

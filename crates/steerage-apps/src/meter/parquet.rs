@@ -1,7 +1,7 @@
-//! Records as Parquet: typed columns in row groups of bounded size.
+//! Writes records as Parquet: typed columns in row groups of bounded size.
 //!
-//! [`columns`] names each column together with its value. The schema and the values are both made by it, so they cannot
-//! disagree. `docs/meter.md` says how DuckDB, polars and pyarrow read the types.
+//! [`columns`] lists each column together with its value. Both the schema and the values come from
+//! it, so they always agree. `docs/meter.md` says how DuckDB, polars and pyarrow read the types.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,20 +19,21 @@ use steerage::WallTime;
 use super::record::FlowRecord;
 use super::row::{Address, Row};
 
-/// The most rows of a group: as many as DuckDB puts into its own groups, of which each can be read by a thread of its own.
+/// The maximum number of rows per group. DuckDB's own groups have the same size, and each group can
+/// be read by its own thread.
 pub(super) const ROWS_MAX: usize = 122_880;
 
-/// The rows that all open files together may hold in memory: two groups, 50 MB.
+/// The maximum number of rows that all open files together hold in memory: two groups, 50 MB.
 pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
-/// The name of the metadata that says how flows were sampled.
+/// The metadata key for the sampling of flows.
 const SAMPLE: &str = "steerage.sample";
 
-/// The definition levels of a value that is absent, and of one that is there.
+/// The definition levels of an absent and of a present value.
 const ABSENT: i16 = 0;
 const PRESENT: i16 = 1;
 
-/// Names the columns of a row, each with its value.
+/// Lists the columns of a row, with the value of each.
 fn columns(to: &mut impl Columns) {
     to.time("first", |row| row.first);
     to.time("last", |row| row.last);
@@ -77,21 +78,23 @@ fn columns(to: &mut impl Columns) {
     to.text("http_host", |row, text| some(row.http_host, text));
 }
 
-/// Takes the columns of a row, one after the other.
+/// Receives the columns of a row, one after the other.
 trait Columns {
     /// A time in UTC.
     fn time(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> WallTime);
-    /// A count, which each row has.
+    /// A count. Each row has one.
     fn count(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> u64);
-    /// A number, which some rows have.
+    /// A number. Some rows have none.
     fn number<N: Number>(&mut self, name: &'static str, of: impl Fn(&Row<'_>) -> Option<N>);
-    /// A text that each row has, written to the end of what is given.
+    /// A text. Each row has one, and `of` appends it to the vector.
     fn word(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>));
-    /// A text that some rows have. Returns whether the row has it.
+    /// A text. Some rows have none. `of` appends the text to the vector, and returns whether there
+    /// is one.
     fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool);
 }
 
-/// A number of up to 32 bits without a sign. Parquet keeps all of them in 32 bits, and notes how many there are.
+/// An unsigned number of up to 32 bits. Parquet stores each in 32 bits, and notes the number of
+/// bits in the type.
 trait Number: Copy {
     const BITS: i8;
     fn to_u32(self) -> u32;
@@ -136,7 +139,8 @@ fn address(address: &Address, text: &mut Vec<u8>) -> bool {
     true
 }
 
-/// A quarter of the time of `write!`, for two addresses of each row.
+/// Appends a decimal number. This takes a quarter of the time of `write!`, and each row has two
+/// addresses.
 fn decimal(octet: u8, text: &mut Vec<u8>) {
     if octet >= 100 {
         text.push(b'0' + octet / 100);
@@ -147,11 +151,11 @@ fn decimal(octet: u8, text: &mut Vec<u8>) {
     text.push(b'0' + octet % 10);
 }
 
-/// Makes the schema.
+/// Builds the schema.
 #[derive(Default)]
 struct Schema {
     fields: Vec<Arc<Type>>,
-    /// Why it could not be made.
+    /// The reason if the schema could not be built.
     error: Option<ParquetError>,
 }
 
@@ -199,11 +203,11 @@ impl Columns for Schema {
     }
 }
 
-/// The values of a column in the group that is open.
+/// The values of a column in the open group.
 #[derive(Debug)]
 struct Column {
     values: Values,
-    /// For each row whether it has a value. Empty if each row has one.
+    /// For each row, whether it has a value. Empty if each row has one.
     levels: Vec<i16>,
 }
 
@@ -211,7 +215,7 @@ struct Column {
 enum Values {
     Int32(Vec<i32>),
     Int64(Vec<i64>),
-    /// All texts, and where each of them ends.
+    /// All texts, and the end of each.
     Text(Vec<u8>, Vec<u32>),
 }
 
@@ -225,7 +229,7 @@ impl Column {
         Self { values, levels: Vec::new() }
     }
 
-    /// Writes the values, and forgets them.
+    /// Writes and removes the values.
     fn write(&mut self, to: &mut SerializedColumnWriter<'_>) -> Result<(), ParquetError> {
         let levels = (!self.levels.is_empty()).then_some(&self.levels[..]);
         match &mut self.values {
@@ -264,7 +268,7 @@ struct Adding<'a> {
 impl Columns for Adding<'_> {
     fn time(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> WallTime) {
         if let Some(Column { values: Values::Int64(values), .. }) = self.columns.next() {
-            // Until 2262, where the nanoseconds of Parquet end.
+            // Nanoseconds in Parquet end in the year 2262.
             values.extend(self.rows.iter().map(|row| i64::try_from(of(row).as_nanos()).unwrap_or(i64::MAX)));
         }
     }
@@ -304,12 +308,12 @@ impl Columns for Adding<'_> {
     }
 }
 
-/// Makes the bytes of a file.
+/// Encodes a Parquet file.
 pub(super) struct Parquet {
-    /// It writes to memory, from where a whole group goes to the file.
+    /// The writer writes to memory. Each complete group is copied from there to the file.
     writer: SerializedFileWriter<Vec<u8>>,
     columns: Vec<Column>,
-    /// The rows of the group that is open.
+    /// The number of rows in the open group.
     rows: usize,
 }
 
@@ -322,7 +326,7 @@ impl Parquet {
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_max_row_group_row_count(Some(ROWS_MAX));
-        // Times hardly repeat, and rise slowly.
+        // Times rarely repeat, and increase slowly.
         for name in ["first", "last"] {
             let column = ColumnPath::from(name);
             properties = properties
@@ -333,12 +337,12 @@ impl Parquet {
         Ok(Self { writer: writer.map_err(broken)?, columns, rows: 0 })
     }
 
-    /// The rows that are in memory.
+    /// The number of rows in memory.
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Adds records. What is complete is written.
+    /// Adds records. Complete groups are written.
     pub(super) fn add(&mut self, out: &mut impl Write, mut records: &[FlowRecord]) -> io::Result<()> {
         while !records.is_empty() {
             let (now, later) = records.split_at(records.len().min(ROWS_MAX - self.rows));
@@ -353,7 +357,7 @@ impl Parquet {
         Ok(())
     }
 
-    /// Writes the group that is open.
+    /// Writes the open group.
     pub(super) fn end_group(&mut self, out: &mut impl Write) -> io::Result<()> {
         if self.rows > 0 {
             self.write_group().map_err(broken)?;
@@ -374,7 +378,8 @@ impl Parquet {
         group.close().map(drop)
     }
 
-    /// Writes what is left, and the end of the file. One flow of `sample` was metered.
+    /// Writes the remaining rows and the footer. `sample` says that one flow of so many was
+    /// metered.
     pub(super) fn finish(mut self, out: &mut impl Write, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
         if sample > 1 {

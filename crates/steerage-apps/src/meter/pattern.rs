@@ -1,11 +1,14 @@
-//! Names of files with the time in them.
+//! File names that contain a time.
 
 use std::fmt;
 
 use steerage::WallTime;
 
-/// A file's name in which `%Y`, `%m`, `%d`, `%H`, `%M`, `%S` stand for the parts of a time in UTC as in strftime(3), `%s` for
-/// seconds since 1970, `%F` for `%Y-%m-%d`, `%T` for `%H:%M:%S`, and `%%` for `%`.
+/// A file name with placeholders for a time in UTC.
+///
+/// `%Y`, `%m`, `%d`, `%H`, `%M` and `%S` are the parts of the time, as in strftime(3). `%F` is
+/// `%Y-%m-%d`, `%T` is `%H:%M:%S`, `%s` is the number of seconds since 1970, and `%%` is a percent
+/// sign.
 ///
 /// ```
 /// use steerage::WallTime;
@@ -19,7 +22,8 @@ use steerage::WallTime;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePattern(String);
 
-/// What [`FilePattern`] does not know.
+/// The error for an unknown placeholder.
+///
 /// [`FilePattern`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePatternError(String);
@@ -33,27 +37,27 @@ impl fmt::Display for ParsePatternError {
 impl std::error::Error for ParsePatternError {}
 
 impl FilePattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// If there is a `%` before something else.
+    /// If a `%` is followed by anything else.
     pub fn parse(text: &str) -> Result<Self, ParsePatternError> {
         Self::fill(text, WallTime::from_nanos(0)).map(|_| Self(text.to_owned()))
     }
 
-    /// Whether there is a time in it.
+    /// Whether the pattern contains a time.
     pub fn has_time(&self) -> bool {
         self.0.replace("%%", "").contains('%')
     }
 
-    /// The pattern, as it was written.
+    /// The text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name for a time.
+    /// The file name for a time.
     pub fn at(&self, time: WallTime) -> String {
-        // It was tried when it was read.
+        // `parse` has checked the pattern.
         Self::fill(&self.0, time).unwrap_or_default()
     }
 
@@ -90,7 +94,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_time() {
-        // By `date -u -d @1700000000.5 +...`.
+        // The expected values are from `date -u -d @1700000000.5 +...`.
         let time = WallTime::from_nanos(1_700_000_000_500_000_000);
         let name = |text: &str| FilePattern::parse(text).unwrap().at(time);
         assert_eq!(name("flows-%Y%m%d-%H%M%S.csv"), "flows-20231114-221320.csv");

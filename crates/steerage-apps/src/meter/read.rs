@@ -1,7 +1,7 @@
-//! From a packet to what the meter notes of it.
+//! Reads from a packet what the meter needs.
 //!
-//! What nearly every packet is made of is read in a straight line; everything else by the dissector, which reads those too
-//! and to the same effect (the tests compare).
+//! Plain packets, which are nearly all, have a fast path without loops. The dissector reads
+//! everything else. It also reads plain packets with the same result, and the tests compare both.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -24,16 +24,16 @@ const IPV4_BYTES: [u8; 2] = IPV4.to_be_bytes();
 const IPV6: u16 = 0x86dd;
 const VLAN: u16 = 0x8100;
 
-/// Without options.
+/// Header lengths without options.
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const TCP_LEN: usize = 20;
 const UDP_LEN: usize = 8;
-/// Version 4, five words of four bytes.
+/// Version 4, with five words of four bytes.
 const IPV4_PLAIN: u8 = 0x45;
-/// More fragments, and the offset.
+/// The "more fragments" bit and the fragment offset.
 const IPV4_FRAGMENT: u16 = 0x3fff;
-/// The flags of RFC 9293 and AE (RFC 9768), from the 13th byte of TCP on.
+/// The flags of RFC 9293 and AE (RFC 9768), in the word at byte 12 of the TCP header.
 const TCP_FLAGS: u16 = 0x01ff;
 
 #[inline(always)]
@@ -56,17 +56,21 @@ fn be128<const N: usize>(bytes: &[u8; N], at: usize) -> u128 {
     u128::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// Ethernet with one tag at most, or none of it; IP without options, extensions and fragments; TCP or UDP, whole, and no
-/// tunnel. `None` is "not so plain".
+/// Reads a plain packet. Returns `None` if the packet is not plain.
 ///
-/// It fills in `seen` where it is, word by word: moved about in wider pieces than it was written in, it would have to be waited
-/// for each time (measured: a third of all that a packet costs).
+/// A plain packet has Ethernet with at most one tag, or no link header. It has IP without options,
+/// extensions and fragments, and TCP or UDP with a complete header and without a tunnel.
+///
+/// The function fills `seen` in place, word by word. If `seen` was copied in wider pieces than it
+/// was written in, each copy would have to wait for the writes (measured: a third of the whole cost
+/// of a packet).
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
 }
 
-/// The same of Ethernet. The most common first, and alone: what else there is would take its registers.
+/// Like [`plain`], for Ethernet. The most common case comes first and alone, because the other
+/// cases would use its registers.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: Option<&[u8; ETHERNET_LEN + 1]> = frame.first_chunk();
@@ -78,7 +82,7 @@ pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> O
     }
 }
 
-/// Links without a header.
+/// Like [`plain`], for links without a header.
 #[inline(never)]
 fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     match frame.first()? >> 4 {
@@ -88,7 +92,7 @@ fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> O
     }
 }
 
-/// All but IPv4 right behind Ethernet.
+/// Like [`plain`], for Ethernet followed by a tag or by IPv6.
 #[inline(never)]
 fn plain_behind_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: &[u8; ETHERNET_LEN + VLAN_TAG_LEN] = frame.first_chunk()?;
@@ -145,8 +149,9 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     Some(())
 }
 
-/// TCP's flags and its segment, or 0 and none for UDP. `None` for other protocols and for tunnels. The packet states that it has so
-/// many bytes.
+/// The TCP flags, with the segment in `segment`. For UDP, the flags are 0, and there is no segment.
+/// Returns `None` for other protocols and for tunnels. `stated` is the length of the packet
+/// according to its header.
 #[inline(always)]
 fn transport(
     packet: &[u8],
@@ -171,7 +176,7 @@ fn transport(
     }
 }
 
-/// A segment of so many bytes, its header among them.
+/// A TCP segment of `bytes` bytes including its header.
 #[inline(always)]
 fn segment(header: &[u8; TCP_LEN], bytes: u32) -> Segment {
     Segment {
@@ -183,7 +188,8 @@ fn segment(header: &[u8; TCP_LEN], bytes: u32) -> Segment {
     }
 }
 
-/// The segment of any frame. Too little is known of one that is torn into fragments, or quoted.
+/// The TCP segment in any frame. `None` if the packet is a fragment or quoted, because its header
+/// then does not show enough.
 fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment> {
     let ip = found.ip.filter(|ip| ip.protocol == protocol::TCP && !found.is_quoted && found.fragment().is_none())?;
     let at = found.transport_offset?;
@@ -191,11 +197,12 @@ fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment
     Some(segment(header, (ip.offset + ip_bytes).saturating_sub(at)))
 }
 
-/// Of any frame, by the dissector. `wire_len` is its length on the wire. Fragments have yet to be looked up.
+/// Builds the facts about any frame from its dissection. `wire_len` is the frame's length on the
+/// wire. The caller must still look up fragments.
 pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Seen {
     let flow = flow_of(frame, found);
     let ip_bytes = found.ip.map_or(0, |ip| {
-        // What states no length goes to the frame's end.
+        // If the IP header has no length, the packet ends with the frame.
         ip.stated_bytes.unwrap_or_else(|| (wire_len as u32).saturating_sub(ip.offset))
     });
     let segment = segment_of(frame, found, ip_bytes).unwrap_or_default();
@@ -209,7 +216,8 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
     seen
 }
 
-/// An ICMP error is a flow from its sender to its receiver, for each flow that errors tell of.
+/// The flow of a frame. An ICMP error belongs to a flow from its sender to its receiver, and errors
+/// about different flows are different flows.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
         let is_mpls = found.tunnel.is_some_and(|tunnel| tunnel.kind == HeaderKind::Mpls);
@@ -232,7 +240,7 @@ fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     }
 }
 
-/// Between the addresses of an IP header.
+/// The flow between the addresses of the IP header at `at`.
 fn carrier(frame: &[u8], at: usize, version: u8, protocol: u8) -> Option<FlowKey> {
     let packet = frame.get(at..)?;
     Some(match version {
@@ -249,7 +257,7 @@ fn carrier(frame: &[u8], at: usize, version: u8, protocol: u8) -> Option<FlowKey
     })
 }
 
-/// The dissector's reading.
+/// Dissects a frame.
 pub(super) fn dissect(frame: &[u8], link: LinkType, layers: Layers) -> Dissection {
     flow::dissect(frame, link, layers)
 }
@@ -266,13 +274,14 @@ mod tests {
     }
 
     fn plainly(frame: &[u8], link: LinkType, layers: Layers) -> Option<Seen> {
-        // What was there before must not shine through.
+        // Old values in `seen` must not show up in the result.
         let flow = Key::v6((1, 2), (3, 4), 5);
         let mut seen = Seen { vlans: [7; 2], tunnel: Some(HeaderKind::Gre), tunnel_id: Some(6), ..Seen::of(flow) };
         plain(frame, link, layers, &mut seen).map(|()| seen)
     }
 
-    /// An IPv4 header, then what is given, with a tunnel's header and a packet where one would be.
+    /// An Ethernet frame with UDP over IPv4 to this port. The payload looks like a tunnel header
+    /// with a packet.
     fn udp4(port: u16) -> Vec<u8> {
         let mut frame = vec![0; 200];
         (frame[12], frame[13], frame[14], frame[17], frame[23]) = (8, 0, 0x45, 186, 17);
@@ -294,7 +303,8 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // docs/flows.md lists eight tunnels by UDP, of which two are told by the source port as well.
+        // docs/flows.md lists eight tunnels over UDP. Two of them are also recognized by the source
+        // port.
         assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 8);
         assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 2);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {
@@ -303,7 +313,7 @@ mod tests {
         }
     }
 
-    /// Frames that are mostly plain, with any byte changed and any length.
+    /// Frames that are mostly plain, with a random byte changed and of random length.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let kinds = (any::<[bool; 3]>(), any::<[u8; 80]>());
         let frame = kinds.prop_map(|([tagged, six, tcp], random)| {

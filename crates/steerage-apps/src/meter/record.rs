@@ -1,4 +1,4 @@
-//! What is told of a flow.
+//! The record of a flow.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -16,9 +16,10 @@ use super::names::FlowNames;
 use super::row::{Address, Row};
 use super::tcp::TcpHealth;
 
-/// A flow that has ended, or the part of it between two timeouts: both directions in one record (RFC 5103).
+/// The record of a flow that has ended, or of the part between two active timeouts. Both directions
+/// are in one record (RFC 5103).
 ///
-/// Serialized, it is a flat row of the columns that `docs/meter.md` tells: for CSV and for JSON alike.
+/// Its serialization is a flat row, for both CSV and JSON. `docs/meter.md` lists the columns.
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
@@ -32,7 +33,7 @@ impl FlowRecord {
         Self { flow, end, names: None }
     }
 
-    /// The same record with names.
+    /// Adds names to the record.
     pub(super) fn with_names(self, names: Option<Arc<FlowNames>>) -> Self {
         Self { names, ..self }
     }
@@ -41,49 +42,50 @@ impl FlowRecord {
         &self.flow
     }
 
-    /// What it is known by; the source is who sent first. ICMP queries have their identifier as both ports.
+    /// The flow's key. The source is the endpoint that sent first. ICMP queries have their
+    /// identifier as both ports.
     pub fn key(&self) -> FlowKey {
         self.flow.key.flow_key(self.flow.is_turned())
     }
 
-    /// What the source sent.
+    /// The traffic from the source to the destination.
     pub fn forth(&self) -> Traffic {
         self.flow.traffic().0
     }
 
-    /// What it was answered.
+    /// The traffic from the destination to the source.
     pub fn back(&self) -> Traffic {
         self.flow.traffic().1
     }
 
-    /// The time of its first packet.
+    /// The time of the flow's first packet.
     pub fn first(&self) -> WallTime {
         WallTime::from_nanos(self.flow.first)
     }
 
-    /// The time of its last packet.
+    /// The time of the flow's last packet.
     pub fn last(&self) -> WallTime {
         WallTime::from_nanos(self.flow.last)
     }
 
-    /// All TCP flags that the source sent, and those of the answers: the lower 8 bits as in RFC 9293, bit 8 as in RFC 9768.
-    /// `None` if it is not TCP.
+    /// All TCP flags of the source, and all TCP flags of the destination. The lower 8 bits are as
+    /// in RFC 9293, and bit 8 is as in RFC 9768. `None` if the flow is not TCP.
     pub fn tcp_flags(&self) -> Option<(u16, u16)> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.tcp_flags())
     }
 
-    /// How well a TCP connection did. `None` if it is not TCP.
+    /// The health of a TCP connection. `None` if the flow is not TCP.
     pub fn tcp_health(&self) -> Option<TcpHealth> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.health())
     }
 
-    /// The type and code of the first packet of ICMP. `None` if it is not ICMP.
+    /// The type and code of the first ICMP packet. `None` if the flow is not ICMP.
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let [kind, code] = self.flow.icmp().to_be_bytes();
         matches!(self.protocol(), Some(protocol::ICMP | protocol::ICMP6)).then_some((kind, code))
     }
 
-    /// Ids of the first packet's VLAN tags, the outer one first.
+    /// The ids of the first packet's VLAN tags, the outer tag first.
     pub fn vlans(&self) -> [Option<u16>; 2] {
         self.flow.vlans()
     }
@@ -93,23 +95,24 @@ impl FlowRecord {
         self.flow.tunnel()
     }
 
-    /// The names in its packets, if [names were looked for](super::MeterOptions::names) and found.
+    /// The names in the flow's packets, if [names are enabled](super::MeterOptions::names) and were
+    /// found.
     pub fn names(&self) -> Option<&FlowNames> {
         self.names.as_deref()
     }
 
-    /// Why it ended.
+    /// Why the record ended.
     pub fn end(&self) -> FlowEnd {
         self.end
     }
 
-    /// The protocol's number (IANA), if it is IP.
+    /// The protocol's number (IANA), if the flow is IP.
     pub fn protocol(&self) -> Option<u8> {
         matches!(self.flow.key.kind(), Kind::V4 | Kind::V6).then(|| self.flow.key.protocol())
     }
 
-    /// What kind of flow it is: the protocol's name or `protocol-99`; of frames without IP `link` or `mpls`; `other` where
-    /// nothing could be read.
+    /// The kind of the flow: the name of its protocol, or for example `protocol-99`. Frames without
+    /// IP are `link` or `mpls`, and frames that could not be read are `other`.
     pub fn kind(&self) -> Cow<'static, str> {
         self.class().name()
     }
@@ -123,8 +126,8 @@ impl FlowRecord {
         }
     }
 
-    /// The source as text: `10.0.0.1:80`, `[fd00::1]:80`, the address alone if there is no port, a station's address, or `-` if
-    /// nothing was read. ICMP has no ports.
+    /// The source as text: `10.0.0.1:80`, `[fd00::1]:80`, the address alone if there is no port, or
+    /// a MAC address. `-` if the frame was not read. ICMP has no ports.
     pub fn source(&self) -> String {
         let row = Row::of(self);
         self.end_of(&row.source, row.source_port)
@@ -146,19 +149,20 @@ impl FlowRecord {
         }
     }
 
-    /// Bytes of both directions.
+    /// The bytes of both directions together.
     pub fn bytes(&self) -> u64 {
         self.flow.bytes()
     }
 
-    /// The most bytes first; then, so that the order is one, who began first, and the keys.
+    /// Orders records with the most bytes first. Records with equal bytes are ordered by start time
+    /// and key, so that the order is unique.
     pub(super) fn rank(&self, other: &Self) -> Ordering {
         let by = |record: &Self| (record.flow.first, record.flow.key, record.flow.last);
         other.bytes().cmp(&self.bytes()).then_with(|| by(self).cmp(&by(other)))
     }
 }
 
-/// What flows are counted by.
+/// The class under which a flow is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Ip(u8),
@@ -185,7 +189,7 @@ impl Class {
     }
 }
 
-/// How many records of each class there are.
+/// The number of records per class.
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
     ip: [u64; 256],
@@ -209,7 +213,7 @@ impl Classes {
         self.others.iter_mut().zip(more.others).for_each(|(count, more)| *count += more);
     }
 
-    /// Those that there are, the most frequent first.
+    /// The classes with records, the most frequent first.
     pub(super) fn by_frequency(&self) -> Vec<(Cow<'static, str>, u64)> {
         let ip = (0..=u8::MAX).map(|protocol| (Class::Ip(protocol), self.ip[usize::from(protocol)]));
         let others = [Class::Link, Class::Mpls, Class::Other].into_iter().zip(self.others);
@@ -220,7 +224,7 @@ impl Classes {
 }
 
 impl FlowEnd {
-    /// A word for each, as files have it.
+    /// The word for the reason in files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",

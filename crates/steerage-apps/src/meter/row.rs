@@ -12,7 +12,7 @@ use super::key::{Kind, stations};
 use super::record::FlowRecord;
 use super::tcp::ClosedBy;
 
-/// The columns.
+/// The columns of a record and their values.
 #[derive(Serialize)]
 pub(super) struct Row<'a> {
     #[serde(serialize_with = "rfc3339")]
@@ -122,7 +122,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// An endpoint, as text.
+/// The address of an endpoint.
 pub(super) enum Address {
     Ip(IpAddr),
     Station([u8; 6]),

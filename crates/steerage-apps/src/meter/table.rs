@@ -1,11 +1,11 @@
-//! The flows of one CPU.
+//! The table of the flows of one CPU.
 //!
-//! | part | what it is for |
+//! | part | purpose and use |
 //! |---|---|
-//! | `index` | from a packet's hash to a flow's place: touched by every packet |
+//! | `index` | maps a packet's hash to a flow's place: touched by every packet |
 //! | `flows` | the flows themselves, two cache lines each: touched by every packet |
-//! | `wheel` | whom to look at when: touched when a flow begins, ends or is looked at |
-//! | `buckets` | which flows move together: touched when a flow begins or ends |
+//! | `wheel` | schedules the checks of flows: touched when a flow begins, ends or is checked |
+//! | `buckets` | lists the flows that move together: touched when a flow begins or ends |
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use super::lists::Lists;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 use super::wheel::Wheel;
 
-/// How many flows are looked at for one that has been idle for long enough to make room. Those that had a packet since the
-/// last look are passed over once, as in the CLOCK algorithm (Corbato, 1968).
+/// The maximum number of flows that are checked to find one to evict. A flow with a packet since
+/// its last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
 const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Table {
     index: Index,
     flows: HugeVec<Flow>,
-    /// Places that are free: of ended flows, the last one first, since it is in the cache.
+    /// Free places. The one of the flow that ended last comes first, because it is in the cache.
     free: Vec<u32>,
     len: usize,
     wheel: Wheel,
@@ -35,7 +35,7 @@ pub(super) struct Table {
     timeouts: Timeouts,
 }
 
-/// The flows of a bucket on their way to another CPU.
+/// The flows of a bucket that moves to another CPU.
 #[derive(Debug)]
 pub(super) struct Departed {
     pub(super) flows: Vec<Flow>,
@@ -65,13 +65,13 @@ impl Table {
         self.len
     }
 
-    /// Where a flow of that hash is likely to be, or [`NONE`](super::index::NONE).
+    /// The place where a flow with the hash probably is, or [`NONE`](super::index::NONE).
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         self.index.candidate(hash)
     }
 
-    /// What is at a place, which may be another flow than one thinks, or none.
+    /// The flow at a place. It may be vacant, or another flow than the caller expects.
     #[inline(always)]
     pub(super) fn at(&self, place: u32) -> Option<&Flow> {
         self.flows.get(place as usize)
@@ -82,13 +82,13 @@ impl Table {
         self.flows.get_mut(place as usize)
     }
 
-    /// Asks for what [`candidate`](Self::candidate) looks at.
+    /// Prefetches the memory that [`candidate`](Self::candidate) reads.
     #[inline(always)]
     pub(super) fn prefetch_candidate(&self, hash: u32) {
         self.index.prefetch(hash);
     }
 
-    /// Asks for the flow at a place.
+    /// Prefetches the flow at a place.
     #[inline(always)]
     pub(super) fn prefetch(&self, place: u32) {
         self.flows.prefetch(place as usize);
@@ -98,19 +98,20 @@ impl Table {
         self.index.find(hash, |place| self.at(place).is_some_and(|flow| flow.key == *key))
     }
 
-    /// Takes room for one more flow. If there is none, the flow that has been idle for the longest time makes some, and is
-    /// returned.
+    /// Takes a slot for one more flow. If none is free, evicts and returns the flow that has been
+    /// idle for the longest time.
     pub(super) fn make_room(&mut self) -> Option<Flow> {
         if self.slots.take() {
             return None;
         }
         let evicted = self.longest_idle()?;
-        // Its seat is the new flow's.
+        // The new flow takes over the slot of the evicted one.
         Some(self.take_out(evicted))
     }
 
-    /// Where there are too many flows, of all CPUs together: takes out the one here that has been idle for the longest time,
-    /// unless it is the last. To be called until it has nothing to say.
+    /// If all CPUs together have too many flows, removes and returns the flow of this table that
+    /// has been idle for the longest time, unless it is the last one. The caller repeats this until
+    /// it returns `None`.
     pub(super) fn shed(&mut self) -> Option<Flow> {
         if !self.slots.is_surplus() || self.len <= 1 {
             return None;
@@ -119,7 +120,8 @@ impl Table {
         Some(self.remove(idle))
     }
 
-    /// Puts a flow in that is not there yet, and for which there [is room](Self::make_room).
+    /// Adds a flow that is not in the table. The caller must have called
+    /// [`make_room`](Self::make_room) first.
     pub(super) fn insert(&mut self, flow: Flow) {
         let place = self.free.pop().unwrap_or_else(|| self.new_place());
         self.index.insert(flow.hash, place);
@@ -138,13 +140,13 @@ impl Table {
         self.flows.len() as u32 - 1
     }
 
-    /// Ends a flow.
+    /// Removes a flow and returns its slot.
     pub(super) fn remove(&mut self, place: u32) -> Flow {
         self.slots.give();
         self.take_out(place)
     }
 
-    /// The flow, whose seat is left to the caller.
+    /// Removes a flow. Its slot stays taken.
     fn take_out(&mut self, place: u32) -> Flow {
         let flow = std::mem::replace(&mut self.flows[place as usize], Flow::vacant());
         self.index.remove(flow.hash, place);
@@ -159,7 +161,7 @@ impl Table {
         flow.last.saturating_add(flow.timeout(&self.timeouts)).saturating_add(nanos(LATE_MAX))
     }
 
-    /// Has a flow looked at when its timeout, which was changed, is over.
+    /// Schedules a flow anew after its timeout has changed.
     pub(super) fn reschedule(&mut self, place: u32) {
         if let Some(end) = self.at(place).map(|flow| self.end_of(flow)) {
             self.wheel.remove(place);
@@ -167,7 +169,8 @@ impl Table {
         }
     }
 
-    /// Looks at one flow of which the time may be over. `None`: there is none to look at. Else the flow, if it was over.
+    /// Checks one flow that may have timed out. Returns `None` if no flow needs a check. Otherwise
+    /// it returns the flow if it has timed out, after removing it.
     pub(super) fn look(&mut self, now: u64) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
@@ -190,7 +193,7 @@ impl Table {
         self.wheel.next()
     }
 
-    /// All flows of a bucket.
+    /// Removes all flows of a bucket for another CPU.
     pub(super) fn depart(&mut self, bucket: BucketId) -> Option<Departed> {
         let list = list_of(bucket);
         self.buckets.first(list)?;
@@ -202,7 +205,7 @@ impl Table {
         Some(Departed { flows, slots })
     }
 
-    /// The flows of a bucket from another CPU. One that is here already is one flow from now on.
+    /// Adds the flows of a bucket from another CPU. If a flow is already here, both are merged.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
         self.slots.absorb(departed.slots);
         for mut flow in departed.flows {
@@ -217,7 +220,7 @@ impl Table {
         }
     }
 
-    /// All flows, and vacant ones among them.
+    /// All flows, with vacant ones among them.
     pub(super) fn into_flows(self) -> HugeVec<Flow> {
         self.flows
     }

@@ -1,43 +1,48 @@
-//! How well a TCP connection does, by the headers of its segments.
+//! TCP health: measures how well a connection works by the headers of its segments.
 //!
-//! The rules are those of Wireshark's analysis of sequence numbers, so that the counts can be checked against tshark, as far as
-//! 64 bytes for each flow allow: selective acknowledgements are not looked at. `docs/meter.md` defines what is counted.
+//! The rules are those of Wireshark's analysis of sequence numbers, so that tests can compare the
+//! counts with tshark. The analysis uses 64 bytes per flow, so it does not read selective
+//! acknowledgements. `docs/meter.md` defines the counts.
 
 use serde::Serialize;
 
 use super::flow::{ACK, FIN, RST, SYN};
 
-/// If the round-trip time is not known, a segment that comes this soon after the highest one was overtaken by it. Later, it was
-/// sent again. Wireshark's value.
+/// The limit that distinguishes out-of-order segments from retransmissions, in nanoseconds, if the
+/// round-trip time is unknown. A segment that arrives within this time after the highest one was
+/// overtaken. A later one is a retransmission. The value is Wireshark's.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
-/// What one segment tells.
+/// The TCP header fields of a packet that the analysis needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Whether there is one: of a fragment and of a header that was cut off, too little is known.
+    /// Whether the packet has a TCP header. Fragments and truncated headers count as packets
+    /// without one, because too little is known of them.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
     pub(super) window: u16,
-    /// Bytes of data.
+    /// The number of data bytes.
     pub(super) bytes: u32,
 }
 
-/// What is known of the connection, by the side that sent.
+/// The state of a connection. Each pair has the values of the first and the second endpoint, as the
+/// senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
-    /// When the segment with the highest number came.
+    /// The time of the segment with the highest sequence number.
     highest_at: [u64; 2],
-    /// The number behind the highest.
+    /// The sequence number after the highest one.
     next: [u32; 2],
-    /// What was acknowledged last.
+    /// The last acknowledgement number.
     acknowledged: [u32; 2],
     retransmitted: [u32; 2],
     out_of_order: [u32; 2],
     zero_windows: [u16; 2],
     window: [u16; 2],
-    /// Microseconds from SYN to the acknowledgement that completes the handshake, plus one. 0 if it is not known.
+    /// Microseconds from the SYN to the acknowledgement that completes the handshake, plus one. 0
+    /// if unknown.
     handshake: u32,
     resets: [u8; 2],
     bits: [u8; 2],
@@ -45,27 +50,29 @@ pub(super) struct TcpState {
 
 const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 
-/// The bits of a side.
+/// The state bits of a side.
 mod bit {
-    /// A segment came, so `next` is known.
+    /// A segment was seen, so `next` is known.
     pub(super) const KNOWN: u8 = 1;
-    /// The last segment was a duplicate acknowledgement; the last two or more were.
+    /// The last segment was a duplicate acknowledgement. For `DUPLICATES`, at least the last two
+    /// were.
     pub(super) const DUPLICATE: u8 = 2;
     pub(super) const DUPLICATES: u8 = 4;
-    /// It sent a SYN without ACK, and nothing but SYNs since; the other side has answered it.
+    /// The side sent a SYN without ACK, and only SYNs since. For `ANSWERED`, the other side has
+    /// replied to it.
     pub(super) const OPENS: u8 = 8;
     pub(super) const ANSWERED: u8 = 16;
-    /// It was the first to send FIN or RST.
+    /// The side was the first to send FIN or RST.
     pub(super) const CLOSES: u8 = 32;
 }
 
-/// Whether `a` comes before `b`, in numbers that wrap (RFC 9293, section 3.4).
+/// Whether `a` comes before `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 impl TcpState {
-    /// Notes a segment.
+    /// Adds a segment to the state.
     pub(super) fn note(&mut self, side: usize, segment: &Segment, flags: u16, time: u64) {
         let other = 1 - side;
         let Segment { sequence, acknowledged, window, bytes, .. } = *segment;
@@ -115,10 +122,11 @@ impl TcpState {
         self.bits[side] & bit::KNOWN != 0
     }
 
-    /// An acknowledgement: if it is the first after a SYN that was answered, it completes the handshake.
+    /// Handles an acknowledgement. If it is the first one after an answered SYN, it completes the
+    /// handshake.
     fn note_acknowledgement(&mut self, side: usize, time: u64) {
         if self.bits[side] & bit::ANSWERED != 0 && self.handshake == 0 {
-            // Nothing but the SYN has been sent yet.
+            // The side has sent only its SYN so far, so `highest_at` is the time of the SYN.
             let micros = time.saturating_sub(self.highest_at[side]) / 1000;
             self.handshake = u32::try_from(micros).map_or(u32::MAX, |micros| micros.saturating_add(1));
         }
@@ -128,7 +136,7 @@ impl TcpState {
     fn note_opening(&mut self, side: usize, flags: u16, time: u64) {
         let other = 1 - side;
         match flags & (SYN | ACK | RST) {
-            // The time counts from the last one.
+            // If the SYN is repeated, the time counts from the last one.
             SYN => {
                 self.bits[side] = self.bits[side] & !bit::ANSWERED | bit::OPENS;
                 self.highest_at[side] = time;
@@ -138,10 +146,10 @@ impl TcpState {
         }
     }
 
-    /// A segment whose number is not new: either it was overtaken on its way, or it was sent again.
+    /// Counts a segment with an old sequence number as overtaken or as a retransmission.
     fn note_again(&mut self, side: usize, segment: &Segment, time: u64) {
         let other = 1 - side;
-        // What follows a window probe repeats its byte and adds more.
+        // The segment after a window probe repeats the probe's byte and adds more.
         if segment.bytes > 1 && segment.sequence == self.next[side].wrapping_sub(1) {
             return;
         }
@@ -169,7 +177,7 @@ impl TcpState {
         self.handshake.checked_sub(1)
     }
 
-    /// What the next record of the same connection begins with: what is known, and no counts.
+    /// The initial state for the next record of the same connection: this state without its counts.
     pub(super) fn restarted(&self) -> Self {
         let bits = self.bits.map(|bits| bits & !bit::CLOSES);
         let (none, no_windows) = ([0; 2], [0; 2]);
@@ -184,7 +192,7 @@ impl TcpState {
         }
     }
 
-    /// Adds what another CPU knows of the same connection.
+    /// Adds the state that another CPU has of the same connection.
     pub(super) fn merge(&mut self, other: &Self) {
         let later = self.highest_at.iter().max() >= other.highest_at.iter().max();
         let (known, counted) = if later { (*self, other) } else { (*other, &*self) };
@@ -195,7 +203,7 @@ impl TcpState {
             both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
             both.resets[side] = both.resets[side].saturating_add(counted.resets[side]);
         }
-        // Both happen once, so either part knows them.
+        // Both events happen only once, so one of the two states has each.
         both.handshake = both.handshake.max(counted.handshake);
         if (both.bits[0] | both.bits[1]) & bit::CLOSES == 0 {
             (0..2).for_each(|side| both.bits[side] |= counted.bits[side] & bit::CLOSES);
@@ -203,7 +211,7 @@ impl TcpState {
         *self = both;
     }
 
-    /// What a record says; `turned` if the second endpoint is the source.
+    /// The health for a record. If `turned`, the second endpoint is the source.
     pub(super) fn health(&self, turned: bool) -> TcpHealth {
         let (source, destination) = if turned { (1, 0) } else { (0, 1) };
         let direction = |side: usize| TcpDirection {
@@ -226,51 +234,55 @@ impl TcpState {
     }
 }
 
-/// How well a TCP connection did.
+/// The health of a TCP connection.
+///
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpHealth {
-    /// Microseconds from the SYN to the acknowledgement that completes the handshake: the round-trip time from end to end, as it is
-    /// seen here. `None` if the handshake was not seen.
+    /// Microseconds from the SYN to the acknowledgement that completes the handshake. This is the
+    /// end-to-end round-trip time as seen by the meter. `None` if the meter did not see the
+    /// handshake.
     pub handshake_us: Option<u32>,
-    /// What the source sent.
+    /// Counts of segments from the source to the destination.
     pub forth: TcpDirection,
-    /// What it was answered.
+    /// Counts of segments from the destination to the source.
     pub back: TcpDirection,
     /// The side that sent the first FIN or RST.
     pub closed_by: Option<ClosedBy>,
 }
 
-/// What one side of a TCP connection sent.
+/// Counts of the segments that one side of a TCP connection sent.
+///
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpDirection {
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     pub retransmitted: u32,
-    /// Segments that others overtook on their way.
+    /// Segments that arrived out of order, because others overtook them.
     pub out_of_order: u32,
-    /// Segments that said that the receiver has no room. 65,535 is that many or more.
+    /// Segments that advertised a window of zero. 65,535 stands for that many or more.
     pub zero_windows: u16,
-    /// Segments with RST. 255 is that many or more.
+    /// Segments with RST. 255 stands for that many or more.
     pub resets: u8,
 }
 
-/// A side of a TCP connection.
+/// The side that closed a TCP connection.
+///
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClosedBy {
-    /// The one that sent first.
+    /// The endpoint that sent first.
     Source,
-    /// The other one.
+    /// The other endpoint.
     Destination,
 }
 
 #[cfg(feature = "parquet")]
 impl ClosedBy {
-    /// A word for each, as files have it.
+    /// The word for the side in files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Source => "source",

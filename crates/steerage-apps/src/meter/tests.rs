@@ -1,4 +1,4 @@
-//! Tables against a plain map: flows that begin, go on, end, move and make room.
+//! Compares tables with a plain map. Flows begin, go on, end, move, and are evicted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const S: u64 = 1_000_000_000;
 const START: u64 = 1_700_000_000 * S;
 const TABLES: usize = 3;
 const BUCKETS: u32 = 4;
-/// Looks that find all that is over.
+/// A number of checks that finds all flows that have timed out.
 const ALL_LOOKS: usize = 1000;
 
 fn timeouts() -> Timeouts {
@@ -35,7 +35,7 @@ fn seen(flow: u32, time: u64, seeds: &Seeds) -> Seen {
     Seen { time, bytes: 60, ip_bytes: 40, hash: flow.key.hash(seeds), ..Seen::of(flow) }
 }
 
-/// Flow 1 has one packet, flow 2 two, and so on; one is gone.
+/// Flow 1 has one packet, flow 2 has two, and so on. Then a flow is removed.
 #[test]
 fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     const FLOWS: u32 = 100;
@@ -54,14 +54,14 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     table.remove(table.find(&gone.flow.key, gone.hash).unwrap());
     let (mut largest, one) = (Largest::new(5), published.one_more());
     let packets = || published.largest(3).iter().map(|flow| flow.forth().packets).collect::<Vec<_>>();
-    // Nothing is published before all were looked at.
+    // Nothing is published before all places were scanned.
     for _ in 0..10 {
         assert!(packets().is_empty());
         largest.go_on(&table, 10, &one);
     }
     largest.go_on(&table, 10, &one);
     assert_eq!(packets(), [99, 98, 97]);
-    // What has gone is not told the next time.
+    // A removed flow is not in the next result.
     let next = seen(99, START, &seeds);
     table.remove(table.find(&next.flow.key, next.hash).unwrap());
     largest.go_on(&table, 1000, &one);
@@ -72,11 +72,11 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A packet of a flow.
+    /// A packet of this flow arrives.
     Packet(u32),
-    /// Time passes, in seconds.
+    /// This many seconds pass.
     Pass(u64),
-    /// A bucket moves to a table.
+    /// This bucket moves to this table.
     Move(u32, usize),
 }
 
@@ -89,16 +89,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..400)
 }
 
-/// The tables of some CPUs, and what a map says.
+/// The tables of several CPUs, and a map as the model.
 struct World {
     tables: Vec<Table>,
     limit: Arc<FlowLimit>,
     seeds: Seeds,
-    /// Which table a bucket is at.
+    /// The table of each bucket.
     at: [usize; BUCKETS as usize],
-    /// Open flows: packets, and the time of the last one.
+    /// The current flows, with their number of packets and the time of the last one.
     open: BTreeMap<u32, (u64, u64)>,
-    /// Packets of records that have ended, by flow: those of the tables and those of the map.
+    /// Packets in ended records by flow, according to the tables and according to the model.
     ended: [BTreeMap<u32, u64>; 2],
     now: u64,
 }
@@ -163,7 +163,8 @@ impl World {
         }
     }
 
-    /// None of the same table was idle for longer, but for what one place of the wheel lasts.
+    /// Checks that no flow of the same table was idle for longer, up to the span of one place of
+    /// the wheel.
     fn evicted(&mut self, flow: &Flow) {
         let (one, other) = flow.key.addresses();
         let id = one.min(other) as u32;
@@ -191,7 +192,8 @@ impl World {
             }
             assert!(self.tables[at].look(self.now).is_none(), "looking comes to an end");
         }
-        // What is over by more than a place of the wheel is gone, what isn't over is not.
+        // Flows that timed out longer ago than one place of the wheel are gone, and flows that have
+        // not timed out are there.
         let over: Vec<u32> =
             self.open.iter().filter(|(_, (_, last))| self.now - last >= 61 * S).map(|(id, _)| *id).collect();
         for id in over {
@@ -237,7 +239,7 @@ proptest! {
                 Step::Move(bucket, to) => world.move_bucket(bucket, to),
             }
             world.check();
-            // Each table may have one flow without a slot: there is always room for one.
+            // Each table may have one flow beyond the limit, so there is always room for one.
             prop_assert!(world.open.len() < flows_max + TABLES);
         }
         let left: BTreeMap<u32, u64> = world.open.iter().map(|(id, (packets, _))| (*id, *packets)).collect();
@@ -248,13 +250,13 @@ proptest! {
             flows.insert(one.min(other) as u32, flow.traffic().0.packets);
         }
         prop_assert_eq!(flows, left);
-        // All places are free again.
+        // All slots are free again.
         let mut heir = super::flow_limit::FlowSlots::none(&world.limit);
         prop_assert!((0..flows_max).all(|_| heir.take()) && !heir.take());
     }
 }
 
-/// A flow that is in use outlives those that had one packet each, however many of them come at the same time.
+/// A flow in use is not evicted, even if many flows with one packet each arrive at the same time.
 #[test]
 fn who_is_in_use_is_not_evicted() {
     let mut world = World::new(16);
@@ -267,7 +269,7 @@ fn who_is_in_use_is_not_evicted() {
     assert_eq!(world.open.len(), 16);
 }
 
-/// A flow that two CPUs know in part is whole where it arrives.
+/// If two CPUs have parts of a flow, the parts are merged where they meet.
 #[test]
 fn flows_merge_on_arrival() {
     let mut world = World::new(10);
@@ -284,7 +286,7 @@ fn flows_merge_on_arrival() {
     let place = world.tables[1].find(&seen.flow.key, seen.hash).expect("it is there");
     let flow = *world.tables[1].at(place).expect("it is there");
     assert_eq!((flow.traffic().0.packets, flow.reason_at_the_end(START, &timeouts())), (2, FlowEnd::Forced));
-    // It needs one seat, not two.
+    // The merged flow holds one slot.
     let mut heir = super::flow_limit::FlowSlots::none(&world.limit);
     assert!((0..9).all(|_| heir.take()) && !heir.take());
 }

@@ -1,24 +1,25 @@
-//! When flows end by time, and what time it is.
+//! The timeouts of flows, and the clock of the packets.
 
 use std::time::Duration;
 
 use steerage::Timestamp;
 
-/// How long a TCP flow that was closed is waited on, for its last acknowledgement and for what was sent twice: longer than
-/// most round trips and than a first retransmission (RFC 6298 begins with 1 s).
+/// How long a closed TCP flow stays in the table for its last acknowledgement and for
+/// retransmissions. This is longer than most round trips and than the first retransmission timeout
+/// (RFC 6298 starts with 1 s).
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How much longer than its timeout a flow stays in the table: packets of several interfaces may come a little out of the
-/// order of their times and must still find it. It makes no difference to records, which timeouts cut by the packets' own
-/// times.
+/// How long a flow stays in the table after its timeout. Packets of several interfaces may arrive
+/// slightly out of the order of their timestamps, and must still find their flow. This time does
+/// not change the records, because the packets' own timestamps decide where records are cut.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
-/// In nanoseconds.
+/// The timeouts in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
     pub(super) active: u64,
     pub(super) inactive: u64,
-    /// After TCP's last word.
+    /// The timeout after TCP closed the connection.
     pub(super) closed: u64,
 }
 
@@ -33,20 +34,23 @@ impl Timeouts {
     }
 }
 
-/// The time of the packets, in nanoseconds since 1970: of those that have one, by what their device noted; of the others, by
-/// the path's clock. Between packets it goes on with the path's clock.
+/// The time according to the packets, in nanoseconds since 1970.
+///
+/// If a packet has a timestamp from its device, that is its time. Otherwise its time is that of the
+/// path's clock. Between packets, the clock advances with the path's clock.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// When the path's clock began.
+    /// The wall time at which the path's clock began.
     epoch: u64,
     now: u64,
-    /// What the path's clock said then.
+    /// The path's clock at the time `now`.
     noted: Timestamp,
-    /// Whether packets have times.
+    /// Whether packets have timestamps.
     timed: bool,
-    /// Whether there was any packet.
+    /// Whether any packet has arrived.
     began: bool,
-    /// How far a packet's time may lie behind: further back it is the time of another recording.
+    /// The furthest that a packet's time may go back. A time before that belongs to another
+    /// recording.
     back_max: u64,
 }
 
@@ -60,13 +64,13 @@ impl Clock {
     pub(super) fn of_packet(&self, time: Option<u64>, path: Timestamp) -> u64 {
         match time {
             Some(time) => time,
-            // The others have times: what is closest.
+            // Other packets have timestamps, so the last one is the best estimate.
             None if self.timed => self.now,
             None => self.epoch + path.as_nanos(),
         }
     }
 
-    /// Takes note of a batch's last packet.
+    /// Sets the clock by the last packet of a batch.
     #[inline]
     pub(super) fn note(&mut self, time: u64, timed: bool, path: Timestamp) {
         let first = timed && !self.timed;
@@ -78,17 +82,17 @@ impl Clock {
         self.began = true;
     }
 
-    /// What it is by the last packet.
+    /// The current time of the clock.
     pub(super) fn now(&self) -> u64 {
         self.now
     }
 
-    /// The same, of packets alone: 0 if there were none.
+    /// The current time of the clock, or 0 if no packet has arrived.
     pub(super) fn of_packets(&self) -> u64 {
         if self.began { self.now } else { 0 }
     }
 
-    /// Goes on to what the path's clock says.
+    /// Advances the clock to the path's clock.
     pub(super) fn advance(&mut self, path: Timestamp) {
         self.now = self.now.saturating_add(nanos(path.since(self.noted)));
         self.noted = path;
@@ -117,7 +121,7 @@ mod tests {
     #[test]
     fn with_times_it_is_the_recording() {
         let mut clock = Clock::new(1000 * S, 60 * S);
-        // Recorded before the run: the first time counts though it lies behind.
+        // The packets were recorded before the run. The first time counts although it is earlier.
         clock.note(990 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
         assert_eq!((clock.of_packet(Some(7), at(9)), clock.of_packet(None, at(9))), (7, 990 * S));

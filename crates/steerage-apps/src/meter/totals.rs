@@ -1,4 +1,4 @@
-//! What comes of metering: totals, and the flows with the most bytes.
+//! The results of metering: totals, and the flows with the most bytes.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -11,7 +11,8 @@ use super::names::Names;
 use super::record::{Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
-/// The records with the most bytes of all that were offered, so many at most. The least of them is at the heap's top.
+/// The records with the most bytes among those that were offered, at most `most`. The one with the
+/// fewest bytes is at the top of the heap.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     most: usize,
@@ -46,7 +47,7 @@ impl Top {
         Self { most, heap: BinaryHeap::with_capacity(most) }
     }
 
-    /// Whether a record of so many bytes might be among them.
+    /// Whether a record with this many bytes may be one of them.
     pub(super) fn has_place_for(&self, bytes: u64) -> bool {
         self.most > 0 && (self.heap.len() < self.most || self.heap.peek().is_some_and(|least| bytes >= least.0.bytes()))
     }
@@ -68,7 +69,7 @@ impl Top {
     }
 }
 
-/// What one CPU counted of records that have ended.
+/// One CPU's counts of records that have ended.
 #[derive(Clone, Debug)]
 pub(super) struct Totals {
     pub(super) total: u64,
@@ -101,44 +102,48 @@ impl Totals {
     }
 }
 
-/// What one CPU has to say at the end: what it counted, and its flows that go on.
+/// The report of one CPU at the end: its counts, and its current flows.
+///
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Debug)]
 pub struct MeterReport {
     pub(super) totals: Totals,
     pub(super) open: HugeVec<Flow>,
     pub(super) names: Names,
-    /// What time it was by the packets.
+    /// The time according to the packets.
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
-    /// Bytes of packets as they were handled, which a capture may have cut.
+    /// The bytes of the packets as they were handled. They are fewer than on the wire if a capture
+    /// cut the packets.
     pub handled_bytes: u64,
 }
 
-/// What all CPUs metered.
+/// The results of all CPUs.
+///
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Clone, Debug)]
 pub struct Metered {
-    /// Records, those of flows that the end cut off among them.
+    /// The number of records, including those of flows that were still open at the end.
     pub total: u64,
-    /// Of these, records of flows that had to make room.
+    /// The number of these records whose flow was evicted.
     pub evicted: u64,
-    /// Records by [kind](FlowRecord::kind), the most frequent first.
+    /// The number of records by [kind](FlowRecord::kind), the most frequent first.
     pub kinds: Vec<(Cow<'static, str>, u64)>,
-    /// The records with the most bytes, of both directions together.
+    /// The records with the most bytes in both directions together.
     pub top: Vec<FlowRecord>,
     /// The time of the earliest packet.
     pub earliest: Option<WallTime>,
 }
 
-/// The flows that the end of the run cut off, or that had said their last word: nobody has written them yet.
+/// The flows that were still open at the end of the run, or closed without a record so far.
+///
 /// [`Metering::new`](super::Metering::new) has an example.
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
-    /// The names of these flows, of each CPU. Empty if no names were looked for.
+    /// The names of these flows, one entry per CPU. Empty if names are not enabled.
     names: Vec<Names>,
-    /// What time it was, and when a flow is over.
+    /// The time at the end, and the timeouts of flows.
     end: Option<(u64, Timeouts)>,
 }
 
@@ -153,15 +158,16 @@ impl OpenFlows {
         FlowRecord::new(*flow, why).with_names(names)
     }
 
-    /// Their records, in the order in which they began.
+    /// The records of these flows, in the order in which the flows began.
     pub fn into_records(self) -> Vec<FlowRecord> {
         let mut flows: Vec<&Flow> = self.flows().collect();
         flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
         flows.into_iter().map(|flow| self.record(flow)).collect()
     }
 
-    /// Queues of different masks, a CPU that was declared dead, and fragments that came before their datagram's first can
-    /// leave a flow in parts: those of the same hash are looked at.
+    /// Merges flows that are in several parts. Queues with different masks, a CPU that was declared
+    /// dead, and fragments that arrived before the first of their datagram can split a flow. Only
+    /// flows with equal hashes are compared.
     fn merge(&mut self) {
         let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
             let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());
@@ -185,16 +191,18 @@ impl OpenFlows {
 }
 
 impl Metered {
-    /// Puts together what the CPUs say. Flows that the end cut off count too; they are returned as well, to be written.
+    /// Combines the reports of all CPUs. Flows that are still open count too. They are also
+    /// returned, so that the caller can write them.
     ///
-    /// `top` is how many of the records with the most bytes are wanted, as the CPUs were told. They are exactly those: one
-    /// that is among them is among those of its CPU, or goes on.
+    /// `top` is the number of records with the most bytes to return, as in
+    /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact: each of these records
+    /// is among the top records of its CPU, or its flow is still open.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {
         let mut totals = Totals::new(top);
         let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), end: None };
         for report in reports {
             totals.add_all(report.totals);
-            // Whoever had the last packet knows how late it was.
+            // The CPU with the last packet determines the time of the end.
             let (now, timeouts) = open.end.unwrap_or((report.now, report.timeouts));
             open.end = Some((now.max(report.now), timeouts));
             if report.names.is_on() {
@@ -229,7 +237,7 @@ mod tests {
     use crate::meter::flow::Seen;
     use crate::meter::key::Key;
 
-    /// A packet of flow `n`, at that second.
+    /// Flow `n` with one packet at this second.
     fn flow(n: u32, second: u64, hash: u32) -> Flow {
         let time = second * 1_000_000_000;
         let seen = Seen { time, hash, bytes: 100, ..Seen::of(Key::v4((n, 1), (9, 9), 17)) };
@@ -240,7 +248,7 @@ mod tests {
 
     fn report(flows: &[Flow]) -> MeterReport {
         let mut open = HugeVec::with_capacity(flows.len() + 2);
-        // Places that are free are no flows.
+        // Vacant places do not count as flows.
         [&[Flow::vacant()], flows, &[Flow::vacant()]].concat().into_iter().for_each(|flow| open.push(flow));
         let timeouts = Timeouts::new(Duration::from_secs(300), Duration::from_secs(60));
         MeterReport { totals: Totals::new(10), open, names: Names::new(false), now: 0, timeouts, handled_bytes: 0 }
@@ -248,7 +256,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_flow_on_several_cpus_are_one_record() {
-        // The third has another's hash, the fourth is on one CPU only.
+        // The third flow shares its hash with another flow. The fourth is on one CPU only.
         let cpus = [
             report(&[flow(1, 5, 1), flow(2, 1, 2), flow(4, 9, 4)]),
             report(&[flow(3, 3, 2), flow(2, 2, 2), flow(1, 4, 1)]),

@@ -1,25 +1,28 @@
-//! When to look at which flow: a timing wheel (Varghese and Lauck, 1987) that packets do not touch.
+//! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987) that packets do not
+//! touch.
 //!
-//! A flow is put where its timeout would end if no packet came. When the wheel gets there, it is looked at: it is over, or it
-//! is put where its timeout ends now. So a flow costs one look in its timeout, however many packets it has.
+//! A flow is put in the place where its timeout ends if no further packet arrives. When the wheel
+//! reaches this place, the flow is checked. It has either timed out, or it goes to the place where
+//! its timeout ends now. So a flow needs one check per timeout, however many packets it has.
 
 use super::lists::Lists;
 
-/// Places of the wheel. A timeout takes up half of them at most, so that a flow is found within a thirtieth of it.
+/// The number of places of the wheel. A timeout takes at most half of them, so a flow is found late
+/// by at most a thirtieth of its timeout.
 const PLACES: u64 = 64;
 const PLACES_OF_A_TIMEOUT: u64 = 30;
 
 #[derive(Debug)]
 pub(super) struct Wheel {
     lists: Lists,
-    /// How long a place lasts, in nanoseconds.
+    /// The duration of a place, in nanoseconds.
     span: u64,
-    /// The first place that is not over, counted since 1970.
+    /// The first place that has not passed, counted from 1970.
     cursor: u64,
 }
 
 impl Wheel {
-    /// For timeouts of so many nanoseconds at most, and so many flows.
+    /// Creates a wheel for timeouts of at most `timeout` nanoseconds and for `flows_max` flows.
     pub(super) fn new(timeout: u64, flows_max: usize) -> Self {
         Self { lists: Lists::new(PLACES as usize, flows_max), span: timeout / PLACES_OF_A_TIMEOUT + 1, cursor: 0 }
     }
@@ -28,7 +31,8 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Has a flow looked at as soon as `end` is over. Further away than the wheel goes round, it is looked at too early.
+    /// Schedules the check of a flow for when `end` has passed. If that is more than one round of
+    /// the wheel away, the check comes too early.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
@@ -38,10 +42,12 @@ impl Wheel {
         self.lists.remove(flow);
     }
 
-    /// A flow to be looked at by that time. It stays until it is [moved](Self::later) or [removed](Self::remove).
+    /// Returns a flow whose check is due at this time. The flow stays until it is
+    /// [moved](Self::later) or [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
-        // Once round is all of it; and a clock that was set back begins anew there.
+        // A jump of more than one round covers all places. If the clock was set back, the wheel
+        // restarts at the new time.
         if target < self.cursor.saturating_sub(PLACES) || target > self.cursor + PLACES {
             self.cursor = target.saturating_sub(PLACES - 1);
         }
@@ -54,15 +60,15 @@ impl Wheel {
         None
     }
 
-    /// Has a flow looked at later than it was to be.
+    /// Moves a flow to a later check.
     pub(super) fn later(&mut self, flow: u32, end: u64) {
         self.lists.remove(flow);
-        // Not again in this round: whoever looks must come to an end.
+        // Not in the current place again, so that a loop over all due flows ends.
         let place = (end / self.span + 1).clamp(self.cursor + 1, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
     }
 
-    /// The flow that would be looked at first, whatever the time.
+    /// The flow whose check comes next, regardless of the time.
     pub(super) fn next(&self) -> Option<u32> {
         (self.cursor..self.cursor + PLACES).find_map(|place| self.lists.first(Self::list(place)))
     }
@@ -74,7 +80,7 @@ mod tests {
 
     const TIMEOUT: u64 = 60_000_000_000;
 
-    /// All that are due by then, taken out.
+    /// Removes all flows whose check is due.
     fn take(wheel: &mut Wheel, now: u64) -> Vec<u32> {
         std::iter::from_fn(|| {
             let flow = wheel.due(now)?;
@@ -98,7 +104,7 @@ mod tests {
                 assert!(start + u64::from(flow) * TIMEOUT / 100 < now, "not before");
                 seen += 1;
             }
-            // A place's span late at most.
+            // A flow is found at most one place too late.
             assert!(u64::from(seen) + 100 / PLACES_OF_A_TIMEOUT + 1 >= step.min(100), "{seen} by {step}");
         }
         assert_eq!(seen, 100);
@@ -112,7 +118,7 @@ mod tests {
         (0..10).for_each(|flow| wheel.put(flow, 100 * day + TIMEOUT));
         assert_eq!(take(&mut wheel, 101 * day).len(), 10);
         (0..10).for_each(|flow| wheel.put(flow, 101 * day + TIMEOUT));
-        // Back by a day: they are looked at within a round.
+        // The clock is set back by a day. The flows are checked within a round.
         assert_eq!(take(&mut wheel, day).len() + take(&mut wheel, day + 3 * TIMEOUT).len(), 10);
     }
 

@@ -1,9 +1,10 @@
-//! The state that the meters, the thread that writes their records, and the end of the run share. It decides how long the end of
-//! a run waits for a reader of the records.
+//! The state that the meters, the thread that writes their records, and the end of the run share.
+//! It decides how long the end of a run waits for a reader of the records.
 //!
-//! A reader may pause for as long as it likes, as a pager does: a source that can wait then waits, and so does the end of a run
-//! that ends by itself. After a request to stop, a reader that takes nothing for a second is given up: [`LOOKS`] checks, one
-//! every [`LOOK`]. The thread that is stuck in its write cannot be interrupted, and is left behind.
+//! A reader may pause for any length of time, like a pager does. A source that can wait then waits,
+//! and so does the end of a run that ends by itself. After a request to stop, a reader that takes
+//! nothing for a second is given up: [`LOOKS`] checks, one every [`LOOK`]. The thread is stuck in
+//! its write, which cannot be interrupted, so the run ends without it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -21,14 +22,16 @@ use super::record::FlowRecord;
 /// The interval between two checks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The writer is given up after this many checks in a row during which nothing was taken: half of the time that a stop gives to
-/// packets in flight, so that a CPU that waits for the writer still ends in time.
+/// The writer is given up after this many checks in a row without progress. They take half of the
+/// time that a stop gives to packets in flight. So a CPU that waits for the writer still ends in
+/// time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
-/// What is handed over to the writer.
+/// A message to the writer.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Records that ended, and the time at which they were handed over, in nanoseconds since 1970. Several writers can share them.
+    /// Records that ended, and the time at which they were handed over, in nanoseconds since 1970.
+    /// Several writers can share them.
     Ended(Arc<Vec<FlowRecord>>, u64),
     /// No more records follow.
     End,
@@ -39,14 +42,14 @@ pub(super) enum Message {
 pub(super) enum WriterEnd {
     /// By itself: with a result, or with a panic.
     Itself(thread::Result<Result<(), ExportError>>),
-    /// It was given up because nobody took what it wrote.
+    /// It was given up because its reader took nothing.
     GivenUp,
 }
 
 /// The state that meters, writer and the end of the run share.
 #[derive(Debug)]
 pub(super) struct WriterState {
-    /// What messages call the place that it writes to.
+    /// The name of the output in messages.
     name: String,
     /// The queue that the writer reads. It is dropped when the writer ends, so that no meter waits for the writer.
     messages: Mutex<Option<Receiver<Message>>>,
@@ -58,7 +61,7 @@ pub(super) struct WriterState {
     unsent: AtomicU64,
     /// Records that found no room in the queue.
     refused: AtomicU64,
-    /// The packets and bytes of both.
+    /// The packets and bytes of all records that were not written.
     lost_packets: AtomicU64,
     lost_bytes: AtomicU64,
     /// The counts of an export: messages, their bytes, connections, and datagrams that the collector's host refused.
@@ -66,10 +69,10 @@ pub(super) struct WriterState {
     message_bytes: AtomicU64,
     connections: AtomicU64,
     refusals: AtomicU64,
-    /// Rises whenever the reader has taken something.
+    /// Increases whenever the reader has taken something.
     taken: AtomicU64,
     hurried: AtomicBool,
-    /// One flow of so many is metered.
+    /// One flow of this many is metered.
     sample: AtomicU32,
 }
 
@@ -108,7 +111,7 @@ impl WriterState {
         self.sample.load(Ordering::Relaxed)
     }
 
-    /// For the writer: waits for the next message, if there is one to come.
+    /// For the writer: waits for the next message. Fails if there will be none.
     pub(super) fn next(&self) -> Result<Message, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let message = messages.as_ref().ok_or(RecvError)?.recv();
@@ -116,7 +119,7 @@ impl WriterState {
         message
     }
 
-    /// For the writer: waits for the next message until that time. `None`: there was none.
+    /// For the writer: waits for the next message until `time`. `None` if there was none.
     pub(super) fn next_until(&self, time: Instant) -> Result<Option<Message>, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = time.saturating_duration_since(Instant::now());
@@ -129,10 +132,11 @@ impl WriterState {
         Ok(message)
     }
 
-    /// For the writer: it has ended. Meters can hand over nothing from now on, and the end of the run gets the result.
+    /// For the writer: reports its end. Meters can hand over nothing from now on, and
+    /// `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // If nobody waits for the result, nobody needs it.
+        // If the receiver is gone, the result is unused.
         let _ = self.ended.send(ended);
     }
 
@@ -145,13 +149,13 @@ impl WriterState {
         self.note_taken();
     }
 
-    /// Records that were handed over, and are lost.
+    /// Counts records that were handed over and then lost.
     pub(super) fn note_unsent(&self, records: &[FlowRecord]) {
         self.unsent.fetch_add(records.len() as u64, Ordering::Relaxed);
         self.note_lost(records);
     }
 
-    /// Records that could not be handed over, and are lost.
+    /// Counts records that could not be handed over and are lost.
     pub(super) fn note_refused(&self, records: &[FlowRecord]) {
         self.refused.fetch_add(records.len() as u64, Ordering::Relaxed);
         self.note_lost(records);
@@ -185,7 +189,7 @@ impl WriterState {
         self.hurried.load(Ordering::Relaxed)
     }
 
-    /// What an exporter says about itself, as far as it is known here.
+    /// The exporter's statistics, as far as this state has them.
     pub(super) fn statistics(&self) -> Statistics {
         let counts = self.counts();
         Statistics {
@@ -237,34 +241,38 @@ impl WriterState {
                         return;
                     }
                 }
-                // The writer has the lock while it waits for messages: there was nothing to take.
+                // While the writer waits for messages, it holds the lock, and the reader has
+                // nothing to take.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }
     }
 }
 
-/// What became of the records that an output was given.
+/// The counts of the records that were handed to an output.
+///
 /// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct OutputCounts {
-    /// Records that were written, or sent.
+    /// Records that were written or sent.
     pub written: u64,
     /// Records that found no room in the output's queue, or could not be sent.
     pub lost: u64,
-    /// Messages to a collector.
+    /// Messages that were sent to a collector.
     pub messages: u64,
     /// The bytes of these messages.
     pub bytes: u64,
-    /// Connections to a collector that were made after the first one broke, or failed.
+    /// Connections to a collector that replaced one that broke, or that followed a failed attempt.
     pub connections: u64,
-    /// How often the collector's host said that nobody listens there. The records of a datagram that it refused count as written:
-    /// the sequence numbers tell a collector how many it missed.
+    /// How often the collector's host reported that no program listens there. The records of a
+    /// refused datagram count as written. The collector can see from the sequence numbers how many
+    /// it missed.
     pub refusals: u64,
 }
 
 /// An output of flows, for other threads: its name, its counts, and a way to hurry it.
+///
 /// [`FlowWriter`](super::FlowWriter) has an example.
 #[derive(Clone, Debug)]
 pub struct FlowOutput(pub(super) Arc<WriterState>);
@@ -275,7 +283,7 @@ impl FlowOutput {
         self.0.name()
     }
 
-    /// What became of the records so far.
+    /// The counts of the records so far.
     pub fn counts(&self) -> OutputCounts {
         self.0.counts()
     }
@@ -286,7 +294,7 @@ impl FlowOutput {
             return;
         }
         let shared = Arc::clone(&self.0);
-        // If there can be no thread, the request has no effect on the writer.
+        // If no thread can be started, the request has no effect on the writer.
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.watch());
     }
 }

@@ -1,4 +1,4 @@
-//! Which packets go to the same job.
+//! Selects which packets go to the same job.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use steerage::FlowKey;
 use steerage::flow::FlowParts;
 
-/// Which packets go to the same job.
+/// The packets that go to the same job.
 ///
 /// ```
 /// use steerage::FlowKey;
@@ -34,11 +34,12 @@ pub enum Together {
 }
 
 impl Together {
-    /// All of them, as they are written.
+    /// All choices with their names.
     pub const ALL: [(&str, Self); 4] =
         [("flow", Self::Flow), ("hosts", Self::Hosts), ("source", Self::Source), ("destination", Self::Destination)];
 
-    /// The part of a packet's flow that decides, the flow given in the packet's direction.
+    /// The part of a packet's flow that selects the job. The caller passes the flow in the packet's
+    /// direction.
     #[must_use]
     pub fn key(self, flow: FlowKey) -> FlowKey {
         match self {
@@ -50,7 +51,7 @@ impl Together {
     }
 }
 
-/// The key of the addresses alone, or of one of them.
+/// The key with only the addresses, or with only one of them.
 fn hosts(flow: FlowKey, source: bool, destination: bool) -> FlowKey {
     let (Some(from), Some(to)) = (flow.source(), flow.destination()) else {
         return match flow.parts() {
@@ -69,7 +70,8 @@ fn hosts(flow: FlowKey, source: bool, destination: bool) -> FlowKey {
     FlowKey::between(end(source, from), end(destination, to), 0).unwrap_or(flow)
 }
 
-/// There is no such choice.
+/// The error for an unknown name of a choice.
+///
 /// [`Together`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownTogether;

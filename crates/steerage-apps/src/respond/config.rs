@@ -1,4 +1,4 @@
-//! What a responder is to be.
+//! The configuration of a responder.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,60 +8,67 @@ use ipnet::Ipv4Net;
 
 use crate::addresses::{Mac, broadcast_of, is_of_a_host};
 
-/// The most addresses: so many an interface of smoltcp is built for.
+/// The maximum number of addresses, which is the limit of smoltcp's interface.
 pub const ADDRESSES_MAX: usize = 8;
 
 /// The port of the echo service: RFC 862.
 pub const ECHO_PORT: u16 = 7;
 
-/// How many connections there may be, unless it is said: a quarter of the ports of one peer, and 272 MiB.
+/// The default limit for the number of connections: a quarter of the ports of one peer. With the
+/// default buffers they take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
-/// How long a peer may say nothing, unless it is said. An idle connection costs memory and little else.
+/// The default time after which a silent peer's connection is reset. An idle connection costs
+/// memory and little else.
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// Each connection's buffer in each direction: five segments of Ethernet, so that a peer whose acknowledgements are for every
-/// second segment does not stand still.
+/// The default size of a connection's buffer in each direction: five Ethernet segments. A peer that
+/// acknowledges every second segment does not stall with it.
 pub const BUFFER_DEFAULT: usize = 8 * 1024;
 
-/// The most memory that a connection takes besides its two buffers: its socket, and its entries in tables and timers.
+/// The maximum memory of a connection besides its two buffers: its socket, and its entries in
+/// tables and timers.
 pub(super) const CONNECTION_OVERHEAD_BYTES: usize = 2048;
 
-/// The least: two segments.
+/// The minimum buffer size: two segments.
 pub const BUFFER_MIN: usize = 3 * 1024;
 
-/// The most: windows are not scaled, since a cookie has no room to note by how much.
+/// The maximum buffer size. Windows are not scaled, because a cookie has no room for the scale
+/// factor.
 pub const BUFFER_MAX: usize = u16::MAX as usize;
 
-/// The least MTU: RFC 8200, 5.
+/// The minimum MTU: RFC 8200, 5.
 const MTU_MIN: usize = 1280;
 
-/// What is served at a port by TCP.
+/// The service at a TCP port.
+///
 /// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// All comes back.
+    /// All bytes are sent back.
     Echo,
-    /// For each `request` bytes `response` bytes, 0 to 250 again and again: netperf's TCP_RR.
+    /// Each `request` bytes are answered with `response` bytes, which repeat the values 0 to 250.
+    /// This is netperf's TCP_RR.
     RequestResponse {
         /// At least 1.
         request: usize,
-        /// None at all, or more.
+        /// May be 0.
         response: usize,
     },
 }
 
-/// What a responder is to be.
+/// The configuration of a responder.
+///
 /// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The addresses that it answers for, which are nobody else's.
+    /// The addresses that the responder answers for. No other host may have them.
     pub(super) addresses: Vec<IpAddr>,
     /// The broadcast addresses of the link's networks.
     pub(super) broadcasts: Vec<Ipv4Addr>,
     pub(super) mac: Mac,
     pub(super) mtu: usize,
-    /// Ports of the echo service, of TCP and UDP.
+    /// Ports of the echo service, for TCP and UDP.
     pub(super) echo: Vec<u16>,
     pub(super) services: Vec<(u16, Service)>,
     pub(super) connections_max: usize,
@@ -70,7 +77,8 @@ pub struct Config {
     pub(super) verifies: bool,
 }
 
-/// What cannot be: a line that says so.
+/// The error for an invalid configuration. Its text is one line.
+///
 /// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
@@ -84,12 +92,14 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// One that answers for `addresses` at the link address `mac`, on a link that carries IP packets of up to `mtu` bytes. It
-    /// serves echo at port [`ECHO_PORT`] unless [`echo`](Self::echo) says otherwise.
+    /// A responder for `addresses` with the link address `mac`, on a link that carries IP packets
+    /// of up to `mtu` bytes. It serves echo at port [`ECHO_PORT`] unless [`echo`](Self::echo) sets
+    /// other ports.
     ///
     /// # Errors
-    /// For no address, more than [`ADDRESSES_MAX`], one that is there twice or that no host can have, a link address of a
-    /// group, and an MTU that IPv6 does not allow.
+    /// If there is no address, or more than [`ADDRESSES_MAX`], or if an address is there twice or
+    /// cannot belong to a host. Also if `mac` is a group address, or if IPv6 does not allow the
+    /// MTU.
     pub fn new(addresses: Vec<IpAddr>, mac: Mac, mtu: usize) -> Result<Self, ConfigError> {
         let wrong = |what: String| Err(ConfigError(what));
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
@@ -114,7 +124,8 @@ impl Config {
             addresses,
             broadcasts: Vec::new(),
             mac,
-            // A TCP segment's length has 16 bits, and more than jumbo frames nobody sends.
+            // The length of a TCP segment has 16 bits, and networks use no frames larger than jumbo
+            // frames.
             mtu: mtu.min(9216),
             echo,
             services,
@@ -125,15 +136,15 @@ impl Config {
         })
     }
 
-    /// The link's networks. What comes from the broadcast address of one of them is not answered: nobody has it (RFC 1122,
-    /// 3.2.1.3), and the answer would go to everybody.
+    /// Sets the networks of the link. Packets from their broadcast addresses are not answered. No
+    /// host has such an address (RFC 1122, 3.2.1.3), and the answer would go to all hosts.
     #[must_use]
     pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
         self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));
         self
     }
 
-    /// Serves echo at these ports, by TCP and UDP.
+    /// Serves echo at these ports, over TCP and UDP.
     #[must_use]
     pub fn echo(mut self, ports: &[u16]) -> Self {
         self.services.retain(|(_, service)| *service != Service::Echo);
@@ -142,10 +153,10 @@ impl Config {
         self
     }
 
-    /// Answers requests of `request` bytes by responses of `response` bytes at `port`.
+    /// Answers requests of `request` bytes with responses of `response` bytes at `port`.
     ///
     /// # Errors
-    /// For requests of no byte, port 0, and a port that is served already.
+    /// If a request has no bytes, if the port is 0, or if the port already has a service.
     pub fn request_response(mut self, port: u16, request: usize, response: usize) -> Result<Self, ConfigError> {
         if port == 0 || request == 0 {
             return Err(ConfigError("a port and a request are 1 at least".to_owned()));
@@ -157,51 +168,53 @@ impl Config {
         Ok(self)
     }
 
-    /// At most so many connections at a time, of all CPUs; what would be one more is reset.
+    /// Limits the number of connections at the same time on all CPUs together. Further connections
+    /// are reset.
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> Self {
         self.connections_max = most.max(1);
         self
     }
 
-    /// A peer of which nothing was heard for so long has its connection reset.
+    /// Sets the time after which the connection of a silent peer is reset.
     #[must_use]
     pub fn idle(mut self, time: Duration) -> Self {
         self.idle = time;
         self
     }
 
-    /// Each connection's buffer in each direction, in bytes: [`BUFFER_MIN`] to [`BUFFER_MAX`].
+    /// Sets the size of each connection's buffer in each direction, in bytes: [`BUFFER_MIN`] to
+    /// [`BUFFER_MAX`].
     #[must_use]
     pub fn buffer(mut self, bytes: usize) -> Self {
         self.buffer = bytes.clamp(BUFFER_MIN, BUFFER_MAX);
         self
     }
 
-    /// Whether checksums of what comes are looked at. They have to be, but where it is known that they are left out, as at the
-    /// other end of a veth.
+    /// Whether received checksums are verified. Turn this off only if the sender is known to leave
+    /// them out, like the other end of a veth.
     #[must_use]
     pub fn verifies(mut self, yes: bool) -> Self {
         self.verifies = yes;
         self
     }
 
-    /// How many connections there can be.
+    /// The maximum number of connections.
     pub fn connections_most(&self) -> usize {
         self.connections_max
     }
 
-    /// Bytes that one connection takes at most, and so all of them times [`connections_max`](Self::connections_max).
+    /// The maximum memory of one connection, in bytes.
     pub fn connection_bytes(&self) -> usize {
         2 * self.buffer + CONNECTION_OVERHEAD_BYTES
     }
 
-    /// The most bytes that connections take together.
+    /// The maximum memory of all connections together, in bytes.
     pub fn memory_max(&self) -> usize {
         self.connections_max.saturating_mul(self.connection_bytes())
     }
 
-    /// Which of the addresses it is.
+    /// The index of the address among the responder's addresses.
     #[inline]
     pub(super) fn local(&self, address: IpAddr) -> Option<u8> {
         self.addresses.iter().position(|ours| *ours == address).map(|nth| nth as u8)

@@ -1,4 +1,4 @@
-//! A connection: its socket, and what is served by it.
+//! A TCP connection: smoltcp's socket, and the service on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use super::packet::{ACKNOWLEDGED_AT, IPV4_BYTES, IPV6_BYTES, Key, long};
 use super::stack::Stack;
 use crate::addresses::Mac;
 
-/// What responses are made of: the bytes 0 to 250 again and again, so that a peer can tell whether any is missing.
+/// The contents of responses: the bytes 0 to 250 repeated, so that a peer can see if any is
+/// missing.
 const PATTERN: [u8; PATTERN_BYTES] = {
     let (mut pattern, mut at) = ([0; PATTERN_BYTES], 0);
     while at < PATTERN_BYTES {
@@ -24,37 +25,39 @@ const PATTERN: [u8; PATTERN_BYTES] = {
     pattern
 };
 const PERIOD: usize = 251;
-/// Whole periods, as many as a response's part is copied from at a time.
+/// The length of `PATTERN`: whole periods. A response is copied in parts of up to this length.
 const PATTERN_BYTES: usize = 16 * PERIOD;
 
-/// How long a peer that has been heard of is left alone while it is asked for nothing: delayed acknowledgements wait so long at
-/// most (RFC 9293, 3.8.6.3, half a second), and this is the kernel's least.
+/// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second. 40 ms is the
+/// kernel's minimum.
 const ACK_DELAY: Duration = Duration::from_millis(40);
 
-/// One connection. Its sequence numbers, as smoltcp has them, are those of the cookie less `shift`: smoltcp draws its own.
+/// A TCP connection. smoltcp chooses its own sequence numbers. The peer sees these plus `shift`, so
+/// that they continue from the cookie.
 #[derive(Debug)]
 pub(super) struct Connection {
     sockets: SocketSet<'static>,
     socket: SocketHandle,
     shift: u32,
-    /// The peer's link address, as it was last heard of.
+    /// The peer's link address, from its last packet.
     pub(super) peer: Mac,
-    /// Bytes of link header.
+    /// The number of bytes of link header.
     pub(super) at: usize,
     service: Service,
-    /// Bytes that a request still lacks.
+    /// The number of bytes that are missing in the current request.
     lacks: usize,
-    /// Bytes of responses that are still to be written.
+    /// The number of response bytes that are not written yet.
     owes: usize,
     pub(super) heard: Timestamp,
-    /// When it is to be looked at; what the timers know.
+    /// The time of the next check, as in the table's timers.
     pub(super) due: Timestamp,
-    /// The batch in which it said something that leaves behind the batch.
+    /// The last batch in which the connection sent packets that leave after the batch.
     pub(super) behind: u64,
     counted: Counted,
 }
 
-/// Counts a connection as ended when it is dropped: lost, unless it is said how.
+/// Counts the end of a connection when it is dropped. The reason is `Lost`, unless
+/// `Connection::end` or a timeout has set it.
 #[derive(Debug)]
 struct Counted {
     connections: Arc<Connections>,
@@ -67,12 +70,12 @@ impl Drop for Counted {
     }
 }
 
-/// What the first segment of a connection told.
+/// The facts from the first segment of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
-    /// The sequence number of the SYN that it does not have any more.
+    /// The sequence number of the SYN, which is not stored anywhere.
     pub(super) sequence: u32,
-    /// Ours, of the answer.
+    /// The sequence number of our answer to the SYN.
     pub(super) cookie: u32,
     pub(super) mss: u16,
     pub(super) window: u16,
@@ -80,7 +83,8 @@ pub(super) struct Opening {
 }
 
 impl Connection {
-    /// Makes a connection of which the peer has acknowledged the answer to its SYN. `None` if there are too many.
+    /// Creates a connection whose peer has acknowledged our answer to its SYN. Returns `None` if
+    /// there are too many connections.
     pub(super) fn open(
         config: &Config,
         connections: &Arc<Connections>,
@@ -92,7 +96,7 @@ impl Connection {
         if !connections.open(config.connections_max as u64) {
             return None;
         }
-        // From here on it counts as open.
+        // From here on the connection counts as open.
         let counted = Counted { connections: Arc::clone(connections), end: End::Lost };
         let buffer = || SocketBuffer::new(vec![0; config.buffer]);
         let mut socket = Socket::new(buffer(), buffer());
@@ -101,11 +105,11 @@ impl Connection {
         socket.set_congestion_control(CongestionControl::Reno);
         let ours = config.addresses[usize::from(key.local)];
         let end = IpListenEndpoint { addr: Some(ours.into()), port: key.local_port };
-        // A new socket and a port that is not zero: it listens.
+        // This cannot fail: the socket is new, and the port is not zero.
         socket.listen(end).ok()?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);
-        // What has been said between the peer and us is said again, between smoltcp and us.
+        // Repeat the handshake with smoltcp, because the peer has already completed it.
         stack.take_up_syn(key, ours, opening.sequence, opening.mss, opening.window);
         stack.replies.begin(0, 1);
         stack.put_in(&mut sockets, now);
@@ -133,7 +137,7 @@ impl Connection {
         }))
     }
 
-    /// Has it receive a TCP packet, and says in `stack.replies` what there is to say.
+    /// Receives a TCP packet. The replies are in `stack.replies`.
     pub(super) fn receive(
         &mut self,
         stack: &mut Stack,
@@ -154,7 +158,7 @@ impl Connection {
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// Has it do what its time has come for.
+    /// Does the work that is due: retransmissions, and a reset if the peer was silent for too long.
     pub(super) fn look(&mut self, stack: &mut Stack, now: Timestamp, idle: Duration, counts: &mut Responded) {
         if now.since(self.heard) >= idle {
             self.counted.end = End::Idle;
@@ -165,28 +169,28 @@ impl Connection {
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// When it has to be looked at next.
+    /// The time of the next check.
     pub(super) fn next_look(&self, stack: &mut Stack, now: Timestamp, idle: Duration) -> Timestamp {
         let idle = self.heard + idle;
         stack.due(&self.sockets, now).map_or(idle, |due| due.min(idle))
     }
 
-    /// What is to be added to smoltcp's sequence numbers.
+    /// The difference that must be added to smoltcp's sequence numbers.
     pub(super) fn shift(&self) -> u32 {
         self.shift
     }
 
-    /// Whether it is over, or as good as that: a SYN then begins another.
+    /// Whether the connection is closed. A SYN then begins a new one.
     pub(super) fn is_over(&mut self) -> bool {
         self.socket().state() == State::Closed
     }
 
-    /// Whether it only waits for what may still be on its way.
+    /// Whether the connection only waits for segments that may still be in flight.
     pub(super) fn lingers(&mut self) -> bool {
         matches!(self.socket().state(), State::TimeWait | State::Closed)
     }
 
-    /// Ends it, for that reason unless another was said before.
+    /// Ends the connection. The reason counts only if no other was set before.
     pub(super) fn end(mut self, end: End) {
         if self.counted.end == End::Lost {
             self.counted.end = end;
@@ -197,7 +201,7 @@ impl Connection {
         self.sockets.get_mut(self.socket)
     }
 
-    /// Reads and writes as its service does.
+    /// Reads and writes according to the service.
     fn serve(&mut self, counts: &mut Responded) {
         let Self { sockets, socket, lacks, owes, .. } = self;
         let socket: &mut Socket<'static> = sockets.get_mut(*socket);
@@ -207,14 +211,14 @@ impl Connection {
                 respond(socket, (request, response), (lacks, owes), counts)
             }
         }
-        // The peer has said all, and so have we.
+        // The peer has sent everything, and so has this side.
         if socket.state() == State::CloseWait && *owes == 0 && socket.recv_queue() == 0 {
             socket.close();
         }
     }
 }
 
-/// As much as there is room for goes back; the rest waits, and with it the peer.
+/// Sends back as many bytes as there is room for. The rest waits, so the peer has to wait too.
 fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     let mut piece = [0; PATTERN_BYTES];
     while socket.can_recv() && socket.can_send() {
@@ -229,7 +233,7 @@ fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     }
 }
 
-/// A response for each whole request, one after the other.
+/// Sends a response for each complete request, one after the other.
 fn respond(
     socket: &mut Socket<'_>,
     (request, response): (usize, usize),

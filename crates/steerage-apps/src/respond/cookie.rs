@@ -1,47 +1,52 @@
-//! SYN cookies (Bernstein, 1996): the answer to a SYN carries in its sequence number all that there is to remember of it, so a
-//! flood of SYNs costs no memory. Linux has them for when its backlog is full; here there is no backlog, and every SYN is
-//! answered so.
+//! SYN cookies (Bernstein, 1996). The sequence number of the answer to a SYN carries all necessary
+//! state, so a flood of SYNs costs no memory. Linux uses cookies when its backlog is full. This
+//! responder has no backlog, and answers every SYN with a cookie.
 //!
 //! ```text
 //!  31      29 28                              15 14               0
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! The two hashes are apart so that of a segment that is not the first one of its connection it can be told that a first one
-//! was lost or comes later: it is dropped and not reset, and will be sent again. What says when stands at the low end: whoever has
-//! had bytes of us acknowledges something else. Both together are 29 bits: of segments made by
-//! chance one in 2^28 is taken for a connection's first (two times are valid).
+//! The two hashes are separate so that later segments of a connection can be recognized if its
+//! first segment was lost or is delayed. Such a segment is dropped and not reset, and the peer
+//! sends it again.
+//!
+//! The hash with the time is in the low bits. A peer that has received bytes of ours acknowledges a
+//! different number, so this hash does not match. Both hashes together have 29 bits, and two times
+//! are valid. So one in 2^28 random segments is taken for the first of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// How long a cookie is good for: this and the next stretch of so many seconds. Linux has 60 seconds, and as many again.
+/// A cookie is valid in its own and in the next period of this many seconds. In Linux, a period has
+/// 60 seconds.
 const STRETCH_SECONDS: u64 = 64;
 
 const WHEN_BITS: u32 = 15;
 const FIRST_BITS: u32 = 14;
 
-/// What a peer can take at a time, as far as three bits can tell: the least that all can, common tunnels, Ethernet, jumbo frames.
+/// The maximum segment sizes that three bits can encode: the minimum that all peers accept, common
+/// tunnels, Ethernet and jumbo frames.
 const MSS: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
 
-/// Makes and reads them. Its clones, one on each CPU, read each other's.
+/// Creates and reads cookies. Each CPU has a clone, and all clones accept each other's cookies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cookies(RandomState);
 
-/// What a segment's acknowledgement says.
+/// The meaning of a segment's acknowledgement number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// It is the first of a connection whose peer takes so much at a time.
+    /// The segment is the first one of a connection. Its peer accepts segments of this size.
     First { mss: u16 },
-    /// It is a later one of a connection whose first has not come.
+    /// The segment is a later one of a connection whose first segment has not arrived.
     Later,
-    /// It is of no connection of ours.
+    /// The segment belongs to no connection of ours.
     Not,
 }
 
 impl Cookies {
-    /// The sequence number for the answer to a SYN.
+    /// Creates the sequence number for the answer to a SYN.
     pub(super) fn make(&self, key: &Key, sequence: u32, mss: u16, now_seconds: u64) -> u32 {
         let nth = MSS.iter().rposition(|known| *known <= mss).unwrap_or(0) as u32;
         nth << (WHEN_BITS + FIRST_BITS)
@@ -49,7 +54,8 @@ impl Cookies {
             | self.when(key, now_seconds / STRETCH_SECONDS)
     }
 
-    /// What a segment says that acknowledges `acknowledged` and would be the first after the SYN with `sequence`.
+    /// Checks a segment that acknowledges `acknowledged`. `sequence` is the sequence number of the
+    /// SYN if the segment is the first one after it.
     pub(super) fn read(&self, key: &Key, sequence: u32, acknowledged: u32, now_seconds: u64) -> Read {
         let when = acknowledged & ((1 << WHEN_BITS) - 1);
         let now = now_seconds / STRETCH_SECONDS;
@@ -94,7 +100,7 @@ mod tests {
     #[test]
     fn the_rest_is_not_taken_for_one() {
         let cookies = Cookies::default();
-        // Of so many, each is wrong by chance at most once in 2^14.
+        // Each of these segments is accepted with a probability of at most 1 in 2^14.
         let wrong = (0..2000).filter(|port| {
             let made = cookies.make(&key(*port), 99, 1460, 1000);
             let first = |read: Read| matches!(read, Read::First { .. });
@@ -116,12 +122,13 @@ mod tests {
         assert!(later.count() >= 1990);
     }
 
-    /// Of a connection that was lost, and of which bytes were sent.
+    /// Checks segments of a lost connection after bytes were sent on it.
     #[test]
     fn who_has_had_bytes_of_us_is_no_later_one() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            // In the first stretch there is none before it, whose hash might be met by chance.
+            // The first period has no period before it, so there is no second hash that could match
+            // randomly.
             let made = cookies.make(&key(port), 99, 1460, 10);
             for sent in [1, 10, 1000, 30_000] {
                 assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 10), Read::Not, "{sent}");

@@ -1,49 +1,51 @@
-//! What became of packets and connections, counted.
+//! The possible fates of packets and connections, and their counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of a packet.
+/// The fate of a packet.
+///
 /// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
-    /// An ARP request, answered.
+    /// An ARP request, which was answered.
     Arp,
-    /// A neighbour solicitation, answered.
+    /// A neighbour solicitation, which was answered.
     Neighbour,
-    /// An ICMP or ICMPv6 echo request, answered.
+    /// An ICMP or ICMPv6 echo request, which was answered.
     IcmpEcho,
-    /// A datagram for the echo port, sent back.
+    /// A datagram for the echo port, which was sent back.
     UdpEcho,
-    /// A SYN, answered; nothing is kept of it.
+    /// A SYN, which was answered without keeping state.
     Syn,
     /// A segment of a connection.
     Tcp,
-    /// A TCP segment of no connection, for a port that nobody serves, or of a connection that was
-    /// [refused](Responded::refused): answered by a reset.
+    /// A TCP segment that was answered by a reset. It belongs to no connection, or its port has no
+    /// service, or its connection was [refused](Responded::refused).
     Reset,
-    /// A later segment of a connection whose first has not come: it will be sent again.
+    /// A later segment of a connection whose first segment has not arrived. The peer will send it
+    /// again.
     Early,
-    /// A TCP reset of no connection.
+    /// A TCP reset for no connection.
     Stray,
-    /// Not for us: another address, a broadcast, another protocol than IP or ARP.
+    /// For another host: another address, a broadcast, or a protocol other than IP and ARP.
     NotOurs,
-    /// Lengths, version or flags that cannot be, or a sender that nobody is.
+    /// Invalid lengths, version or flags, or a source address that no host can have.
     BadHeader,
     /// A checksum is wrong.
     BadChecksum,
     /// A fragment.
     Fragment,
-    /// With IPv4 options or IPv6 extension headers.
+    /// A packet with IPv4 options or IPv6 extension headers.
     Options,
-    /// A protocol, or a UDP port, that nobody serves.
+    /// A protocol or a UDP port without a service.
     Unserved,
-    /// There was no page to write the answer in.
+    /// There was no free page for the answer.
     NoRoom,
 }
 
 impl Fate {
-    /// All of them, in order.
+    /// All fates, in order.
     pub const ALL: [Self; 16] = [
         Self::Arp,
         Self::Neighbour,
@@ -63,7 +65,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// Its name in reports.
+    /// The name of the fate in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Arp => "arp",
@@ -85,34 +87,36 @@ impl Fate {
         }
     }
 
-    /// Whether it was what we are here for.
+    /// Whether the responder served the packet.
     pub fn is_served(self) -> bool {
         matches!(self, Self::Arp | Self::Neighbour | Self::IcmpEcho | Self::UdpEcho | Self::Syn | Self::Tcp)
     }
 }
 
-/// How a connection ended.
+/// The reason why a connection ended.
+///
 /// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum End {
-    /// Both sides closed it.
+    /// Both sides closed the connection.
     Closed,
-    /// The peer reset it, or we gave up sending to it.
+    /// The peer reset the connection, or this side gave up sending.
     Aborted,
-    /// Nothing was heard of the peer for too long: it was reset.
+    /// The peer was silent for too long, and the connection was reset.
     Idle,
-    /// It was open when the run ended.
+    /// The connection was open when the run ended.
     Stopped,
-    /// Its handler panicked, or its CPU was declared dead; what the peer sends next is answered by a reset.
+    /// The connection's handler panicked, or its CPU was declared dead. The peer's next segment is
+    /// answered by a reset.
     Lost,
 }
 
 impl End {
-    /// All of them, in order.
+    /// All reasons, in order.
     pub const ALL: [Self; 5] = [Self::Closed, Self::Aborted, Self::Idle, Self::Stopped, Self::Lost];
 
-    /// Its name in reports.
+    /// The name of the reason in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -127,33 +131,34 @@ impl End {
 const FATES: usize = Fate::ALL.len();
 const ENDS: usize = End::ALL.len();
 
-/// What was counted.
+/// The counts of a responder.
+///
 /// [`Responding`](super::Responding) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responded {
     pub(super) fates: [u64; FATES],
     pub(super) ends: [u64; ENDS],
-    /// Connections that there were.
+    /// Connections that were opened.
     pub opened: u64,
-    /// Those that there are.
+    /// Connections that are open now.
     pub open: u64,
-    /// Those that were refused because there were too many.
+    /// Connections that were refused because there were too many.
     pub refused: u64,
-    /// Whole requests that were answered, of services that answer requests.
+    /// Complete requests that were answered, summed over all request services.
     pub transactions: u64,
-    /// Bytes of TCP's payload that were read of connections.
+    /// Payload bytes that were read from TCP connections.
     pub tcp_bytes_in: u64,
-    /// And written to them.
+    /// Payload bytes that were written to TCP connections.
     pub tcp_bytes_out: u64,
 }
 
 impl Responded {
-    /// How many packets met that fate.
+    /// The number of packets with this fate.
     pub fn get(&self, fate: Fate) -> u64 {
         self.fates[fate as usize]
     }
 
-    /// How many connections ended that way.
+    /// The number of connections that ended for this reason.
     pub fn ended(&self, end: End) -> u64 {
         self.ends[end as usize]
     }
@@ -163,7 +168,7 @@ impl Responded {
     }
 }
 
-/// One CPU's counts of packets, to be read by others.
+/// The packet counts of one CPU, which other threads can read.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     fates: [AtomicU64; FATES],
@@ -174,9 +179,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Shows what was counted so far. Only one thread does so, once a batch.
+    /// Publishes the counts so far. Only one thread calls this, once per batch.
     pub(super) fn show(&self, counted: &Responded) {
-        // Relaxed, as the loads in `add_to` that pair with these: plain counts that make nothing else visible.
+        // Relaxed, like the loads in `add_to` that pair with these stores: these are plain counts,
+        // and publish no other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.refused, counted.refused);
@@ -195,7 +201,8 @@ impl Shared {
     }
 }
 
-/// How many connections there are, of all CPUs: counted when one begins or ends, not by packets.
+/// The number of connections on all CPUs. It changes when a connection begins or ends, and packets
+/// do not touch it.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     open: AtomicU64,
@@ -204,16 +211,16 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Has one more, unless there are `most`.
+    /// Counts one more connection, unless there are already `most`.
     pub(super) fn open(&self, most: u64) -> bool {
-        // Relaxed, here and below: a count. No other memory is reached by what it says.
+        // Relaxed, here and below: this is a count, and no other memory depends on it.
         let more = |open: u64| (open < most).then_some(open + 1);
         let has_room = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
         self.opened.fetch_add(u64::from(has_room), Ordering::Relaxed);
         has_room
     }
 
-    /// Whether there are `most`.
+    /// Whether there are already `most` connections.
     pub(super) fn are_full(&self, most: u64) -> bool {
         self.open.load(Ordering::Relaxed) >= most
     }
@@ -224,7 +231,7 @@ impl Connections {
     }
 
     pub(super) fn add_to(&self, all: &mut Responded) {
-        // Ends are read first, so that there are never more than were opened.
+        // The ends are read first, so that they are never more than the opened connections.
         all.ends.iter_mut().zip(&self.ends).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
         all.open = self.open.load(Ordering::Relaxed);
         all.opened = self.opened.load(Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! Answers written into the very packet that asked: ARP (RFC 826), neighbour discovery (RFC 4861), ICMP echo (RFC 792, 4443),
-//! UDP echo (RFC 862), and what TCP says without a connection.
+//! Answers that are written into the packet that asked: ARP (RFC 826), neighbour discovery (RFC
+//! 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). Also the TCP answers that need no
+//! connection.
 
 use std::net::Ipv6Addr;
 
@@ -13,24 +14,24 @@ use super::packet::{
 use crate::addresses::Mac;
 use crate::checksum::{adjusted, finish, sum};
 
-/// What answers start with: the recommended default (IANA, "IP parameters").
+/// The TTL and hop limit of answers: the recommended default (IANA, "IP parameters").
 pub(super) const HOP_LIMIT: u8 = 64;
 
-/// ARP for IPv4 over Ethernet.
+/// The length of an ARP packet for IPv4 over Ethernet.
 const ARP_BYTES: usize = 28;
-/// Type, code, checksum, flags, target.
+/// Type, code, checksum, flags and target.
 const NEIGHBOUR_BYTES: usize = 24;
-/// A link address as an option.
+/// The option that contains a link address.
 const LINK_OPTION_BYTES: usize = 8;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Solicited, and the link address takes the place of one that is known.
+/// The flags of an advertisement: solicited, and the link address replaces a known one.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// The option of a TCP header that tells the largest segment.
+/// The TCP option for the maximum segment size.
 const MSS_OPTION_BYTES: usize = 4;
 
-/// Makes the packet `len` bytes long and gives it to be written.
+/// Resizes the packet to `len` bytes, and returns its bytes for writing.
 fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
     let is = packet.data().len();
     if is > len {
@@ -46,7 +47,7 @@ fn turn_link(frame: &mut [u8], config: &Config) {
     frame[6..12].copy_from_slice(&config.mac);
 }
 
-/// A request for one of our addresses becomes its reply.
+/// Turns a request for one of our addresses into its reply.
 pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let arp: &[u8; ARP_BYTES] = frame.get(ETHERNET_BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
@@ -67,11 +68,11 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
     Ok(Fate::Arp)
 }
 
-/// A solicitation of one of our addresses becomes its advertisement.
+/// Turns a solicitation for one of our addresses into its advertisement.
 fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let icmp = &frame[ip.payload..ip.end];
-    // On the link, where nobody else can have sent it from: RFC 4861, 7.1.1.
+    // A hop limit of 255 proves that the sender is on this link: RFC 4861, 7.1.1.
     if icmp.len() < NEIGHBOUR_BYTES || icmp[1] != 0 || frame[ip.at + 7] != 255 || ip.at == 0 {
         return Err(Fate::BadHeader);
     }
@@ -85,7 +86,8 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     header.copy_within(8..24, 24);
     header[8..24].copy_from_slice(&target);
     if is_probe {
-        // Who asks whether an address is taken has none: all nodes are told.
+        // A host that checks whether an address is in use has no address yet, so the answer goes to
+        // all nodes.
         header[24..40].copy_from_slice(&Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
         head[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
     }
@@ -100,7 +102,7 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     Ok(Fate::Neighbour)
 }
 
-/// An echo request of either kind becomes its reply; a solicitation is looked at as one.
+/// Turns an echo request of either family into its reply. Also handles neighbour solicitations.
 pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let icmp = &frame[ip.payload..ip.end];
@@ -120,13 +122,13 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     let icmp = &mut frame[ip.payload..];
     let before = word(icmp, 0);
     icmp[0] = answers;
-    // What the pseudo-header comes to is the same in both directions.
+    // The sum of the pseudo-header is the same in both directions.
     let checksum = adjusted(word(icmp, 2), before, word(icmp, 0));
     icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
     Ok(Fate::IcmpEcho)
 }
 
-/// A datagram for the echo port goes back as it is.
+/// Sends a datagram for the echo port back unchanged.
 pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let udp = &frame[ip.payload..ip.end];
@@ -134,11 +136,11 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
         return Err(Fate::BadHeader);
     }
     let (from, to, checksum) = (word(udp, 0), word(udp, 2), word(udp, 6));
-    // What an echo sends back to an echo goes round for ever.
+    // An echo reply to another echo port would circulate forever.
     if !config.echo.contains(&to) || config.echo.contains(&from) || from == 0 || ip.local.is_none() {
         return Err(Fate::Unserved);
     }
-    // None at all is for IPv4 alone: RFC 768, RFC 8200 (8.1).
+    // Only IPv4 allows datagrams without a checksum: RFC 768, RFC 8200 (8.1).
     let is_absent = checksum == 0 && ip.is_v4;
     if config.verifies && !is_absent && !ip.sums_up(frame, true) {
         return Err(Fate::BadChecksum);
@@ -146,19 +148,19 @@ pub(super) fn udp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<F
     let frame = turned(packet, ip, config).map_err(|_| Fate::NoRoom)?;
     frame[ip.payload..ip.payload + 2].copy_from_slice(&to.to_be_bytes());
     frame[ip.payload + 2..ip.payload + 4].copy_from_slice(&from.to_be_bytes());
-    // One that was not looked at may have been left out.
+    // If checksums are not verified, this one may not have been computed.
     if !config.verifies && !is_absent {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
-        // Zero would mean that there is none.
+        // Zero would mean that there is no checksum.
         frame[ip.payload + 6..ip.payload + 8]
             .copy_from_slice(&(if checksum == 0 { u16::MAX } else { checksum }).to_be_bytes());
     }
     Ok(Fate::UdpEcho)
 }
 
-/// The packet with its addresses turned round and its hop limit anew, and without what an Ethernet frame was filled up with.
-/// Checksums that cover addresses stay as they are: a sum does not mind the order.
+/// Swaps the addresses of the packet, sets a new hop limit, and removes the padding of an Ethernet
+/// frame. Checksums that cover addresses stay valid, because a sum does not depend on the order.
 fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], NoRoom> {
     let frame = resized(packet, ip.end)?;
     if ip.at > 0 {
@@ -180,15 +182,15 @@ fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
     Ok(frame)
 }
 
-/// What TCP says without a connection.
+/// The TCP answers that need no connection.
 pub(super) enum Says {
-    /// To a SYN: the cookie, the largest segment, the window.
+    /// The answer to a SYN, with the cookie, the maximum segment size and the window.
     Welcome { cookie: u32, mss: u16, window: u16 },
-    /// To anything else: RFC 9293, 3.5.2.
+    /// The answer to anything else: RFC 9293, 3.5.2.
     Reset,
 }
 
-/// A segment becomes the answer to it.
+/// Turns a segment into the answer to it.
 pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, config: &Config) -> Result<(), NoRoom> {
     let options = if matches!(says, Says::Welcome { .. }) { MSS_OPTION_BYTES } else { 0 };
     let bytes = TCP_BYTES + options;
@@ -219,7 +221,7 @@ pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, conf
     Ok(())
 }
 
-/// Writes a payload's length into an IP header.
+/// Writes the length of the payload into an IP header.
 fn set_length(header: &mut [u8], ip: &Ip, payload: usize) {
     if ip.is_v4 {
         header[2..4].copy_from_slice(&((IPV4_BYTES + payload) as u16).to_be_bytes());
@@ -231,14 +233,14 @@ fn set_length(header: &mut [u8], ip: &Ip, payload: usize) {
     }
 }
 
-/// Puts a frame in the packet's place.
+/// Replaces the contents of the packet by a frame.
 pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoom> {
     resized(packet, frame.len())?.copy_from_slice(frame);
     Ok(())
 }
 
-/// Finishes a frame of which smoltcp wrote the IP packet: link addresses in front; sequence numbers that count from the cookie,
-/// and the checksum over them.
+/// Completes a frame with an IP packet from smoltcp. It writes the link addresses, shifts the
+/// sequence number so that it counts from the cookie, and computes the checksum.
 pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
     let is_v4 = frame[at] >> 4 == 4;
     if at > 0 {

@@ -1,4 +1,4 @@
-//! What is read of a packet before anything is done about it.
+//! Reads the fields of a packet that an answer needs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -26,38 +26,41 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// What a frame holds.
+/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     Arp,
     Ip(Ip),
 }
 
-/// An IP packet in a frame: its header is whole, has no options, and is for us.
+/// An IP packet in a frame. Its header is complete, has no options, and the packet is for this
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
-    /// Behind so many bytes of link header.
+    /// Number of bytes of link header in front of the IP packet.
     pub(super) at: usize,
     pub(super) is_v4: bool,
     pub(super) protocol: u8,
-    /// Where its payload begins and ends in the frame.
+    /// The start and the end of the payload in the frame.
     pub(super) payload: usize,
     pub(super) end: usize,
-    /// Which of our addresses it is for. `None`: an IPv6 multicast address, which may be a solicited node's.
+    /// The index of the address that the packet is for. `None`: an IPv6 multicast address, which
+    /// may be that of a solicited node.
     pub(super) local: Option<u8>,
 }
 
-/// A connection, as it is known by: addresses of IPv4 are mapped (RFC 4291, 2.5.5.2).
+/// The key of a connection. IPv4 addresses are in their IPv4-mapped form (RFC 4291, 2.5.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     pub(super) remote: [u8; 16],
     pub(super) remote_port: u16,
-    /// Which of our addresses.
+    /// The index of our address.
     pub(super) local: u8,
     pub(super) local_port: u16,
 }
 
-/// Reads a frame: what it holds if it is for us, or what becomes of it.
+/// Reads a frame. Returns its contents if it is for this host, and the fate of the packet
+/// otherwise.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
         LinkType::ETHERNET => match ethertype(frame, config)? {
@@ -78,7 +81,8 @@ pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Confi
     if is_v4 { ipv4(frame, at, config) } else { ipv6(frame, at, config) }.map(Held::Ip)
 }
 
-/// The type of what is in a frame that is for our link address, or for a group that we may be of.
+/// The EtherType of a frame for our link address, or for a group address that this host may have
+/// joined.
 fn ethertype(frame: &[u8], config: &Config) -> Result<[u8; 2], Fate> {
     let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
     let kind = [header[12], header[13]];
@@ -87,7 +91,7 @@ fn ethertype(frame: &[u8], config: &Config) -> Result<[u8; 2], Fate> {
         [0x86, 0xdd] => header[..3] == [0x33, 0x33, 0xff],
         _ => false,
     };
-    // A sender is one, not many.
+    // The sender must not be a group address.
     let is_sound = header[6] & 1 == 0;
     if (may_be_ours || header[..6] == config.mac) && is_sound { Ok(kind) } else { Err(Fate::NotOurs) }
 }
@@ -108,7 +112,7 @@ fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     if !is_source_v4(source, &config.broadcasts) || source == destination {
         return Err(Fate::BadHeader);
     }
-    // More fragments, or not the first.
+    // There are more fragments, or this is not the first one.
     if word(header, 6) & 0x3fff != 0 {
         return Err(Fate::Fragment);
     }
@@ -132,7 +136,7 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
         return Err(Fate::NotOurs);
     }
     let source = Ipv6Addr::from(<[u8; 16]>::try_from(&header[8..24]).map_err(|_| Fate::BadHeader)?);
-    // An unspecified source asks whether an address is in use: RFC 4862.
+    // A packet with an unspecified source checks whether an address is in use: RFC 4862.
     let asks = source.is_unspecified() && local.is_none();
     if !(is_of_a_host_v6(source) || asks) || source == destination {
         return Err(Fate::BadHeader);
@@ -147,19 +151,21 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
 }
 
 impl Ip {
-    /// Whether its payload's checksum is right: with the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), or without.
+    /// Whether the checksum of the payload is right, with the pseudo-header (RFC 9293, 3.1; RFC
+    /// 8200, 8.1) or without it.
     pub(super) fn sums_up(&self, frame: &[u8], with_pseudo: bool) -> bool {
         let pseudo = if with_pseudo { self.pseudo(frame, self.end - self.payload) } else { 0 };
         finish(sum(&frame[self.payload..self.end], pseudo)) == 0
     }
 
-    /// The sum of the pseudo-header of a payload of so many bytes: the same for both directions.
+    /// The sum of the pseudo-header for a payload of `len` bytes. It is the same in both
+    /// directions.
     pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
         let addresses = if self.is_v4 { self.at + 12..self.at + 20 } else { self.at + 8..self.at + 40 };
         sum(&frame[addresses], len as u64 + u64::from(self.protocol))
     }
 
-    /// By what a TCP segment's connection is known.
+    /// The key of the connection that a TCP segment belongs to.
     pub(super) fn key(&self, frame: &[u8], local: u8) -> Key {
         let remote = match self.is_v4 {
             true => v4(&frame[self.at + 12..]).to_ipv6_mapped().octets(),
@@ -181,28 +187,28 @@ impl Key {
     }
 }
 
-/// The 16-bit word at `at`, which is there.
+/// The 16-bit word at `at`. The caller must check that it exists.
 #[inline(always)]
 pub(super) fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The 32-bit word at `at`, which is there.
+/// The 32-bit word at `at`. The caller must check that it exists.
 #[inline(always)]
 pub(super) fn long(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// A TCP header that is whole.
+/// A complete TCP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tcp {
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
     pub(super) flags: u8,
     pub(super) window: u16,
-    /// The header's length, options and all.
+    /// The length of the header including options.
     pub(super) bytes: usize,
-    /// Bytes of payload.
+    /// The number of payload bytes.
     pub(super) len: usize,
 }
 
@@ -211,11 +217,11 @@ pub(super) const SYN: u8 = 2;
 pub(super) const RST: u8 = 4;
 pub(super) const ACK: u8 = 16;
 
-/// Where the acknowledgement number stands in a TCP header.
+/// The offset of the acknowledgement number in a TCP header.
 pub(super) const ACKNOWLEDGED_AT: usize = 8;
 
 impl Tcp {
-    /// Of a packet's payload.
+    /// Reads the TCP header at the front of an IP payload.
     pub(super) fn read(segment: &[u8]) -> Result<Self, Fate> {
         let header: &[u8; TCP_BYTES] = segment.first_chunk().ok_or(Fate::BadHeader)?;
         let bytes = usize::from(header[12] >> 4) * 4;
@@ -241,7 +247,7 @@ impl Tcp {
     }
 }
 
-/// The maximum segment size that a SYN's options tell: RFC 9293, 3.7.1.
+/// The maximum segment size in the options of a SYN: RFC 9293, 3.7.1.
 pub(super) fn mss_of(options: &[u8]) -> Option<u16> {
     let mut left = options;
     loop {

@@ -1,19 +1,20 @@
-//! The connections that were refused lately: nothing is kept of them but a number, by which each is counted once.
+//! Recently refused connections. Only a hash is kept of each, so that each is counted once.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// How many are known at a time. A peer says more of a connection only until it hears that it is refused: a round trip.
+/// The maximum number of connections that are remembered. A peer sends more segments only until the
+/// refusal reaches it, which takes a round trip.
 const KNOWN_MAX: usize = 1024;
 
 const _: () = assert!(KNOWN_MAX.is_power_of_two());
 
-/// One CPU's.
+/// The refused connections of one CPU.
 #[derive(Debug)]
 pub(super) struct Refusals {
     hasher: RandomState,
-    /// A connection's hash, at the place that its lower bits say; 0 where there is none.
+    /// The hash of a connection, at the index of its lower bits. 0 if there is none.
     known: Box<[u64]>,
 }
 
@@ -24,7 +25,8 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Notes that the connection whose peer began at that sequence number is refused. Returns whether that is new.
+    /// Notes that a connection is refused. `sequence` is the sequence number of its SYN. Returns
+    /// whether the refusal is new.
     pub(super) fn note(&mut self, key: &Key, sequence: u32) -> bool {
         let hash = self.hasher.hash_one((key, sequence)) | 1 << 63;
         let known = &mut self.known[hash as usize & (KNOWN_MAX - 1)];

@@ -1,8 +1,10 @@
-//! smoltcp, and how it is used: one interface a CPU, and for each connection a set of one socket, so that a segment costs the
-//! same however many connections there are. (A set is searched from its beginning for each packet.) The interface has no state
-//! of connections, so these can leave it for another CPU's.
+//! The use of smoltcp. Each CPU has one interface, and each connection has a set with one socket.
+//! smoltcp searches a set from its beginning for each packet, so the cost of a segment does not
+//! depend on the number of connections. The interface has no state of connections, so connections
+//! can move to another CPU's interface.
 //!
-//! smoltcp sees IP packets: link addresses are ours, and so are checksums, which cover what is shifted (see [`Connection`]).
+//! smoltcp handles IP packets. This module's caller writes link addresses and TCP checksums,
+//! because the checksums cover the shifted sequence numbers (see [`Connection`]).
 //!
 //! [`Connection`]: super::connection::Connection
 
@@ -17,22 +19,23 @@ use steerage::Timestamp;
 use super::config::Config;
 use super::packet::{IPV4_BYTES, IPV6_BYTES, Key, SYN, TCP, TCP_BYTES};
 
-/// The most segments that a connection says in answer to one: what the largest buffer holds in segments of Ethernet, and one
-/// more. What is more is said when the next comes, or the next tick.
+/// The maximum number of segments that a connection sends in reply to one: the largest buffer in
+/// Ethernet segments, and one more. The connection sends the rest at the next segment or the next
+/// tick.
 const REPLIES_MAX: usize = 48;
 
-/// What a packet is answered by: frames, one behind the other, with room for a link header in front of each.
+/// The replies to a packet: frames one after the other, each with room for a link header in front.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// Bytes of link header.
+    /// The number of bytes of link header.
     at: usize,
     room: usize,
 }
 
 impl Replies {
-    /// For at most so many, each behind `at` bytes.
+    /// Makes room for at most `room` replies, each behind `at` bytes of link header.
     pub(super) fn begin(&mut self, at: usize, room: usize) {
         self.bytes.clear();
         self.ends.clear();
@@ -49,7 +52,7 @@ impl Replies {
     }
 }
 
-/// The device that an interface is polled with: a packet at most goes in, and replies come out.
+/// The device that an interface is polled with. At most one packet goes in, and replies come out.
 struct Wire<'a> {
     input: Option<&'a [u8]>,
     replies: &'a mut Replies,
@@ -103,12 +106,12 @@ impl Device for Wire<'_> {
     }
 }
 
-/// One CPU's.
+/// The smoltcp interface of one CPU.
 pub(super) struct Stack {
     interface: Interface,
     mtu: usize,
     pub(super) replies: Replies,
-    /// A segment on its way in.
+    /// A segment for smoltcp.
     segment: Vec<u8>,
 }
 
@@ -118,7 +121,7 @@ impl std::fmt::Debug for Stack {
     }
 }
 
-/// smoltcp's clock counts microseconds.
+/// Converts to smoltcp's clock, which counts microseconds.
 fn instant(now: Timestamp) -> Instant {
     Instant::from_micros((now.as_nanos() / 1000) as i64)
 }
@@ -131,21 +134,21 @@ impl Stack {
         interface.update_ip_addrs(|addresses| {
             for address in &config.addresses {
                 let bits = if address.is_ipv4() { 32 } else { 128 };
-                // There are no more than there is room for: `Config::new`.
+                // `Config::new` limits the addresses to those that fit.
                 let _ = addresses.push(IpCidr::new((*address).into(), bits));
             }
         });
         Self { interface, mtu: config.mtu, replies, segment: Vec::new() }
     }
 
-    /// Takes up an IP packet to be [put in](Self::put_in), changed by `change`.
+    /// Stores an IP packet for [`put_in`](Self::put_in), after `change` has modified it.
     pub(super) fn take_up(&mut self, packet: &[u8], change: impl FnOnce(&mut [u8])) {
         self.segment.clear();
         self.segment.extend_from_slice(packet);
         change(&mut self.segment);
     }
 
-    /// Takes up a SYN as the peer may have sent it.
+    /// Stores a SYN for [`put_in`](Self::put_in), like the one that the peer sent.
     pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
         let segment = &mut self.segment;
         segment.clear();
@@ -173,26 +176,26 @@ impl Stack {
         segment.extend_from_slice(&mss.to_be_bytes());
     }
 
-    /// Has the set's socket receive what was taken up.
+    /// Passes the stored packet to the socket.
     pub(super) fn put_in(&mut self, sockets: &mut SocketSet<'static>, now: Timestamp) {
         let mut wire = Wire { input: Some(&self.segment), replies: &mut self.replies, mtu: self.mtu };
         let _: PollIngressSingleResult = self.interface.poll_ingress_single(instant(now), &mut wire, sockets);
     }
 
-    /// Has it say what it has to say.
+    /// Collects the segments that the socket has to send.
     pub(super) fn take_out(&mut self, sockets: &mut SocketSet<'static>, now: Timestamp) {
         let mut wire = Wire { input: None, replies: &mut self.replies, mtu: self.mtu };
         while self.interface.poll_egress(instant(now), &mut wire, sockets) == PollResult::SocketStateChanged {}
     }
 
-    /// When it wants to be asked again.
+    /// The time at which the socket must be polled again.
     pub(super) fn due(&mut self, sockets: &SocketSet<'static>, now: Timestamp) -> Option<Timestamp> {
         let at = self.interface.poll_at(instant(now), sockets)?;
         Some(Timestamp::from_nanos((at.total_micros().max(0) as u64).saturating_mul(1000)))
     }
 }
 
-/// How much of a frame is not TCP's payload.
+/// The length of the IP and TCP headers.
 pub(super) fn headers(is_v4: bool) -> usize {
     TCP_BYTES + if is_v4 { IPV4_BYTES } else { IPV6_BYTES }
 }

@@ -1,4 +1,5 @@
-//! One CPU's connections: by bucket, since they move by bucket; and when each is to be looked at.
+//! The connections of one CPU, and the times of their checks. They are stored by bucket, because
+//! they move by bucket.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,15 +8,17 @@ use steerage::{BucketId, Timestamp};
 use super::connection::Connection;
 use super::packet::Key;
 
-/// A bucket's connections.
+/// The connections of a bucket.
 pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 
-/// A CPU's. Keys of connections are a stranger's to choose: std's hash is keyed.
+/// The connections of a CPU. Peers choose the keys of connections, so the table uses std's keyed
+/// hash.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
-    /// Each connection once, by when it is to be looked at. A connection that is due later than is noted here is looked at too
-    /// early, and noted anew: so a packet that puts its time off, as each does, costs nothing.
+    /// The check time of each connection, once per connection. If a connection becomes due later,
+    /// its entry stays. The check then comes too early, and schedules the next one. Each packet
+    /// postpones the check, so this saves an update of the timers per packet.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
 
@@ -40,7 +43,7 @@ impl Table {
         Some(connection)
     }
 
-    /// Has a connection looked at by then.
+    /// Schedules the check of a connection for `due` at the latest.
     pub(super) fn look_by(&mut self, bucket: BucketId, key: &Key, due: Timestamp) {
         let Some(connection) = self.buckets.get_mut(&bucket).and_then(|bucket| bucket.get_mut(key)) else { return };
         if due < connection.due {
@@ -50,13 +53,13 @@ impl Table {
         }
     }
 
-    /// When the first is to be looked at.
+    /// The time of the earliest check.
     #[inline]
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.timers.first().map(|(due, ..)| *due)
     }
 
-    /// One that is to be looked at by now. It has to be noted anew.
+    /// Returns a connection whose check is due. The caller must schedule its next check.
     pub(super) fn take_due(&mut self, now: Timestamp) -> Option<(BucketId, Key)> {
         let (_, bucket, key) = self.timers.first().filter(|(due, ..)| *due <= now).copied()?;
         self.timers.pop_first();
@@ -66,7 +69,7 @@ impl Table {
         Some((bucket, key))
     }
 
-    /// All of a bucket.
+    /// Removes and returns the connections of a bucket.
     pub(super) fn take(&mut self, bucket: BucketId) -> Option<Bucket> {
         let connections = self.buckets.remove(&bucket)?;
         for (key, connection) in &connections {
@@ -75,13 +78,13 @@ impl Table {
         Some(connections)
     }
 
-    /// The same, put in.
+    /// Adds the connections of a bucket that another CPU had.
     pub(super) fn put(&mut self, bucket: BucketId, connections: Bucket) {
         self.timers.extend(connections.iter().map(|(key, connection)| (connection.due, bucket, *key)));
         self.buckets.entry(bucket).or_default().extend(connections);
     }
 
-    /// All of them.
+    /// Removes all connections.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Box<Connection>> {
         self.timers.clear();
         std::mem::take(&mut self.buckets).into_values().flat_map(Bucket::into_values)

@@ -1,4 +1,5 @@
-//! Packets through the function, from a list into a list; what comes out is read by etherparse.
+//! Tests that run packets from a list through the packet function into a list. etherparse reads the
+//! output.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -60,7 +61,7 @@ fn config() -> Config {
     config.networks(&["10.0.0.0/24".parse().unwrap()])
 }
 
-/// What comes out of the function when that goes in, and what it counts.
+/// Runs frames through a new handler, and returns the packets that it sends.
 fn answers_of(responding: &Arc<Responding>, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let sink = Sink::default();
     let (ours, theirs) = (Arc::clone(responding), Arc::clone(&sink));
@@ -77,7 +78,7 @@ fn answers(frames: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Responded) {
     (out, responding.so_far())
 }
 
-/// The one answer to a frame, and the one fate.
+/// The only answer to a frame, and the frame's fate.
 fn answer(frame: Vec<u8>) -> (Vec<u8>, Fate) {
     let (mut out, counts) = answers(vec![frame]);
     assert_eq!(out.len(), 1, "{counts:?}");
@@ -85,7 +86,7 @@ fn answer(frame: Vec<u8>) -> (Vec<u8>, Fate) {
     (out.remove(0), fate)
 }
 
-/// Without an answer.
+/// The fate of a frame that has no answer.
 fn fate(frame: Vec<u8>) -> Fate {
     let (out, counts) = answers(vec![frame]);
     assert_eq!(out.len(), 0, "{counts:?}");
@@ -102,7 +103,7 @@ fn ethernet() -> etherparse::PacketBuilderStep<etherparse::Ethernet2Header> {
     PacketBuilder::ethernet2(PEER, OURS)
 }
 
-/// Whom it goes to and comes from, and that its checksums are right.
+/// Parses an answer. Checks its link addresses and checksums.
 fn read(frame: &[u8]) -> SlicedPacket<'_> {
     assert_eq!((&frame[..6], &frame[6..12]), (&PEER[..], &OURS[..]));
     let packet = SlicedPacket::from_ethernet(frame).unwrap();
@@ -136,7 +137,7 @@ fn read(frame: &[u8]) -> SlicedPacket<'_> {
     packet
 }
 
-/// A request for whoever has `target`.
+/// An ARP request for `target`.
 fn arp(target: [u8; 4]) -> Vec<u8> {
     let mut frame = [&[0xff; 6][..], &PEER, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &PEER, &FROM, &[0; 6], &target].concat();
     frame.resize(60, 0);
@@ -184,7 +185,7 @@ fn a_neighbour_is_told_and_so_is_who_wants_our_address() {
 
     let other = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x12, 0x34, 0x56];
     assert_eq!(fate(solicitation(FROM6, other, 255)), Fate::NotOurs);
-    // From beyond the link.
+    // A sender outside the link.
     assert_eq!(fate(solicitation(FROM6, V6, 254)), Fate::BadHeader);
 }
 
@@ -203,13 +204,13 @@ fn echo_comes_back() {
     assert_eq!((icmp.icmp_type(), icmp.payload()), (Icmpv6Type::EchoReply(header), &b"hello"[..]));
 
     let udp = |from: u16, to: u16| written(|frame| ethernet().ipv4(FROM, V4, 3).udp(from, to).write(frame, b"odd"));
-    // Filled up, as short frames are.
+    // The frame is padded, like short frames are.
     let mut frame = udp(1234, 7);
     frame.resize(60, 0xee);
     let (reply, _) = answer(frame);
     let Some(TransportSlice::Udp(udp_back)) = read(&reply).transport else { panic!() };
     assert_eq!((udp_back.source_port(), udp_back.destination_port(), udp_back.payload()), (7, 1234, &b"odd"[..]));
-    // A checksum that was left out, as at a veth's other end: the answer has one.
+    // The checksum is left out, as at the other end of a veth. The answer has one.
     let mut frame = udp(1234, 7);
     frame[40] ^= 0xff;
     let trusting = Responding::new(config().verifies(false));
@@ -220,7 +221,7 @@ fn echo_comes_back() {
     assert_eq!(fate(udp(7, 7)), Fate::Unserved, "for ever");
 }
 
-/// A segment of the peer's.
+/// A segment from the peer.
 fn segment(port: u16, to: u16, sequence: u32, flags: &[u8], acknowledged: u32, payload: &[u8]) -> Vec<u8> {
     let mut tcp = ethernet().ipv4(FROM, V4, 64).tcp(port, to, sequence, 60_000);
     for flag in flags {
@@ -266,8 +267,9 @@ fn what_nobody_serves_is_reset_as_it_should_be() {
     assert_eq!(fate(segment(0, 7, 500, &[SYN], 0, &[])), Fate::BadHeader);
 }
 
-/// A connection from its SYN to its end, each batch by another handler would be: so all in one list, whose later frames need
-/// what the earlier ones were answered. The cookie is known, since it does not depend on who asks.
+/// A connection from its SYN to its end. Each list of frames has a handler of its own, so all
+/// frames after the SYN are in one list. The cookie is already known, because it does not depend on
+/// the handler.
 #[test]
 fn a_connection_from_beginning_to_end() {
     let responding = Responding::new(config());
@@ -279,7 +281,7 @@ fn a_connection_from_beginning_to_end() {
     let out = answers_of(
         &responding,
         vec![
-            // What is behind the first one comes first: it is left to be sent again.
+            // The second segment comes first. It is dropped, and the peer sends it again.
             segment(1000, 7, 506, &[ACK], cookie + 1, b"world"),
             segment(1000, 7, 501, &[ACK], cookie + 1, b"hello"),
             segment(1000, 7, 506, &[ACK], cookie + 6, b"world"),
@@ -301,8 +303,9 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!((counts.get(Fate::Early), counts.opened, counts.open, counts.ended(End::Closed)), (1, 1, 0, 1));
 }
 
-/// Each SYN of a burst is answered, but there is room for one connection only. Each other connection counts as refused once, even if
-/// its peer sends more segments before it hears of that.
+/// Each SYN of a burst is answered, but there is room for only one connection. Each other
+/// connection counts as refused once, even if its peer sends more segments before the reset
+/// arrives.
 #[test]
 fn each_connection_that_is_refused_counts_once() {
     let responding = Responding::new(config().connections_max(1));
@@ -314,7 +317,7 @@ fn each_connection_that_is_refused_counts_once() {
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), &[]));
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), b"hello"));
     }
-    // Now there is no room from the first: a SYN, and the same again.
+    // From now on there is no room. A SYN arrives twice.
     frames.extend([900, 900].map(|sequence| segment(1003, 7, sequence, &[SYN], 0, &[])));
     let out = answers_of(&responding, frames);
     assert!(out.iter().all(|frame| tcp_of(frame).0.rst()) && out.len() == 6);
@@ -349,7 +352,8 @@ fn what_is_left_undone_is_told_by_its_reason() {
     (options[14], options[17]) = (0x46, options[17] + 4);
     options.splice(34..34, [1, 1, 1, 0]);
     assert_eq!(summed(options, 24), Fate::Options);
-    // From us, from a broadcast address of the link, and from what no host can have.
+    // The source is our own address, a broadcast address of the link, or an address that no host
+    // can have.
     for nobody in [V4, [10, 0, 0, 255], [255; 4], [240, 0, 0, 1], [224, 0, 0, 1], [127, 0, 0, 1], [0, 0, 0, 1]] {
         let mut from_nobody = ping();
         from_nobody[26..30].copy_from_slice(&nobody);
@@ -360,7 +364,7 @@ fn what_is_left_undone_is_told_by_its_reason() {
 }
 
 proptest! {
-    /// Whatever comes: nothing panics, and each packet has one fate.
+    /// Any packet has exactly one fate, and nothing panics.
     #[test]
     fn a_stranger_can_write_what_he_likes(
         kind in 0_usize..5,

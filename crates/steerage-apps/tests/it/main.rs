@@ -1,4 +1,4 @@
-//! Packet functions against tshark, and against the kernel as their peer.
+//! Tests that compare packet functions with tshark, and tests with the kernel as their peer.
 
 mod meter_captures;
 #[cfg(feature = "respond")]

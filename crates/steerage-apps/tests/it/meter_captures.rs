@@ -1,4 +1,4 @@
-//! The flows of real captures, against what tshark says of their packets.
+//! Compares the flows of real captures with tshark's packet fields.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -32,10 +32,11 @@ const FIELDS: [&str; 17] = [
     "icmpv6.echo.identifier",
 ];
 
-/// From whom to whom: addresses, ports, protocol. `None` for all that has no IP, which tshark has no flows of.
+/// Addresses, ports and protocol, from the sender to the receiver. `None` for all packets without
+/// IP, because tshark has no flows of them.
 type Way = Option<(SocketAddr, SocketAddr, u8)>;
 
-/// Packets, bytes, and bytes by the IP header.
+/// Packets, bytes, and bytes according to the IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums(u64, u64, u64);
 
@@ -45,7 +46,7 @@ impl AddAssign for Sums {
     }
 }
 
-/// What each way's packets come to.
+/// The sums of each direction.
 type Ways = BTreeMap<String, Sums>;
 
 fn number(text: &str) -> u32 {
@@ -53,7 +54,7 @@ fn number(text: &str) -> u32 {
     text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u32::from_str_radix(hex, 16)).expect("a number")
 }
 
-/// A frame in tshark's words: its layers, and its fields by occurrence.
+/// A frame as tshark describes it: its layers, and its fields by occurrence.
 struct Told<'a> {
     layers: Vec<&'a str>,
     fields: &'a [String],
@@ -69,14 +70,15 @@ impl<'a> Told<'a> {
         self.fields[at].split(',').filter(|text| !text.is_empty())
     }
 
-    /// The IP layer that counts: the innermost that is not quoted by an ICMP error. Its place among the layers.
+    /// The index of the IP layer that counts: the innermost one that is not quoted by an ICMP
+    /// error.
     fn ip(&self) -> Option<usize> {
         let is_ip = |layer: &&str| matches!(*layer, "ip" | "ipv6");
         let end = self.layers.iter().position(|layer| matches!(*layer, "icmp" | "icmpv6")).unwrap_or(self.layers.len());
         self.layers[..end].iter().rposition(is_ip)
     }
 
-    /// The field of the layer at `at`, of which there may be several.
+    /// A field of the layer at `at`. The field may occur in several layers.
     fn of_layer(&self, at: usize, field: &str) -> Option<&'a str> {
         let before = self.layers[..at].iter().filter(|layer| **layer == self.layers[at]).count();
         self.all(field).nth(before)
@@ -95,7 +97,7 @@ impl<'a> Told<'a> {
             ports.next().zip(ports.next()).unwrap_or((0, 0))
         };
         let twice = |field: &str| match self.all(field).last() {
-            // What an error quotes has one of its own.
+            // The packet that an error quotes has an identifier of its own.
             Some(id) if !self.quotes(ip) => (number(id) as u16, number(id) as u16),
             _ => (0, 0),
         };
@@ -113,7 +115,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// What tshark tells of all frames, with later fragments in the flow of the first, where that came first.
+/// The sums of all frames according to tshark. If the first fragment of a datagram came first, the
+/// later ones belong to its flow.
 fn told(frames: &[Vec<String>]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut datagrams: HashMap<(String, String, String), Way> = HashMap::new();
@@ -153,7 +156,7 @@ fn way_of(key: &FlowKey) -> Way {
     Some((key.source()?, key.destination()?, key.protocol()?))
 }
 
-/// What the records tell, by way: a flow has two.
+/// The sums of the records by direction. A flow has two.
 fn metered(records: &[FlowRecord]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut add = |way: Way, traffic: Traffic| {
@@ -169,19 +172,19 @@ fn metered(records: &[FlowRecord]) -> Ways {
     ways
 }
 
-/// Timeouts that nothing reaches, so that all records come back at the end.
+/// Timeouts that no flow reaches, so that all records come at the end.
 pub(crate) fn endless() -> MeterOptions {
     let long = Duration::from_secs(1 << 32);
     MeterOptions { active: long, inactive: long, ..default() }
 }
 
 fn default() -> MeterOptions {
-    // The run is long after what was recorded.
+    // The run takes place long after the recording.
     let epoch = WallTime::from_nanos(4_000_000_000_000_000_000);
     MeterOptions { top: usize::from(u16::MAX), epoch, ..MeterOptions::default() }
 }
 
-/// All records of a capture, metered by so many CPUs.
+/// Meters a capture on `cpus` CPUs, and returns all records.
 pub(crate) fn meter(file: &Path, options: MeterOptions, cpus: usize) -> (Metered, Vec<FlowRecord>) {
     let metering = Metering::new(options, None);
     let input = Capture::open(file).expect("a capture").into_input();
@@ -199,7 +202,7 @@ fn flows_are_those_of_tshark() {
     for path in all_captures() {
         let Some(frames) = tshark(&path, &FIELDS) else { return };
         let expected = told(&frames);
-        // What is not IP is of no length that tshark states, and a file without packets has no flows.
+        // tshark shows no length for packets that are not IP. A file without packets has no flows.
         for cpus in [1, 2, 4] {
             let (_, records) = meter(&path, endless(), cpus);
             assert_eq!(metered(&records), expected, "{} on {cpus} CPUs", path.display());
@@ -207,7 +210,7 @@ fn flows_are_those_of_tshark() {
     }
 }
 
-/// A record as it would be written, to be compared with others.
+/// The records as they are written, in sorted order, for comparisons.
 fn rows(records: &[FlowRecord]) -> Vec<String> {
     let mut rows: Vec<String> = records.iter().map(|record| serde_json::to_string(record).expect("JSON")).collect();
     rows.sort();
@@ -243,7 +246,7 @@ fn the_outermost_flows_of_tunnels() {
     }));
 }
 
-/// Buckets change their CPU all the time, and each flow is one record all the same.
+/// Buckets change their CPU all the time, and each flow still has exactly one record.
 #[test]
 fn moves_lose_nothing() {
     const FLOWS: u64 = 500;
@@ -259,7 +262,7 @@ fn moves_lose_nothing() {
         while change && !handle.is_finished() {
             let list = ["0", "1-3", "0-3", "2", "0,3"][masks % 5];
             let mask = CpuMask::parse_list(list, cpus).expect("a list");
-            // A run that has just ended takes no more masks.
+            // A run that has just ended accepts no more masks.
             let _ = handle.set_rps_cpus(&mask);
             masks += 1;
             std::thread::yield_now();

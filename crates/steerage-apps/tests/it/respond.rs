@@ -1,4 +1,4 @@
-//! The responder, and as its peer the kernel of another network namespace.
+//! Tests of the responder. Its peer is the kernel of another network namespace.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -22,7 +22,7 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0x77, 1];
 const V4: &str = "10.210.0.2";
 const V6: &str = "fd00:210::2";
 const ECHO: u16 = 7;
-/// Requests of 10 bytes, responses of 50,000.
+/// The port for requests of 10 bytes and responses of 50,000 bytes.
 const RR: u16 = 5000;
 const CLIENT: usize = 0;
 
@@ -39,12 +39,13 @@ fn input(interface: &str) -> Input {
     options.open().unwrap().input
 }
 
-/// A namespace whose kernel is the peer, and the responder at the other end of its cable, or of two cables and a wire.
+/// A namespace whose kernel is the peer, and the responder. One cable connects both, or two cables
+/// and a wire.
 struct Net {
     namespaces: Namespaces,
     responding: Arc<Responding>,
     handle: Handle,
-    /// The responder's, and the wire's.
+    /// The instance of the responder, and that of the wire.
     running: Mutex<Vec<Running<()>>>,
     faults: Vec<Arc<FaultCounts>>,
 }
@@ -64,7 +65,7 @@ impl Net {
         let server = if faults.is_some() { 2 } else { 1 };
         namespaces.veth((CLIENT, "c0"), (1, "s0"));
         namespaces.address(CLIENT, 1, "c0");
-        // Segments that no cable would carry uncut are cut.
+        // Segments that are too long for a cable are split.
         namespaces.must(CLIENT, "link set dev c0 gso_max_segs 1");
         let wire = faults.map(|faults| {
             namespaces.veth((1, "w0"), (2, "s0"));
@@ -85,7 +86,7 @@ impl Net {
         Some(Self { namespaces, responding, handle, running: Mutex::new(all), faults })
     }
 
-    /// What `body` does as a client.
+    /// Runs `body` in the client's namespace.
     fn client<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         self.namespaces.within(CLIENT, body)
     }
@@ -98,7 +99,8 @@ impl Net {
         until(end.name(), || self.ended(end) == count);
     }
 
-    /// Ends it: what was received is accounted for, each packet met one fate, and each connection one end.
+    /// Ends the run. Checks that all received packets are accounted for, and that each packet has
+    /// one fate and each connection one end.
     fn end(self) -> Snapshot {
         let mut ended = self.running.into_inner().unwrap().into_iter().map(handlers::end);
         let snapshot = ended.next().unwrap();
@@ -113,7 +115,7 @@ impl Net {
     }
 }
 
-/// A cable between `s0` and `w0` that does such things to what goes by it, either way.
+/// A cable between `s0` and `w0` with faults in both directions.
 fn wire(faults: Faults) -> (Running<()>, [Arc<FaultCounts>; 2]) {
     let (one, first) = Fault::new(input("s0"), faults);
     let (other, second) = Fault::new(input("w0"), faults.seed(faults.seed + 1));
@@ -131,12 +133,12 @@ fn connect(to: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Bytes that are another's for each connection.
+/// Bytes that differ between connections.
 fn payload(of: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (of * 131 + at * 7 + (at >> 8)) as u8).collect()
 }
 
-/// Sends bytes to echo and has them come back, reading while it writes.
+/// Sends bytes to the echo service and checks the reply. It reads while it writes.
 fn echo(stream: &TcpStream, bytes: &[u8]) {
     thread::scope(|scope| {
         scope.spawn(|| (&*stream).write_all(bytes).unwrap());
@@ -146,7 +148,7 @@ fn echo(stream: &TcpStream, bytes: &[u8]) {
     });
 }
 
-/// Asks for responses, and checks each byte.
+/// Sends requests, and checks each byte of the responses.
 fn ask(mut stream: &TcpStream, times: usize) {
     for _ in 0..times {
         stream.write_all(&[0x5a; 10]).unwrap();
@@ -156,7 +158,7 @@ fn ask(mut stream: &TcpStream, times: usize) {
     }
 }
 
-/// Closes our side first, and has the other one close too.
+/// Closes this side first, and waits until the other side closes too.
 fn close(mut stream: TcpStream) {
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut [0; 100]).unwrap(), 0);
@@ -177,7 +179,7 @@ fn the_kernel_gets_its_answers() {
             close(stream);
             let stream = connect(to, RR).unwrap();
             ask(&stream, 5);
-            // Half closed: what was asked for still comes, and then the end.
+            // The connection is half closed: the remaining responses arrive, and then the end.
             (&stream).write_all(&[1; 30]).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             let mut rest = Vec::new();
@@ -195,13 +197,14 @@ fn the_kernel_gets_its_answers() {
     net.end();
 }
 
-/// As many files as the test has connections.
+/// Raises the limit for open files to `count`, one per connection.
 fn allow_files(count: u64) {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(count), hard.max(count)).unwrap();
 }
 
-/// Two thousand connections are open; each is used in each of many rounds, while the CPUs that have them change all the time.
+/// Two thousand connections are open. Many rounds use each of them, while the CPUs that own them
+/// change all the time.
 #[test]
 fn no_connection_breaks_while_masks_change() {
     const CONNECTIONS: usize = 2000;
@@ -216,7 +219,7 @@ fn no_connection_breaks_while_masks_change() {
         let streams: Vec<TcpStream> = (0..CONNECTIONS / THREADS).map(|_| connect(V4, ECHO).unwrap()).collect();
         open.fetch_add(streams.len() as u32, Ordering::SeqCst);
         let mut round = 0;
-        // Until masks have changed often enough under way, each at work.
+        // Until the masks have changed often enough during the rounds.
         while round < 3 || changes.load(Ordering::SeqCst) < CHANGES {
             round += 1;
             let of = |nth: usize| payload((share * CONNECTIONS + nth) * 31 + round, 900 + nth % 1000);
@@ -227,7 +230,7 @@ fn no_connection_breaks_while_masks_change() {
                 assert!(got == of(nth), "connection {nth} in round {round}");
             }
         }
-        // All are open until each thread is here.
+        // The connections stay open until all threads have reached this point.
         streams.into_iter().for_each(close);
     };
     thread::scope(|scope| {
@@ -273,7 +276,7 @@ fn no_connection_breaks_while_masks_change() {
 fn what_a_network_does_to_packets_no_byte_minds() {
     let faults = Faults::new(42).lose(20).duplicate(20).corrupt(10).reorder(30).delay(20, Duration::from_millis(3));
     let Some(net) = Net::with(config(), 2, Some(faults), |respond| respond) else { return };
-    // Whatever was lost of them is asked for again.
+    // Lost packets are requested again.
     [V4, V6].iter().for_each(|to| net.client(|| ping(address(to), 100)));
     thread::scope(|scope| {
         for nth in 0..30 {
@@ -310,7 +313,7 @@ fn a_slow_reader_holds_up_itself_alone() {
         slow.set_nonblocking(true).unwrap();
         let bytes = payload(5, 8 << 20);
         let mut written = 0;
-        // Until nothing more goes in: what comes back is not read.
+        // Write until no more bytes are accepted, because the replies are not read.
         let mut stuck = 0;
         while stuck < 50 {
             match slow.write(&bytes[written..]) {
@@ -348,7 +351,7 @@ fn a_reset_ends_a_connection_and_one_too_many_is_reset() {
         let mut streams: Vec<TcpStream> = (0..10).map(|_| open()).collect();
         assert_eq!(net.responding.so_far().open, 10);
         assert_eq!(connect(V4, ECHO).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-        // Closed with a reset.
+        // The client closes the connection with a reset.
         let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
         let stream = streams.pop().unwrap();
         setsockopt(&stream, sockopt::Linger, &linger).unwrap();
@@ -374,7 +377,7 @@ fn who_says_nothing_is_reset() {
     net.end();
 }
 
-/// Panics when a datagram says so.
+/// A handler that panics when a certain datagram arrives.
 struct Panics(Respond);
 
 impl Handler for Panics {
@@ -412,7 +415,7 @@ fn a_panic_loses_connections_and_their_peers_are_told() {
         UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"panic, please", (V4, 9)).unwrap();
         net.until_ended(End::Lost, 100);
         for mut stream in streams {
-            // The first is answered by a reset.
+            // The first write is answered by a reset.
             let _ = stream.write_all(b"and now?");
             assert_eq!(stream.read(&mut [0; 10]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         }

@@ -1,4 +1,4 @@
-//! What records say of TCP connections, against tshark's analysis of the same captures.
+//! Compares the TCP health in records with tshark's analysis of the same captures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,9 +19,10 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// Segments sent again, overtaken segments, zero windows, resets: of each direction, by its endpoints.
+/// Retransmissions, out-of-order segments, zero windows and resets of each direction, by its
+/// endpoints.
 type Counts = BTreeMap<(String, String), [u64; 4]>;
-/// Microseconds of the handshake, by the endpoints of the source.
+/// Microseconds of the handshake, by the endpoints as seen from the source.
 type Handshakes = BTreeMap<(String, String), u64>;
 
 /// Random numbers (SplitMix64), the same in each run.
@@ -41,18 +42,18 @@ impl Random {
     }
 }
 
-/// A connection that is written down as it is made.
+/// A simulated connection whose packets are recorded.
 struct Connection {
     client: u16,
     now: u64,
     frames: Vec<(u64, Vec<u8>)>,
-    /// The next number of each side.
+    /// The next sequence number of each side.
     next: [u32; 2],
 }
 
 impl Connection {
     fn begin(client: u16, now: u64, random: &mut Random) -> Self {
-        // Some numbers wrap soon.
+        // Some sequence numbers wrap around soon.
         let next = [random.below(1 << 32) as u32, if random.one_in(3) { u32::MAX - 2000 } else { 77 }];
         Self { client, now, frames: Vec::new(), next }
     }
@@ -61,7 +62,7 @@ impl Connection {
         self.now += micros;
     }
 
-    /// A segment of a side, with these numbers.
+    /// Records a segment of a side with these values.
     fn segment(&mut self, side: usize, sequence: u32, flags: u8, bytes: usize, window: u16) {
         let mut frame = vec![0; 54 + bytes];
         (frame[12], frame[14], frame[22], frame[23]) = (8, 0x45, 64, 6);
@@ -83,7 +84,7 @@ impl Connection {
     fn open(&mut self, random: &mut Random) {
         self.segment(0, self.next[0], SYN, 0, 1000);
         if random.one_in(4) {
-            // The first SYN was not answered.
+            // The first SYN is not answered.
             self.wait(1_000_000);
             self.segment(0, self.next[0], SYN, 0, 1000);
         }
@@ -95,28 +96,29 @@ impl Connection {
         self.segment(0, self.next[0], ACK, 0, 1000);
     }
 
-    /// Some data of a side, and what may become of it on the way.
+    /// Records some data of a side, with a random event on the way.
     fn data(&mut self, side: usize, random: &mut Random) {
         let (first, bytes) = (self.next[side], 100 + random.below(900) as usize);
         let second = first.wrapping_add(bytes as u32);
         let send = |this: &mut Self, sequence: u32, bytes: usize| this.segment(side, sequence, ACK, bytes, 1000);
         self.wait(50_000 + random.below(100_000));
         match random.below(6) {
-            // Twice: the acknowledgement was lost.
+            // The segment is sent twice, because the acknowledgement was lost.
             0 => {
                 send(self, first, bytes);
                 self.wait(300_000 + random.below(300_000));
                 send(self, first, bytes);
                 self.next[side] = second;
             }
-            // The second overtakes the first by less than any round trip.
+            // The second segment overtakes the first by less than any round trip.
             1 => {
                 send(self, second, 200);
                 self.wait(20 + random.below(60));
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // The first is lost, the receiver asks for it, and it comes again. The capture never saw it before.
+            // The first segment is lost before the capture. The receiver asks for it, and it is
+            // sent again.
             2 => {
                 send(self, second, 200);
                 self.wait(10);
@@ -127,7 +129,7 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // The receiver has no room, then it has.
+            // The receiver's window closes, and opens again.
             3 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -136,7 +138,8 @@ impl Connection {
                 self.wait(200_000);
                 self.segment(1 - side, self.next[1 - side], ACK, 0, 2000);
             }
-            // Nothing to say for long: a byte before the next, and its answer.
+            // A keep-alive: after a long pause, one byte before the next one, and its
+            // acknowledgement.
             4 => {
                 send(self, first, bytes);
                 self.next[side] = second;
@@ -155,7 +158,7 @@ impl Connection {
         self.segment(1 - side, self.next[1 - side], ACK, 0, 1000 + random.below(100) as u16);
     }
 
-    /// Returns who closes.
+    /// Closes the connection, and returns the side that closed it.
     fn close(&mut self, random: &mut Random) -> Option<ClosedBy> {
         let side = random.below(2) as usize;
         self.wait(60_000);
@@ -175,7 +178,7 @@ impl Connection {
     }
 }
 
-/// What the records say.
+/// The counts according to the records.
 fn of_records(capture: &Path) -> (Counts, Handshakes, BTreeMap<String, Option<ClosedBy>>) {
     let (mut counts, mut handshakes, mut closed) = (Counts::new(), Handshakes::new(), BTreeMap::new());
     for record in meter(capture, endless(), 2).1 {
@@ -197,7 +200,7 @@ fn of_records(capture: &Path) -> (Counts, Handshakes, BTreeMap<String, Option<Cl
     (counts, handshakes, closed)
 }
 
-/// What tshark says.
+/// The counts according to tshark.
 fn of_tshark(capture: &Path) -> Option<(Counts, Handshakes)> {
     let fields = [
         "ip.src",
@@ -242,7 +245,7 @@ fn made_connections() {
     let (mut frames, mut closed) = (Vec::new(), BTreeMap::new());
     for nth in 0..400 {
         let mut connection = Connection::begin(20_000 + nth, START * 1_000_000 + random.below(5_000_000), &mut random);
-        // The beginning of some was not recorded.
+        // The recording of some connections begins too late.
         if !random.one_in(8) {
             connection.open(&mut random);
         }
@@ -251,7 +254,7 @@ fn made_connections() {
             connection.data(side, &mut random);
         }
         let by = connection.close(&mut random);
-        // The endpoint that sent first is the source.
+        // The source is the endpoint that sent first.
         if connection.frames.first().is_some_and(|(_, first)| first[29] == 1) {
             closed.insert(format!("10.0.0.1 {}", connection.client), by);
         }
@@ -263,7 +266,7 @@ fn made_connections() {
     fs::write(&capture, file).unwrap();
     let Some((counts, handshakes)) = of_tshark(&capture) else { return };
     let (found, found_handshakes, found_closed) = of_records(&capture);
-    // Each is there often enough to mean something.
+    // Each kind occurs often enough for the comparison to be meaningful.
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 50), "{:?}", [0, 1, 2, 3].map(total));
     assert!(handshakes.len() > 200, "{}", handshakes.len());

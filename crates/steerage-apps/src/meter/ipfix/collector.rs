@@ -3,20 +3,21 @@
 use std::fmt;
 use std::time::Duration;
 
-/// IANA's port of IPFIX, for UDP and TCP.
+/// IANA's port for IPFIX over UDP and TCP.
 const PORT: u16 = 4739;
-/// Most networks let packets of this size through.
+/// Most networks carry packets of this size.
 const MTU_DEFAULT: usize = 1500;
-/// What every network of IPv6 lets through (RFC 8200).
+/// Every IPv6 network carries packets of this size (RFC 8200).
 pub(super) const MTU_MIN: usize = 1280;
 /// The largest IP packet.
 const MTU_MAX: usize = 65_535;
-/// A collector that is started anew over UDP knows no template for this long.
+/// The default interval between two transmissions of the templates over UDP. A collector that
+/// restarts waits at most this long for them.
 const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
-/// The domain of a meter, unless another one is given.
+/// The default observation domain of a meter.
 const DOMAIN_DEFAULT: u32 = 1;
 
-/// How messages travel.
+/// The protocol that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
@@ -39,18 +40,19 @@ pub struct Collector {
     pub(super) transport: Transport,
     pub(super) host: String,
     pub(super) port: u16,
-    /// Of UDP: no IP packet is longer.
+    /// The maximum length of an IP packet. Only for UDP.
     pub(super) mtu: usize,
-    /// Of UDP: how often templates are sent. How often statistics are sent.
+    /// How often statistics are sent, and over UDP also templates.
     pub(super) refresh: Duration,
     pub(super) domain: u32,
-    /// The most records per second.
+    /// The maximum number of records per second.
     pub(super) rate: Option<u64>,
     /// Whether a record has both directions.
     pub(super) biflows: bool,
 }
 
-/// Why the address of a collector cannot be read.
+/// The error for an invalid collector address.
+///
 /// [`Collector`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseCollectorError(String);
@@ -64,16 +66,17 @@ impl fmt::Display for ParseCollectorError {
 impl std::error::Error for ParseCollectorError {}
 
 impl Collector {
-    /// Whether this is the address of a collector, and not the name of a file.
+    /// Whether the text is the address of a collector, and not the name of a file.
     pub fn is_address(text: &str) -> bool {
         text.contains("://")
     }
 
-    /// Reads an address: `ipfix://HOST[:PORT]` for UDP, `ipfix+tcp://HOST[:PORT]` for TCP, and behind a question mark
-    /// `mtu=BYTES`, `refresh=DURATION`, `domain=N`, `rate=N` and `biflow=no`, with `&` between them.
+    /// Parses an address: `ipfix://HOST[:PORT]` for UDP or `ipfix+tcp://HOST[:PORT]` for TCP.
+    /// Options follow after a question mark: `mtu=BYTES`, `refresh=DURATION`, `domain=N`, `rate=N`
+    /// and `biflow=no`, separated by `&`.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If the text does not have this form.
     pub fn parse(text: &str) -> Result<Self, ParseCollectorError> {
         let (transport, rest) = match text.split_once("://") {
             Some(("ipfix", rest)) => (Transport::Udp, rest),
@@ -122,7 +125,7 @@ impl Collector {
     }
 }
 
-/// Without its options.
+/// The address without its options.
 impl fmt::Display for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.transport {
@@ -138,7 +141,7 @@ fn wrong(what: &str) -> ParseCollectorError {
     ParseCollectorError(what.to_owned())
 }
 
-/// An address of IPv6 stands in brackets.
+/// Splits an address into host and port. IPv6 addresses are in brackets.
 fn host_and_port(address: &str) -> Result<(String, u16), ParseCollectorError> {
     let (host, port) = match address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),

@@ -1,4 +1,4 @@
-//! Information elements, by the numbers of IANA's registry and of the enterprises that define others.
+//! Information elements, by their numbers in IANA's registry and in those of enterprises.
 
 /// An information element: a field of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,9 +8,11 @@ pub(super) struct Element {
     pub(super) enterprise: u32,
 }
 
-/// The enterprise number of reverse elements: what the other direction of a flow has (RFC 5103).
+/// The enterprise number of reverse elements, which describe the other direction of a flow (RFC
+/// 5103).
 const REVERSE: u32 = 29_305;
-/// ntop's number. Collectors that know TCP's health or names at all know them by ntop's elements.
+/// ntop's enterprise number. Collectors that support TCP health or names support them as ntop's
+/// elements.
 const NTOP: u32 = 35_632;
 
 const fn iana(id: u16) -> Element {
@@ -22,7 +24,7 @@ const fn ntop(id: u16) -> Element {
 }
 
 impl Element {
-    /// The same element of the other direction.
+    /// This element for the other direction.
     pub(super) const fn reverse(self) -> Self {
         Self { enterprise: REVERSE, ..self }
     }

@@ -1,8 +1,9 @@
 //! The thread that sends records to a collector.
 //!
-//! It opens its socket before the run starts. Packet CPUs hand records over to its bounded queue, and never wait for a collector
-//! that cannot be reached: while a connection is down, records stay in the queue for up to [`DOWN_MAX`], and what finds no room
-//! there is lost. After that, records are lost as they come. All that is lost is counted.
+//! The socket is opened before the run starts. Packet CPUs hand records over to the thread's
+//! bounded queue, and never wait for an unreachable collector. While a connection is down, records
+//! stay in the queue for up to [`DOWN_MAX`], and records that find no room are lost. After that
+//! time, all records are lost until the collector returns. Lost records are counted.
 
 use std::fmt;
 use std::io;
@@ -17,38 +18,38 @@ use super::collector::Collector;
 use super::message::{Encoder, Statistics};
 use super::transport::{Sent, Way};
 
-/// Records wait for so long for a connection to be made again: longer than a collector takes to be started anew.
+/// How long records wait for a new connection: longer than a restart of a collector takes.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
-/// The longest sleep, so that a request to stop is seen soon.
+/// The longest sleep, so that the thread sees a request to stop soon.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A function that returns how many packets the meters never saw.
 pub(in super::super) type Ignored = Box<dyn Fn() -> u64 + Send>;
 
-/// What the thread has in hand.
+/// The state of the thread.
 pub(in super::super) struct Export {
     shared: Arc<WriterState>,
     collector: Collector,
     way: Way,
     encoder: Encoder,
     ignored: Ignored,
-    /// The data records of flows that were sent.
+    /// The number of flow records that were sent.
     records: u64,
     refresh_at: Instant,
-    /// With a rate: when the next message may be sent.
+    /// The time when the next message may be sent, if there is a rate limit.
     next_at: Instant,
 }
 
-/// A collector whose socket is open.
+/// A collector with an open socket.
 ///
-/// A program that gives up privileges opens the socket before, and starts the thread afterwards.
+/// A program that drops privileges opens the socket first, and starts the thread afterwards.
 /// [`FlowWriter`](super::super::FlowWriter) has an example.
 #[derive(Debug)]
 pub struct OpenCollector {
     collector: Collector,
     way: Way,
-    /// Why there is no connection yet.
+    /// The reason why there is no connection yet.
     refused: Option<io::Error>,
 }
 
@@ -59,7 +60,7 @@ impl OpenCollector {
 }
 
 impl Collector {
-    /// Looks the name of the host up, opens the socket, and for TCP tries to connect.
+    /// Resolves the host name and opens the socket. For TCP, it also tries to connect.
     ///
     /// # Errors
     /// If the host has no address, or the socket cannot be opened.
@@ -83,7 +84,8 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// If records must not be lost, a collector that does not answer is an error; else it is tried again.
+    /// Creates the thread's state. With `must_answer`, a collector that does not answer is an
+    /// error. Otherwise the thread tries again.
     pub(in super::super) fn new(
         opened: OpenCollector,
         must_answer: bool,
@@ -100,7 +102,7 @@ impl Export {
         Ok(Self { shared, collector, way, encoder, ignored, records: 0, refresh_at, next_at: now })
     }
 
-    /// Sends what comes until the end.
+    /// Sends records until the end of the run.
     pub(in super::super) fn run(&mut self) {
         loop {
             // While the collector is away, records wait in the queue.
@@ -115,8 +117,8 @@ impl Export {
         self.send_statistics();
     }
 
-    /// If the connection is down, waits until it is made again, or until it has been down for long enough. Returns whether
-    /// records can be sent.
+    /// If the connection is down, waits until there is a new connection, or until it has been down
+    /// for [`DOWN_MAX`]. Returns whether records can be sent.
     fn reconnect(&mut self) -> bool {
         while let (Some(since), Some(retry_at)) = (self.way.down_since(), self.way.retry_at()) {
             let hurried = self.shared.is_hurried();
@@ -147,7 +149,7 @@ impl Export {
                 Sent::Yes => self.note_sent(count),
                 Sent::AfterRefusal => {
                     self.note_sent(count);
-                    // The next program that listens there knows no template.
+                    // The next program that listens at the address knows no templates.
                     self.encoder.forget_templates();
                     self.shared.note_refusal();
                 }
@@ -155,7 +157,7 @@ impl Export {
                     self.encoder.limit_to(self.way.message_min());
                     continue;
                 }
-                // Whatever of it arrived is no whole message, so it is sent again.
+                // The collector received no complete message, so the records are sent again.
                 Sent::Broken => continue,
                 Sent::TooLong | Sent::No => self.shared.note_unsent(these),
             }
@@ -179,7 +181,7 @@ impl Export {
         self.shared.note_written(count);
     }
 
-    /// Waits until so many records may be sent.
+    /// Waits until the rate limit allows another message, and then accounts for `count` records.
     fn pace(&mut self, count: usize) {
         let Some(rate) = self.collector.rate else { return };
         let now = Instant::now();
@@ -199,7 +201,7 @@ impl Export {
             return;
         }
         self.refresh_at = Instant::now() + self.collector.refresh;
-        // A connection keeps its templates.
+        // Templates stay valid for the lifetime of a TCP connection.
         if self.way.is_udp() {
             self.encoder.forget_templates();
         }

@@ -1,4 +1,4 @@
-//! Messages: a header, then sets of templates and of records.
+//! IPFIX messages: a header, followed by sets of templates and records.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,27 +9,28 @@ use super::shape::{Fields, OPTIONS_FROM, Shape, View, fields};
 /// The version of IPFIX.
 const VERSION: u16 = 10;
 const SET_HEADER_LEN: usize = 4;
-/// The ids of sets that hold templates, and templates of options.
+/// The ids of sets that hold templates and options templates.
 const TEMPLATE_SET: u16 = 2;
 const OPTIONS_TEMPLATE_SET: u16 = 3;
-/// The ids of our options.
+/// The template ids of our options records.
 const STATISTICS: u16 = OPTIONS_FROM;
 const LOSSES: u16 = OPTIONS_FROM + 1;
 const SELECTOR: u16 = OPTIONS_FROM + 2;
-/// The id of our selector of flows, and its algorithm: a range of hashes (RFC 7014, section 6.2.2).
+/// The id of our flow selector, and its algorithm: a range of hashes (RFC 7014, section 6.2.2).
 const SELECTOR_ID: u64 = 1;
 const BY_HASH: u16 = 6;
-/// How many elements of our options say what the record is about.
+/// The number of scope fields in our options records: they say what the record describes.
 const SCOPES: u16 = 1;
-/// A message's length is stated in 16 bits.
+/// The length field of a message has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
-/// The length in a template of an element whose records have it, and the first byte of a length of two bytes.
+/// The length of a variable-length element in a template, and the first byte of a two-byte length
+/// in a record.
 const ANY_LENGTH: u16 = 65_535;
 const LONG_TEXT: u8 = 255;
-/// The bit of an element's number that says that an enterprise defines the element.
+/// The bit in an element's number for elements that an enterprise defines.
 const OF_ENTERPRISE: u16 = 0x8000;
 
-/// What an exporter says about itself, counted since it began.
+/// The exporter's statistics about itself since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,
@@ -41,28 +42,28 @@ pub(in super::super) struct Statistics {
     pub(in super::super) lost_bytes: u64,
     /// Packets that the meters never saw.
     pub(in super::super) ignored: u64,
-    /// One flow of so many is metered.
+    /// One flow of this many is metered.
     pub(in super::super) sample: u32,
 }
 
-/// Makes messages. Each is sent, or given up, before the next one is made.
+/// Builds messages. The caller sends or drops each message before it builds the next one.
 #[derive(Debug)]
 pub(in super::super) struct Encoder {
     domain: u32,
     biflows: bool,
-    /// The most bytes of a message.
+    /// The maximum length of a message, in bytes.
     limit: usize,
     /// The number of data records in the messages that were sent.
     sequence: u32,
-    /// The templates that the collector was sent.
+    /// The templates that the collector has received.
     known: Box<[bool; Shape::ALL]>,
     knows_options: bool,
-    /// The message, and what is in it that counts once it is sent.
+    /// The message and its contents. The contents take effect when the message is sent.
     message: Vec<u8>,
     data_records: u32,
     fresh: Vec<Shape>,
     has_options: bool,
-    /// The set that is open: its id, and where it begins.
+    /// The id of the open set, and its offset in the message.
     set: Option<(u16, usize)>,
 }
 
@@ -83,7 +84,7 @@ impl Encoder {
         }
     }
 
-    /// Messages have at most so many bytes from now on.
+    /// Limits further messages to `limit` bytes.
     pub(in super::super) fn limit_to(&mut self, limit: usize) {
         self.limit = limit.min(MESSAGE_MAX);
     }
@@ -92,19 +93,19 @@ impl Encoder {
         self.limit
     }
 
-    /// Templates are sent again before they are used.
+    /// Makes the encoder send all templates again before their next use.
     pub(in super::super) fn forget_templates(&mut self) {
         self.known.fill(false);
         self.knows_options = false;
     }
 
-    /// A new session, as a new connection is: its sequence numbers begin at 0.
+    /// Begins a session on a new connection. Its sequence numbers begin at 0.
     pub(in super::super) fn begin_session(&mut self) {
         self.forget_templates();
         self.sequence = 0;
     }
 
-    /// Makes a message of the first of these records, as many as it has room for. Returns how many.
+    /// Builds a message from as many records as fit, from the first on. Returns their number.
     pub(in super::super) fn encode(&mut self, records: &[FlowRecord], now: SystemTime) -> usize {
         self.begin(now);
         let mut encoded = 0;
@@ -115,7 +116,8 @@ impl Encoder {
             } else {
                 View::each(record).for_each(|view| self.record(&view));
             }
-            // A message with a single record goes out in any case: the network says whether it is too long.
+            // A message with a single record is never refused here. The network reports if the
+            // message is too long.
             if self.message.len() > self.limit && encoded > 0 {
                 self.back_to(&before);
                 break;
@@ -126,7 +128,7 @@ impl Encoder {
         encoded
     }
 
-    /// Makes a message of what the exporter says about itself.
+    /// Builds a message of the exporter's statistics.
     pub(in super::super) fn encode_statistics(&mut self, statistics: &Statistics, now: SystemTime) {
         self.begin(now);
         let about_exporter = [
@@ -157,17 +159,17 @@ impl Encoder {
         self.finish();
     }
 
-    /// The number of data records in the message that was made.
+    /// The number of data records in the last message.
     pub(in super::super) fn data_records(&self) -> u32 {
         self.data_records
     }
 
-    /// The message that was made.
+    /// The last message.
     pub(in super::super) fn message(&self) -> &[u8] {
         &self.message
     }
 
-    /// Notes that the message was sent: its records count, and its templates are known.
+    /// Notes that the last message was sent: its records count, and its templates are known.
     pub(in super::super) fn sent(&mut self) {
         self.sequence = self.sequence.wrapping_add(self.data_records);
         for shape in self.fresh.drain(..) {
@@ -177,7 +179,7 @@ impl Encoder {
     }
 
     fn begin(&mut self, now: SystemTime) {
-        // Past 2106 it wraps, as the field does.
+        // After 2106 the value wraps around, like the field.
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32;
         self.message.clear();
         self.message.extend_from_slice(&VERSION.to_be_bytes());
@@ -201,7 +203,8 @@ impl Encoder {
         self.data_records += 1;
     }
 
-    /// A record of options, behind its template unless that is known. The first element is what the others are about.
+    /// Writes an options record, and its template first if the collector does not know it. The
+    /// first element is the scope.
     fn options(&mut self, id: u16, elements: &[(Element, Number)]) {
         let put =
             |to: &mut dyn NumberFields| elements.iter().for_each(|(element, number)| to.number(*element, *number));
@@ -214,7 +217,7 @@ impl Encoder {
         self.data_records += 1;
     }
 
-    /// Goes on in a set of this id, or begins one.
+    /// Continues a set with this id, or begins a new one.
     fn open(&mut self, id: u16) {
         if self.set.is_some_and(|(open, _)| open == id) {
             return;
@@ -242,7 +245,8 @@ impl Encoder {
         Mark { len: self.message.len(), set: self.set, data_records: self.data_records, fresh: self.fresh.len() }
     }
 
-    /// The message as it was then. A set that was closed since has its length already, which is written again.
+    /// Restores the message to an earlier state. A set that was closed in between has its length
+    /// already, and `close` writes the length again.
     fn back_to(&mut self, mark: &Mark) {
         self.message.truncate(mark.len);
         self.fresh.truncate(mark.fresh);
@@ -250,7 +254,7 @@ impl Encoder {
     }
 }
 
-/// The value of an element of options.
+/// The value of an element in an options record.
 #[derive(Clone, Copy)]
 enum Number {
     Two(u16),
@@ -258,7 +262,7 @@ enum Number {
     Eight(u64),
 }
 
-/// Takes the elements of options.
+/// Takes the elements of an options record.
 trait NumberFields {
     fn number(&mut self, element: Element, value: Number);
 }
@@ -273,7 +277,7 @@ impl<F: Fields> NumberFields for F {
     }
 }
 
-/// A state of a message to go back to.
+/// A state of a message that `back_to` can restore.
 struct Mark {
     len: usize,
     set: Option<(u16, usize)>,
@@ -290,7 +294,7 @@ impl Fields for Values<'_> {
         self.0.extend_from_slice(&value);
     }
 
-    /// Its length stands in front of it (RFC 7011, section 7).
+    /// Writes the text with its length in front (RFC 7011, section 7).
     fn put_text(&mut self, _: Element, value: &str) {
         match u8::try_from(value.len()) {
             Ok(length) if length < LONG_TEXT => self.0.push(length),
@@ -331,7 +335,7 @@ impl Template<'_> {
     }
 }
 
-/// A template record; with the number of its scopes, if it is one of options.
+/// Writes a template record. An options template has a number of scopes.
 fn template(message: &mut Vec<u8>, id: u16, scopes: Option<u16>, elements: impl FnOnce(&mut Template<'_>)) {
     message.extend_from_slice(&id.to_be_bytes());
     let count_at = message.len();

@@ -1,10 +1,11 @@
-//! Which elements a record has.
+//! The shape of a record: which elements it has.
 //!
-//! A shape is the set of a record's properties that decide about its elements, as bits. The id of a template is made of these
-//! bits, so no table of templates is needed: the template of a shape is written when the first record of the shape comes.
+//! A shape is a set of bits for the properties of a record that decide about its elements. The id
+//! of a template is made of these bits, so there is no table of templates. The template of a shape
+//! is written when its first record is.
 //!
-//! [`fields`] names each element of a record together with its value. Templates and records are both written by it, so they
-//! cannot disagree.
+//! [`fields`] lists each element of a record together with its value. It writes both templates and
+//! records, so they always agree.
 
 use steerage::flow::{HeaderKind, protocol};
 
@@ -17,13 +18,14 @@ use super::elements::*;
 /// The lowest id of a template (RFC 7011, section 3.4.1).
 const TEMPLATES_FROM: u16 = 256;
 
-/// The seconds from 1900, where the time of NTP begins, to 1970.
+/// The seconds from 1900, the start of NTP time, to 1970.
 const NTP_BEFORE_UNIX: u64 = 2_208_988_800;
 
-/// The type of a layer 2 segment that is a VXLAN, in the upper byte of its id (IANA: layer2SegmentId).
+/// The segment type for VXLAN, in the upper byte of the element (IANA: layer2SegmentId).
 const SEGMENT_IS_VXLAN: u64 = 0x01 << 56;
 
-/// The direction of a record with both directions: forth is from who began (RFC 5103, section 6.3).
+/// The direction value of a record with both directions: the forward direction is the initiator's
+/// (RFC 5103, section 6.3).
 const DIRECTION_INITIATOR: u8 = 1;
 
 /// The properties of a record that decide which elements it has.
@@ -31,7 +33,7 @@ const DIRECTION_INITIATOR: u8 = 1;
 pub(super) struct Shape(u16);
 
 impl Shape {
-    // The lowest three bits are the kind of the key.
+    // The lowest three bits hold the kind of the key.
     const TCP: u16 = 1 << 3;
     const ICMP: u16 = 1 << 4;
     const BACK: u16 = 1 << 5;
@@ -76,12 +78,12 @@ impl Shape {
         Self(bits)
     }
 
-    /// The id of its template.
+    /// The id of the shape's template.
     pub(super) fn template(self) -> u16 {
         TEMPLATES_FROM + self.0
     }
 
-    /// Its number, below [`ALL`](Self::ALL).
+    /// The number of the shape, below [`ALL`](Self::ALL).
     pub(super) fn number(self) -> usize {
         usize::from(self.0)
     }
@@ -91,24 +93,24 @@ impl Shape {
     }
 }
 
-/// The first id beyond the templates of flows: those of options follow.
+/// The first id after the templates of flows. The templates of options follow.
 pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
-/// The traffic of a direction, its TCP flags, and how well TCP did.
+/// The traffic of a direction, its TCP flags, and its TCP health.
 type Direction = (Traffic, u16, TcpDirection);
 
-/// A record as it is to be written: as it is, or one of its directions alone.
+/// A record in the form in which it is written: with both directions, or with one of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a> {
     record: &'a FlowRecord,
     turned: bool,
     forth: Direction,
-    /// `None` if the record has one direction only.
+    /// `None` if the record has only one direction.
     back: Option<Direction>,
 }
 
 impl<'a> View<'a> {
-    /// Both directions.
+    /// One view with both directions.
     pub(super) fn both(record: &'a FlowRecord) -> Self {
         let (flow, flags) = (record.flow(), record.flow().tcp_flags());
         let ((forth, back), health) = (flow.traffic(), flow.health());
@@ -116,7 +118,7 @@ impl<'a> View<'a> {
         Self { record, turned: flow.is_turned(), forth, back: Some(back) }
     }
 
-    /// One record for each direction that has packets.
+    /// One view for each direction that has packets.
     pub(super) fn each(record: &'a FlowRecord) -> impl Iterator<Item = Self> {
         let both = Self::both(record);
         let forth = Self { back: None, ..both };
@@ -129,15 +131,15 @@ impl<'a> View<'a> {
     }
 }
 
-/// Takes the elements of a record, one after the other.
+/// Receives the elements of a record, one after the other.
 pub(super) trait Fields {
-    /// An element of fixed length, and its value.
+    /// An element of fixed length and its value.
     fn put<const N: usize>(&mut self, element: Element, value: [u8; N]);
-    /// An element of any length.
+    /// An element of variable length and its value.
     fn put_text(&mut self, element: Element, value: &str);
 }
 
-/// Names each element of a record of this shape, in the order of its template.
+/// Passes each element of a record of this shape to `to`, in the order of its template.
 #[inline]
 pub(super) fn fields(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let View { record, forth, .. } = view;
@@ -175,7 +177,7 @@ pub(super) fn fields(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     }
 }
 
-/// The flow's endpoints.
+/// Writes the flow's endpoints.
 #[inline]
 fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let key = &view.record.flow().key;
@@ -212,7 +214,8 @@ fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
         }
         Kind::Link => to.put(ETHERNET_TYPE, ports.0.to_be_bytes()),
         Kind::Mpls => {
-            // Labels are of one direction, so this key is never turned: the first label, then the last.
+            // Labels belong to one direction, so this key is never turned. `source` has the first
+            // label, `destination` the last.
             let [first, last] = [source, destination].map(|end| (end >> 64) as u32);
             to.put(MPLS_TOP_LABEL_STACK_SECTION, label(first, first == last));
             to.put(MPLS_LABEL_STACK_SECTION_2, label(last, true));
@@ -221,7 +224,7 @@ fn key(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     }
 }
 
-/// What was around the first packet.
+/// Writes the VLAN tags and the tunnel of the first packet.
 #[inline]
 fn tags(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let [outer, inner] = view.record.vlans();
@@ -244,7 +247,8 @@ fn tags(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     to.put(TUNNEL_ID, id.to_be_bytes());
 }
 
-/// The names in its packets. No element of IPFIX or ntop has the protocols that a client of TLS offers.
+/// Writes the names in the flow's packets. Neither IPFIX nor ntop has an element for the protocols
+/// that a TLS client offers.
 fn names(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     let Some(names) = view.record.names() else { return };
     let text = |name: &Option<Box<str>>| name.clone().unwrap_or_default();
@@ -264,7 +268,7 @@ fn names(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     }
 }
 
-/// A label, without its class, and whether it is the stack's last one.
+/// An MPLS label without its class. `is_last` marks the bottom of the stack.
 fn label(label: u32, is_last: bool) -> [u8; 3] {
     let [_, a, b, c] = (label << 4 | u32::from(is_last)).to_be_bytes();
     [a, b, c]
@@ -275,7 +279,8 @@ fn millis(nanos: u64) -> [u8; 8] {
     (nanos / 1_000_000).to_be_bytes()
 }
 
-/// A time as NTP has it: seconds since 1900, and a fraction of 32 bits, rounded to the nearest.
+/// A time in NTP format: seconds since 1900, and a fraction of 32 bits, rounded to the nearest
+/// value.
 fn ntp(nanos: u64) -> [u8; 8] {
     let (seconds, part) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     let fraction = ((part << 32) + 500_000_000) / 1_000_000_000;
@@ -291,7 +296,7 @@ mod tests {
         // RFC 5905's figure 4: 1 Jan 1970 is 2,208,988,800.
         assert_eq!(ntp(0), [0x83, 0xaa, 0x7e, 0x80, 0, 0, 0, 0]);
         assert_eq!(ntp(500_000_000)[4..], [0x80, 0, 0, 0]);
-        // Every nanosecond can be told from the next.
+        // Each nanosecond has a distinct fraction.
         for nanos in [1, 2, 999_999_998, 999_999_999] {
             let fraction = u64::from(u32::from_be_bytes(ntp(nanos)[4..].try_into().unwrap()));
             assert_eq!((fraction * 1_000_000_000 + (1 << 31)) >> 32, nanos);

@@ -1,4 +1,4 @@
-//! The way to a collector: datagrams, or a connection that may break and is made again.
+//! The transport to a collector: UDP datagrams, or a TCP connection that is restored if it breaks.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use super::collector::{Collector, MTU_MIN, Transport};
 
-/// How long a connection may take to be made.
+/// The timeout for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long to wait between two tries to connect: doubled each time.
+/// The first and the longest wait between two attempts to connect. The wait doubles each time.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// A write that takes longer is looked after: perhaps somebody asks for the end.
+/// The timeout of a write. After it, the thread checks for a request to stop.
 pub(super) const WRITE_LOOK: Duration = Duration::from_millis(250);
-/// The headers of IP and UDP.
+/// The size of the IP and UDP headers.
 const UDP_OVER_IPV4: usize = 20 + 8;
 const UDP_OVER_IPV6: usize = 40 + 8;
-/// The size of messages over TCP, which has no limit of its own but that of a message.
+/// The size of messages over TCP. TCP itself has no limit for the size of a message.
 const TCP_MESSAGE: usize = 16 << 10;
 
-/// The way to a collector.
+/// The transport to a collector.
 #[derive(Debug)]
 pub(super) struct Way {
     addresses: Vec<SocketAddr>,
@@ -30,7 +30,7 @@ pub(super) struct Way {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// TCP, between two connections.
+    /// TCP without a connection at the moment.
     Down {
         since: Instant,
         retry_at: Instant,
@@ -38,23 +38,26 @@ enum Open {
     },
 }
 
-/// What became of a message.
+/// The result of sending a message.
 #[derive(Debug)]
 pub(super) enum Sent {
     Yes,
-    /// It was sent, but the collector's host had refused an earlier one: nobody listens there, or did not then.
+    /// The message was sent, but the collector's host had refused an earlier one, so no program was
+    /// listening then.
     AfterRefusal,
-    /// The network takes no message of this size.
+    /// The message is too long for the network.
     TooLong,
-    /// It was not sent.
+    /// The message was not sent.
     No,
     /// The connection broke.
     Broken,
 }
 
 impl Way {
-    /// Opens the socket, and for TCP tries to connect. A collector that does not answer is tried again later, and the error says
-    /// why it did not.
+    /// Opens the socket. For TCP, it also tries to connect.
+    ///
+    /// If the collector does not answer, the transport tries again later. The second result has the
+    /// reason.
     pub(super) fn open(collector: &Collector) -> io::Result<(Self, Option<io::Error>)> {
         let addresses: Vec<_> = (collector.host.as_str(), collector.port).to_socket_addrs()?.collect();
         match collector.transport {
@@ -70,7 +73,7 @@ impl Way {
         }
     }
 
-    /// The most bytes of a message.
+    /// The maximum length of a message, in bytes.
     pub(super) fn message_max(&self, mtu: usize) -> usize {
         match &self.open {
             Open::Udp(socket) => mtu - Self::udp_headers(socket),
@@ -78,7 +81,7 @@ impl Way {
         }
     }
 
-    /// The most bytes of a message that every network takes.
+    /// The maximum length of a message that every network carries, in bytes.
     pub(super) fn message_min(&self) -> usize {
         self.message_max(MTU_MIN)
     }
@@ -87,7 +90,7 @@ impl Way {
         if socket.local_addr().is_ok_and(|address| address.is_ipv6()) { UDP_OVER_IPV6 } else { UDP_OVER_IPV4 }
     }
 
-    /// Since when the collector cannot be reached.
+    /// The time since which the collector is unreachable.
     pub(super) fn down_since(&self) -> Option<Instant> {
         match self.open {
             Open::Down { since, .. } => Some(since),
@@ -95,7 +98,7 @@ impl Way {
         }
     }
 
-    /// When to try to connect again.
+    /// The time of the next attempt to connect.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         match self.open {
             Open::Down { retry_at, .. } => Some(retry_at),
@@ -114,7 +117,7 @@ impl Way {
         for address in &self.addresses {
             let connected = TcpStream::connect_timeout(address, CONNECT_MAX).and_then(|stream| {
                 stream.set_write_timeout(Some(WRITE_LOOK))?;
-                // Messages are as large as they can be, so nothing is gained by waiting for more.
+                // Messages are as large as possible, so waiting for more data gains nothing.
                 stream.set_nodelay(true)?;
                 Ok(stream)
             });
@@ -130,7 +133,8 @@ impl Way {
         Err(error)
     }
 
-    /// Sends a message. `progress` is called whenever a collector that takes its time has taken some of it, or nothing for a while.
+    /// Sends a message. If the collector is slow, `progress` is called whenever it took some bytes
+    /// (true), or none for a while (false).
     pub(super) fn send(&mut self, message: &[u8], mut progress: impl FnMut(bool)) -> Sent {
         match &mut self.open {
             Open::Udp(socket) => send_datagram(socket, message),
@@ -172,7 +176,7 @@ fn send_datagram(socket: &UdpSocket, message: &[u8]) -> Sent {
     let send = || socket.send(message);
     match send() {
         Ok(_) => Sent::Yes,
-        // The kernel tells of an earlier datagram in place of sending this one.
+        // The kernel reports the refusal of an earlier datagram instead of sending this one.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => match send() {
             Ok(_) => Sent::AfterRefusal,
             Err(_) => Sent::No,
@@ -182,10 +186,12 @@ fn send_datagram(socket: &UdpSocket, message: &[u8]) -> Sent {
     }
 }
 
-/// "Message too long", on every architecture of Linux that Rust has but MIPS and SPARC.
+/// "Message too long". The number is the same on every Linux architecture that Rust supports,
+/// except MIPS and SPARC.
 const EMSGSIZE: i32 = 90;
 
-/// Finds out that the collector has closed the connection. A write alone would seem to succeed, and its message would be lost.
+/// Detects that the collector has closed the connection. Without the check, a write would seem to
+/// succeed, and its message would be lost.
 fn check(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let peeked = stream.peek(&mut [0]);

@@ -1,32 +1,32 @@
-//! Messages of DNS (RFC 1035).
+//! Reads DNS messages (RFC 1035).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::text::Text;
 
 const HEADER_LEN: usize = 12;
-/// How many records of an answer are read.
+/// The maximum number of records that are read in an answer.
 const RECORDS_MAX: u16 = 32;
-/// How many labels a name has at most: 127 of one byte each, in 255 bytes.
+/// The maximum number of labels in a name: 127 of one byte each, in 255 bytes.
 const LABELS_MAX: usize = 127;
-/// The flag of a response, the bits of the kind of query, and those of the response code.
+/// The response flag, the opcode bits, and the response code bits.
 const RESPONSE: u16 = 0x8000;
 const OPCODE: u16 = 0x7800;
 const RCODE: u16 = 0x000f;
-/// Types of records, and the class of the internet.
+/// Record types, and the class of the Internet.
 const A: u16 = 1;
 const CNAME: u16 = 5;
 const PTR: u16 = 12;
 const AAAA: u16 = 28;
 const INTERNET: u16 = 1;
 
-/// What a message says.
+/// The contents of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) id: u16,
     /// The first question: its name and type.
     pub(super) question: Option<(Box<str>, u16)>,
-    /// If it is a response: its code, and what is in it.
+    /// For a response: its code, and the addresses and names in it.
     pub(super) response: Option<(u8, Option<Box<str>>)>,
 }
 
@@ -34,7 +34,7 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads a message of which the end may be missing. `None` if it is none.
+/// Reads a message. Its end may be missing. Returns `None` if the bytes are no DNS message.
 pub(super) fn read(message: &[u8]) -> Option<Message> {
     let header: &[u8; HEADER_LEN] = message.first_chunk()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -47,7 +47,7 @@ pub(super) fn read(message: &[u8]) -> Option<Message> {
     if questions == 1 {
         let (name, behind) = name(message, at)?;
         question = Some((name, be16(message, behind)?));
-        // Its class as well.
+        // Skip the type and the class.
         at = behind + 4;
         message.get(..at)?;
     } else if !is_response {
@@ -57,7 +57,7 @@ pub(super) fn read(message: &[u8]) -> Option<Message> {
     Some(Message { id, question, response })
 }
 
-/// The addresses and names in the records that are whole.
+/// The addresses and names in all complete records.
 fn read_answers(message: &[u8], mut at: usize, records: u16) -> Option<Box<str>> {
     let mut text = Text::default();
     for _ in 0..records.min(RECORDS_MAX) {
@@ -67,7 +67,7 @@ fn read_answers(message: &[u8], mut at: usize, records: u16) -> Option<Box<str>>
     text.take()
 }
 
-/// Adds what a record says. Returns where the next one begins.
+/// Adds the address or name in a record. Returns the offset of the next record.
 fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     let at = skip_name(message, at)?;
     // Type, class, time to live, length.
@@ -98,7 +98,8 @@ fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     Some(end)
 }
 
-/// Adds an address or a name as a whole, with a space in front of all but the first.
+/// Adds an address or a name completely or not at all, with a space in front if it is not the
+/// first.
 fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     if text.is_empty() {
         text.put(value)
@@ -107,8 +108,8 @@ fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     };
 }
 
-/// The name that begins there, and where its first part ends. Each part of a compressed name has to begin before the part that refers
-/// to it, so it ends.
+/// Reads the name at `start`. Returns it with the offset after its first part. Each part of a
+/// compressed name must begin before the part that refers to it, so the loop ends.
 fn name(message: &[u8], start: usize) -> Option<(Box<str>, usize)> {
     let mut text = Text::default();
     let (mut at, mut part, mut behind) = (start, start, None);
@@ -141,7 +142,7 @@ fn name(message: &[u8], start: usize) -> Option<(Box<str>, usize)> {
     None
 }
 
-/// Where the name that begins there ends.
+/// The offset after the name at `at`.
 fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
     for _ in 0..=LABELS_MAX {
         let length = *message.get(at)?;
@@ -159,7 +160,7 @@ fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A header with these flags and counts, and the rest.
+    /// Builds a message from flags, counts and the rest.
     fn message(flags: u16, questions: u16, answers: u16, rest: &[u8]) -> Vec<u8> {
         let header = [7, flags, questions, answers, 0, 0].map(u16::to_be_bytes).concat();
         [&header, rest].concat()
@@ -171,7 +172,8 @@ mod tests {
     fn a_query_and_its_response() {
         let query = read(&message(0x0100, 1, 0, QUESTION)).unwrap();
         assert_eq!(query, Message { id: 7, question: Some(("www.example.org".into(), 1)), response: None });
-        // A name of `example.org` by its place, then an address of each kind, and a text that is passed over.
+        // A name by reference to `example.org`, a text record that is skipped, and an address of
+        // each family.
         let records = [
             &b"\xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x09\x00\x04\x01a\xc0\x10"[..],
             b"\xc0\x0c\x00\x10\x00\x01\x00\x00\x00\x09\x00\x02\x01x",
@@ -181,20 +183,20 @@ mod tests {
         let response = message(0x8180, 1, 4, &[QUESTION, &records.concat()].concat());
         let expected = "a.example.org 10.0.0.1 fd00::2";
         assert_eq!(read(&response).unwrap().response, Some((0, Some(expected.into()))));
-        // What was cut off is not read.
+        // A record that is cut off is not read.
         assert_eq!(read(&response[..response.len() - 1]).unwrap().response, Some((0, Some(expected[..22].into()))));
         assert_eq!(read(&message(0x8183, 1, 0, QUESTION)).unwrap().response, Some((3, None)));
     }
 
     #[test]
     fn names_that_do_not_end() {
-        // It refers to itself, to what is behind it, and in a circle.
+        // The name refers to itself, to a later offset, and in a circle.
         for rest in [&b"\xc0\x0c\0\x01\0\x01"[..], b"\xc0\x0e\xc0\x0c\0\x01\0\x01", b"\x01a\xc0\x0c\0\x01\0\x01"] {
             assert_eq!(read(&message(0, 1, 0, rest)), None, "{rest:?}");
         }
         assert_eq!(read(&message(0, 1, 0, &b"\x01a".repeat(200))), None);
         assert_eq!(read(&message(0, 1, 0, b"\0\0\x02\0\x01")).unwrap().question, Some((".".into(), 2)));
-        // No query has two questions, and the other kinds of queries have other records.
+        // Queries have one question, and other opcodes have other records.
         assert!(read(&message(0, 2, 0, QUESTION)).is_none() && read(&message(0x2800, 1, 0, QUESTION)).is_none());
     }
 }

@@ -1,20 +1,20 @@
-//! Requests of HTTP/1 (RFC 9112): the host that they are for.
+//! Reads the host in HTTP/1 requests (RFC 9112).
 
 use super::text::Text;
 use super::watch::Read;
 
-/// The longest method that is known: UPDATEREDIRECTREF (RFC 4437).
+/// The length of the longest known method: UPDATEREDIRECTREF (RFC 4437).
 const METHOD_MAX: usize = 17;
-/// The end of a request's first line, before its minor version.
+/// The end of a request line before its minor version.
 const VERSION: &[u8] = b" HTTP/1.";
 
-/// Whether a stream that begins so may be a request: capital letters, then a space.
+/// Whether a stream with this beginning may be a request: capital letters, then a space.
 pub(super) fn may_begin(stream: &[u8]) -> bool {
     let method = stream.iter().take(METHOD_MAX).take_while(|byte| byte.is_ascii_uppercase()).count();
     method > 0 && stream.get(method).is_none_or(|byte| *byte == b' ')
 }
 
-/// Reads the beginning of a stream: the host, if the request names one.
+/// Reads the beginning of a stream. Returns the host, if the request names one.
 pub(super) fn read(stream: &[u8]) -> Read<Option<Box<str>>> {
     if !may_begin(stream) {
         return Read::Other;
@@ -38,7 +38,7 @@ pub(super) fn read(stream: &[u8]) -> Read<Option<Box<str>>> {
     Read::Part
 }
 
-/// The first line, and what is behind it.
+/// The first line, and the bytes after it.
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let line = &bytes[..end];

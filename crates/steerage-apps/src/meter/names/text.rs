@@ -9,7 +9,8 @@ use super::TEXT_MAX;
 pub(super) struct Text(String);
 
 impl Text {
-    /// Adds bytes of a name. All but printable ASCII is written as `\DDD`, as in zone files of DNS, and so are those that separate names.
+    /// Adds the bytes of a name. Bytes other than printable ASCII are written as `\DDD`, like in
+    /// DNS zone files. So are spaces, backslashes, commas and the bytes in `also`.
     pub(super) fn name(&mut self, bytes: &[u8], also: &[u8]) -> &mut Self {
         for byte in bytes {
             if byte.is_ascii_graphic() && !matches!(byte, b'\\' | b',') && !also.contains(byte) {
@@ -21,7 +22,7 @@ impl Text {
         self
     }
 
-    /// Adds what stands between two names, unless this is the first.
+    /// Adds a separator, unless the text is empty.
     pub(super) fn separate(&mut self, by: char) -> &mut Self {
         if !self.0.is_empty() {
             self.put(format_args!("{by}"));
@@ -29,7 +30,7 @@ impl Text {
         self
     }
 
-    /// Adds a part as a whole, or nothing if it has no room.
+    /// Adds a part completely, or nothing if there is not enough room.
     pub(super) fn put(&mut self, part: std::fmt::Arguments<'_>) -> &mut Self {
         let before = self.0.len();
         // Writing to memory does not fail.
@@ -44,7 +45,7 @@ impl Text {
         self.0.is_empty()
     }
 
-    /// `None` if it is empty.
+    /// Takes the text. `None` if it is empty.
     pub(super) fn take(&mut self) -> Option<Box<str>> {
         if self.0.is_empty() { None } else { Some(std::mem::take(&mut self.0).into_boxed_str()) }
     }

@@ -1,4 +1,5 @@
-//! The greeting of a TLS client (RFC 8446, section 4.1.2): the server that it names (RFC 6066) and the protocols that it offers (RFC 7301).
+//! Reads the ClientHello of TLS (RFC 8446, section 4.1.2): the server name (RFC 6066) and the
+//! offered protocols (RFC 7301).
 
 use super::text::Text;
 use super::watch::Read;
@@ -9,20 +10,20 @@ const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 const PROTOCOLS: u16 = 16;
-/// The upper byte of each version since SSL 3.
+/// The upper byte of all versions since SSL 3.
 const VERSION: u8 = 3;
-/// The bytes before the length of a record, and of a message.
+/// The header sizes of a record and a message.
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
 
-/// What a client says.
+/// The names in a ClientHello.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) sni: Option<Box<str>>,
     pub(super) alpn: Option<Box<str>>,
 }
 
-/// Whether a stream that begins so may be TLS.
+/// Whether a stream with this beginning may be TLS.
 pub(super) fn may_begin(stream: &[u8]) -> bool {
     stream.first() == Some(&HANDSHAKE) && stream.get(1).is_none_or(|version| *version == VERSION)
 }
@@ -60,7 +61,7 @@ pub(super) fn read(stream: &[u8]) -> Read<Greeting> {
     Read::Part
 }
 
-/// Takes a part off the front whose length is in its first bytes.
+/// Takes a part from the front. Its first `N` bytes are its length.
 fn take<'a, const N: usize>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = from.first_chunk::<N>()?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
     let part = from.get(N..N + length)?;
@@ -115,7 +116,7 @@ pub(super) mod tests {
         [&length[4 - N..], bytes].concat()
     }
 
-    /// A greeting in records of at most so many bytes.
+    /// Builds a ClientHello in records of at most `record` bytes.
     pub(in super::super) fn hello(sni: &str, alpn: &[&str], record: usize) -> Vec<u8> {
         let name = sized::<2>(&sized::<2>(&[&[HOST_NAME], &sized::<2>(sni.as_bytes())[..]].concat()));
         let list: Vec<u8> = alpn.iter().flat_map(|protocol| sized::<1>(protocol.as_bytes())).collect();

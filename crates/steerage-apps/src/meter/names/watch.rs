@@ -1,15 +1,15 @@
-//! Finds messages in one flow.
+//! Finds messages in the packets of one flow.
 
 use std::sync::Arc;
 
 use super::{FlowNames, LOOKS_MAX, STREAM_MAX, dns, http, tls};
 
-/// What the beginning of a stream is.
+/// The result of reading the beginning of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Read<T> {
-    /// A message.
+    /// It is a complete message.
     Whole(T),
-    /// It may be the beginning of one.
+    /// It may be the beginning of a message.
     Part,
     /// It is something else.
     Other,
@@ -19,21 +19,21 @@ pub(super) enum Read<T> {
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Payload<'a> {
     pub(in super::super) data: &'a [u8],
-    /// The sequence number of TCP. `None` for a datagram.
+    /// The TCP sequence number. `None` for a datagram.
     pub(in super::super) sequence: Option<u32>,
-    /// Whether all of it was captured.
+    /// Whether the capture has all of the data.
     pub(in super::super) is_whole: bool,
 }
 
-/// What is known of a flow.
+/// The names and unfinished messages of a flow.
 #[derive(Debug)]
 pub(super) struct Watch {
     names: Option<Arc<FlowNames>>,
-    /// The id of the query whose name is known.
+    /// The id of the DNS query whose name is in `names`.
     query: Option<u16>,
-    /// How many more segments of each direction are looked at.
+    /// The number of segments that may still be read, per direction.
     left: [u8; 2],
-    /// The beginning of a message whose rest has not come, of each direction.
+    /// Unfinished messages, per direction.
     begun: [Option<Box<Begun>>; 2],
 }
 
@@ -43,18 +43,19 @@ impl Default for Watch {
     }
 }
 
-/// The beginning of a message.
+/// The beginning of a message whose rest has not arrived.
 #[derive(Debug)]
 struct Begun {
-    /// The sequence number of its next byte.
+    /// The sequence number of the next byte.
     next: u32,
     bytes: Vec<u8>,
 }
 
 impl Begun {
-    /// Adds what is new in a segment. Returns whether the segment follows.
+    /// Adds the new bytes of a segment. Returns false if bytes before the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
-        // How much of it came before. What lies ahead is half of all numbers away at least.
+        // The number of bytes that arrived before. If bytes are missing, the subtraction wraps
+        // around to a huge number.
         let known = self.next.wrapping_sub(sequence) as usize;
         if known > STREAM_MAX {
             return false;
@@ -68,12 +69,12 @@ impl Begun {
 }
 
 impl Watch {
-    /// Whether a packet of this direction is to be looked at.
+    /// Whether packets of this direction should be read.
     pub(super) fn wants(&self, side: usize) -> bool {
         self.left[side] > 0
     }
 
-    /// Whether the rest of a message has yet to come.
+    /// Whether the rest of a message is missing.
     pub(super) fn waits(&self) -> bool {
         self.begun.iter().any(Option::is_some)
     }
@@ -82,7 +83,8 @@ impl Watch {
         self.names.clone()
     }
 
-    /// Looks into a packet of a direction. The beginning of a message is kept only if it `may_wait`.
+    /// Looks for names in a packet of this direction. The beginning of a message is kept only if
+    /// `may_wait` is set.
     pub(super) fn look(&mut self, side: usize, payload: &Payload<'_>, is_dns: bool, may_wait: bool) {
         self.left[side] -= 1;
         let Some(sequence) = payload.sequence else {
@@ -94,7 +96,7 @@ impl Watch {
         let read = match &mut self.begun[side] {
             Some(begun) => {
                 if !begun.add(sequence, payload.data) {
-                    // A segment is missing, and what follows it cannot be read.
+                    // A segment is missing, so the following ones cannot be read.
                     return self.settle(side);
                 }
                 let bytes = std::mem::take(&mut begun.bytes);
@@ -116,7 +118,7 @@ impl Watch {
         }
     }
 
-    /// Keeps the beginning of a message until its rest comes.
+    /// Keeps the beginning of a message until its rest arrives.
     fn wait(&mut self, side: usize, sequence: u32, payload: &Payload<'_>, may_wait: bool) {
         let has_room = match &self.begun[side] {
             Some(begun) => begun.bytes.len() < STREAM_MAX,
@@ -131,7 +133,7 @@ impl Watch {
         });
     }
 
-    /// Looks no more at a direction.
+    /// Stops reading this direction.
     fn settle(&mut self, side: usize) {
         self.left[side] = 0;
         self.begun[side] = None;
@@ -176,7 +178,7 @@ impl Watch {
         }
     }
 
-    /// Notes the first query and its response, or the first response if no query came.
+    /// Notes the first query and its response, or the first response if there was no query.
     fn note_message(&mut self, side: usize, message: dns::Message) {
         let dns::Message { id, question, response } = message;
         let is_first = self.query.is_none();
@@ -204,7 +206,8 @@ impl Watch {
     }
 }
 
-/// The names in a stream that comes in these segments, for the fuzzer: with whether the ports are those of DNS.
+/// The names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` says that
+/// the ports are those of DNS.
 pub(in super::super) fn read_stream<'a>(
     packets: impl IntoIterator<Item = (bool, Payload<'a>)>,
     is_dns: bool,
@@ -227,7 +230,7 @@ mod tests {
     use super::*;
 
     fn segments<'a>(bytes: &'a [u8], lengths: &[usize]) -> Vec<(bool, Payload<'a>)> {
-        // The numbers wrap on the way.
+        // The sequence numbers wrap around.
         let (mut rest, mut sequence, mut all) = (bytes, u32::MAX - 100, Vec::new());
         let mut lengths = lengths.iter().cycle();
         while !rest.is_empty() {
@@ -249,14 +252,14 @@ mod tests {
         assert_eq!(sni(segments(&hello, &[2000])), name);
         let mut parts = segments(&hello, &[1, 300, 200]);
         assert_eq!(sni(parts.clone()), name);
-        // One of them again, and the server's first words between them.
+        // A segment is repeated, and the server's first bytes come in between.
         parts.insert(2, parts[1]);
         parts.insert(2, (true, Payload { data: b"\x16\x03\x03\0\x7a\x02", sequence: Some(9), is_whole: true }));
         assert_eq!(sni(parts.clone()), name);
-        // One of them missing.
+        // A segment is missing.
         parts.remove(1);
         assert_eq!(sni(parts[..1].iter().chain(&parts[3..]).copied().collect()), None);
-        // A stream that was captured in part only is not put together.
+        // Segments that were captured only in part are not put together.
         let mut cut = segments(&hello, &[300]);
         cut[0].1.is_whole = false;
         assert_eq!(sni(cut), None);
@@ -280,7 +283,7 @@ mod tests {
         assert_eq!(query(read_stream(segments(&stream, &[1, 5]), true).0), Some("a".into()));
         let datagram = Payload { data: message, sequence: None, is_whole: true };
         assert_eq!(query(read_stream([(false, datagram)], true).0), Some("a".into()));
-        // The response to another query is not this one's.
+        // The response to another query does not count.
         let mut response = message.to_vec();
         (response[1], response[2]) = (8, 0x81);
         let other = Payload { data: &response, sequence: None, is_whole: true };

@@ -1,4 +1,4 @@
-//! What is written is read back.
+//! Tests that write Parquet files and read them back.
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
@@ -9,7 +9,7 @@ use crate::meter::flow::{Flow, FlowEnd, Seen};
 use crate::meter::key::Key;
 use crate::meter::tcp::Segment;
 
-/// A record of any kind.
+/// Builds records of all kinds.
 fn record(nth: u32) -> FlowRecord {
     let port = (nth % 65_521) as u16;
     let key = match nth % 5 {
@@ -45,7 +45,7 @@ fn read(file: Vec<u8>) -> (Vec<i64>, Vec<Vec<String>>) {
     (groups, reader.get_row_iter(None).unwrap().map(|values| row(values.unwrap())).collect())
 }
 
-/// The same values as in CSV, but for the form of times.
+/// The values as in CSV, except for the format of times.
 fn expected(records: &[FlowRecord]) -> Vec<Vec<String>> {
     let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     records.iter().for_each(|record| csv.serialize(record).unwrap());
@@ -91,7 +91,8 @@ fn say(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// A figure of docs/performance.md: `cargo test --release -p steerage-apps --features parquet rows_per_second -- --ignored --nocapture`.
+/// Measures a figure of docs/performance.md: `cargo test --release -p steerage-apps --features
+/// parquet rows_per_second -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn rows_per_second() {

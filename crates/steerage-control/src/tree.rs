@@ -59,11 +59,11 @@ impl NodeId {
 pub struct Entry {
     /// The node that the entry leads to.
     pub id: NodeId,
-    /// Its name.
+    /// The name of the entry.
     pub name: String,
-    /// Its permissions, in the lower nine bits of a file's mode.
+    /// The permissions of the entry, in the lower nine bits of a file's mode.
     pub mode: u16,
-    /// Whether it is a directory.
+    /// Whether the entry is a directory.
     pub is_directory: bool,
 }
 

@@ -267,7 +267,7 @@ pub fn pin(cpu: CpuId) -> nix::Result<()> {
 /// [`pin`] has an example.
 ///
 /// # Errors
-/// As [`pin`], and `ESRCH` if there is no such thread.
+/// The errors of [`pin`], and `ESRCH` if there is no such thread.
 pub fn pin_thread(thread: Pid, cpu: CpuId) -> nix::Result<()> {
     let mut set = CpuSet::new();
     set.set(usize::from(cpu.0))?;

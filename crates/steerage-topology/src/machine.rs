@@ -47,15 +47,16 @@ const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// Its NUMA node.
+    /// The CPU's NUMA node.
     pub node: Option<u32>,
-    /// Its package, a socket.
+    /// The CPU's package, which is a socket.
     pub package: Option<u32>,
-    /// The threads of its core, including itself. Empty if they are not known.
+    /// The threads of the CPU's core, including the CPU itself. Empty if they are unknown.
     pub siblings: CpuMask,
-    /// The last cache on its way to memory.
+    /// The last cache between the CPU and memory.
     pub cache: Option<SharedCache>,
-    /// Its speed relative to the fastest CPUs, which have 1024. The small cores of a hybrid machine have less.
+    /// The CPU's speed relative to the fastest CPUs, which have 1024. The small cores of a hybrid
+    /// machine have less.
     pub capacity: u32,
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {
         let name = || thread::Builder::new().name("latency".to_owned());
-        // It ends when the other thread ends, with or without a result.
+        // This thread ends when the other thread ends, with or without a result.
         let answers = || if pin(answering).is_ok() { line.answer() } else { line.end() };
         name().spawn_scoped(scope, answers).ok()?;
         let asks = name().spawn_scoped(scope, || {

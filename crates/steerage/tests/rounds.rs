@@ -37,7 +37,7 @@ fn check() {
     }
 }
 
-// SAFETY: all calls go on to the system's allocator as they are.
+// SAFETY: all calls are passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for NotInARound {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         check();

@@ -28,7 +28,7 @@ pub(super) struct GivenOption {
     pub(super) id: Id,
     pub(super) key: String,
     pub(super) line: usize,
-    /// Its arguments on the command line.
+    /// The option's arguments on the command line.
     pub(super) arguments: Vec<String>,
     /// Whether the option may have a value, but has none.
     pub(super) is_bare: bool,

@@ -18,7 +18,7 @@ use crate::usage;
 pub(crate) struct LoadedRun {
     /// The parsed command line.
     pub(crate) cli: Cli,
-    /// Its arguments, without the program's name.
+    /// The arguments of that command line, without the program's name.
     pub(crate) arguments: Vec<String>,
     /// The options and devices that come from the file, with their lines.
     pub(crate) origins: Vec<Origin>,

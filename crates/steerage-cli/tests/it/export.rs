@@ -42,7 +42,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
         assert_eq!(header[..2], [0, 10], "the version");
         let header = Header { length: usize::from(word(0) as u16), sequence: word(8), domain: word(12) };
         if header.length > bytes.len() {
-            break; // The connection was closed in its midst.
+            break; // The connection was closed within a message.
         }
         messages.push((header, sets(&bytes[16..header.length])));
         bytes = &bytes[header.length..];

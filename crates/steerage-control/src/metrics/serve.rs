@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::http::{self, REQUEST_BYTES_MAX};
 
 /// The most clients at a time. One Prometheus server is one client. If another client connects, the
-/// oldest is disconnected, so clients that only hold their connections keep nobody out.
+/// oldest is disconnected, so clients that only hold their connections keep no others out.
 pub(super) const CLIENTS_MAX: usize = 16;
 
 /// How long a client may take from connecting to the end of its answer. It is Prometheus' default

@@ -32,7 +32,7 @@ const FARTHER: f64 = 1.5;
 /// The distance between two CPUs, according to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Distance {
-    /// They share a last-level cache.
+    /// The CPUs share a last-level cache.
     Cache,
     Node,
     /// Another node, at the distance that the firmware reports.

@@ -55,7 +55,7 @@ pub(crate) struct AdviceBasis {
     pub(crate) work: Option<Duration>,
     /// The devices as the user named them.
     pub(crate) devices: Vec<String>,
-    /// Those that are interfaces.
+    /// The devices that are interfaces.
     pub(crate) interfaces: Vec<InterfaceQueues>,
 }
 
